@@ -21,14 +21,14 @@ from benchmarks.lab import Lab, beside
 from benchmarks.registry import Pair, benchmark
 from spark_rocket.client import Producer, Reader
 from spark_rocket.model import Message, MessageQueue
-from spark_rocket.protocol.bodies import (
+from spark_rocket.protocol.wire.bodies import (
     CreateTopicListRequestBody,
     SubscriptionGroupConfig,
     SubscriptionGroupList,
     TopicConfig,
 )
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.testing import LocalCluster
 from spark_rocket.testing.processes import ServerProcess
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import time
 
 from spark_rocket.model import Message
-from spark_rocket.protocol.codes import RequestCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.headers import PullMessageRequestHeader, SendMessageRequestHeader, SendMessageResponseHeader
-from spark_rocket.protocol.properties import encode_properties
-from spark_rocket.protocol.record import encode_batch_body
+from spark_rocket.protocol.record.properties import encode_properties
+from spark_rocket.protocol.record.record import encode_batch_body
+from spark_rocket.protocol.wire.codes import RequestCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.headers import (
+    PullMessageRequestHeader,
+    SendMessageRequestHeader,
+    SendMessageResponseHeader,
+)
 
 BATCH = 500
 STAMP_DIGITS = 19

@@ -21,9 +21,9 @@ from typing import Any
 
 from benchmarks import frames
 from benchmarks.load import connect, first_offset, next_offset, percentiles, receive_frame
-from spark_rocket.protocol.bodies import HeartbeatData, ProducerData
-from spark_rocket.protocol.codes import RequestCode
-from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.wire.bodies import HeartbeatData, ProducerData
+from spark_rocket.protocol.wire.codes import RequestCode
+from spark_rocket.protocol.wire.command import RemotingCommand
 
 _CHUNK = 100  # requests written at once
 _OK, _BUSY = b'"code":0', b'"code":2'  # no other code begins so in an answer to a send

@@ -10,10 +10,10 @@ from itertools import count
 
 from benchmarks.lab import QUEUES, Lab
 from benchmarks.registry import Pair, benchmark
-from spark_rocket.protocol.bodies import dumps_fastjson
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.protocol.wire.bodies import dumps_fastjson
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.client.client import RemotingClient
 
 MESSAGES = 100_000
 AT_ONCE = 32

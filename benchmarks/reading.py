@@ -9,16 +9,16 @@ from benchmarks import frames
 from benchmarks.lab import Lab
 from benchmarks.registry import Pair, benchmark
 from spark_rocket.client import Producer, Reader
-from spark_rocket.datasource.cluster import Cluster, reader_for
-from spark_rocket.datasource.fetch import read_range
-from spark_rocket.datasource.offsets import StreamOffset
-from spark_rocket.datasource.option_table import Scope
-from spark_rocket.datasource.options import parse_read_options
-from spark_rocket.datasource.plan import StreamPlanner
-from spark_rocket.datasource.ranges import OffsetRange
+from spark_rocket.datasource.options.options import parse_read_options
+from spark_rocket.datasource.options.table import Scope
+from spark_rocket.datasource.plan.offsets import StreamOffset
+from spark_rocket.datasource.plan.planner import StreamPlanner
+from spark_rocket.datasource.plan.ranges import OffsetRange
+from spark_rocket.datasource.read.cluster import Cluster, reader_for
+from spark_rocket.datasource.read.fetch import read_range
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
 from spark_rocket.model import Message
-from spark_rocket.remoting.memory import keep_freed_memory
+from spark_rocket.remoting.server.memory import keep_freed_memory
 
 MESSAGES = 500_000
 WIDE_QUEUES = 1000

@@ -103,7 +103,7 @@ def _first_batch(name_server: str, topic: str, schema: StructType | None = None)
 def _ready_batch(records: bytes | memoryview, schema: StructType | None = None) -> pa.RecordBatch:
     """The schema's columns, or all, in Spark's own types."""
     from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
-    from spark_rocket.protocol.columnar import decode_records
+    from spark_rocket.protocol.record.columns import decode_records
 
     projection = project(schema or SOURCE_SCHEMA)
     return projection.conform(decode_records(records, projection.columns, broker_name="broker-a"))

@@ -28,9 +28,9 @@ _PATIENCE = 600.0
 def _filled(lab: Lab, messages: int) -> str:
     """A topic with so many messages, each with a key of its own, that the broker has put into its index."""
     from spark_rocket.client import Admin, Reader
-    from spark_rocket.protocol.codes import RequestCode
-    from spark_rocket.protocol.command import RemotingCommand
-    from spark_rocket.protocol.headers import SendMessageRequestHeader
+    from spark_rocket.protocol.wire.codes import RequestCode
+    from spark_rocket.protocol.wire.command import RemotingCommand
+    from spark_rocket.protocol.wire.headers import SendMessageRequestHeader
 
     topic = lab.topic(f"lookup-{messages}")
     batches = Batches()
@@ -54,7 +54,7 @@ def _ready(lab: Lab, topic: str) -> DataFrame:
     from benchmarks.spark_sources import Ceiling
     from spark_rocket.client import Reader
     from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
-    from spark_rocket.protocol.columnar import decode_records
+    from spark_rocket.protocol.record.columns import decode_records
 
     with Reader(lab.cluster.name_server) as reader:
         records = reader.pull(reader.queues(topic)[0], 0, max_msgs=1).records

@@ -12,7 +12,7 @@ import pytest
 import spark_rocket.client as clients
 from spark_rocket import errors, model
 from spark_rocket.client import LitePullConsumer, Producer, PushConsumer
-from spark_rocket.client.config import Connecting
+from spark_rocket.client.core.config import Connecting
 from spark_rocket.errors import ClientError
 from spark_rocket.model import Message
 from spark_rocket.testing import LocalCluster

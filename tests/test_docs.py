@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.datasource.conditions import CONDITIONS
-from spark_rocket.datasource.option_table import OPTIONS
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.datasource.options.conditions import CONDITIONS
+from spark_rocket.datasource.options.table import OPTIONS
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.proxy import definitions
-from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.testing import LocalCluster
 
 ROOT = Path(__file__).parents[1]

@@ -36,8 +36,8 @@ def on_windows(code: str) -> subprocess.CompletedProcess[str]:
         "from spark_rocket.client import Reader",
         "from spark_rocket.client import Admin",
         "import spark_rocket.datasource.stream",
-        "import spark_rocket.datasource.writer",
-        "import spark_rocket.datasource.store_directory",
+        "import spark_rocket.datasource.write.writer",
+        "import spark_rocket.datasource.read.store_directory",
         "from spark_rocket.testing import LocalCluster",
     ],
 )

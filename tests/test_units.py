@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 import click
 import pytest
 
-from spark_rocket.cli import arguments, message, text
-from spark_rocket.datasource.option_table import OPTIONS
+from spark_rocket.cli import arguments, text
+from spark_rocket.cli.commands import message
+from spark_rocket.datasource.options.table import OPTIONS
 from spark_rocket.units import Moment, duration_ms, moment, size_bytes
 
 BY_NAME = {option.name: option for option in OPTIONS}

@@ -23,7 +23,7 @@ from spark_rocket.acl.accounts_file import AccountsFile, change_file, warn_if_op
 from spark_rocket.acl.rules import ANY, PUB, SUB, Account, AclRules, Need
 from spark_rocket.errors import ConfigError, RefusedError
 from spark_rocket.logs import log_once_per
-from spark_rocket.protocol.codes import ResponseCode
+from spark_rocket.protocol.wire.codes import ResponseCode
 
 _log = logging.getLogger(__name__)
 _often = log_once_per(10.0, _log)

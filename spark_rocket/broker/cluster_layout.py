@@ -73,9 +73,7 @@ class ClusterMember:
         return own | ({"brokerRole": "SLAVE"} if self.is_slave else {})
 
 
-def cluster_members(
-    brokers: int, *, slaves: bool, port: int = 10911, metrics_port: int = -1
-) -> list[ClusterMember]:
+def cluster_members(brokers: int, *, slaves: bool, port: int = 10911, metrics_port: int = -1) -> list[ClusterMember]:
     """The masters, then the slaves. Ports 0 are 0 for all; a metrics port of -1 is none for all.
 
     ``metrics_port`` is the name server's; brokers have those behind it.

@@ -30,12 +30,12 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from spark_rocket.broker.config import BrokerConfig
+from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.errors import RefusedError
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.remoting.descriptors import connections_possible
-from spark_rocket.remoting.overload import OTHER, OVERLOAD, REJECTED, Limits, Queue
-from spark_rocket.remoting.server import RemotingServer
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.remoting.server.descriptors import connections_possible
+from spark_rocket.remoting.server.overload import OTHER, OVERLOAD, REJECTED, Limits, Queue
+from spark_rocket.remoting.server.server import RemotingServer
 
 _log = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import logging
 import socket
 
-from spark_rocket.broker.config import BrokerConfig, BrokerRole
 from spark_rocket.broker.replication.master import bind_ha_port
+from spark_rocket.broker.state.config import BrokerConfig, BrokerRole
 from spark_rocket.errors import ConfigError
-from spark_rocket.remoting.server import RemotingServer
+from spark_rocket.remoting.server.server import RemotingServer
 
 _log = logging.getLogger(__name__)
 

@@ -27,20 +27,20 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 from spark_rocket.errors import RemotingError, RocketError
-from spark_rocket.protocol.acl import Credentials
-from spark_rocket.protocol.bodies import MASTER_ID, QueueData, TopicRouteData
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.headers import (
+from spark_rocket.protocol.auth import Credentials
+from spark_rocket.protocol.wire.bodies import MASTER_ID, QueueData, TopicRouteData
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.headers import (
     GetRouteInfoRequestHeader,
     RegisterBrokerRequestHeader,
     RegisterBrokerResponseHeader,
     RegisterTopicRequestHeader,
     UnRegisterBrokerRequestHeader,
 )
-from spark_rocket.remoting.client import RemotingClient
-from spark_rocket.remoting.tls import TlsSettings
-from spark_rocket.remoting.tls_problems import told
+from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.tls.problems import told
+from spark_rocket.remoting.tls.settings import TlsSettings
 
 _log = logging.getLogger(__name__)
 

@@ -21,13 +21,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from spark_rocket.broker.advertised import advertised_ip, queue_data, registration_body
-from spark_rocket.broker.clients import ClientManager, monotonic_ms
-from spark_rocket.broker.config import BrokerConfig
-from spark_rocket.broker.config_files import ConfigSaver
-from spark_rocket.broker.consumer_offsets import ConsumerOffsetManager
-from spark_rocket.broker.groups import SubscriptionGroupManager
-from spark_rocket.broker.locks import RebalanceLockManager
-from spark_rocket.broker.long_polling import PullRequestHoldService
+from spark_rocket.broker.delivery.long_polling import PullRequestHoldService
+from spark_rocket.broker.metrics.stats import BrokerStats
+from spark_rocket.broker.metrics.stats_windows import SAMPLE_SECONDS
 from spark_rocket.broker.overload import BrokerOverload
 from spark_rocket.broker.pop.order import ConsumerOrderInfoManager
 from spark_rocket.broker.pop.service import PopService
@@ -57,26 +53,30 @@ from spark_rocket.broker.registration import NameServerRegistration
 from spark_rocket.broker.replication import ReplicationMaster, ReplicationSlave
 from spark_rocket.broker.replication.refusals import refusals
 from spark_rocket.broker.replication.sync import SlaveSynchronize
-from spark_rocket.broker.request_modes import MessageRequestModeManager
-from spark_rocket.broker.saving import StateSaver, load_files
 from spark_rocket.broker.service import BrokerService
-from spark_rocket.broker.stats import BrokerStats
-from spark_rocket.broker.stats_windows import SAMPLE_SECONDS
-from spark_rocket.broker.topics import TopicConfigManager
-from spark_rocket.broker.transactions import TransactionalMessageService
+from spark_rocket.broker.state.clients import ClientManager, monotonic_ms
+from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.config_files import ConfigSaver
+from spark_rocket.broker.state.groups import SubscriptionGroupManager
+from spark_rocket.broker.state.locks import RebalanceLockManager
+from spark_rocket.broker.state.offsets import ConsumerOffsetManager
+from spark_rocket.broker.state.request_modes import MessageRequestModeManager
+from spark_rocket.broker.state.saving import StateSaver, load_files
+from spark_rocket.broker.state.topics import TopicConfigManager
+from spark_rocket.broker.transactions.service import TransactionalMessageService
 from spark_rocket.errors import ConfigError, RefusedError, StateError
-from spark_rocket.protocol.codes import ResponseCode
 from spark_rocket.protocol.message_id import UniqKeyGenerator
 from spark_rocket.protocol.names import HALF_TOPIC
-from spark_rocket.protocol.properties import find_property
-from spark_rocket.protocol.record import view_record
+from spark_rocket.protocol.record.properties import find_property
+from spark_rocket.protocol.record.record import view_record
+from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.remoting.address import format_address
-from spark_rocket.remoting.overload import OverloadStats
-from spark_rocket.remoting.server import Channel, Handler, RemotingServer
+from spark_rocket.remoting.server.overload import OverloadStats
+from spark_rocket.remoting.server.server import Channel, Handler, RemotingServer
 from spark_rocket.store.config import delay_levels
+from spark_rocket.store.delay.delay_levels import ScheduleMessageService
+from spark_rocket.store.delay.timer_store import TimerMessageStore
 from spark_rocket.store.message_store import MessageStore, now_ms
-from spark_rocket.store.schedule import ScheduleMessageService
-from spark_rocket.store.timer_store import TimerMessageStore
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -242,7 +242,7 @@ class Broker:
 
     def _trace(self, service: BrokerService, server: RemotingServer) -> None:
         try:
-            from spark_rocket.broker.tracing import BrokerTracing, make_provider  # not for those who have none
+            from spark_rocket.broker.metrics.tracing import BrokerTracing, make_provider  # not for those who have none
         except ImportError as error:
             raise ConfigError(
                 "openTelemetryEnable=true, and opentelemetry-api is not installed.",

@@ -16,15 +16,12 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from typing import TYPE_CHECKING
 
-from spark_rocket.broker.clients import ClientManager
-from spark_rocket.broker.config import BrokerConfig
-from spark_rocket.broker.config_files import ConfigFile, ConfigSaver
-from spark_rocket.broker.consumer_offsets import ConsumerOffsetManager
-from spark_rocket.broker.delayed import DelayRules, Waiting
-from spark_rocket.broker.delivery_driver import DeliveryDriver
-from spark_rocket.broker.groups import SubscriptionGroupManager
-from spark_rocket.broker.locks import RebalanceLockManager
-from spark_rocket.broker.long_polling import PullRequestHoldService
+from spark_rocket.broker.delivery.delayed import DelayRules, Waiting
+from spark_rocket.broker.delivery.driver import DeliveryDriver
+from spark_rocket.broker.delivery.durability_gate import StoredMessages
+from spark_rocket.broker.delivery.long_polling import PullRequestHoldService
+from spark_rocket.broker.metrics.runtime_info import RuntimeInfo
+from spark_rocket.broker.metrics.stats import BrokerStats, TopicCounts
 from spark_rocket.broker.overload import BrokerOverload
 from spark_rocket.broker.pop.order import ConsumerOrderInfoManager
 from spark_rocket.broker.pop.service import PopService
@@ -32,19 +29,17 @@ from spark_rocket.broker.pop.waiting import PopLongPollingService
 from spark_rocket.broker.registration import NameServerRegistration
 from spark_rocket.broker.replication.master import ReplicationMaster
 from spark_rocket.broker.replication.slave import ReplicationSlave
-from spark_rocket.broker.request_modes import MessageRequestModeManager
-from spark_rocket.broker.runtime_info import RuntimeInfo
-from spark_rocket.broker.saving import StateSaver
-from spark_rocket.broker.stats import BrokerStats, TopicCounts
-from spark_rocket.broker.stored import StoredMessages
-from spark_rocket.broker.topics import SIMPLE_QUEUES, TopicConfigManager
-from spark_rocket.broker.transactions import TransactionalMessageService
+from spark_rocket.broker.state.clients import ClientManager
+from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.config_files import ConfigFile, ConfigSaver
+from spark_rocket.broker.state.groups import SubscriptionGroupManager
+from spark_rocket.broker.state.locks import RebalanceLockManager
+from spark_rocket.broker.state.offsets import ConsumerOffsetManager
+from spark_rocket.broker.state.request_modes import MessageRequestModeManager
+from spark_rocket.broker.state.saving import StateSaver
+from spark_rocket.broker.state.topics import SIMPLE_QUEUES, TopicConfigManager
+from spark_rocket.broker.transactions.service import TransactionalMessageService
 from spark_rocket.errors import RefusedError
-from spark_rocket.protocol.bodies import SubscriptionGroupConfig, TopicConfig
-from spark_rocket.protocol.codes import PERM_READ, PERM_WRITE, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.extra_info import retry_topic
-from spark_rocket.protocol.faq import SEE_FAQ
 from spark_rocket.protocol.message_id import encode_offset_msg_id
 from spark_rocket.protocol.names import (
     DLQ_PREFIX,
@@ -55,14 +50,19 @@ from spark_rocket.protocol.names import (
     TIMER_TOPIC,
     topic_problem,
 )
-from spark_rocket.remoting.server import Channel
+from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig, TopicConfig
+from spark_rocket.protocol.wire.codes import PERM_READ, PERM_WRITE, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.extra_info import retry_topic
+from spark_rocket.protocol.wire.faq import SEE_FAQ
+from spark_rocket.remoting.server.server import Channel
+from spark_rocket.store.delay.delay_levels import ScheduleMessageService
+from spark_rocket.store.delay.timer_store import TimerMessageStore
 from spark_rocket.store.message_store import MessageStore
-from spark_rocket.store.schedule import ScheduleMessageService
-from spark_rocket.store.timer_store import TimerMessageStore
 
 if TYPE_CHECKING:
     from spark_rocket.broker.acl.control import AccessControl
-    from spark_rocket.broker.tracing import BrokerTracing
+    from spark_rocket.broker.metrics.tracing import BrokerTracing
 
 # How long the answer to a change waits for the name servers before it is given all the same.
 TELL_SECONDS = 1.0

@@ -108,7 +108,7 @@ def settings(texts: tuple[str, ...]) -> dict[str, str]:
 
 
 def group_name(text: str) -> str:
-    from spark_rocket.client.validators import check_group
+    from spark_rocket.client.core.validators import check_group
     from spark_rocket.errors import ClientError
 
     try:

@@ -17,7 +17,7 @@ Verbs = Mapping[str, tuple[str, str]]
 
 
 class LazyGroup(click.Group):
-    """``LazyGroup(sections={"Servers": {"up": ("spark_rocket.cli.servers:up", "…")}})``
+    """``LazyGroup(sections={"Servers": {"up": ("spark_rocket.cli.servers.up:up", "…")}})``
 
     Verbs that are added in the ordinary way (``@group.command()``) stand beside these.
     """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spark_rocket.client.admin import Admin, QueueLag
-    from spark_rocket.client.allocation import (
+    from spark_rocket.client.consume.allocation import (
         AllocateAveragely,
         AllocateByCircle,
         AllocateByConfig,
@@ -17,9 +17,7 @@ if TYPE_CHECKING:
         AllocateMachineRoomNearby,
         AllocateStrategy,
     )
-    from spark_rocket.client.config import ClientConfig
-    from spark_rocket.client.instance import ServiceState
-    from spark_rocket.client.listeners import (
+    from spark_rocket.client.consume.listeners import (
         ConsumeConcurrentlyContext,
         ConsumeConcurrentlyStatus,
         ConsumeFromWhere,
@@ -27,20 +25,22 @@ if TYPE_CHECKING:
         ConsumeOrderlyStatus,
         MessageModel,
     )
-    from spark_rocket.client.lite_pull_consumer import LitePullConsumer
-    from spark_rocket.client.metrics import client_metrics, serve_client_metrics
-    from spark_rocket.client.producer import Producer, select_by_random, select_by_sharding_key, split_batch
-    from spark_rocket.client.pull import PullResult, PullStatus
-    from spark_rocket.client.push_consumer import PushConsumer
-    from spark_rocket.client.reader import Reader
-    from spark_rocket.client.request_reply import create_reply_message
-    from spark_rocket.client.transaction import (
+    from spark_rocket.client.consume.lite_pull_consumer import LitePullConsumer
+    from spark_rocket.client.consume.pull import PullResult, PullStatus
+    from spark_rocket.client.consume.push_consumer import PushConsumer
+    from spark_rocket.client.consume.reader import Reader
+    from spark_rocket.client.core.config import ClientConfig
+    from spark_rocket.client.core.instance import ServiceState
+    from spark_rocket.client.core.metrics import client_metrics, serve_client_metrics
+    from spark_rocket.client.send.producer import Producer, select_by_random, select_by_sharding_key, split_batch
+    from spark_rocket.client.send.request_reply import create_reply_message
+    from spark_rocket.client.send.transaction import (
         LocalTransactionState,
         TransactionListener,
         TransactionProducer,
         TransactionSendResult,
     )
-    from spark_rocket.remoting.tls import TlsSettings
+    from spark_rocket.remoting.tls.settings import TlsSettings
 
 __all__ = [
     "Admin",
@@ -81,21 +81,21 @@ __all__ = [
 
 _NAMES = {  # as above, for when the program runs
     "client.admin": "Admin QueueLag",
-    "client.allocation": "AllocateAveragely AllocateByCircle AllocateByConfig AllocateByConsistentHash "
+    "client.consume.allocation": "AllocateAveragely AllocateByCircle AllocateByConfig AllocateByConsistentHash "
     "AllocateByMachineRoom AllocateMachineRoomNearby AllocateStrategy",
-    "client.config": "ClientConfig",
-    "client.instance": "ServiceState",
-    "client.listeners": "ConsumeConcurrentlyContext ConsumeConcurrentlyStatus ConsumeFromWhere "
+    "client.core.config": "ClientConfig",
+    "client.core.instance": "ServiceState",
+    "client.consume.listeners": "ConsumeConcurrentlyContext ConsumeConcurrentlyStatus ConsumeFromWhere "
     "ConsumeOrderlyContext ConsumeOrderlyStatus MessageModel",
-    "client.lite_pull_consumer": "LitePullConsumer",
-    "client.metrics": "client_metrics serve_client_metrics",
-    "client.producer": "Producer select_by_random select_by_sharding_key split_batch",
-    "client.pull": "PullResult PullStatus",
-    "client.push_consumer": "PushConsumer",
-    "client.reader": "Reader",
-    "client.request_reply": "create_reply_message",
-    "client.transaction": "LocalTransactionState TransactionListener TransactionProducer TransactionSendResult",
-    "remoting.tls": "TlsSettings",
+    "client.consume.lite_pull_consumer": "LitePullConsumer",
+    "client.core.metrics": "client_metrics serve_client_metrics",
+    "client.send.producer": "Producer select_by_random select_by_sharding_key split_batch",
+    "client.consume.pull": "PullResult PullStatus",
+    "client.consume.push_consumer": "PushConsumer",
+    "client.consume.reader": "Reader",
+    "client.send.request_reply": "create_reply_message",
+    "client.send.transaction": "LocalTransactionState TransactionListener TransactionProducer TransactionSendResult",
+    "remoting.tls.settings": "TlsSettings",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 

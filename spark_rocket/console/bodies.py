@@ -14,7 +14,7 @@ from collections.abc import Callable
 from spark_rocket.console.avro import CONTAINER
 from spark_rocket.console.avro_process import decode_avro
 from spark_rocket.errors import ProtocolError
-from spark_rocket.protocol import json_codec
+from spark_rocket.protocol.wire import json as json_codec
 
 MOST_TEXT = 256 << 10
 MOST_HEX = 4 << 10

@@ -23,7 +23,7 @@ from starlette.responses import Response
 from spark_rocket.console.passwords import Session, Sessions
 from spark_rocket.console.settings import ConsoleSettings
 from spark_rocket.console.trouble import Refused, Trouble, describe
-from spark_rocket.protocol import json_codec
+from spark_rocket.protocol.wire import json as json_codec
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send

@@ -31,8 +31,8 @@ from spark_rocket.console.state import GONE, BrokerRecord, GroupRecord, TopicRec
 from spark_rocket.console.trouble import Trouble, describe
 from spark_rocket.errors import RocketError
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.codes import RequestCode
-from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.wire.codes import RequestCode
+from spark_rocket.protocol.wire.command import RemotingCommand
 
 _log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 from spark_rocket.console.app import make_app
 from spark_rocket.console.settings import ConsoleSettings
 from spark_rocket.errors import ConfigError
-from spark_rocket.remoting.tls_contexts import server_tls
+from spark_rocket.remoting.tls.contexts import server_tls
 
 MOST_CONNECTIONS = 512
 STOP_SECONDS = 3

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from spark_rocket.client.config import ClientConfig
+from spark_rocket.client.core.config import ClientConfig
 from spark_rocket.console.passwords import PREFIX, check_hash, hashed
 from spark_rocket.errors import ConfigError
-from spark_rocket.remoting.tls import TlsMode, TlsSettings
+from spark_rocket.remoting.tls.settings import TlsMode, TlsSettings
 
 DEFAULT_PORT = 8080
 USER_VARIABLE = "ROCKET_CONSOLE_USER"

@@ -9,11 +9,11 @@ from collections.abc import Container
 from dataclasses import dataclass, field
 
 from spark_rocket.client.admin import BrokerStatus, GroupHistory, GroupInfo, GroupKind, GroupState, TopicInfo, TopicKind
-from spark_rocket.client.reader import DEFAULT_GROUP
+from spark_rocket.client.consume.reader import DEFAULT_GROUP
 from spark_rocket.console.series import Rate, Series
 from spark_rocket.console.trouble import Trouble
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.bodies import TopicStatsTable
+from spark_rocket.protocol.wire.bodies import TopicStatsTable
 
 GONE_SECONDS = 900.0
 """So long a broker is shown that the name servers do not list any more."""

@@ -19,16 +19,16 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from spark_rocket.datasource.cluster import Cluster, reader_for
-from spark_rocket.datasource.dedupe import read_without_repeats
-from spark_rocket.datasource.fetch import read_range
-from spark_rocket.datasource.lookup import BrokerIndex, LookedUp, find
-from spark_rocket.datasource.options import LookUp, ReadOptions
-from spark_rocket.datasource.plan import batch_ranges, plan_batch
-from spark_rocket.datasource.ranges import OffsetRange, split
+from spark_rocket.datasource.options.options import LookUp, ReadOptions
+from spark_rocket.datasource.pickled_by_value import Traveller
+from spark_rocket.datasource.plan.lookup import BrokerIndex, LookedUp, find
+from spark_rocket.datasource.plan.planner import batch_ranges, plan_batch
+from spark_rocket.datasource.plan.ranges import OffsetRange, split
+from spark_rocket.datasource.read.cluster import Cluster, reader_for
+from spark_rocket.datasource.read.dedupe import read_without_repeats
+from spark_rocket.datasource.read.fetch import read_range
+from spark_rocket.datasource.read.typed_rows import projection_of, rows_of
 from spark_rocket.datasource.tracebacks import short, short_while
-from spark_rocket.datasource.travel import Traveller
-from spark_rocket.datasource.typed_rows import projection_of, rows_of
 from spark_rocket.datasource.worker import settle_worker
 
 _SMALL = 1_000  # messages; a range of more is a task of its own

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
+from spark_rocket.datasource.pickled_by_value import Traveller
 from spark_rocket.datasource.tracebacks import short
-from spark_rocket.datasource.travel import Traveller
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from spark_rocket.datasource.batch import RocketBatchReader
-    from spark_rocket.datasource.store_directory import StoreDirectoryReader
+    from spark_rocket.datasource.read.store_directory import StoreDirectoryReader
     from spark_rocket.datasource.stream import RocketStreamReader
-    from spark_rocket.datasource.views import ViewReader
-    from spark_rocket.datasource.writer import RocketStreamWriter, RocketWriter
+    from spark_rocket.datasource.views.views import ViewReader
+    from spark_rocket.datasource.write.writer import RocketStreamWriter, RocketWriter
 
 
 class RocketDataSource(Traveller, DataSource):
@@ -33,7 +33,7 @@ class RocketDataSource(Traveller, DataSource):
 
     @short
     def schema(self) -> StructType:
-        from spark_rocket.datasource.tables import is_two_way, new_table, one_way, plain, table_options
+        from spark_rocket.datasource.options.tables import is_two_way, new_table, one_way, plain, table_options
 
         if (options := table_options(self.options)) is not None:
             return new_table(self._to_read(options), self._schema_of)
@@ -42,38 +42,38 @@ class RocketDataSource(Traveller, DataSource):
         return plain(schema, all_nullable=True) if is_two_way(given) else schema
 
     def _schema_of(self, options: Mapping[str, str]) -> StructType:
-        from spark_rocket.datasource.option_table import READS
-        from spark_rocket.datasource.options import body_of, check_options, is_view
+        from spark_rocket.datasource.options.options import body_of, check_options, is_view
+        from spark_rocket.datasource.options.table import READS
         from spark_rocket.datasource.schema import SOURCE_SCHEMA
 
         if is_view(options):
-            from spark_rocket.datasource.views import view_schema
+            from spark_rocket.datasource.views.views import view_schema
 
             return view_schema(options)
         check_options(options, READS)
         if (body := body_of(options)) is not None:
-            from spark_rocket.datasource.typed_rows import schema_of
+            from spark_rocket.datasource.read.typed_rows import schema_of
 
             return schema_of(body)
         return SOURCE_SCHEMA
 
     @short
     def reader(self, schema: StructType) -> RocketBatchReader | StoreDirectoryReader | ViewReader:
-        from spark_rocket.datasource.option_table import Scope
-        from spark_rocket.datasource.options import is_view, parse_read_options
-        from spark_rocket.datasource.tables import options_to_read, plain
-        from spark_rocket.datasource.typed_rows import warn_of_names
+        from spark_rocket.datasource.options.options import is_view, parse_read_options
+        from spark_rocket.datasource.options.table import Scope
+        from spark_rocket.datasource.options.tables import options_to_read, plain
+        from spark_rocket.datasource.read.typed_rows import warn_of_names
 
         given = options_to_read(self._to_read(self.options), schema)
         schema = plain(schema)
         if is_view(given):
-            from spark_rocket.datasource.views import ViewReader, checked_view_options
+            from spark_rocket.datasource.views.views import ViewReader, checked_view_options
 
             return ViewReader(checked_view_options(given), schema)
         options = parse_read_options(given, Scope.READ)
         warn_of_names(options, schema)
         if options.store_path is not None:
-            from spark_rocket.datasource.store_directory import StoreDirectoryReader
+            from spark_rocket.datasource.read.store_directory import StoreDirectoryReader
 
             return StoreDirectoryReader(options, schema)
         from spark_rocket.datasource.batch import RocketBatchReader
@@ -82,11 +82,11 @@ class RocketDataSource(Traveller, DataSource):
 
     @short
     def streamReader(self, schema: StructType) -> RocketStreamReader:  # noqa: N802
-        from spark_rocket.datasource.option_table import Scope
-        from spark_rocket.datasource.options import parse_read_options
+        from spark_rocket.datasource.options.options import parse_read_options
+        from spark_rocket.datasource.options.table import Scope
+        from spark_rocket.datasource.options.tables import options_to_read, plain
+        from spark_rocket.datasource.read.typed_rows import warn_of_names
         from spark_rocket.datasource.stream import RocketStreamReader
-        from spark_rocket.datasource.tables import options_to_read, plain
-        from spark_rocket.datasource.typed_rows import warn_of_names
 
         options = parse_read_options(options_to_read(self._to_read(self.options), schema), Scope.READ_STREAM)
         warn_of_names(options, schema)
@@ -94,10 +94,10 @@ class RocketDataSource(Traveller, DataSource):
 
     @short
     def writer(self, schema: StructType, overwrite: bool) -> RocketWriter:
-        from spark_rocket.datasource.option_table import Scope
-        from spark_rocket.datasource.options import parse_write_options
-        from spark_rocket.datasource.tables import options_to_write, written
-        from spark_rocket.datasource.writer import RocketWriter, check_append
+        from spark_rocket.datasource.options.options import parse_write_options
+        from spark_rocket.datasource.options.table import Scope
+        from spark_rocket.datasource.options.tables import options_to_write, written
+        from spark_rocket.datasource.write.writer import RocketWriter, check_append
 
         check_append(overwrite, 'Use .mode("append").')
         options = self._to_write(self.options)
@@ -107,10 +107,10 @@ class RocketDataSource(Traveller, DataSource):
 
     @short
     def streamWriter(self, schema: StructType, overwrite: bool) -> RocketStreamWriter:  # noqa: N802
-        from spark_rocket.datasource.option_table import Scope
-        from spark_rocket.datasource.options import parse_write_options
-        from spark_rocket.datasource.tables import options_to_write
-        from spark_rocket.datasource.writer import RocketStreamWriter, check_append
+        from spark_rocket.datasource.options.options import parse_write_options
+        from spark_rocket.datasource.options.table import Scope
+        from spark_rocket.datasource.options.tables import options_to_write
+        from spark_rocket.datasource.write.writer import RocketStreamWriter, check_append
 
         check_append(overwrite, 'Use .outputMode("append").')
         options = options_to_write(self._to_write(self.options), schema)

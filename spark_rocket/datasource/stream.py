@@ -28,14 +28,14 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from spark_rocket.datasource.batch import RangePartition, read_partition
-from spark_rocket.datasource.cluster import Cluster
-from spark_rocket.datasource.offsets import StreamOffset, initial_offset, parse_stream_offset, starts_of
-from spark_rocket.datasource.options import ReadOptions
-from spark_rocket.datasource.plan import StreamPlanner
-from spark_rocket.datasource.ranges import ranges_between, split
+from spark_rocket.datasource.options.options import ReadOptions
+from spark_rocket.datasource.pickled_by_value import Traveller
+from spark_rocket.datasource.plan.offsets import StreamOffset, initial_offset, parse_stream_offset, starts_of
+from spark_rocket.datasource.plan.planner import StreamPlanner
+from spark_rocket.datasource.plan.ranges import ranges_between, split
+from spark_rocket.datasource.read.cluster import Cluster
+from spark_rocket.datasource.read.typed_rows import projection_of
 from spark_rocket.datasource.tracebacks import short
-from spark_rocket.datasource.travel import Traveller
-from spark_rocket.datasource.typed_rows import projection_of
 
 _NO_LIMIT = 2**62
 

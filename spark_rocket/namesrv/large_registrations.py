@@ -18,9 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from spark_rocket.errors import RefusedError
-from spark_rocket.protocol.bodies import RegisterBrokerBody
-from spark_rocket.protocol.codes import ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.wire.bodies import RegisterBrokerBody
+from spark_rocket.protocol.wire.codes import ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from spark_rocket.errors import ProtocolError
 from spark_rocket.namesrv.kv_config import ORDER_TOPIC_CONFIG, KVConfigManager
 from spark_rocket.namesrv.large_registrations import LargeRegistrations
 from spark_rocket.namesrv.route_info import FLAG_UNIT, FLAG_UNIT_SUB, RouteInfoManager
-from spark_rocket.protocol.bodies import (
+from spark_rocket.protocol.wire.bodies import (
     BrokerMemberGroup,
     DataVersion,
     GetBrokerMemberGroupResponseBody,
@@ -27,10 +27,10 @@ from spark_rocket.protocol.bodies import (
     TopicList,
     TopicRouteData,
 )
-from spark_rocket.protocol.codes import STANDARD_JSON_VERSION, RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.faq import SEE_FAQ
-from spark_rocket.protocol.headers import (
+from spark_rocket.protocol.wire.codes import STANDARD_JSON_VERSION, RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.faq import SEE_FAQ
+from spark_rocket.protocol.wire.headers import (
     AddWritePermOfBrokerRequestHeader,
     AddWritePermOfBrokerResponseHeader,
     BrokerHeartbeatRequestHeader,
@@ -52,7 +52,7 @@ from spark_rocket.protocol.headers import (
     WipeWritePermOfBrokerRequestHeader,
     WipeWritePermOfBrokerResponseHeader,
 )
-from spark_rocket.remoting.server import Channel, Handler, failure_of
+from spark_rocket.remoting.server.server import Channel, Handler, failure_of
 
 logger = logging.getLogger(__name__)
 

@@ -32,7 +32,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spark_rocket.errors import RefusedError
-from spark_rocket.protocol.bodies import (
+from spark_rocket.protocol.wire.bodies import (
     MASTER_ID,
     BrokerData,
     ClusterInfo,
@@ -41,7 +41,7 @@ from spark_rocket.protocol.bodies import (
     TopicConfig,
     TopicRouteData,
 )
-from spark_rocket.protocol.codes import PERM_WRITE, ResponseCode
+from spark_rocket.protocol.wire.codes import PERM_WRITE, ResponseCode
 
 logger = logging.getLogger(__name__)
 

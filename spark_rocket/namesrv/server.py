@@ -15,11 +15,11 @@ from pathlib import Path
 from spark_rocket.namesrv.kv_config import KVConfigManager
 from spark_rocket.namesrv.processor import NamesrvProcessor
 from spark_rocket.namesrv.route_info import RouteInfoManager
-from spark_rocket.protocol.codes import RequestCode
-from spark_rocket.remoting.overload import OTHER, Limits, OverloadStats, Queue
-from spark_rocket.remoting.server import Channel, RemotingServer
-from spark_rocket.remoting.tls import TlsSettings
-from spark_rocket.remoting.tls_contexts import server_tls
+from spark_rocket.protocol.wire.codes import RequestCode
+from spark_rocket.remoting.server.overload import OTHER, Limits, OverloadStats, Queue
+from spark_rocket.remoting.server.server import Channel, RemotingServer
+from spark_rocket.remoting.tls.contexts import server_tls
+from spark_rocket.remoting.tls.settings import TlsSettings
 
 SCAN_INTERVAL = 5.0
 

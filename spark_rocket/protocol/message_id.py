@@ -27,7 +27,7 @@ from functools import lru_cache
 from itertools import count
 
 from spark_rocket.errors import ProtocolError
-from spark_rocket.protocol.host import pack_host, unpack_host
+from spark_rocket.protocol.wire.host import pack_host, unpack_host
 
 _MAX_OFFSET = (1 << 63) - 1
 

@@ -24,14 +24,14 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
-from spark_rocket.client.config import parse_name_servers
+from spark_rocket.client.core.config import parse_name_servers
 from spark_rocket.errors import ConfigError
-from spark_rocket.protocol import json_codec
-from spark_rocket.protocol.acl import Credentials, inner_credentials
+from spark_rocket.protocol.auth import Credentials, inner_credentials
 from spark_rocket.protocol.java_properties import expand_variables, parse_properties, render_properties
 from spark_rocket.protocol.setting import setting, settings_of, text_of
-from spark_rocket.remoting.listening import own_ip
-from spark_rocket.remoting.tls import TlsSettings, parse_setting
+from spark_rocket.protocol.wire import json as json_codec
+from spark_rocket.remoting.server.listening import own_ip
+from spark_rocket.remoting.tls.settings import TlsSettings, parse_setting
 
 _log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from spark_rocket.client.config import MAX_MESSAGE_SIZE
+from spark_rocket.client.core.config import MAX_MESSAGE_SIZE
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.access import GrpcAccessControl, check_owner
 from spark_rocket.proxy.cluster.cluster import Cluster

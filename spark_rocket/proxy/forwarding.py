@@ -25,7 +25,7 @@ from typing import cast
 from spark_rocket.errors import ConfigError
 from spark_rocket.proxy.front import NAME, Front
 from spark_rocket.proxy.memory_budgets import PendingBytes, UnreadBytes
-from spark_rocket.remoting.descriptors import leaves_reserve
+from spark_rocket.remoting.server.descriptors import leaves_reserve
 
 _log = logging.getLogger(__name__)
 
@@ -94,9 +94,7 @@ class LocalSocket:
 class Forwarder(asyncio.Protocol):
     """The client's side of a connection."""
 
-    def __init__(
-        self, peer: str, front: Front, local: LocalSocket, pending: PendingBytes, unread: UnreadBytes
-    ) -> None:
+    def __init__(self, peer: str, front: Front, local: LocalSocket, pending: PendingBytes, unread: UnreadBytes) -> None:
         self.peer = peer
         self.reading = 0
         """Calls whose request is one message that is incomplete."""

@@ -38,11 +38,11 @@ from spark_rocket.proxy.proxy_protocol import (
     host_of,
 )
 from spark_rocket.remoting.address import format_peer
-from spark_rocket.remoting.descriptors import leaves_reserve
-from spark_rocket.remoting.listening import bind, cannot_listen
-from spark_rocket.remoting.tls import TlsMode
-from spark_rocket.remoting.tls_contexts import ServerTls
-from spark_rocket.remoting.tls_problems import Lines, problem_of
+from spark_rocket.remoting.server.descriptors import leaves_reserve
+from spark_rocket.remoting.server.listening import bind, cannot_listen
+from spark_rocket.remoting.tls.contexts import ServerTls
+from spark_rocket.remoting.tls.problems import Lines, problem_of
+from spark_rocket.remoting.tls.settings import TlsMode
 
 _log = logging.getLogger(__name__)
 

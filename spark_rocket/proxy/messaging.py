@@ -31,7 +31,7 @@ from spark_rocket.proxy.context import Context, GrpcCode, Rpc, RpcError
 from spark_rocket.proxy.limits import MAX_FIELDS
 from spark_rocket.proxy.messages.statuses import StatusError, status, status_code_of
 from spark_rocket.proxy.wire_fields import has_more_fields
-from spark_rocket.remoting.overload import OVERLOAD
+from spark_rocket.remoting.server.overload import OVERLOAD
 
 _log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from spark_rocket.proxy.methods.sending import MAX_MESSAGES
 from spark_rocket.proxy.tool_services import ToolServices
 from spark_rocket.proxy.transport import GrpcServer
 from spark_rocket.remoting.address import format_address
-from spark_rocket.remoting.tls_contexts import server_tls
+from spark_rocket.remoting.tls.contexts import server_tls
 
 
 class ProxyServer:

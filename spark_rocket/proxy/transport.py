@@ -36,7 +36,7 @@ from spark_rocket.proxy.limits import MAX_REQUEST_BYTES, GrpcLimits
 from spark_rocket.proxy.memory_budgets import PendingBytes, UnreadBytes
 from spark_rocket.proxy.proxy_protocol import TrustedAddresses
 from spark_rocket.proxy.tool_services import ToolServices
-from spark_rocket.remoting.tls_contexts import ServerTls
+from spark_rocket.remoting.tls.contexts import ServerTls
 
 _often = log_once_per(10.0, logging.getLogger(__name__))
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 from typing import Generic, TypeVar
 
-from spark_rocket.protocol.frame import MAX_FRAME_LENGTH, FrameSplitter
+from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH, FrameSplitter
 
 Waiter = TypeVar("Waiter")
 

@@ -37,15 +37,15 @@ from pathlib import Path
 from typing import Protocol
 
 from spark_rocket.errors import StoreError, StoreNotWritableError
-from spark_rocket.protocol.record import MAGIC_V1, MAGIC_V2
-from spark_rocket.store.commit_log import CommitLog
+from spark_rocket.protocol.record.record import MAGIC_V1, MAGIC_V2
 from spark_rocket.store.config import StoreConfig, delete_hours
-from spark_rocket.store.deleted_topics import DeletedTopics
 from spark_rocket.store.file_remover import FileRemover
-from spark_rocket.store.index_service import IndexService
+from spark_rocket.store.index.service import IndexService
 from spark_rocket.store.layout import STORE_TIME_END, store_time
-from spark_rocket.store.mapped_file import MappedFile
-from spark_rocket.store.queue_table import ConsumeQueueTable
+from spark_rocket.store.log.commit_log import CommitLog
+from spark_rocket.store.log.mapped_file import MappedFile
+from spark_rocket.store.queues.deleted_topics import DeletedTopics
+from spark_rocket.store.queues.queue_table import ConsumeQueueTable
 
 _log = logging.getLogger(__name__)
 _HOUR = 3_600_000

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from spark_rocket.remoting.tls import TlsSettings
+from spark_rocket.remoting.tls.settings import TlsSettings
 
 HOSTS = ("localhost", "127.0.0.1", "::1")
 _PEM = serialization.Encoding.PEM

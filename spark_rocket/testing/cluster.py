@@ -25,22 +25,22 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from spark_rocket.broker.cluster_layout import UP_DEFAULTS
-from spark_rocket.broker.config import BrokerConfig
-from spark_rocket.broker.known_settings import PROXY_SETTINGS
 from spark_rocket.broker.server import Broker
 from spark_rocket.broker.service import BrokerService
-from spark_rocket.client.credentials import find_credentials
+from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.known_settings import PROXY_SETTINGS
+from spark_rocket.client.core.credentials import find_credentials
 from spark_rocket.errors import BrokerError, StateError
 from spark_rocket.namesrv.server import NameServer
-from spark_rocket.protocol.acl import Credentials
-from spark_rocket.protocol.bodies import SubscriptionGroupConfig
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.headers import CreateTopicRequestHeader, DeleteTopicRequestHeader
+from spark_rocket.protocol.auth import Credentials
 from spark_rocket.protocol.java_properties import render_properties
-from spark_rocket.remoting.client import RemotingClient
-from spark_rocket.remoting.server import new_event_loop
-from spark_rocket.remoting.tls import TlsMode, TlsSettings
+from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.headers import CreateTopicRequestHeader, DeleteTopicRequestHeader
+from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.server.server import new_event_loop
+from spark_rocket.remoting.tls.settings import TlsMode, TlsSettings
 from spark_rocket.testing.member_set import MemberSet
 from spark_rocket.testing.members import BrokerMember, NameServerMember, text_of
 from spark_rocket.testing.processes import STOP_SECONDS, ServerProcess

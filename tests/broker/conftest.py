@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from spark_rocket.broker.service import BrokerService
-from spark_rocket.protocol.codes import RequestCode
-from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.protocol.wire.codes import RequestCode
+from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.testing import LocalCluster
 from spark_rocket.testing.cluster import _ServerThread
 from tests.broker.wire import Wire

@@ -9,20 +9,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from spark_rocket.broker.config import BrokerConfig
-from spark_rocket.broker.consumer_offsets import ConsumerOffsetManager
-from spark_rocket.broker.filters import ALL, PullFilter
-from spark_rocket.broker.groups import SubscriptionGroupManager
+from spark_rocket.broker.delivery.filters import ALL, PullFilter
+from spark_rocket.broker.metrics.stats import BrokerStats
 from spark_rocket.broker.pop.hooks import PopRequest
 from spark_rocket.broker.pop.service import PopService
-from spark_rocket.broker.stats import BrokerStats
-from spark_rocket.broker.topics import TopicConfigManager, new_topic
-from spark_rocket.protocol.extra_info import ExtraInfo
-from spark_rocket.protocol.record import RecordView, iter_records
+from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.groups import SubscriptionGroupManager
+from spark_rocket.broker.state.offsets import ConsumerOffsetManager
+from spark_rocket.broker.state.topics import TopicConfigManager, new_topic
+from spark_rocket.protocol.record.record import RecordView, iter_records
+from spark_rocket.protocol.wire.extra_info import ExtraInfo
 from spark_rocket.store.config import StoreConfig
+from spark_rocket.store.delay.timer_store import TimerMessageStore
 from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import PutResult, PutStatus
-from spark_rocket.store.timer_store import TimerMessageStore
 from tests.store.helpers import BORN, HOST, Clock, small
 
 TIMER_FILE = 52 * 400

@@ -9,12 +9,16 @@ from concurrent.futures import Future
 
 import pytest
 
+from spark_rocket.broker.metrics.stats import BrokerStats
 from spark_rocket.broker.processors import query as query_processor
 from spark_rocket.broker.service import BrokerService
-from spark_rocket.broker.stats import BrokerStats
-from spark_rocket.broker.topics import alter_attributes
+from spark_rocket.broker.state.topics import alter_attributes
 from spark_rocket.model import Message, MessageQueue
-from spark_rocket.protocol.bodies import (
+from spark_rocket.protocol.java_properties import parse_properties
+from spark_rocket.protocol.message_id import decode_offset_msg_id
+from spark_rocket.protocol.names import topic_problem
+from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.wire.bodies import (
     ConsumerData,
     ConsumeStats,
     CreateTopicListRequestBody,
@@ -33,14 +37,10 @@ from spark_rocket.protocol.bodies import (
     TopicRouteData,
     TopicStatsTable,
 )
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.fastjson import loads_tolerant
-from spark_rocket.protocol.java_properties import parse_properties
-from spark_rocket.protocol.message_id import decode_offset_msg_id
-from spark_rocket.protocol.names import topic_problem
-from spark_rocket.protocol.record import decode_messages
-from spark_rocket.store.index_service import IndexService
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.fastjson import loads_tolerant
+from spark_rocket.store.index.service import IndexService
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
 from tests.remoting.conftest import RawClient

@@ -12,14 +12,14 @@ from spark_rocket.broker.processors.assignment import _STRATEGIES, _allocate_for
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.errors import RocketError
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.bodies import (
+from spark_rocket.protocol.wire.bodies import (
     QueryAssignmentRequestBody,
     QueryAssignmentResponseBody,
     QueueData,
     SetMessageRequestModeRequestBody,
 )
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.fastjson import loads_tolerant
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.fastjson import loads_tolerant
 from spark_rocket.testing import LocalCluster
 from tests.broker.test_clients import Member
 from tests.broker.test_delayed import served

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.broker.config import BrokerConfig
-from spark_rocket.broker.config_files import change_properties
 from spark_rocket.broker.server import Broker
+from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.config_files import change_properties
 from spark_rocket.errors import ConfigError
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.java_properties import parse_properties
-from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.client.client import RemotingClient
 from tests.broker.wire import Wire
 
 CONF = """\

@@ -10,10 +10,10 @@ from typing import cast
 
 import pytest
 
-from spark_rocket.broker.clients import ClientManager
-from spark_rocket.broker.locks import RebalanceLockManager
+from spark_rocket.broker.state.clients import ClientManager
+from spark_rocket.broker.state.locks import RebalanceLockManager
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.bodies import (
+from spark_rocket.protocol.wire.bodies import (
     ConsumerConnection,
     ConsumerData,
     GetConsumerListByGroupResponseBody,
@@ -24,10 +24,10 @@ from spark_rocket.protocol.bodies import (
     ProducerData,
     SubscriptionData,
 )
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.remoting.client import RemotingClient
-from spark_rocket.remoting.server import Channel
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.server.server import Channel
 from spark_rocket.testing import LocalCluster
 from tests.broker.test_delayed import served
 from tests.broker.wire import Wire

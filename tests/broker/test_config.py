@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.broker.config import BrokerConfig, nearest_setting
 from spark_rocket.broker.server import Broker
+from spark_rocket.broker.state.config import BrokerConfig, nearest_setting
 from spark_rocket.errors import ConfigError
 from spark_rocket.store.config import FlushDiskType
 from spark_rocket.store.paths import StorePaths

@@ -11,7 +11,8 @@ import pytest
 
 from spark_rocket.broker.processors import consumer_requests
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.bodies import (
+from spark_rocket.protocol.record.record import decode_record
+from spark_rocket.protocol.wire.bodies import (
     ConsumeMessageDirectlyResult,
     ConsumerData,
     ConsumerRunningInfo,
@@ -21,10 +22,9 @@ from spark_rocket.protocol.bodies import (
     ResetOffsetBodyForC,
     SubscriptionData,
 )
-from spark_rocket.protocol.codes import LanguageCode, RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.record import decode_record
-from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.protocol.wire.codes import LanguageCode, RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
 

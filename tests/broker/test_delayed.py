@@ -11,22 +11,22 @@ from typing import Any, TypeVar
 
 import pytest
 
-from spark_rocket.broker.clients import monotonic_ms
-from spark_rocket.broker.config import BrokerConfig
-from spark_rocket.broker.delayed import DelayRules, Waiting
+from spark_rocket.broker.delivery.delayed import DelayRules, Waiting
 from spark_rocket.broker.server import Broker
 from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.state.clients import monotonic_ms
+from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.client import Producer
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import Message
-from spark_rocket.protocol.bodies import KVTable
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.fastjson import loads_tolerant
 from spark_rocket.protocol.recall_handle import RecallMessageHandle
-from spark_rocket.protocol.record import decode_messages, decode_record
-from spark_rocket.remoting.client import RemotingClient
-from spark_rocket.store.check import check_store
+from spark_rocket.protocol.record.record import decode_messages, decode_record
+from spark_rocket.protocol.wire.bodies import KVTable
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.fastjson import loads_tolerant
+from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import BROKER_PROPERTIES, SUBSCRIPTION, SUSPEND, Wire
 from tests.golden import expected, extract_store

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.broker.delivery_driver import AFTER_ERROR, LONGEST_SLEEP, SLICE_SECONDS, DeliveryDriver
+from spark_rocket.broker.delivery.driver import AFTER_ERROR, LONGEST_SLEEP, SLICE_SECONDS, DeliveryDriver
 
 
 class Handle:

@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.broker import filters
-from spark_rocket.broker.filters import get_matching
+from spark_rocket.broker.delivery import filters
+from spark_rocket.broker.delivery.filters import get_matching
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.errors import StoreCorruptError
 from spark_rocket.model import Message, MessageExt
-from spark_rocket.protocol.bodies import CheckClientRequestBody, ConsumerData, HeartbeatData, SubscriptionData
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.record import decode_messages
-from spark_rocket.protocol.sql92 import parse_sql92
+from spark_rocket.protocol.filter.sql92 import parse_sql92
+from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.wire.bodies import CheckClientRequestBody, ConsumerData, HeartbeatData, SubscriptionData
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.store import MessageStore
-from spark_rocket.store.check import check_store
 from spark_rocket.store.results import GetMessageResult, GetMessageStatus
+from spark_rocket.store.tools.check import check_store
 from tests.broker.test_pull import offsets
 from tests.broker.wire import SUBSCRIPTION, SUSPEND, Wire, held_pulls, time_is_up
 from tests.store.helpers import opened, small

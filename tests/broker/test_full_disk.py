@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 
 import pytest
 
-from spark_rocket.broker.config_files import ConfigFile, ConfigSaver
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.fastjson import loads_tolerant
-from spark_rocket.remoting.client import RemotingClient
-from spark_rocket.store.deleted_topics import DeletedTopics
+from spark_rocket.broker.state.config_files import ConfigFile, ConfigSaver
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.fastjson import loads_tolerant
+from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.store.queues.deleted_topics import DeletedTopics
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
 
@@ -130,9 +130,7 @@ def reset(wire: Wire) -> RemotingCommand:
 
 def topic_list(wire: Wire) -> RemotingCommand:
     topic = {"topicName": "Listed", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
-    return wire.ask(
-        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, json.dumps({"topicConfigList": [topic]}).encode()
-    )
+    return wire.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, json.dumps({"topicConfigList": [topic]}).encode())
 
 
 def group_list(wire: Wire) -> RemotingCommand:

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_rocket.protocol.bodies import HeartbeatData
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.protocol.wire.bodies import HeartbeatData
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.testing import LocalCluster
 from tests import golden
 from tests.broker.wire import Wire

@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.broker.server import Broker
+from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.model import Message
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.fastjson import loads_tolerant
 from spark_rocket.protocol.message_id import decode_offset_msg_id
-from spark_rocket.protocol.record import decode_messages, iter_records
-from spark_rocket.remoting.client import RemotingClient
-from spark_rocket.store.check import check_store
+from spark_rocket.protocol.record.record import decode_messages, iter_records
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.fastjson import loads_tolerant
+from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.store.tools.check import check_store
 from tests.broker.wire import SUBSCRIPTION, SUSPEND, Wire
 from tests.golden import StoreName, expected, extract_store
 from tests.store.helpers import Clock

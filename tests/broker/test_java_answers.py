@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.protocol.codes import LanguageCode, RequestCode
-from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.message_id import decode_offset_msg_id
-from spark_rocket.protocol.record import decode_messages
-from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.wire.codes import LanguageCode, RequestCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.testing import LocalCluster
 from tests.broker import java_types as java
 from tests.broker.wire import Wire

@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 
 from spark_rocket.broker.advertised import advertised_ip
-from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.broker.server import Broker
+from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.errors import ConfigError, RocketError, StateError, StoreError, StoreLockedError
 from spark_rocket.model import Message
 from spark_rocket.namesrv.server import NameServer
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.message_id import decode_offset_msg_id
-from spark_rocket.protocol.record import decode_messages
-from spark_rocket.remoting.client import RemotingClient
-from spark_rocket.remoting.server import Channel, RemotingServer
-from spark_rocket.store.check import check_store
+from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.server.server import Channel, RemotingServer
+from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster
 from tests import golden
 from tests.broker.wire import Wire

@@ -6,8 +6,8 @@ from typing import cast
 
 import pytest
 
-from spark_rocket.broker.long_polling import HeldPull, PullRequestHoldService
-from spark_rocket.remoting.server import Channel
+from spark_rocket.broker.delivery.long_polling import HeldPull, PullRequestHoldService
+from spark_rocket.remoting.server.server import Channel
 
 CHANNEL = cast(Channel, object())
 

@@ -15,22 +15,22 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from spark_rocket.broker.config import BrokerConfig
-from spark_rocket.broker.metrics import BrokerMetrics
-from spark_rocket.broker.metrics_table import METRICS
-from spark_rocket.broker.runtime_info import VERSION_TEXT
+from spark_rocket.broker.metrics.exporter import BrokerMetrics
+from spark_rocket.broker.metrics.runtime_info import VERSION_TEXT
+from spark_rocket.broker.metrics.table import METRICS
 from spark_rocket.broker.server import Broker
 from spark_rocket.broker.service import BrokerService
-from spark_rocket.client.metrics import CLIENT_METRICS
+from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.client.core.metrics import CLIENT_METRICS
 from spark_rocket.errors import StoreNotWritableError
 from spark_rocket.model import Message
 from spark_rocket.namesrv.metrics import METRICS as NAMESRV_METRICS
 from spark_rocket.namesrv.metrics import NameServerMetrics
-from spark_rocket.protocol.bodies import TopicConfig
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.remoting.exposition import Exposition, Metric
-from spark_rocket.remoting.monitor import MONITOR_METRICS, Monitor
-from spark_rocket.remoting.overload_metrics import OVERLOAD_METRICS
+from spark_rocket.protocol.wire.bodies import TopicConfig
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.remoting.http.exposition import Exposition, Metric
+from spark_rocket.remoting.http.monitor import MONITOR_METRICS, Monitor
+from spark_rocket.remoting.server.overload_metrics import OVERLOAD_METRICS
 from spark_rocket.testing import LocalCluster
 from spark_rocket.testing.cluster import _ServerThread
 from tests.broker.wire import Wire

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.broker.server import Broker
+from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.client import Admin, Producer, Reader
 from spark_rocket.errors import TopicNotFoundError
 from spark_rocket.model import Message
 from spark_rocket.namesrv.server import NameServer
-from spark_rocket.remoting.server import new_event_loop
-from spark_rocket.store.check import check_store
+from spark_rocket.remoting.server.server import new_event_loop
+from spark_rocket.store.tools.check import check_store
 
 
 class Servers:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from spark_rocket.broker.service import BrokerService
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.faq import SEE_FAQ
-from spark_rocket.protocol.record import decode_messages
-from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.faq import SEE_FAQ
+from spark_rocket.remoting.client.client import RemotingClient
 from tests.broker.wire import Wire
 
 SOME, NONE = {"hasMsg": "true", "pollingFull": "false"}, {"hasMsg": "false", "pollingFull": "false"}

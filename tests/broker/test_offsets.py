@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.broker.consumer_offsets import ConsumerOffsetManager
 from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.state.offsets import ConsumerOffsetManager
 from spark_rocket.model import Message, MessageQueue
-from spark_rocket.protocol.bodies import ConsumerOffsetSerializeWrapper, ResetOffsetBody
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.record import decode_messages
-from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.wire.bodies import ConsumerOffsetSerializeWrapper, ResetOffsetBody
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import SUBSCRIPTION, Wire
 

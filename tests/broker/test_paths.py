@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.broker.config import BrokerConfig
-from spark_rocket.broker.config_files import ConfigFile
-from spark_rocket.broker.topics import TopicConfigManager
-from spark_rocket.client.validators import check_group, check_topic
-from spark_rocket.datasource.option_parsers import can_be_written
+from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.config_files import ConfigFile
+from spark_rocket.broker.state.topics import TopicConfigManager
+from spark_rocket.client.core.validators import check_group, check_topic
+from spark_rocket.datasource.options.parsers import can_be_written
 from spark_rocket.errors import RocketError
 from spark_rocket.model import Message
-from spark_rocket.protocol.codes import RequestCode as Code
 from spark_rocket.protocol.names import group_problem, topic_problem
 from spark_rocket.protocol.recall_handle import RecallMessageHandle
-from spark_rocket.protocol.record import encode_record, pack_host
+from spark_rocket.protocol.record.record import encode_record, pack_host
+from spark_rocket.protocol.wire.codes import RequestCode as Code
 from spark_rocket.store import PutStatus
-from spark_rocket.store.check import check_store
+from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
 from tests.store.helpers import BORN, opened, put, small

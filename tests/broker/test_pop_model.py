@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from spark_rocket.errors import RefusedError
-from spark_rocket.protocol.bodies import SubscriptionGroupConfig
-from spark_rocket.protocol.extra_info import ExtraInfo, real_topic
-from spark_rocket.store.check import check_store
+from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig
+from spark_rocket.protocol.wire.extra_info import ExtraInfo, real_topic
+from spark_rocket.store.tools.check import check_store
 from tests.broker.pop_world import World
 from tests.store.helpers import bodies
 

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.broker.config import BrokerConfig
-from spark_rocket.broker.config_files import ConfigFile
-from spark_rocket.broker.consumer_offsets import ConsumerOffsetManager
-from spark_rocket.broker.filters import ALL
-from spark_rocket.broker.groups import SubscriptionGroupManager
+from spark_rocket.broker.delivery.filters import ALL
 from spark_rocket.broker.pop.hooks import ALREADY_ACKED, ILLEGAL, PopRequest
 from spark_rocket.broker.pop.order import ConsumerOrderInfoManager
-from spark_rocket.broker.topics import TopicConfigManager
+from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.config_files import ConfigFile
+from spark_rocket.broker.state.groups import SubscriptionGroupManager
+from spark_rocket.broker.state.offsets import ConsumerOffsetManager
+from spark_rocket.broker.state.topics import TopicConfigManager
 from spark_rocket.errors import ConfigError
-from spark_rocket.protocol.bodies import dumps_fastjson
-from spark_rocket.protocol.fastjson import loads_tolerant
+from spark_rocket.protocol.wire.bodies import dumps_fastjson
+from spark_rocket.protocol.wire.fastjson import loads_tolerant
 
 NOW = 1_795_229_620_131
 DAY = 24 * 3600 * 1000

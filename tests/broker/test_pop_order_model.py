@@ -9,14 +9,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from spark_rocket.broker.config import BrokerConfig
-from spark_rocket.broker.consumer_offsets import ConsumerOffsetManager
-from spark_rocket.broker.filters import ALL
-from spark_rocket.broker.groups import SubscriptionGroupManager
+from spark_rocket.broker.delivery.filters import ALL
 from spark_rocket.broker.pop.hooks import PopRequest
 from spark_rocket.broker.pop.order import ConsumerOrderInfoManager
-from spark_rocket.broker.topics import TopicConfigManager
-from spark_rocket.protocol.bodies import dumps_fastjson, loads_tolerant
+from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.groups import SubscriptionGroupManager
+from spark_rocket.broker.state.offsets import ConsumerOffsetManager
+from spark_rocket.broker.state.topics import TopicConfigManager
+from spark_rocket.protocol.wire.bodies import dumps_fastjson, loads_tolerant
 
 MESSAGES = 40
 INVISIBLE = 10

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from spark_rocket.model import MessageExt
-from spark_rocket.protocol.bodies import SubscriptionGroupConfig, dumps_fastjson
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.record import decode_messages
+from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig, dumps_fastjson
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.testing import LocalCluster
 from tests.broker.test_delayed import Served, served
 from tests.broker.test_notification import NONE, SOME, Asker

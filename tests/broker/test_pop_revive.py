@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.broker.filters import PullFilter
+from spark_rocket.broker.delivery.filters import PullFilter
 from spark_rocket.broker.pop.acks import GATHER_MS
 from spark_rocket.broker.pop.check_points import REVIVE_GROUP, decode_ack, decode_check_point
 from spark_rocket.errors import ProtocolError, RefusedError, StoreCorruptError
-from spark_rocket.protocol.bodies import SubscriptionGroupConfig
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.extra_info import ExtraInfo, real_topic
-from spark_rocket.protocol.fastjson import loads_tolerant
-from spark_rocket.protocol.properties import decode_properties, encode_properties
-from spark_rocket.protocol.record import decode_messages, iter_records
-from spark_rocket.protocol.subscription import java_hash
-from spark_rocket.store.check import check_store
+from spark_rocket.protocol.filter.tags import java_hash
+from spark_rocket.protocol.record.properties import decode_properties, encode_properties
+from spark_rocket.protocol.record.record import decode_messages, iter_records
+from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.extra_info import ExtraInfo, real_topic
+from spark_rocket.protocol.wire.fastjson import loads_tolerant
+from spark_rocket.store.tools.check import check_store
 from tests.broker.pop_world import World, texts
 from tests.broker.test_delayed import served
 from tests.store.helpers import START, Clock, bodies

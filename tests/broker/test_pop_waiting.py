@@ -6,13 +6,13 @@ from typing import cast
 
 import pytest
 
-from spark_rocket.broker.config import BrokerConfig
-from spark_rocket.broker.filters import ALL, PullFilter
-from spark_rocket.broker.long_polling import PullRequestHoldService
+from spark_rocket.broker.delivery.filters import ALL, PullFilter
+from spark_rocket.broker.delivery.long_polling import PullRequestHoldService
 from spark_rocket.broker.pop.hooks import Held, PopRequest
 from spark_rocket.broker.pop.waiting import Kind, Place, PopLongPollingService
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.remoting.server import Channel
+from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.server.server import Channel
 
 NOW = 1_795_229_620_131
 

@@ -9,13 +9,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from spark_rocket.broker.config import BrokerConfig
-from spark_rocket.broker.filters import ALL, PullFilter
-from spark_rocket.broker.long_polling import PullRequestHoldService
+from spark_rocket.broker.delivery.filters import ALL, PullFilter
+from spark_rocket.broker.delivery.long_polling import PullRequestHoldService
 from spark_rocket.broker.pop.hooks import Held, PopRequest
 from spark_rocket.broker.pop.waiting import PopLongPollingService
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.remoting.server import Channel
+from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.server.server import Channel
 
 GROUPS = ("G", "H")
 QUEUES = (0, 1)

@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.broker.replication import sync as sync_module
 from spark_rocket.broker.server import Broker
+from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.client import Admin, Producer
-from spark_rocket.client.transaction import LocalTransactionState, TransactionProducer
+from spark_rocket.client.send.transaction import LocalTransactionState, TransactionProducer
 from spark_rocket.errors import RocketError
 from spark_rocket.model import Message, MessageExt, SendStatus
-from spark_rocket.protocol.bodies.ha import HARuntimeInfo, TimerMetricsSerializeWrapper
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.record import decode_messages
-from spark_rocket.remoting.client import RemotingClient
-from spark_rocket.store.check import check_store
+from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.wire.bodies.ha import HARuntimeInfo, TimerMetricsSerializeWrapper
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.store.tools.check import check_store
 from tests.broker.test_name_servers import knows, soon
 from tests.broker.test_pop import Popper
 from tests.broker.test_slave import Pair, ask

@@ -10,10 +10,10 @@ import pytest
 
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.model import Message
-from spark_rocket.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.record import decode_messages
+from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.wire.bodies import ConsumerData, HeartbeatData, SubscriptionData
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.store.results import GetMessageResult
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import SUBSCRIPTION, SUSPEND, Wire, held_pulls, time_is_up

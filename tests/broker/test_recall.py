@@ -9,11 +9,11 @@ import pytest
 from spark_rocket.client import Producer
 from spark_rocket.errors import BrokerError, ProtocolError
 from spark_rocket.model import Message
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.recall_handle import RecallMessageHandle
-from spark_rocket.protocol.record import decode_messages
-from spark_rocket.remoting.client import RemotingClient
-from spark_rocket.store.check import check_store
+from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster
 from tests.broker.test_delayed import later, served
 from tests.broker.wire import SUBSCRIPTION, SUSPEND, Wire

@@ -14,15 +14,15 @@ from typing import Any, TypeVar
 import pytest
 
 from spark_rocket.broker import ports
-from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.broker.replication import master as master_module
 from spark_rocket.broker.replication import slave as slave_module
 from spark_rocket.broker.replication.master import bind_ha_port
 from spark_rocket.broker.server import Broker
+from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.errors import ConfigError
-from spark_rocket.protocol.ha import HEADER_SIZE
+from spark_rocket.protocol.wire.ha import HEADER_SIZE
 from spark_rocket.store import PutStatus
-from spark_rocket.store.check import check_store
+from spark_rocket.store.tools.check import check_store
 from tests.store.test_replica import assert_alike
 
 FILE = 64 << 10
@@ -291,7 +291,7 @@ def test_a_slave_of_a_slave(tmp_path: Path) -> None:
 
 def test_logs_that_parted_files_ago(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison goes back until it finds what both have."""
-    monkeypatch.setattr("spark_rocket.store.replica._BACK", (4 << 10, 16 << 10))
+    monkeypatch.setattr("spark_rocket.store.recovery.replica._BACK", (4 << 10, 16 << 10))
 
     async def work() -> None:
         master = await started(settings(tmp_path / "m"))

@@ -8,12 +8,12 @@ from contextlib import closing
 
 import pytest
 
-from spark_rocket.protocol.bodies import HeartbeatData, ProducerData
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.headers import ReplyMessageRequestHeader, SendMessageRequestHeader
-from spark_rocket.protocol.properties import decode_properties
-from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.protocol.record.properties import decode_properties
+from spark_rocket.protocol.wire.bodies import HeartbeatData, ProducerData
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.headers import ReplyMessageRequestHeader, SendMessageRequestHeader
+from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.testing import LocalCluster
 
 TOPIC = "DefaultCluster_REPLY_TOPIC"

@@ -11,17 +11,17 @@ import pytest
 
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.client import Reader
-from spark_rocket.datasource.fetch import read_range
-from spark_rocket.datasource.option_table import Scope
-from spark_rocket.datasource.options import parse_read_options
-from spark_rocket.datasource.ranges import OffsetRange
+from spark_rocket.datasource.options.options import parse_read_options
+from spark_rocket.datasource.options.table import Scope
+from spark_rocket.datasource.plan.ranges import OffsetRange
+from spark_rocket.datasource.read.fetch import read_range
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
 from spark_rocket.errors import DataLossError
-from spark_rocket.protocol.bodies import KVTable
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.remoting.client import RemotingClient
-from spark_rocket.store.check import check_store
+from spark_rocket.protocol.wire.bodies import KVTable
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.store.retention import Retention
+from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster
 from spark_rocket.testing.cluster import _ServerThread
 from tests.broker.wire import SUBSCRIPTION, SUSPEND, Wire

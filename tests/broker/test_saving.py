@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.broker.config_files import ConfigFile
-from spark_rocket.broker.saving import StateSaver
 from spark_rocket.broker.server import Broker
-from spark_rocket.protocol.codes import RequestCode
+from spark_rocket.broker.state.config_files import ConfigFile
+from spark_rocket.broker.state.saving import StateSaver
+from spark_rocket.protocol.wire.codes import RequestCode
 from tests.broker.test_lifecycle import ask, config, run
 from tests.broker.wire import Wire
 

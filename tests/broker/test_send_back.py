@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from spark_rocket.model import MessageExt
-from spark_rocket.protocol.bodies import TopicConfig, TopicConfigSerializeWrapper
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.wire.bodies import TopicConfig, TopicConfigSerializeWrapper
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
 from tests import golden
 from tests.broker.test_delayed import SCHEDULE, Served, served
 from tests.broker.wire import BROKER_PROPERTIES, Wire

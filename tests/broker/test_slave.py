@@ -12,20 +12,20 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.broker.config import BrokerConfig
-from spark_rocket.broker.metrics import BrokerMetrics
+from spark_rocket.broker.metrics.exporter import BrokerMetrics
 from spark_rocket.broker.replication import sync as sync_module
 from spark_rocket.broker.server import Broker
+from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.client import Admin, Producer, Reader
-from spark_rocket.client.pull import PullStatus
+from spark_rocket.client.consume.pull import PullStatus
 from spark_rocket.errors import RemotingConnectError, RocketError
 from spark_rocket.model import Message, MessageQueue
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.record import decode_messages
-from spark_rocket.remoting.client import RemotingClient
-from spark_rocket.remoting.exposition import Exposition
-from spark_rocket.store.check import check_store
+from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.http.exposition import Exposition
+from spark_rocket.store.tools.check import check_store
 from tests.broker.test_name_servers import Servers, knows, soon
 from tests.client.fakes import Fake, says
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.broker.config import BrokerConfig
-from spark_rocket.broker.config_files import ConfigFile, ConfigSaver
-from spark_rocket.broker.consumer_offsets import ConsumerOffsetManager
-from spark_rocket.broker.groups import SubscriptionGroupManager
-from spark_rocket.broker.topics import TopicConfigManager
+from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.config_files import ConfigFile, ConfigSaver
+from spark_rocket.broker.state.groups import SubscriptionGroupManager
+from spark_rocket.broker.state.offsets import ConsumerOffsetManager
+from spark_rocket.broker.state.topics import TopicConfigManager
 from spark_rocket.errors import ConfigError
-from spark_rocket.protocol.bodies import SubscriptionGroupConfig, TopicConfig, dumps_fastjson
+from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig, TopicConfig, dumps_fastjson
 from tests import golden
 
 

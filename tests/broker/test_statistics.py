@@ -7,11 +7,11 @@ from datetime import date
 
 import pytest
 
+from spark_rocket.broker.metrics.stats import BrokerStats
+from spark_rocket.broker.metrics.stats_windows import BROKER, BYTES, DAY, HOUR, MESSAGES, SEND_BACKS, StatsWindows
 from spark_rocket.broker.service import BrokerService
-from spark_rocket.broker.stats import BrokerStats
-from spark_rocket.broker.stats_windows import BROKER, BYTES, DAY, HOUR, MESSAGES, SEND_BACKS, StatsWindows
 from spark_rocket.model import Message, MessageQueue
-from spark_rocket.protocol.bodies import (
+from spark_rocket.protocol.wire.bodies import (
     BrokerStatsDataBody,
     ConsumeStatsList,
     HeartbeatData,
@@ -21,7 +21,7 @@ from spark_rocket.protocol.bodies import (
     TopicList,
     TopicStatsTable,
 )
-from spark_rocket.protocol.codes import RequestCode, ResponseCode, version_name
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode, version_name
 from tests.broker.wire import Wire
 
 

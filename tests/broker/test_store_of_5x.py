@@ -9,8 +9,8 @@ import orjson
 import pytest
 
 from spark_rocket.errors import StoreError
-from spark_rocket.protocol.codes import ResponseCode
-from spark_rocket.protocol.fastjson import loads_tolerant
+from spark_rocket.protocol.wire.codes import ResponseCode
+from spark_rocket.protocol.wire.fastjson import loads_tolerant
 from tests.broker.test_golden_store import served
 from tests.store.helpers import START, Clock
 

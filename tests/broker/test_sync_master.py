@@ -12,8 +12,8 @@ import pytest
 
 from spark_rocket.broker.server import Broker
 from spark_rocket.model import Message
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.remoting.client.client import RemotingClient
 from tests.broker.test_replication import (
     caught_up,
     fill,

@@ -17,12 +17,12 @@ import pytest
 from spark_rocket.client import Producer, PullStatus, Reader, TlsSettings
 from spark_rocket.errors import ConfigError, NameServerUnreachableError, RemotingConnectError
 from spark_rocket.model import Message, MessageQueue
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.ha import encode_report
-from spark_rocket.protocol.record import decode_messages
-from spark_rocket.remoting.client import RemotingClient
-from spark_rocket.remoting.tls import TlsMode
+from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.ha import encode_report
+from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.tls.settings import TlsMode
 from spark_rocket.testing import LocalCluster
 from spark_rocket.testing.certificates import CertificateAuthority, tls_of
 
@@ -213,7 +213,7 @@ def test_settings_that_cannot_be(tmp_path: Path, config: dict[str, object], text
 
 
 def test_code_26_shows_no_passwords_and_25_sets_nothing(tmp_path: Path) -> None:
-    from spark_rocket.broker.config import BrokerConfig
+    from spark_rocket.broker.state.config import BrokerConfig
 
     text = "tls.server.certPath=c.pem\ntls.server.keyPath=k.pem\ntls.server.keyPassword=hunter2\n"
     config = BrokerConfig.from_text(text)

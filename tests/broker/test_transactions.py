@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.broker.half_messages import Half, decided_offsets
-from spark_rocket.broker.transactions import GROUP, TransactionalMessageService
+from spark_rocket.broker.transactions.half_messages import Half, decided_offsets
+from spark_rocket.broker.transactions.service import GROUP, TransactionalMessageService
 from spark_rocket.model import Message, MessageExt
-from spark_rocket.protocol.bodies import HeartbeatData, ProducerData
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.fastjson import loads_tolerant
-from spark_rocket.protocol.headers import CheckTransactionStateRequestHeader
 from spark_rocket.protocol.message_id import decode_offset_msg_id
-from spark_rocket.protocol.properties import encode_properties
-from spark_rocket.protocol.record import TRANSACTION_COMMIT, decode_messages, decode_record, encode_record
-from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.protocol.record.properties import encode_properties
+from spark_rocket.protocol.record.record import TRANSACTION_COMMIT, decode_messages, decode_record, encode_record
+from spark_rocket.protocol.wire.bodies import HeartbeatData, ProducerData
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.fastjson import loads_tolerant
+from spark_rocket.protocol.wire.headers import CheckTransactionStateRequestHeader
+from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.store.results import PutResult, PutStatus
 from tests.broker import java_types as java
 from tests.broker.test_delayed import served

@@ -15,18 +15,18 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.broker.clients import ClientManager
-from spark_rocket.broker.config import BrokerConfig
-from spark_rocket.broker.consumer_offsets import ConsumerOffsetManager
-from spark_rocket.broker.half_messages import Half
-from spark_rocket.broker.topics import TopicConfigManager
-from spark_rocket.broker.transactions import TransactionalMessageService
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.properties import encode_properties
-from spark_rocket.protocol.record import decode_messages
-from spark_rocket.store.check import check_store
+from spark_rocket.broker.state.clients import ClientManager
+from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.offsets import ConsumerOffsetManager
+from spark_rocket.broker.state.topics import TopicConfigManager
+from spark_rocket.broker.transactions.half_messages import Half
+from spark_rocket.broker.transactions.service import TransactionalMessageService
+from spark_rocket.protocol.record.properties import encode_properties
+from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import PutResult, PutStatus
+from spark_rocket.store.tools.check import check_store
 from tests.store.helpers import BORN, HOST, Clock, bodies, small
 
 HALF = "RMQ_SYS_TRANS_HALF_TOPIC"

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.broker.server import Broker
+from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.model import Message
-from spark_rocket.protocol.acl import Credentials
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.remoting.client import RemotingClient
-from spark_rocket.remoting.tls import TlsMode
+from spark_rocket.protocol.auth import Credentials
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.tls.settings import TlsMode
 from spark_rocket.testing.certificates import CertificateAuthority, tls_of
 from spark_rocket.testing.network import Network
 from tests.broker.wire import Wire

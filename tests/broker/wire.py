@@ -9,12 +9,12 @@ from typing import cast
 
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.model import Message, MessageExt
-from spark_rocket.protocol.bodies import SubscriptionGroupConfig
-from spark_rocket.protocol.codes import RequestCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.properties import encode_properties
-from spark_rocket.protocol.record import decode_messages, encode_batch_body
-from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.protocol.record.properties import encode_properties
+from spark_rocket.protocol.record.record import decode_messages, encode_batch_body
+from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig
+from spark_rocket.protocol.wire.codes import RequestCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.client.client import RemotingClient
 
 SUSPEND = 2
 SUBSCRIPTION = 4

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.cli import doctor, main
+from spark_rocket.cli import main
+from spark_rocket.cli.commands import doctor
 from spark_rocket.testing import LocalCluster
 
 Said = pytest.CaptureFixture[str]

@@ -10,12 +10,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from spark_rocket.cli import drain as drain_module
 from spark_rocket.cli import main
+from spark_rocket.cli.commands import drain as drain_module
 from spark_rocket.client import Admin, Producer, Reader
 from spark_rocket.errors import RocketError
 from spark_rocket.model import Message, MessageExt, MessageQueue
-from spark_rocket.store.check import check_store
+from spark_rocket.store.tools.check import check_store
 from tests.broker.test_name_servers import Servers, soon
 
 Said = pytest.CaptureFixture[str]

@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 
 from spark_rocket.broker.advertised import advertised_ip
-from spark_rocket.broker.config import BrokerConfig
+from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.cli import main
 from spark_rocket.client import Admin
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.testing.network import Network
 from tests import golden
 from tests.broker.wire import Wire
@@ -359,7 +359,7 @@ def test_a_store_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_servers_import_nothing_heavy() -> None:
     program = (
-        "import sys, spark_rocket.cli.serve, spark_rocket.testing.plugin\n"
+        "import sys, spark_rocket.cli.servers.serve, spark_rocket.testing.plugin\n"
         "print(sorted({'pyarrow', 'pandas', 'pyspark', 'grpc'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_rocket.broker.config import BrokerConfig
-from spark_rocket.cli.serve import snippet
+from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.cli.servers.serve import snippet
 
 
 @pytest.mark.parametrize(

@@ -185,8 +185,8 @@ def test_interrupted_is_not_done(
         raise KeyboardInterrupt
 
     before = snapshot(store)
-    monkeypatch.setattr("spark_rocket.store.store_view.StoreView.queue", interrupt)
-    monkeypatch.setattr("spark_rocket.store.record_scan.LogScan.__iter__", interrupt)
+    monkeypatch.setattr("spark_rocket.store.tools.view.StoreView.queue", interrupt)
+    monkeypatch.setattr("spark_rocket.store.log.record_scan.LogScan.__iter__", interrupt)
     assert run(verb, store, "-c", conf) == 1
     assert "interrupted, and not done" in capsys.readouterr().err
     assert snapshot(store) == before

@@ -15,14 +15,14 @@ from typing import cast
 import pytest
 
 from spark_rocket.broker.cluster_layout import cluster_members
-from spark_rocket.broker.config import BrokerConfig
+from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.cli import main
-from spark_rocket.cli.servers import UpOptions
-from spark_rocket.cli.up_cluster import _shared_settings, _write_conf
+from spark_rocket.cli.servers.up import UpOptions
+from spark_rocket.cli.servers.up_cluster import _shared_settings, _write_conf
 from spark_rocket.client import Admin
-from spark_rocket.protocol.acl import Credentials
-from spark_rocket.protocol.codes import ResponseCode
-from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.protocol.auth import Credentials
+from spark_rocket.protocol.wire.codes import ResponseCode
+from spark_rocket.remoting.client.client import RemotingClient
 from tests.broker.wire import Wire
 from tests.cli.test_rocket import PORTS, finished, found, one_line, started
 

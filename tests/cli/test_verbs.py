@@ -14,16 +14,16 @@ import click
 import pytest
 
 from spark_rocket.cli import main
-from spark_rocket.cli.topic import topic
+from spark_rocket.cli.commands.topic import topic
 from spark_rocket.client import Admin, ConsumeConcurrentlyStatus, Producer, PushConsumer, Reader
 from spark_rocket.errors import RemotingTimeoutError
 from spark_rocket.model import Message
-from spark_rocket.protocol.codes import RequestCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.headers import RegisterBrokerRequestHeader
-from spark_rocket.remoting.client import RemotingClient
-from spark_rocket.remoting.tls import Verify
-from spark_rocket.store.check import check_store
+from spark_rocket.protocol.wire.codes import RequestCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.headers import RegisterBrokerRequestHeader
+from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.tls.settings import Verify
+from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster
 from tests.broker.test_name_servers import Servers
 from tests.broker.wire import Wire

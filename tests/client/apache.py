@@ -11,20 +11,20 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from spark_rocket.protocol.bodies import (
+from spark_rocket.protocol.filter.tags import parse_tags
+from spark_rocket.protocol.message_id import encode_offset_msg_id
+from spark_rocket.protocol.record.properties import decode_properties, encode_properties
+from spark_rocket.protocol.record.record import decode_batch_body, encode_record
+from spark_rocket.protocol.wire.bodies import (
     GetConsumerListByGroupResponseBody,
     HeartbeatData,
     LockBatchRequestBody,
     LockBatchResponseBody,
 )
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand, SerializeType
-from spark_rocket.protocol.headers import PullMessageRequestHeader, SendMessageRequestHeader
-from spark_rocket.protocol.host import pack_host
-from spark_rocket.protocol.message_id import encode_offset_msg_id
-from spark_rocket.protocol.properties import decode_properties, encode_properties
-from spark_rocket.protocol.record import decode_batch_body, encode_record
-from spark_rocket.protocol.subscription import parse_tags
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand, SerializeType
+from spark_rocket.protocol.wire.headers import PullMessageRequestHeader, SendMessageRequestHeader
+from spark_rocket.protocol.wire.host import pack_host
 from tests.client.fakes import Fake
 
 HOST = ("127.0.0.1", 10911)

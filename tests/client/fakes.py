@@ -7,10 +7,10 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from spark_rocket.protocol.bodies import BrokerData, QueueData, TopicRouteData
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.remoting.server import RemotingServer, new_event_loop
+from spark_rocket.protocol.wire.bodies import BrokerData, QueueData, TopicRouteData
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.server.server import RemotingServer, new_event_loop
 
 Answer = Callable[[RemotingCommand], RemotingCommand | None]
 

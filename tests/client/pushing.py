@@ -11,14 +11,14 @@ import pyarrow as pa
 import pytest
 
 from spark_rocket.client import Producer, Reader
-from spark_rocket.client.listeners import (
+from spark_rocket.client.consume.listeners import (
     ConsumeConcurrentlyContext,
     ConsumeConcurrentlyStatus,
     ConsumeFromWhere,
     ConsumeOrderlyContext,
     ConsumeOrderlyStatus,
 )
-from spark_rocket.client.push_consumer import PushConsumer
+from spark_rocket.client.consume.push_consumer import PushConsumer
 from spark_rocket.model import Message, MessageExt
 from spark_rocket.testing import LocalCluster
 from tests.client.consuming import SECONDS

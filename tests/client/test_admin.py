@@ -10,7 +10,8 @@ from spark_rocket.client import Admin, QueueLag
 from spark_rocket.client.admin import topics as admin_module
 from spark_rocket.errors import BrokerError, ClientError, NameServerUnreachableError, TopicNotFoundError
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.bodies import (
+from spark_rocket.protocol.record.record import encode_record, pack_host
+from spark_rocket.protocol.wire.bodies import (
     BrokerData,
     ClusterInfo,
     Connection,
@@ -21,8 +22,7 @@ from spark_rocket.protocol.bodies import (
     TopicOffset,
     TopicStatsTable,
 )
-from spark_rocket.protocol.codes import RequestCode
-from spark_rocket.protocol.record import encode_record, pack_host
+from spark_rocket.protocol.wire.codes import RequestCode
 from tests.client.fakes import Fake, FakeCluster, says
 
 CREATE, DELETE = RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.DELETE_TOPIC_IN_BROKER

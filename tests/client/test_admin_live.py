@@ -19,10 +19,10 @@ from spark_rocket.client import (
 from spark_rocket.client.admin import Failures, TopicKind, TrackStatus, base
 from spark_rocket.errors import BrokerError, ClientError, RemotingConnectError, StateError, TopicNotFoundError
 from spark_rocket.model import Message, MessageExt, MessageQueue
-from spark_rocket.protocol.bodies import BrokerData, ClusterInfo
-from spark_rocket.protocol.codes import RequestCode
-from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.message_trace import TraceBean, TraceContext, TraceType, encode_trace_data
+from spark_rocket.protocol.wire.bodies import BrokerData, ClusterInfo
+from spark_rocket.protocol.wire.codes import RequestCode
+from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.testing import LocalCluster
 from tests.client.fakes import Answer, FakeCluster, says
 

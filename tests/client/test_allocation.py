@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_rocket.client.allocation import (
+from spark_rocket.client.consume.allocation import (
     AllocateAveragely,
     AllocateByCircle,
     AllocateByConfig,

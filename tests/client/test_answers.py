@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from spark_rocket.client.answers import error_of
+from spark_rocket.client.core.responses import error_of
 from spark_rocket.errors import BrokerError, ClientError, MessageTooLargeError
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.faq import SEE_FAQ
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.faq import SEE_FAQ
 
 
 def refused(code: int, remark: str) -> ClientError:

@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from spark_rocket.client import Reader
-from spark_rocket.client.config import ClientConfig
+from spark_rocket.client.core.config import ClientConfig
 from spark_rocket.errors import ConfigError, NameServerUnreachableError, TopicNotFoundError
 from spark_rocket.model import MessageQueue
 from tests.client.fakes import FakeCluster

@@ -10,16 +10,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_rocket.client import consume_batches
-from spark_rocket.client.consume_batches import ConsumeBatches
-from spark_rocket.client.consume_hooks import Hooks
-from spark_rocket.client.listeners import ConsumeConcurrentlyStatus, ConsumeOrderlyContext, ConsumeOrderlyStatus
-from spark_rocket.client.process_queue import ProcessQueue
-from spark_rocket.client.pull import PullResult
+from spark_rocket.client.consume import batches as consume_batches
+from spark_rocket.client.consume.batches import ConsumeBatches
+from spark_rocket.client.consume.hooks import Hooks
+from spark_rocket.client.consume.listeners import ConsumeConcurrentlyStatus, ConsumeOrderlyContext, ConsumeOrderlyStatus
+from spark_rocket.client.consume.process_queue import ProcessQueue
+from spark_rocket.client.consume.pull import PullResult
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import MessageExt
-from spark_rocket.protocol.columnar import decode_records
-from spark_rocket.protocol.record import decode_messages
+from spark_rocket.protocol.record.columns import decode_records
+from spark_rocket.protocol.record.record import decode_messages
 from tests.client.consuming import SECONDS, Later, SendBackFake, found, nothing, queue_at
 
 SUCCESS = ConsumeOrderlyStatus.SUCCESS

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_rocket.client import consume_concurrently as module
-from spark_rocket.client.consume_concurrently import ConsumeConcurrently
-from spark_rocket.client.consume_hooks import ConsumeMessageContext, Hooks
-from spark_rocket.client.flow_control import FlowControl
-from spark_rocket.client.listeners import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus
-from spark_rocket.client.process_queue import START_TIME, ProcessQueue
-from spark_rocket.client.pull import PullResult
+from spark_rocket.client.consume import concurrently as module
+from spark_rocket.client.consume.concurrently import ConsumeConcurrently
+from spark_rocket.client.consume.flow_control import FlowControl
+from spark_rocket.client.consume.hooks import ConsumeMessageContext, Hooks
+from spark_rocket.client.consume.listeners import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus
+from spark_rocket.client.consume.process_queue import START_TIME, ProcessQueue
+from spark_rocket.client.consume.pull import PullResult
 from spark_rocket.model import MessageExt
-from spark_rocket.protocol.record import decode_messages
+from spark_rocket.protocol.record.record import decode_messages
 from tests.client.consuming import SECONDS, Later, SendBackFake, found, nothing, queue_at
 
 SUCCESS, AGAIN = ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeConcurrentlyStatus.RECONSUME_LATER

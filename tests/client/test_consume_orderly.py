@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_rocket.client.consume_hooks import Hooks
-from spark_rocket.client.consume_orderly import ConsumeOrderly
-from spark_rocket.client.flow_control import FlowControl
-from spark_rocket.client.listeners import ConsumeOrderlyContext, ConsumeOrderlyStatus
-from spark_rocket.client.process_queue import LOCK_LIVES_SECONDS, ProcessQueue
+from spark_rocket.client.consume.flow_control import FlowControl
+from spark_rocket.client.consume.hooks import Hooks
+from spark_rocket.client.consume.listeners import ConsumeOrderlyContext, ConsumeOrderlyStatus
+from spark_rocket.client.consume.orderly import ConsumeOrderly
+from spark_rocket.client.consume.process_queue import LOCK_LIVES_SECONDS, ProcessQueue
 from spark_rocket.model import MessageExt
-from spark_rocket.protocol.record import decode_messages
+from spark_rocket.protocol.record.record import decode_messages
 from tests.client.consuming import SECONDS, Later, SendBackFake, found, queue_at
 
 SUCCESS, SUSPEND = ConsumeOrderlyStatus.SUCCESS, ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT

@@ -9,21 +9,21 @@ import pyarrow as pa
 import pytest
 
 from spark_rocket.client import Producer, Reader
-from spark_rocket.client.config import ClientConfig
-from spark_rocket.client.consumer_requests import stacks
-from spark_rocket.client.instance import ClientInstance, acquire, release
-from spark_rocket.client.listeners import ConsumeConcurrentlyStatus, ConsumeFromWhere, ConsumeOrderlyStatus
-from spark_rocket.client.push_consumer import PushConsumer
+from spark_rocket.client.consume.listeners import ConsumeConcurrentlyStatus, ConsumeFromWhere, ConsumeOrderlyStatus
+from spark_rocket.client.consume.push_consumer import PushConsumer
+from spark_rocket.client.core.config import ClientConfig
+from spark_rocket.client.core.consumer_requests import stacks
+from spark_rocket.client.core.instance import ClientInstance, acquire, release
 from spark_rocket.model import MessageExt, MessageQueue
-from spark_rocket.protocol.bodies import (
+from spark_rocket.protocol.wire.bodies import (
     ConsumeMessageDirectlyResult,
     ConsumerRunningInfo,
     GetConsumerStatusBody,
     ResetOffsetBody,
 )
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.headers import (
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.headers import (
     ConsumeMessageDirectlyResultRequestHeader,
     GetConsumerRunningInfoRequestHeader,
     GetConsumerStatusRequestHeader,

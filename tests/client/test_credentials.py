@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from spark_rocket.client import Producer, Reader
-from spark_rocket.client.config import ClientConfig
-from spark_rocket.client.credentials import find_credentials, read_credentials
-from spark_rocket.client.instance import _key
+from spark_rocket.client.core.config import ClientConfig
+from spark_rocket.client.core.credentials import find_credentials, read_credentials
+from spark_rocket.client.core.instance import _key
 from spark_rocket.errors import BrokerError, ConfigError
 from spark_rocket.model import Message
-from spark_rocket.protocol.acl import Credentials
+from spark_rocket.protocol.auth import Credentials
 from spark_rocket.testing import LocalCluster
 
 ENVIRONMENT = {"ROCKETMQ_ACCESS_KEY": "env-key", "ROCKETMQ_SECRET_KEY": "env-s3cr3t"}

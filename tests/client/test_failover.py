@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from spark_rocket.client import Producer, Reader
-from spark_rocket.client.offset_store import RemoteOffsetStore
-from spark_rocket.client.pull import PullStatus
-from spark_rocket.client.routes import TopicRoute
-from spark_rocket.client.selectors import select_by_sharding_key
+from spark_rocket.client.consume.offset_store import RemoteOffsetStore
+from spark_rocket.client.consume.pull import PullStatus
+from spark_rocket.client.core.routes import TopicRoute
+from spark_rocket.client.send.selectors import select_by_sharding_key
 from spark_rocket.errors import QueueNotFoundError, RemotingConnectError
 from spark_rocket.model import SHARDING_KEY, Message, MessageQueue
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from tests.client.fakes import FakeCluster, route, says
 
 SEND, PULL = RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE

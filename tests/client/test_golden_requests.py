@@ -23,14 +23,16 @@ from spark_rocket.client import (
     TransactionProducer,
     create_reply_message,
 )
-from spark_rocket.client.config import ClientConfig
-from spark_rocket.client.instance import ClientInstance, acquire, release
-from spark_rocket.client.process_queue import ProcessQueue
-from spark_rocket.client.rebalance_locks import QueueLocks
-from spark_rocket.client.send_back import SendBack
+from spark_rocket.client.consume.process_queue import ProcessQueue
+from spark_rocket.client.consume.rebalance_locks import QueueLocks
+from spark_rocket.client.consume.send_back import SendBack
+from spark_rocket.client.core.config import ClientConfig
+from spark_rocket.client.core.instance import ClientInstance, acquire, release
 from spark_rocket.errors import RocketError
 from spark_rocket.model import Message, MessageExt, MessageQueue
-from spark_rocket.protocol.bodies import (
+from spark_rocket.protocol.message_id import encode_offset_msg_id
+from spark_rocket.protocol.recall_handle import RecallMessageHandle
+from spark_rocket.protocol.wire.bodies import (
     BrokerData,
     ClusterInfo,
     ConsumerConnection,
@@ -48,11 +50,9 @@ from spark_rocket.protocol.bodies import (
     TopicList,
     TopicStatsTable,
 )
-from spark_rocket.protocol.codes import RequestCode
-from spark_rocket.protocol.command import FLAG_ONEWAY, RemotingCommand
-from spark_rocket.protocol.fastjson import loads_tolerant
-from spark_rocket.protocol.message_id import encode_offset_msg_id
-from spark_rocket.protocol.recall_handle import RecallMessageHandle
+from spark_rocket.protocol.wire.codes import RequestCode
+from spark_rocket.protocol.wire.command import FLAG_ONEWAY, RemotingCommand
+from spark_rocket.protocol.wire.fastjson import loads_tolerant
 from tests import golden
 from tests.client.consuming import SECONDS
 from tests.client.fakes import FakeCluster, says

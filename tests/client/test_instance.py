@@ -10,11 +10,11 @@ from collections.abc import Callable
 import pytest
 
 from spark_rocket.client import Admin, Producer, Reader
-from spark_rocket.client.config import ClientConfig
-from spark_rocket.client.instance import acquire, release
+from spark_rocket.client.core.config import ClientConfig
+from spark_rocket.client.core.instance import acquire, release
 from spark_rocket.errors import RemotingConnectError, StateError
 from spark_rocket.model import Message, MessageQueue
-from spark_rocket.protocol.codes import RequestCode
+from spark_rocket.protocol.wire.codes import RequestCode
 from tests.client.fakes import FakeCluster, route, says
 
 POSITION = {"nextBeginOffset": "1", "minOffset": "0", "maxOffset": "1", "suggestWhichBrokerId": "0"}
@@ -110,7 +110,7 @@ def test_a_forked_process_has_its_own_connections(mq: FakeCluster) -> None:
 def test_a_lost_broker_is_looked_for_at_once_but_not_all_the_time(
     fake: Callable[..., FakeCluster], monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr("spark_rocket.client.routes.HURRY_SECONDS", 3600.0)
+    monkeypatch.setattr("spark_rocket.client.core.routes.HURRY_SECONDS", 3600.0)
     cluster = fake(2)
     old, new = cluster.brokers
     cluster.topics["t"] = route({"b0": (1, 1, 6)}, {"b0": {0: old.address}})

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.client import puller
-from spark_rocket.client.allocation import AllocateByConfig
-from spark_rocket.client.instance import ServiceState
-from spark_rocket.client.listeners import ConsumeFromWhere, MessageModel
-from spark_rocket.client.lite_pull_consumer import LitePullConsumer
-from spark_rocket.client.producer import Producer
-from spark_rocket.client.reader import Reader
+from spark_rocket.client.consume import puller
+from spark_rocket.client.consume.allocation import AllocateByConfig
+from spark_rocket.client.consume.listeners import ConsumeFromWhere, MessageModel
+from spark_rocket.client.consume.lite_pull_consumer import LitePullConsumer
+from spark_rocket.client.consume.reader import Reader
+from spark_rocket.client.core.instance import ServiceState
+from spark_rocket.client.send.producer import Producer
 from spark_rocket.errors import (
     ClientError,
     GroupInUseError,

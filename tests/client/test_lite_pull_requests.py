@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.client.instance import ServiceState
-from spark_rocket.client.listeners import ConsumeFromWhere
-from spark_rocket.client.lite_pull_consumer import LitePullConsumer
+from spark_rocket.client.consume.listeners import ConsumeFromWhere
+from spark_rocket.client.consume.lite_pull_consumer import LitePullConsumer
+from spark_rocket.client.core.instance import ServiceState
 from spark_rocket.errors import (
     BrokerError,
     NameServerUnreachableError,
     StateError,
 )
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.bodies import GetConsumerListByGroupResponseBody, HeartbeatData
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.headers import PullMessageRequestHeader
+from spark_rocket.protocol.wire.bodies import GetConsumerListByGroupResponseBody, HeartbeatData
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.headers import PullMessageRequestHeader
 from tests.client.fakes import FakeCluster, says
 
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from spark_rocket.client.config import ClientConfig
-from spark_rocket.client.instance import ClientInstance, acquire, release
+from spark_rocket.client.core.config import ClientConfig
+from spark_rocket.client.core.instance import ClientInstance, acquire, release
 from spark_rocket.errors import ClientError, GroupInUseError
-from spark_rocket.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.headers import NotifyConsumerIdsChangedRequestHeader
+from spark_rocket.protocol.wire.bodies import ConsumerData, HeartbeatData, SubscriptionData
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.headers import NotifyConsumerIdsChangedRequestHeader
 from spark_rocket.testing import LocalCluster
 from tests.client.fakes import FakeCluster, says
 

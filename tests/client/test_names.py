@@ -19,6 +19,6 @@ def test_every_name_is_there() -> None:
 def test_an_admin_needs_no_consumers_and_nothing_heavy() -> None:
     script = "import sys; from spark_rocket.client import Admin; print(*sys.modules)"
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    heavy = {"spark_rocket.client.push_consumer", "spark_rocket.client.lite_pull_consumer"}
+    heavy = {"spark_rocket.client.consume.push_consumer", "spark_rocket.client.consume.lite_pull_consumer"}
     heavy |= {"pyarrow", "numpy", "cryptography", "grpc", "rich", "yaml"}
     assert not heavy & {*ran.stdout.split()}

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.client import offset_store
-from spark_rocket.client.offset_store import LocalOffsetStore, RemoteOffsetStore, local_directory
+from spark_rocket.client.consume import offset_store
+from spark_rocket.client.consume.offset_store import LocalOffsetStore, RemoteOffsetStore, local_directory
 from spark_rocket.errors import ClientError, RemotingConnectError
 from spark_rocket.model import MessageQueue
 

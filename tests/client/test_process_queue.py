@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_rocket.client.process_queue import START_TIME
+from spark_rocket.client.consume.process_queue import START_TIME
 from tests.client.consuming import message, queue_at
 
 

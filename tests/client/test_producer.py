@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from spark_rocket.client import Producer, select_by_sharding_key, split_batch
-from spark_rocket.client.async_send import AsyncSend
-from spark_rocket.client.outgoing import Outgoing
+from spark_rocket.client.send.async_send import AsyncSend
+from spark_rocket.client.send.outgoing import Outgoing
 from spark_rocket.errors import (
     BrokerError,
     ClientError,
@@ -27,14 +27,14 @@ from spark_rocket.errors import (
     TopicNotFoundError,
 )
 from spark_rocket.model import Message, MessageQueue, SendStatus
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.columnar import encode_batch
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.headers import SendMessageRequestHeader
-from spark_rocket.protocol.properties import decode_properties
-from spark_rocket.protocol.record import decode_batch_body
-from spark_rocket.protocol.subscription import java_hash
-from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.protocol.filter.tags import java_hash
+from spark_rocket.protocol.record.columns import encode_batch
+from spark_rocket.protocol.record.properties import decode_properties
+from spark_rocket.protocol.record.record import decode_batch_body
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.headers import SendMessageRequestHeader
+from spark_rocket.remoting.client.client import RemotingClient
 from tests.client.fakes import Fake, FakeCluster, says
 
 SEND, BATCH = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE

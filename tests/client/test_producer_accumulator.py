@@ -16,8 +16,8 @@ from unittest.mock import Mock
 import pytest
 
 from spark_rocket.client import Producer, Reader
-from spark_rocket.client.async_send import SendFuture
-from spark_rocket.client.outgoing import Outgoing
+from spark_rocket.client.send.async_send import SendFuture
+from spark_rocket.client.send.outgoing import Outgoing
 from spark_rocket.errors import (
     BrokerError,
     MessageTooLargeError,
@@ -26,11 +26,11 @@ from spark_rocket.errors import (
     RemotingTimeoutError,
 )
 from spark_rocket.model import Message, MessageQueue, SendResult, SendStatus
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.properties import decode_properties
-from spark_rocket.protocol.record import decode_batch_body
-from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.protocol.record.properties import decode_properties
+from spark_rocket.protocol.record.record import decode_batch_body
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.testing import LocalCluster
 from tests.client.fakes import FakeCluster, route, says
 

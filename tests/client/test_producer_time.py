@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from spark_rocket.client import Producer, ServiceState, select_by_random
-from spark_rocket.client.hooks import SendContext, SendHook
-from spark_rocket.client.validators import check_topic_to_send
+from spark_rocket.client.core.hooks import SendContext, SendHook
+from spark_rocket.client.core.validators import check_topic_to_send
 from spark_rocket.errors import (
     BrokerError,
     ClientError,
@@ -27,12 +27,12 @@ from spark_rocket.errors import (
     StateError,
 )
 from spark_rocket.model import Message, MessageQueue, SendResult, SendStatus
-from spark_rocket.protocol.bodies import HeartbeatData
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.compression import decompress_body
-from spark_rocket.protocol.properties import decode_properties
-from spark_rocket.protocol.subscription import java_hash
+from spark_rocket.protocol.filter.tags import java_hash
+from spark_rocket.protocol.record.compression import decompress_body
+from spark_rocket.protocol.record.properties import decode_properties
+from spark_rocket.protocol.wire.bodies import HeartbeatData
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
 from tests.client.fakes import FakeCluster, says
 
 SEND, BATCH = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from spark_rocket.client import Producer
-from spark_rocket.client.instance import ServiceState
-from spark_rocket.client.listeners import (
+from spark_rocket.client.consume.listeners import (
     ConsumeOrderlyStatus,
 )
-from spark_rocket.client.push_consumer import PushConsumer
+from spark_rocket.client.consume.push_consumer import PushConsumer
+from spark_rocket.client.core.instance import ServiceState
 from spark_rocket.errors import ClientError, GroupInUseError, RocketError, StateError, SubscriptionRefusedError
 from spark_rocket.model import MessageExt
-from spark_rocket.protocol.codes import ResponseCode
+from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.testing import LocalCluster
 from tests.client.consuming import SECONDS
 from tests.client.pushing import SUCCESS, Seen, committed, send

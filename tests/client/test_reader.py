@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_rocket.client import PullStatus, Reader
-from spark_rocket.client.pull import pull_seconds
+from spark_rocket.client.consume.pull import pull_seconds
 from spark_rocket.errors import (
     BrokerError,
     ClientError,
@@ -22,10 +22,10 @@ from spark_rocket.errors import (
     TopicNotFoundError,
 )
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.codes import RequestCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.headers import PullMessageRequestHeader
-from spark_rocket.protocol.record import encode_record, pack_host
+from spark_rocket.protocol.record.record import encode_record, pack_host
+from spark_rocket.protocol.wire.codes import RequestCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.headers import PullMessageRequestHeader
 from tests.client.fakes import FakeCluster, route, says
 
 PULL = RequestCode.PULL_MESSAGE

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.client import rebalance as module
-from spark_rocket.client.allocation import AllocateAveragely
-from spark_rocket.client.listeners import ConsumeFromWhere
-from spark_rocket.client.process_queue import LOCK_LIVES_SECONDS, ProcessQueue
-from spark_rocket.client.rebalance import Rebalance
-from spark_rocket.client.rebalance_locks import LIVES_AT_BROKER_SECONDS, QueueLocks
-from spark_rocket.client.share import KnownQueues
+from spark_rocket.client.consume import rebalance as module
+from spark_rocket.client.consume.allocation import AllocateAveragely
+from spark_rocket.client.consume.listeners import ConsumeFromWhere
+from spark_rocket.client.consume.process_queue import LOCK_LIVES_SECONDS, ProcessQueue
+from spark_rocket.client.consume.rebalance import Rebalance
+from spark_rocket.client.consume.rebalance_locks import LIVES_AT_BROKER_SECONDS, QueueLocks
+from spark_rocket.client.consume.share import KnownQueues
 from spark_rocket.errors import RemotingConnectError, RemotingTimeoutError, RocketError
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.bodies import LockBatchRequestBody, LockBatchResponseBody
-from spark_rocket.protocol.codes import RequestCode
-from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.wire.bodies import LockBatchRequestBody, LockBatchResponseBody
+from spark_rocket.protocol.wire.codes import RequestCode
+from spark_rocket.protocol.wire.command import RemotingCommand
 from tests.client.consuming import Later, message
 
 Q = [MessageQueue("t", "b", number) for number in range(4)]

@@ -9,12 +9,12 @@ from concurrent.futures import Future
 import pytest
 
 from spark_rocket.client import Producer, Reader, create_reply_message
-from spark_rocket.client.request_reply import Replies, reply_of
+from spark_rocket.client.send.request_reply import Replies, reply_of
 from spark_rocket.errors import BrokerError, ClientError, RequestTimeoutError, StateError
 from spark_rocket.model import Message, MessageExt, MessageQueue
-from spark_rocket.protocol.codes import RequestCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.compression import compress_body
+from spark_rocket.protocol.record.compression import compress_body
+from spark_rocket.protocol.wire.codes import RequestCode
+from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.testing import LocalCluster
 
 
@@ -90,7 +90,7 @@ def test_a_request_outlives_neither_its_producer_nor_its_timer(
         except StateError as error:
             failure.set_exception(error)
 
-    monkeypatch.setattr("spark_rocket.client.producer.REPLY_GRACE", 0.0)
+    monkeypatch.setattr("spark_rocket.client.send.producer.REPLY_GRACE", 0.0)
     instance, asked = requester.running(), threading.Event()
     with monkeypatch.context() as broken:
         broken.setattr(instance, "at", lambda *_: None)

@@ -7,12 +7,12 @@ from unittest.mock import Mock
 
 import pytest
 
-from spark_rocket.client.config import ClientConfig
-from spark_rocket.client.routes import AWAY_SECONDS, NameServers, RouteTable
+from spark_rocket.client.core.config import ClientConfig
+from spark_rocket.client.core.routes import AWAY_SECONDS, NameServers, RouteTable
 from spark_rocket.errors import BrokerError, NameServerUnreachableError, QueueNotFoundError, TopicNotFoundError
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.codes import RequestCode
-from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.protocol.wire.codes import RequestCode
+from spark_rocket.remoting.client.client import RemotingClient
 from tests.client.fakes import Fake, FakeCluster, route, says
 
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.broker.config import BrokerConfig
+from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.client import (
     ConsumeConcurrentlyStatus,
     LitePullConsumer,
@@ -21,14 +21,11 @@ from spark_rocket.client import (
     PushConsumer,
     Reader,
     TransactionProducer,
-    consume_concurrently,
-    process_queue,
-    puller,
-    rebalance_locks,
-    send_back,
 )
-from spark_rocket.client.config import ClientConfig
-from spark_rocket.client.instance import ServiceState, acquire, release
+from spark_rocket.client.consume import concurrently as consume_concurrently
+from spark_rocket.client.consume import process_queue, puller, rebalance_locks, send_back
+from spark_rocket.client.core.config import ClientConfig
+from spark_rocket.client.core.instance import ServiceState, acquire, release
 from spark_rocket.errors import (
     BrokerError,
     NameServerUnreachableError,
@@ -36,14 +33,14 @@ from spark_rocket.errors import (
     SubscriptionRefusedError,
 )
 from spark_rocket.model import Message, MessageExt, MessageQueue
-from spark_rocket.protocol.bodies import (
+from spark_rocket.protocol.wire.bodies import (
     BrokerData,
     CheckClientRequestBody,
     GetConsumerListByGroupResponseBody,
     QueueData,
 )
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.testing import LocalCluster
 from tests.client.consuming import SECONDS
 from tests.client.fakes import Fake, FakeCluster, says
@@ -371,9 +368,9 @@ def test_a_broker_that_hangs_is_asked_once_a_round(
     hangs.answers[RequestCode.QUERY_CONSUMER_OFFSET] = lambda _: None
     answers.answers[RequestCode.QUERY_CONSUMER_OFFSET] = says(0, ext={"offset": "5"})
     answers.answers[RequestCode.PULL_MESSAGE] = lambda _: taken.release()  # held for ever
-    monkeypatch.setattr("spark_rocket.client.reader.Reader.__init__.__kwdefaults__", QUICK)
-    monkeypatch.setattr("spark_rocket.client.assigned_queues.AFTER_ERROR", 0.05)
-    monkeypatch.setattr("spark_rocket.client.rebalance.AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr("spark_rocket.client.consume.reader.Reader.__init__.__kwdefaults__", QUICK)
+    monkeypatch.setattr("spark_rocket.client.consume.assigned_queues.AFTER_ERROR", 0.05)
+    monkeypatch.setattr("spark_rocket.client.consume.rebalance.AGAIN_SECONDS", 0.05)
     with kind(mq.name_server.address) as consumer:
         members = GetConsumerListByGroupResponseBody([consumer._instance().client_id]).to_json()
         mq.everywhere(RequestCode.GET_CONSUMER_LIST_BY_GROUP, says(0, body=members))

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from spark_rocket.client.config import ClientConfig
-from spark_rocket.client.instance import ClientInstance, acquire, release
-from spark_rocket.client.send_back import SendBack
+from spark_rocket.client.consume.send_back import SendBack
+from spark_rocket.client.core.config import ClientConfig
+from spark_rocket.client.core.instance import ClientInstance, acquire, release
 from spark_rocket.model import MessageExt
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.headers import ConsumerSendMsgBackRequestHeader, SendMessageRequestHeader
-from spark_rocket.protocol.properties import decode_properties
+from spark_rocket.protocol.record.properties import decode_properties
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.headers import ConsumerSendMsgBackRequestHeader, SendMessageRequestHeader
 from tests.client.fakes import FakeCluster, says
 
 BACK, COPY = RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2

@@ -12,7 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from spark_rocket.client.async_send import AsyncSend, InFlight, SendFuture, settle
+from spark_rocket.client.send.async_send import AsyncSend, InFlight, SendFuture, settle
 from spark_rocket.errors import RemotingTooMuchRequestError, RocketError
 from spark_rocket.model import MessageQueue, SendResult, SendStatus
 

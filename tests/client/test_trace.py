@@ -18,11 +18,9 @@ from spark_rocket.client import (
     Reader,
     TransactionProducer,
 )
-from spark_rocket.client import trace as trace_module
-from spark_rocket.client.trace import BATCH, GROUP, MOST_WAITING, TraceDispatcher
+from spark_rocket.client.core import trace as trace_module
+from spark_rocket.client.core.trace import BATCH, GROUP, MOST_WAITING, TraceDispatcher
 from spark_rocket.model import Message
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.message_trace import (
     DELAY_MSG,
     NORMAL_MSG,
@@ -34,8 +32,10 @@ from spark_rocket.protocol.message_trace import (
     TraceType,
     decode_trace_data,
 )
-from spark_rocket.protocol.record import decode_messages
-from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.testing import LocalCluster
 
 LIMIT = 30

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from spark_rocket.client import Producer, Reader
-from spark_rocket.client.instance import ServiceState
-from spark_rocket.client.transaction import (
+from spark_rocket.client.core.instance import ServiceState
+from spark_rocket.client.send.transaction import (
     LocalTransactionState,
     TransactionListener,
     TransactionProducer,
@@ -20,15 +20,15 @@ from spark_rocket.client.transaction import (
 )
 from spark_rocket.errors import ClientError, GroupInUseError, NameServerUnreachableError, StateError
 from spark_rocket.model import Message, MessageExt, MessageQueue, SendStatus
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.headers import (
+from spark_rocket.protocol.record.properties import decode_properties
+from spark_rocket.protocol.record.record import TRANSACTION_COMMIT, decode_messages, encode_record
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.headers import (
     CheckTransactionStateRequestHeader,
     EndTransactionRequestHeader,
     SendMessageRequestHeader,
 )
-from spark_rocket.protocol.properties import decode_properties
-from spark_rocket.protocol.record import TRANSACTION_COMMIT, decode_messages, encode_record
 from spark_rocket.testing import LocalCluster
 from tests.client.fakes import FakeCluster
 
@@ -365,7 +365,7 @@ def test_questions_that_nobody_here_can_answer(
 def test_too_many_questions_are_dropped(
     brokers: FakeCluster, closing: Callable[[Any], Any], caplog: pytest.LogCaptureFixture, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("spark_rocket.client.transaction.MAX_WAITING_CHECKS", 2)
+    monkeypatch.setattr("spark_rocket.client.send.transaction.MAX_WAITING_CHECKS", 2)
     started, go_on = threading.Event(), threading.Event()
 
     class Slow(Listener):
@@ -461,7 +461,7 @@ def test_silent_name_servers_and_brokers_take_no_more_than_the_time_out(
         asked.append(timeout)
         raise NameServerUnreachableError(what)
 
-    monkeypatch.setattr("spark_rocket.client.routes.NameServers.ask", ask)
+    monkeypatch.setattr("spark_rocket.client.core.routes.NameServers.ask", ask)
     producer = closing(TransactionProducer("g", Listener(), instance_name="another", **settings))
     with pytest.raises(NameServerUnreachableError):
         producer.send_in_transaction(Message.of("t", b"x"), timeout=0.5)

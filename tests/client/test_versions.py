@@ -17,10 +17,10 @@ from spark_rocket.client import (
     PushConsumer,
     Reader,
 )
-from spark_rocket.client.pull import PullStatus
+from spark_rocket.client.consume.pull import PullStatus
 from spark_rocket.errors import BrokerError, QueueNotFoundError, TopicNotFoundError
 from spark_rocket.model import Message, MessageQueue
-from spark_rocket.protocol.codes import RequestCode
+from spark_rocket.protocol.wire.codes import RequestCode
 from tests.client.apache import VERSIONS, ApacheCluster, Stored
 from tests.client.consuming import SECONDS
 

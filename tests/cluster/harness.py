@@ -15,14 +15,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from spark_rocket.broker.config import BrokerConfig
+from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.client import Producer
 from spark_rocket.errors import RocketError
 from spark_rocket.model import Message, MessageExt, SendStatus
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.record import decode_messages
-from spark_rocket.remoting.client import RemotingClient
-from spark_rocket.store.check import check_store
+from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster
 from spark_rocket.testing.members import BrokerMember
 from tests.broker.wire import Wire

@@ -26,7 +26,7 @@ from spark_rocket.protocol.message_trace import (
     encode_trace_data,
     trace_keys,
 )
-from spark_rocket.remoting.tls import TlsSettings
+from spark_rocket.remoting.tls.settings import TlsSettings
 from spark_rocket.testing import LocalCluster
 from tests.console.conftest import SCRIPT, Console, Page, eventually
 
@@ -353,9 +353,10 @@ def test_avro_that_would_end_its_decoder(page: Page, cluster: LocalCluster) -> N
     shown = page.get("/api/message", **at)["body"]
     assert (shown["avro"], shown["kind"]) == (None, "binary")
     assert "Tree contains itself" in shown["avroProblem"]
-    assert "Tree contains itself" in page.post("/api/message/decode", {**at, "schema": schema.decode()})["body"][
-        "avroProblem"
-    ]
+    assert (
+        "Tree contains itself"
+        in page.post("/api/message/decode", {**at, "schema": schema.decode()})["body"]["avroProblem"]
+    )
 
 
 def varint(number: int) -> bytes:

@@ -298,9 +298,7 @@ def test_a_long_name_leaves_its_value_room(window: Window, cluster: LocalCluster
     assert min(shares) > 0.3, shares
 
 
-def test_a_stopped_stream_is_no_alarm(
-    window: Window, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_stream_is_no_alarm(window: Window, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spark_rocket.client.admin.group_kind.STOPPED_SECONDS", 0.5)
     cluster.create_topic("%RETRY%left", 1)  # as the first member of a group makes it
     with Reader(cluster.name_server) as reader:

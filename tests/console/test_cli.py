@@ -22,12 +22,12 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-from spark_rocket.broker.config import BrokerConfig
-from spark_rocket.cli import console_child
-from spark_rocket.cli.console import console
-from spark_rocket.cli.console_child import End
+from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.cli.servers import console_child
+from spark_rocket.cli.servers.console import console
+from spark_rocket.cli.servers.console_child import End
 from spark_rocket.console.passwords import is_right
-from spark_rocket.remoting.server import run as run_loop
+from spark_rocket.remoting.server.server import run as run_loop
 from spark_rocket.testing import LocalCluster
 from tests.cli.conftest import Run, run
 from tests.cli.descriptors import Opened

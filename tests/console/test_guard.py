@@ -18,7 +18,7 @@ from spark_rocket.console.passwords import FREE_FAILURES, IDLE_SECONDS, LIFE_SEC
 from spark_rocket.console.settings import ConsoleSettings, read_users
 from spark_rocket.console.trouble import Refused
 from spark_rocket.errors import ConfigError
-from spark_rocket.remoting.tls import TlsSettings
+from spark_rocket.remoting.tls.settings import TlsSettings
 
 NOWHERE = "127.0.0.1:1"
 PASSWORD = "correct horse"

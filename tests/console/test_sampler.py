@@ -20,7 +20,7 @@ from spark_rocket.console.sampler import GROUPS, OVERVIEW, SLOWEST, TOPICS, Samp
 from spark_rocket.console.state import said
 from spark_rocket.errors import NameServerUnreachableError, RemotingConnectError
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.bodies import SubscriptionGroupConfig, TopicConfig, TopicOffset, TopicStatsTable
+from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig, TopicConfig, TopicOffset, TopicStatsTable
 from tests.console.conftest import eventually
 
 ALL = frozenset((OVERVIEW, TOPICS, GROUPS))

@@ -10,10 +10,10 @@ import pytest
 
 from spark_rocket.errors import RemotingError
 from spark_rocket.model import Message
-from spark_rocket.protocol.codes import ResponseCode
-from spark_rocket.remoting.client import RemotingClient
-from spark_rocket.store.check import check_store
+from spark_rocket.protocol.wire.codes import ResponseCode
+from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.store.config import StoreConfig
+from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster
 from tests.broker.test_pop import Popper
 from tests.broker.wire import Wire

@@ -9,14 +9,14 @@ from typing import TypeVar
 import pytest
 
 from spark_rocket.client import Producer
-from spark_rocket.client.questions import Pending
-from spark_rocket.client.routes import TopicRoute
-from spark_rocket.datasource import cluster
-from spark_rocket.datasource.cluster import Cluster
-from spark_rocket.datasource.option_table import Scope
-from spark_rocket.datasource.options import parse_read_options
-from spark_rocket.datasource.patience import Patience
-from spark_rocket.datasource.resolve import Route
+from spark_rocket.client.core.broker_query import Pending
+from spark_rocket.client.core.routes import TopicRoute
+from spark_rocket.datasource.options.options import parse_read_options
+from spark_rocket.datasource.options.table import Scope
+from spark_rocket.datasource.plan.resolve import Route
+from spark_rocket.datasource.read import cluster
+from spark_rocket.datasource.read.cluster import Cluster
+from spark_rocket.datasource.read.retry_deadline import Patience
 from spark_rocket.errors import (
     BrokerError,
     NameServerUnreachableError,
@@ -26,7 +26,7 @@ from spark_rocket.errors import (
     SubscriptionRefusedError,
 )
 from spark_rocket.model import Message, MessageQueue
-from spark_rocket.protocol.bodies import TopicRouteData
+from spark_rocket.protocol.wire.bodies import TopicRouteData
 from spark_rocket.testing import LocalCluster
 from tests.datasource.fakes import q
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.datasource.credentials import connecting
-from spark_rocket.datasource.option_table import Scope
-from spark_rocket.datasource.options import parse_read_options, parse_view_options, parse_write_options
-from spark_rocket.datasource.tables import new_table
+from spark_rocket.datasource.options.credentials import connecting
+from spark_rocket.datasource.options.options import parse_read_options, parse_view_options, parse_write_options
+from spark_rocket.datasource.options.table import Scope
+from spark_rocket.datasource.options.tables import new_table
 from spark_rocket.errors import DataSourceError
-from spark_rocket.protocol.acl import Credentials
+from spark_rocket.protocol.auth import Credentials
 
 KEYS = {"accesskey": "alice-key", "SECRETKEY": "al1ce-s3cr3t"}
 ALICE = Credentials("alice-key", "al1ce-s3cr3t")

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from spark_rocket.datasource import writer
-from spark_rocket.datasource.body_formats.decoding import reason
-from spark_rocket.datasource.dead_letters import (
+from spark_rocket.datasource.bodies.decoding import reason
+from spark_rocket.datasource.options.options import WriteOptions, parse_read_options
+from spark_rocket.datasource.options.table import Scope
+from spark_rocket.datasource.read.dead_letters import (
     BODY_LENGTH,
     LEFT_OUT,
     LETTER,
@@ -25,15 +26,14 @@ from spark_rocket.datasource.dead_letters import (
     REASON,
     send_letters,
 )
-from spark_rocket.datasource.option_table import Scope
-from spark_rocket.datasource.options import WriteOptions, parse_read_options
-from spark_rocket.datasource.rows import PROPERTIES_LIMIT, Block
+from spark_rocket.datasource.write import writer
+from spark_rocket.datasource.write.rows import PROPERTIES_LIMIT, Block
 from spark_rocket.errors import BrokerError, RowError
 from spark_rocket.model import MessageQueue, SendResult, SendStatus
-from spark_rocket.protocol.columnar import decode_records
-from spark_rocket.protocol.host import pack_host
-from spark_rocket.protocol.properties import decode_properties
-from spark_rocket.protocol.record import decode_batch_body, encode_record
+from spark_rocket.protocol.record.columns import decode_records
+from spark_rocket.protocol.record.properties import decode_properties
+from spark_rocket.protocol.record.record import decode_batch_body, encode_record
+from spark_rocket.protocol.wire.host import pack_host
 
 OPTIONS = parse_read_options({"nameServer": "x:1", "subscribe": "orders", "retryTimeout": "0"}, Scope.READ)
 HOST: Any = pack_host(("10.0.0.1", 5000))

@@ -17,20 +17,21 @@ from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
 from spark_rocket.client import Reader
-from spark_rocket.datasource import dedupe, writer
-from spark_rocket.datasource.dedupe import Repeats, read_without_repeats
-from spark_rocket.datasource.option_table import Scope
-from spark_rocket.datasource.options import ReadOptions, parse_read_options, parse_write_options
-from spark_rocket.datasource.ranges import OffsetRange
-from spark_rocket.datasource.rows import RowEncoder, write_key
+from spark_rocket.datasource.options.options import ReadOptions, parse_read_options, parse_write_options
+from spark_rocket.datasource.options.table import Scope
+from spark_rocket.datasource.plan.ranges import OffsetRange
+from spark_rocket.datasource.read import dedupe
+from spark_rocket.datasource.read.dedupe import Repeats, read_without_repeats
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
-from spark_rocket.datasource.sink import Sink
-from spark_rocket.datasource.writer import write_rows
+from spark_rocket.datasource.write import writer
+from spark_rocket.datasource.write.rows import RowEncoder, write_key
+from spark_rocket.datasource.write.sink import Sink
+from spark_rocket.datasource.write.writer import write_rows
 from spark_rocket.errors import OptionError, RemotingTimeoutError
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.columnar import decode_records
-from spark_rocket.protocol.host import pack_host
-from spark_rocket.protocol.record import decode_batch_body, encode_record
+from spark_rocket.protocol.record.columns import decode_records
+from spark_rocket.protocol.record.record import decode_batch_body, encode_record
+from spark_rocket.protocol.wire.host import pack_host
 from spark_rocket.testing import LocalCluster
 from tests.datasource.fakes import q
 

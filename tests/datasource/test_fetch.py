@@ -16,14 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StructField, StructType
 
-from spark_rocket.client.pull import PullResult, PullStatus
-from spark_rocket.datasource.fetch import pull_chunks, read_range
-from spark_rocket.datasource.option_table import Scope
-from spark_rocket.datasource.options import ReadOptions, parse_read_options
-from spark_rocket.datasource.patience import Patience
-from spark_rocket.datasource.ranges import OffsetRange
+from spark_rocket.client.consume.pull import PullResult, PullStatus
+from spark_rocket.datasource.options.options import ReadOptions, parse_read_options
+from spark_rocket.datasource.options.table import Scope
+from spark_rocket.datasource.plan.ranges import OffsetRange
+from spark_rocket.datasource.read.fetch import pull_chunks, read_range
+from spark_rocket.datasource.read.retry_deadline import Patience
+from spark_rocket.datasource.read.typed_rows import projection_of, rows_of
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
-from spark_rocket.datasource.typed_rows import projection_of, rows_of
 from spark_rocket.errors import (
     BrokerError,
     DataLossError,
@@ -36,9 +36,9 @@ from spark_rocket.errors import (
     TopicNotFoundError,
 )
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol import columnar_unwrap
-from spark_rocket.protocol.host import pack_host
-from spark_rocket.protocol.record import encode_record
+from spark_rocket.protocol.record import unwrap as columnar_unwrap
+from spark_rocket.protocol.record.record import encode_record
+from spark_rocket.protocol.wire.host import pack_host
 
 QUEUE = MessageQueue("orders", "broker-a", 3)
 HOST = pack_host(("127.0.0.1", 10911))

@@ -21,13 +21,13 @@ from pyspark.sql.streaming.listener import (
     SourceProgress,
 )
 
-from spark_rocket.client.pull import PullResult, PullStatus
+from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.datasource import RocketLagListener
-from spark_rocket.datasource.lag_listener import lags
-from spark_rocket.datasource.offsets import StreamOffset, initial_offset
+from spark_rocket.datasource.plan.offsets import StreamOffset, initial_offset
+from spark_rocket.datasource.views.lag_listener import lags
 from spark_rocket.errors import BrokerError, ConfigError
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.record import encode_record
+from spark_rocket.protocol.record.record import encode_record
 from tests.datasource.fakes import q
 
 RUN = uuid.uuid4()

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from spark_rocket.datasource.lookup import MOST_LOOK_UPS, Found, LookedUp, find
-from spark_rocket.datasource.options import LookUp
-from spark_rocket.datasource.ranges import OffsetRange
+from spark_rocket.datasource.options.options import LookUp
+from spark_rocket.datasource.plan.lookup import MOST_LOOK_UPS, Found, LookedUp, find
+from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
 from spark_rocket.errors import BrokerError
 from spark_rocket.model import MessageExt, MessageQueue

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_rocket.datasource.patience import Patience
+from spark_rocket.datasource.read.retry_deadline import Patience
 from spark_rocket.errors import BrokerError, RemotingConnectError, RocketError, TopicNotFoundError
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_rocket.datasource.ranges import OffsetRange, limit_ends, ranges_between, split
+from spark_rocket.datasource.plan.ranges import OffsetRange, limit_ends, ranges_between, split
 from spark_rocket.errors import OffsetsError
 from spark_rocket.model import MessageQueue
 

@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_rocket.datasource import rows
-from spark_rocket.datasource.option_table import Scope
-from spark_rocket.datasource.options import WriteOptions, parse_write_options
-from spark_rocket.datasource.rows import Block, RowEncoder, unique_keys, write_key
+from spark_rocket.datasource.options.options import WriteOptions, parse_write_options
+from spark_rocket.datasource.options.table import Scope
+from spark_rocket.datasource.write import rows
+from spark_rocket.datasource.write.rows import Block, RowEncoder, unique_keys, write_key
 from spark_rocket.errors import RowError
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.compression import COMPRESSION_BITS, decompress_body
-from spark_rocket.protocol.properties import decode_properties
-from spark_rocket.protocol.record import decode_batch_body
-from spark_rocket.protocol.subscription import java_hash
+from spark_rocket.protocol.filter.tags import java_hash
+from spark_rocket.protocol.record.compression import COMPRESSION_BITS, decompress_body
+from spark_rocket.protocol.record.properties import decode_properties
+from spark_rocket.protocol.record.record import decode_batch_body
 
 KEY = write_key("query", "7", 3)
 

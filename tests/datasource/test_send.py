@@ -7,9 +7,9 @@ from threading import Timer
 
 import pytest
 
-from spark_rocket.datasource.patience import Patience
-from spark_rocket.datasource.rows import Block
-from spark_rocket.datasource.send import BlockSender, Sent
+from spark_rocket.datasource.read.retry_deadline import Patience
+from spark_rocket.datasource.write.rows import Block
+from spark_rocket.datasource.write.send import BlockSender, Sent
 from spark_rocket.errors import (
     BrokerError,
     MessageTooLargeError,

@@ -19,15 +19,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_rocket.datasource.option_table import Scope
-from spark_rocket.datasource.options import parse_read_options
-from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
-from spark_rocket.datasource.store_directory import (
+from spark_rocket.datasource.options.options import parse_read_options
+from spark_rocket.datasource.options.table import Scope
+from spark_rocket.datasource.read.store_directory import (
     SpanPartition,
     StoreDirectoryReader,
     plan_directory,
     read_partition,
 )
+from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
 from spark_rocket.errors import (
     DataLossError,
     OffsetsError,
@@ -36,14 +36,15 @@ from spark_rocket.errors import (
     StoreLockedError,
     TopicNotFoundError,
 )
-from spark_rocket.protocol.record import encode_batch_body
-from spark_rocket.store import MessageStore, commit_log
-from spark_rocket.store.check import check_store
-from spark_rocket.store.dump import dump_log
+from spark_rocket.protocol.record.record import encode_batch_body
+from spark_rocket.store import MessageStore
+from spark_rocket.store.log import commit_log
 from spark_rocket.store.paths import StorePaths
-from spark_rocket.store.rebuild import rebuild_store
-from spark_rocket.store.salvage import Damage
-from spark_rocket.store.store_view import view_store
+from spark_rocket.store.recovery.rebuild import rebuild_store
+from spark_rocket.store.recovery.salvage import Damage
+from spark_rocket.store.tools.check import check_store
+from spark_rocket.store.tools.dump import dump_log
+from spark_rocket.store.tools.view import view_store
 from tests.golden import expected, extract_store
 from tests.store.helpers import Clock, opened, put, put_batch, small
 

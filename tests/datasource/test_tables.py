@@ -5,10 +5,8 @@ import json
 import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType, VarcharType
 
-from spark_rocket.datasource.scala_names import RocketMQDataSource
-from spark_rocket.datasource.schema import SOURCE_SCHEMA
-from spark_rocket.datasource.source import RocketDataSource
-from spark_rocket.datasource.tables import (
+from spark_rocket.datasource.options.scala_names import RocketMQDataSource
+from spark_rocket.datasource.options.tables import (
     INSERT_SCHEMA,
     is_two_way,
     new_table,
@@ -19,7 +17,9 @@ from spark_rocket.datasource.tables import (
     table_options,
     written,
 )
-from spark_rocket.datasource.writer import RocketWriter
+from spark_rocket.datasource.schema import SOURCE_SCHEMA
+from spark_rocket.datasource.source import RocketDataSource
+from spark_rocket.datasource.write.writer import RocketWriter
 from spark_rocket.errors import OptionError, SchemaError
 
 READ, WRITE = {"subscribe": "orders"}, {"topic": "orders"}

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.datasource.option_table import Scope
-from spark_rocket.datasource.options import parse_read_options, parse_view_options, parse_write_options
+from spark_rocket.datasource.options.options import parse_read_options, parse_view_options, parse_write_options
+from spark_rocket.datasource.options.table import Scope
 from spark_rocket.errors import OptionError
-from spark_rocket.remoting.tls import TlsSettings, Verify
+from spark_rocket.remoting.tls.settings import TlsSettings, Verify
 
 
 def read(**options: str) -> TlsSettings | None:

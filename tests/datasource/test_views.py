@@ -16,14 +16,14 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from spark_rocket.client import Admin, ConsumeConcurrentlyStatus, Producer, PushConsumer, Reader
-from spark_rocket.datasource.option_parsers import VIEW_NAMES
-from spark_rocket.datasource.option_table import Scope
-from spark_rocket.datasource.options import check_options
-from spark_rocket.datasource.tables import new_table
-from spark_rocket.datasource.views import VIEWS, ViewReader, checked_view_options, view_schema
+from spark_rocket.datasource.options.options import check_options
+from spark_rocket.datasource.options.parsers import VIEW_NAMES
+from spark_rocket.datasource.options.table import Scope
+from spark_rocket.datasource.options.tables import new_table
+from spark_rocket.datasource.views.views import VIEWS, ViewReader, checked_view_options, view_schema
 from spark_rocket.errors import OptionError, RemotingConnectError, SchemaError, TopicNotFoundError
 from spark_rocket.model import Message
-from spark_rocket.protocol.bodies import BrokerData, ClusterInfo
+from spark_rocket.protocol.wire.bodies import BrokerData, ClusterInfo
 from spark_rocket.testing import LocalCluster
 
 Row = dict[str, Any]

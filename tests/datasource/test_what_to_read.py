@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from spark_rocket.datasource.offsets import StreamOffset, parse_stream_offset, starts_of
-from spark_rocket.datasource.option_parsers import matching
-from spark_rocket.datasource.option_table import Scope
-from spark_rocket.datasource.options import ReadOptions, parse_read_options
-from spark_rocket.datasource.plan import StreamPlanner, plan_batch
-from spark_rocket.datasource.ranges import OffsetRange
-from spark_rocket.datasource.resolve import Route
+from spark_rocket.datasource.options.options import ReadOptions, parse_read_options
+from spark_rocket.datasource.options.parsers import matching
+from spark_rocket.datasource.options.table import Scope
+from spark_rocket.datasource.plan.offsets import StreamOffset, parse_stream_offset, starts_of
+from spark_rocket.datasource.plan.planner import StreamPlanner, plan_batch
+from spark_rocket.datasource.plan.ranges import OffsetRange
+from spark_rocket.datasource.plan.resolve import Route
 from spark_rocket.errors import DataLossError, OffsetsError, OptionError, TopicNotFoundError
 from tests.datasource.fakes import FakeQueues, q
 
@@ -443,12 +443,12 @@ def test_what_a_group_has_committed_at_either_end(caplog: pytest.LogCaptureFixtu
 def test_a_relative_time_is_resolved_once_and_what_came_out_is_in_the_checkpoint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("spark_rocket.datasource.option_parsers.now_ms", lambda: 3_600_405)
+    monkeypatch.setattr("spark_rocket.datasource.options.parsers.now_ms", lambda: 3_600_405)
     queues = FakeQueues(q0=(0, 100))
     given = {"subscribe": "orders", "startingTimestamp": "-1h"}
     end = StreamPlanner(queues, stream(**given)).next_end(None, None)
     assert end == StreamOffset({q(0): 100}, {q(0): 41})
-    monkeypatch.setattr("spark_rocket.datasource.option_parsers.now_ms", lambda: 3_600_900)
+    monkeypatch.setattr("spark_rocket.datasource.options.parsers.now_ms", lambda: 3_600_900)
     assert StreamPlanner(queues, stream(**given)).next_end(end, None) is None
     assert starts_of(None, end) == {q(0): 41}
     ends = {"startingTimestamp": "-1h", "endingOffsetsByTimestamp": '{"orders": {"broker-a": {"0": "-3600000ms"}}}'}
@@ -473,7 +473,7 @@ def test_a_stream_does_not_begin_at_a_time_that_is_to_come(
     given: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would begin at the end, and read what is stored until then; a batch read would read nothing."""
-    monkeypatch.setattr("spark_rocket.datasource.option_checks.now_ms", lambda: 1_700_000_000_000)
+    monkeypatch.setattr("spark_rocket.datasource.options.checks.now_ms", lambda: 1_700_000_000_000)
 
     def at(time_ms: int) -> dict[str, str]:
         return {"subscribe": "orders"} | {name: text.replace("TIME", str(time_ms)) for name, text in given.items()}
@@ -497,6 +497,6 @@ def test_a_stream_does_not_begin_at_a_time_that_is_to_come(
     ("text", "ago"), [("-2h", 7_200_000), ("-30m", 1_800_000), ("-1d", 86_400_000), ("-5 s", 5000), ("2h", 7_200_000)]
 )
 def test_how_long_ago(text: str, ago: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_rocket.datasource.option_parsers.now_ms", lambda: 100_000_000)
+    monkeypatch.setattr("spark_rocket.datasource.options.parsers.now_ms", lambda: 100_000_000)
     starting = batch(subscribe="orders", startingTimestamp=text).starting
     assert (starting.timestamp_ms, starting.is_relative) == (100_000_000 - ago, True)

@@ -22,14 +22,14 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_rocket.datasource import writer
-from spark_rocket.datasource.option_table import Scope
-from spark_rocket.datasource.options import WriteOptions, parse_write_options
-from spark_rocket.datasource.patience import Patience
-from spark_rocket.datasource.rows import Block
-from spark_rocket.datasource.send import Sent
-from spark_rocket.datasource.sink import sink_for
-from spark_rocket.datasource.writer import (
+from spark_rocket.datasource.options.options import WriteOptions, parse_write_options
+from spark_rocket.datasource.options.table import Scope
+from spark_rocket.datasource.read.retry_deadline import Patience
+from spark_rocket.datasource.write import writer
+from spark_rocket.datasource.write.rows import Block
+from spark_rocket.datasource.write.send import Sent
+from spark_rocket.datasource.write.sink import sink_for
+from spark_rocket.datasource.write.writer import (
     RocketStreamWriter,
     RocketWriter,
     Written,

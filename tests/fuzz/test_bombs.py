@@ -16,10 +16,11 @@ import pytest
 
 from spark_rocket.errors import ProtocolError, RunTooLargeError
 from spark_rocket.model import Message
-from spark_rocket.protocol import columnar_unwrap, record
-from spark_rocket.protocol.columnar import decode_records
-from spark_rocket.protocol.compression import MAX_BATCH_LENGTH, decompress_body
-from spark_rocket.protocol.record import decode_messages, encode_batch_body, encode_record, pack_host
+from spark_rocket.protocol.record import record
+from spark_rocket.protocol.record import unwrap as columnar_unwrap
+from spark_rocket.protocol.record.columns import decode_records
+from spark_rocket.protocol.record.compression import MAX_BATCH_LENGTH, decompress_body
+from spark_rocket.protocol.record.record import decode_messages, encode_batch_body, encode_record, pack_host
 from spark_rocket.proxy.messages.message_in import MAX_GZIP_MEMBERS
 
 SIZE = 4 << 30
@@ -78,11 +79,12 @@ from pathlib import Path
 import pyarrow as pa
 from spark_rocket.console import bodies
 from spark_rocket.errors import ProtocolError
-from spark_rocket.protocol import columnar_unwrap, record
-from spark_rocket.protocol.bodies.register import RegisterBrokerBody
-from spark_rocket.protocol.columnar import decode_records
-from spark_rocket.protocol.compression import decompress_body
-from spark_rocket.protocol.record import decode_messages
+from spark_rocket.protocol.record import unwrap as columnar_unwrap
+from spark_rocket.protocol.record import record
+from spark_rocket.protocol.wire.bodies.register import RegisterBrokerBody
+from spark_rocket.protocol.record.columns import decode_records
+from spark_rocket.protocol.record.compression import decompress_body
+from spark_rocket.protocol.record.record import decode_messages
 from spark_rocket.proxy.messages.message_in import _gunzip
 from spark_rocket.proxy.messages.statuses import StatusError
 from tests.fuzz.test_bombs import lz4_bomb, stored, zlib_bomb, zstd_bomb

@@ -58,7 +58,7 @@ def test_each_target_has_something_to_begin_with() -> None:
 
 def _lock(raw: bytes) -> None:
     """Opens for four right bytes, one after the other, which chance alone does not find in so few cases."""
-    from spark_rocket.protocol.ha import TransferDecoder
+    from spark_rocket.protocol.wire.ha import TransferDecoder
 
     TransferDecoder().feed(raw)
     if raw[:3] == b"\0\0\0" and len(raw) > 20:

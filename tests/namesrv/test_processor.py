@@ -14,7 +14,7 @@ from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.namesrv.kv_config import KVConfigManager
 from spark_rocket.namesrv.processor import NamesrvProcessor
 from spark_rocket.namesrv.route_info import RouteInfoManager
-from spark_rocket.protocol.bodies import (
+from spark_rocket.protocol.wire.bodies import (
     BrokerMemberGroup,
     DataVersion,
     GetBrokerMemberGroupResponseBody,
@@ -25,10 +25,10 @@ from spark_rocket.protocol.bodies import (
     TopicRouteData,
     loads_tolerant,
 )
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.faq import SEE_FAQ
-from spark_rocket.protocol.headers import RegisterBrokerRequestHeader
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.faq import SEE_FAQ
+from spark_rocket.protocol.wire.headers import RegisterBrokerRequestHeader
 from tests import golden
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from spark_rocket.errors import RefusedError
 from spark_rocket.namesrv.route_info import FLAG_UNIT, FLAG_UNIT_SUB, Registered, RouteInfoManager
-from spark_rocket.protocol.bodies import DataVersion, QueueData, TopicConfig
-from spark_rocket.protocol.codes import ResponseCode
+from spark_rocket.protocol.wire.bodies import DataVersion, QueueData, TopicConfig
+from spark_rocket.protocol.wire.codes import ResponseCode
 
 
 class Tables(RouteInfoManager):

@@ -17,11 +17,11 @@ import pytest
 from spark_rocket.errors import ConfigError, RefusedError
 from spark_rocket.namesrv.large_registrations import LargeRegistrations
 from spark_rocket.namesrv.server import NameServer
-from spark_rocket.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigSerializeWrapper
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.remoting.client import RemotingClient
-from spark_rocket.remoting.server import new_event_loop, run
+from spark_rocket.protocol.wire.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigSerializeWrapper
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.server.server import new_event_loop, run
 
 REGISTRATION = {
     "brokerName": "broker-a",

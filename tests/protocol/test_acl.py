@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_rocket.errors import ConfigError, ProtocolError
-from spark_rocket.protocol import acl
-from spark_rocket.protocol.acl import (
+from spark_rocket.protocol import auth as acl
+from spark_rocket.protocol.auth import (
     Authorization,
     Credentials,
     RequestSigner,
@@ -24,7 +24,7 @@ from spark_rocket.protocol.acl import (
     seconds_of,
     signed_content,
 )
-from spark_rocket.protocol.command import RemotingCommand, SerializeType
+from spark_rocket.protocol.wire.command import RemotingCommand, SerializeType
 
 ALICE = Credentials("alice-key", "alice-secret")
 

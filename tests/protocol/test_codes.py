@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_rocket.protocol import codes
-from spark_rocket.protocol.codes import LanguageCode, RequestCode, ResponseCode
+from spark_rocket.protocol.wire import codes
+from spark_rocket.protocol.wire.codes import LanguageCode, RequestCode, ResponseCode
 
 
 @pytest.mark.parametrize(

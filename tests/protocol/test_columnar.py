@@ -21,8 +21,10 @@ from hypothesis import strategies as st
 
 from spark_rocket.errors import ProtocolError, RowProtocolError, RunTooLargeError
 from spark_rocket.model import MessageExt
-from spark_rocket.protocol import columnar_unwrap
-from spark_rocket.protocol.columnar import (
+from spark_rocket.protocol.record import unwrap as columnar_unwrap
+from spark_rocket.protocol.record.column_properties import PropertyColumns
+from spark_rocket.protocol.record.column_scratch import Scratch
+from spark_rocket.protocol.record.columns import (
     ARROW_SCHEMA,
     COLUMNS,
     STORED_SCHEMA,
@@ -31,10 +33,8 @@ from spark_rocket.protocol.columnar import (
     encode_properties_columns,
     hex_strings,
 )
-from spark_rocket.protocol.columnar_properties import PropertyColumns
-from spark_rocket.protocol.columnar_scratch import Scratch
-from spark_rocket.protocol.properties import decode_properties, encode_properties
-from spark_rocket.protocol.record import (
+from spark_rocket.protocol.record.properties import decode_properties, encode_properties
+from spark_rocket.protocol.record.record import (
     COMPRESSED,
     COMPRESSION_LZ4,
     COMPRESSION_ZSTD,

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_rocket.errors import RowProtocolError
-from spark_rocket.protocol import columnar_rows
-from spark_rocket.protocol.columnar_rows import plan_rows
-from spark_rocket.protocol.record import encode_batch_body
+from spark_rocket.protocol.record import rows as columnar_rows
+from spark_rocket.protocol.record.record import encode_batch_body
+from spark_rocket.protocol.record.rows import plan_rows
 
 MAP = pa.map_(pa.string(), pa.string())
 KINDS = st.sampled_from([pa.string(), pa.large_string()])

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_rocket.errors import ProtocolError
-from spark_rocket.protocol.codes import CURRENT_VERSION, LanguageCode, RequestCode, ResponseCode
-from spark_rocket.protocol.command import MAX_FIELDS, MAX_HEADER_LENGTH, MAX_MARKS, RemotingCommand, SerializeType
-from spark_rocket.protocol.frame import FrameSplitter
+from spark_rocket.protocol.wire.codes import CURRENT_VERSION, LanguageCode, RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import MAX_FIELDS, MAX_HEADER_LENGTH, MAX_MARKS, RemotingCommand, SerializeType
+from spark_rocket.protocol.wire.frame import FrameSplitter
 
 JSON, ROCKETMQ = SerializeType.JSON, SerializeType.ROCKETMQ
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_rocket.errors import ProtocolError
-from spark_rocket.protocol.compression import compress_body, decompress_body
+from spark_rocket.protocol.record.compression import compress_body, decompress_body
 
 BODY = b"hello rocket " * 400
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_rocket.errors import ProtocolError
-from spark_rocket.protocol import frame as frame_module
-from spark_rocket.protocol.frame import MAX_FRAME_LENGTH, FrameSplitter
+from spark_rocket.protocol.wire import frame as frame_module
+from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH, FrameSplitter
 
 # name, stream, the frames in it, bytes of a torn frame at its end
 STREAMS = [

@@ -12,7 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_rocket.errors import ProtocolError
-from spark_rocket.protocol.bodies import (
+from spark_rocket.protocol.filter.tags import parse_tags
+from spark_rocket.protocol.message_id import decode_offset_msg_id
+from spark_rocket.protocol.record.compression import decompress_body
+from spark_rocket.protocol.record.properties import decode_properties
+from spark_rocket.protocol.record.record import decode_batch_body, decode_messages, decode_record, scan_record
+from spark_rocket.protocol.wire.bodies import (
     ConsumeStats,
     HeartbeatData,
     RegisterBrokerBody,
@@ -20,15 +25,10 @@ from spark_rocket.protocol.bodies import (
     TopicRouteData,
     loads_tolerant,
 )
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.compression import decompress_body
-from spark_rocket.protocol.frame import FrameSplitter
-from spark_rocket.protocol.headers import decode_request_header
-from spark_rocket.protocol.host import parse_host, unpack_host
-from spark_rocket.protocol.message_id import decode_offset_msg_id
-from spark_rocket.protocol.properties import decode_properties
-from spark_rocket.protocol.record import decode_batch_body, decode_messages, decode_record, scan_record
-from spark_rocket.protocol.subscription import parse_tags
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.frame import FrameSplitter
+from spark_rocket.protocol.wire.headers import decode_request_header
+from spark_rocket.protocol.wire.host import parse_host, unpack_host
 from tests.golden import frames
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.protocol.bodies import (
+from spark_rocket.protocol.record.record import decode_batch_body, decode_messages
+from spark_rocket.protocol.wire.bodies import (
     Body,
     ClusterInfo,
     ConsumeStats,
@@ -22,10 +23,10 @@ from spark_rocket.protocol.bodies import (
     TopicStatsTable,
     loads_tolerant,
 )
-from spark_rocket.protocol.codes import LanguageCode, RequestCode
-from spark_rocket.protocol.command import RemotingCommand, SerializeType
-from spark_rocket.protocol.frame import FrameSplitter
-from spark_rocket.protocol.headers import (
+from spark_rocket.protocol.wire.codes import LanguageCode, RequestCode
+from spark_rocket.protocol.wire.command import RemotingCommand, SerializeType
+from spark_rocket.protocol.wire.frame import FrameSplitter
+from spark_rocket.protocol.wire.headers import (
     GetMaxOffsetResponseHeader,
     Header,
     PullMessageResponseHeader,
@@ -36,7 +37,6 @@ from spark_rocket.protocol.headers import (
     WipeWritePermOfBrokerResponseHeader,
     decode_request_header,
 )
-from spark_rocket.protocol.record import decode_batch_body, decode_messages
 from tests.golden import GoldenFrame, frame, frames
 
 ALL = [pytest.param(one, id=one.name) for one in frames()]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_rocket.errors import ProtocolError
-from spark_rocket.protocol import ha
+from spark_rocket.protocol.wire import ha
 
 MOST = (1 << 63) - 1
 Run = tuple[int, bytes]

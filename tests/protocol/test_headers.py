@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from spark_rocket.errors import ProtocolError
 from spark_rocket.protocol import headers
-from spark_rocket.protocol.codes import RequestCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.headers import (
+from spark_rocket.protocol.wire.codes import RequestCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.headers import (
     CreateTopicRequestHeader,
     GetMaxOffsetRequestHeader,
     Header,

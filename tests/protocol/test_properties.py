@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_rocket.errors import ProtocolError
-from spark_rocket.protocol.properties import (
+from spark_rocket.protocol.record.properties import (
     append_property,
     decode_properties,
     encode_properties,

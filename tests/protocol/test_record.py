@@ -16,9 +16,16 @@ from hypothesis import strategies as st
 
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import Message, MessageExt
-from spark_rocket.protocol import record as r
-from spark_rocket.protocol.properties import decode_properties, encode_properties
-from spark_rocket.protocol.record import ScanKind, decode_record, encode_record, iter_records, scan_record, view_record
+from spark_rocket.protocol.record import record as r
+from spark_rocket.protocol.record.properties import decode_properties, encode_properties
+from spark_rocket.protocol.record.record import (
+    ScanKind,
+    decode_record,
+    encode_record,
+    iter_records,
+    scan_record,
+    view_record,
+)
 
 IPV4, IPV6 = r.pack_host(("10.1.2.3", 4567)), r.pack_host(("2001:db8::1", 10911))
 

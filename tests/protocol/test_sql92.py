@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_rocket.errors import ProtocolError
-from spark_rocket.protocol.sql92 import MAX_DEPTH, parse_sql92
+from spark_rocket.protocol.filter.sql92 import MAX_DEPTH, parse_sql92
 
 A3 = {"a": "3", "b": "5", "c": "6", "d": "1"}
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_rocket.errors import ProtocolError
-from spark_rocket.protocol.bodies import SubscriptionData
-from spark_rocket.protocol.subscription import MAX_EXPRESSION, java_hash, java_hash_many, parse_tags, tags_code
+from spark_rocket.protocol.filter.tags import MAX_EXPRESSION, java_hash, java_hash_many, parse_tags, tags_code
+from spark_rocket.protocol.wire.bodies import SubscriptionData
 
 # Worked out by hand from h = 31 h + unit, or known from Java.
 HASHES = [

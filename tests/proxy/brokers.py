@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from spark_rocket.broker.server import Broker
-from spark_rocket.protocol.bodies import BrokerData, ClusterInfo, QueueData, TopicRouteData
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.wire.bodies import BrokerData, ClusterInfo, QueueData, TopicRouteData
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.proxy.cluster.cluster import Cluster
-from spark_rocket.remoting.server import Channel, RemotingServer
+from spark_rocket.remoting.server.server import Channel, RemotingServer
 from tests.broker.test_delayed import Served
 
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.proxy.server import ProxyServer
-from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.testing import LocalCluster
 from spark_rocket.testing.cluster import _ServerThread
 from tests.broker.wire import Wire

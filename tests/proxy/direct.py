@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from spark_rocket.broker.topics import new_topic
-from spark_rocket.protocol.codes import RequestCode
+from spark_rocket.broker.state.topics import new_topic
+from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.cluster.cluster import Cluster
 from spark_rocket.proxy.families import Families

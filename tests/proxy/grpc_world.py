@@ -17,7 +17,7 @@ import h2.exceptions
 
 from spark_rocket.proxy.context import Context, GrpcCode, Rpc, RpcError
 from spark_rocket.proxy.transport import GrpcServer
-from spark_rocket.remoting.server import new_event_loop
+from spark_rocket.remoting.server.server import new_event_loop
 
 LIMIT = 30.0
 T = TypeVar("T")

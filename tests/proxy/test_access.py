@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from spark_rocket.acl.rules import AclRules
-from spark_rocket.protocol.acl import Credentials, authorization_of
+from spark_rocket.protocol.auth import Credentials, authorization_of
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.access import _NEEDS, GrpcAccessControl
 from spark_rocket.testing import LocalCluster

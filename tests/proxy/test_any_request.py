@@ -132,9 +132,7 @@ class Asking:
                     known.append(getattr(part, name))
 
 
-def test_anything_in_every_field(
-    cluster: LocalCluster, proxy: ProxyServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_anything_in_every_field(cluster: LocalCluster, proxy: ProxyServer, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster.create_topic("Any", queues=2)
     cluster.create_group("GO", ordered=True)
     families = proxy.families

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from spark_rocket.namesrv.server import NameServer
-from spark_rocket.protocol.acl import Credentials
-from spark_rocket.protocol.codes import RequestCode
+from spark_rocket.protocol.auth import Credentials
+from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.cluster.cluster import wall_clock_ms
 from spark_rocket.proxy.methods.sending import queue_of_group
-from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
 from tests.proxy.caller import resource

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.broker.known_settings import PROXY_SETTINGS
+from spark_rocket.broker.state.known_settings import PROXY_SETTINGS
 from spark_rocket.errors import ConfigError
-from spark_rocket.protocol.acl import Credentials
+from spark_rocket.protocol.auth import Credentials
 from spark_rocket.protocol.java_properties import render_properties
 from spark_rocket.protocol.setting import text_of
 from spark_rocket.proxy.config import _SPECS, KNOWN_UNUSED, ProxyConfig

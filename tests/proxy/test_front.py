@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 from spark_rocket.errors import ConfigError
 from spark_rocket.proxy.limits import GrpcLimits
 from spark_rocket.proxy.proxy_protocol import BAD, MORE, PLAIN, PROXIED, TLS, TrustedAddresses, classify
-from spark_rocket.remoting.self_signed import self_signed
-from spark_rocket.remoting.tls import TlsMode, TlsSettings
-from spark_rocket.remoting.tls_contexts import ServerTls
+from spark_rocket.remoting.tls.contexts import ServerTls
+from spark_rocket.remoting.tls.self_signed import self_signed
+from spark_rocket.remoting.tls.settings import TlsMode, TlsSettings
 from tests.proxy.grpc_world import LIMIT, Peer, World, framed, world
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.protocol.compression import compress_body
+from spark_rocket.protocol.record.compression import compress_body
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.definitions import Code
 from spark_rocket.proxy.messages.message_out import milliseconds_of

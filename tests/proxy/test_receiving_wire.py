@@ -11,8 +11,8 @@ import grpc
 import pytest
 
 from spark_rocket.broker.service import BrokerService
-from spark_rocket.client.producer import Producer
-from spark_rocket.client.transaction import LocalTransactionState, TransactionProducer
+from spark_rocket.client.send.producer import Producer
+from spark_rocket.client.send.transaction import LocalTransactionState, TransactionProducer
 from spark_rocket.model import Message, SendResult
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.definitions import Code, MessageType

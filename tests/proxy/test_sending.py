@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.client import Producer, Reader
 from spark_rocket.model import Message, MessageExt, MessageQueue
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.compression import compress_body
+from spark_rocket.protocol.record.compression import compress_body
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.messages.message_in import MAX_UNPACKED_GZIP, SYSTEM_PROPERTIES, read_message
 from spark_rocket.proxy.messages.statuses import StatusError

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from spark_rocket.errors import RefusedError, StateError
-from spark_rocket.protocol.codes import ResponseCode
+from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.calls import cut_text
 from spark_rocket.proxy.messages.statuses import StatusError, status_code_of

@@ -14,7 +14,7 @@ import grpc
 import pytest
 
 from spark_rocket.broker.service import BrokerService
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.methods import clients as clients_module
 from spark_rocket.proxy.methods.clients import ClientRegistry
@@ -121,9 +121,7 @@ def test_members_of_both_protocols_are_in_one_list(client: Caller, wire: Wire, t
         assert members(wire, group) == sorted(["classic", client.client_id])
 
 
-def test_a_group_of_a_namespace(
-    cluster: LocalCluster, client: Caller, wire: Wire, topic: str, group: str
-) -> None:
+def test_a_group_of_a_namespace(cluster: LocalCluster, client: Caller, wire: Wire, topic: str, group: str) -> None:
     cluster.create_topic(f"shop%{topic}", 1)
     settings = consumer_settings(group, topic)
     settings.subscription.group.resource_namespace = "shop"

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.frame import FrameSplitter
-from spark_rocket.remoting.server import Channel, Handler, RemotingServer, new_event_loop
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.frame import FrameSplitter
+from spark_rocket.remoting.server.server import Channel, Handler, RemotingServer, new_event_loop
 
 T = TypeVar("T")
 

@@ -16,11 +16,11 @@ from spark_rocket.errors import (
     RemotingTimeoutError,
     RemotingTooMuchRequestError,
 )
-from spark_rocket.protocol.acl import ACCESS_KEY, Credentials, SecretKey, is_signed_by
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.remoting.async_client import AsyncRemotingClient
-from spark_rocket.remoting.server import Channel
-from spark_rocket.remoting.tls import TlsMode
+from spark_rocket.protocol.auth import ACCESS_KEY, Credentials, SecretKey, is_signed_by
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.client.async_client import AsyncRemotingClient
+from spark_rocket.remoting.server.server import Channel
+from spark_rocket.remoting.tls.settings import TlsMode
 from tests.remoting.conftest import ECHO, SILENT, ServerThread
 from tests.remoting.tls_world import Certificates
 
@@ -104,9 +104,7 @@ def test_nobody_listens() -> None:
     free.close()
 
     async def work(client: AsyncRemotingClient) -> None:
-        results = await asyncio.gather(
-            *(client.invoke(address, request()) for _ in range(5)), return_exceptions=True
-        )
+        results = await asyncio.gather(*(client.invoke(address, request()) for _ in range(5)), return_exceptions=True)
         assert all(isinstance(error, RemotingConnectError) and address in str(error) for error in results)
 
     with_client(work)

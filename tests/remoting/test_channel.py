@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from spark_rocket.errors import RemotingConnectError, RemotingTimeoutError
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.remoting.channel import Channel
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.server.channel import Channel
 
 from .conftest import ECHO, RawClient, ServerThread, request, with_channel
 

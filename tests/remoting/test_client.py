@@ -24,13 +24,13 @@ from spark_rocket.errors import (
     RemotingTooMuchRequestError,
     StateError,
 )
-from spark_rocket.protocol.codes import ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.remoting.client import RemotingClient
-from spark_rocket.remoting.connecting import THREADS
-from spark_rocket.remoting.connection import Connection
-from spark_rocket.remoting.server import Channel
-from spark_rocket.remoting.timer import DeadlineTimer
+from spark_rocket.protocol.wire.codes import ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.connecting import THREADS
+from spark_rocket.remoting.client.connection import Connection
+from spark_rocket.remoting.client.timer import DeadlineTimer
+from spark_rocket.remoting.server.server import Channel
 
 from .conftest import ECHO, FAIL, SILENT, RawClient, ServerThread, request
 
@@ -480,7 +480,7 @@ class SlowConnect:
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> SlowConnect:
     slow = SlowConnect()
-    monkeypatch.setattr("spark_rocket.remoting.client.Connection", slow)
+    monkeypatch.setattr("spark_rocket.remoting.client.client.Connection", slow)
     return slow
 
 
@@ -565,7 +565,7 @@ def test_addresses_that_do_not_answer_keep_no_other_waiting(serve: Serve, monkey
     def connect(address: str, *args: Any, **options: Any) -> object:
         return Connection(address, *args, **options) if address == real else slow()
 
-    monkeypatch.setattr("spark_rocket.remoting.client.Connection", connect)
+    monkeypatch.setattr("spark_rocket.remoting.client.client.Connection", connect)
     with RemotingClient() as client:
         dead = [client.invoke_async(f"x:{number}", request(), timeout=60) for number in range(THREADS - 1)]
         assert client.invoke_async(real, request(), timeout=60).result(10).code == 0
@@ -629,7 +629,7 @@ def test_an_attempt_that_took_long_speaks_for_as_long_again(
     client: RemotingClient, slow: SlowConnect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr("spark_rocket.remoting.client.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("spark_rocket.remoting.client.client.time", SimpleNamespace(monotonic=lambda: now))
 
     def connect(*_: object, **options: object) -> object:
         nonlocal now
@@ -637,7 +637,7 @@ def test_an_attempt_that_took_long_speaks_for_as_long_again(
         now += takes
         raise RemotingConnectError("No connection to x:1: nobody there.") from cause
 
-    monkeypatch.setattr("spark_rocket.remoting.client.Connection", connect)
+    monkeypatch.setattr("spark_rocket.remoting.client.client.Connection", connect)
     cause: OSError = TimeoutError("timed out")
     for takes, later, attempts in (
         (3.0, 0.0, 1),

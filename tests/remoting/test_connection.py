@@ -14,12 +14,12 @@ from unittest.mock import Mock
 import pytest
 
 from spark_rocket.errors import RemotingConnectError, RemotingError, RemotingTimeoutError
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.remoting import connection as module
-from spark_rocket.remoting.client import RemotingClient
-from spark_rocket.remoting.connection import Connection
-from spark_rocket.remoting.server import Channel
-from spark_rocket.remoting.waiters import FutureWaiter, SyncWaiter
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.client import connection as module
+from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.connection import Connection
+from spark_rocket.remoting.client.waiters import FutureWaiter, SyncWaiter
+from spark_rocket.remoting.server.server import Channel
 
 from .conftest import ECHO, SILENT, ServerThread, request
 

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_rocket.errors import ConfigError
-from spark_rocket.remoting import http
-from spark_rocket.remoting.http import HEADER_LIMIT, MOST_CONNECTIONS, HttpAnswer, HttpServer, is_loopback
-from spark_rocket.remoting.server import run
-from spark_rocket.remoting.tls import TlsSettings
-from spark_rocket.remoting.tls_contexts import ServerTls
+from spark_rocket.remoting.http import server as http
+from spark_rocket.remoting.http.server import HEADER_LIMIT, MOST_CONNECTIONS, HttpAnswer, HttpServer, is_loopback
+from spark_rocket.remoting.server.server import run
+from spark_rocket.remoting.tls.contexts import ServerTls
+from spark_rocket.remoting.tls.settings import TlsSettings
 
 LIMIT = 30
 

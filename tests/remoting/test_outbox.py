@@ -12,11 +12,11 @@ from queue import SimpleQueue
 import pytest
 
 from spark_rocket.errors import RemotingConnectError, RemotingError, RemotingTimeoutError
-from spark_rocket.protocol.command import Buffer, RemotingCommand
-from spark_rocket.remoting import outbox as module
-from spark_rocket.remoting.client import RemotingClient
-from spark_rocket.remoting.outbox import FLUSH_SIZE, WINDOW, Outbox, no_answer
-from spark_rocket.remoting.timer import Deadline
+from spark_rocket.protocol.wire.command import Buffer, RemotingCommand
+from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.timer import Deadline
+from spark_rocket.remoting.server import outbox as module
+from spark_rocket.remoting.server.outbox import FLUSH_SIZE, WINDOW, Outbox, no_answer
 
 from .conftest import ECHO, SILENT, RawClient, ServerThread, request
 
@@ -269,7 +269,7 @@ def test_a_peer_that_does_not_read_is_left_in_time(client: RemotingClient) -> No
 
 
 def test_a_post_wakes_a_parked_reader(serve: Serve, client: RemotingClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_rocket.remoting.connection.PARK", 3600.0)
+    monkeypatch.setattr("spark_rocket.remoting.client.connection.PARK", 3600.0)
     address = serve().address
     for _ in range(50):
         while True:
@@ -285,7 +285,7 @@ def test_a_post_wakes_a_parked_reader(serve: Serve, client: RemotingClient, monk
 
 def test_posts_while_a_caller_reads(serve: Serve, client: RemotingClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller that reads, in vain, serves the posts and writes what they have left in the outbox."""
-    monkeypatch.setattr("spark_rocket.remoting.connection.PARK", 3600.0)
+    monkeypatch.setattr("spark_rocket.remoting.client.connection.PARK", 3600.0)
     server = serve()
     while True:
         client.invoke(server.address, request())

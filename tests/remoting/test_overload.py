@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_rocket.errors import ProtocolError
-from spark_rocket.protocol.codes import ResponseCode
-from spark_rocket.protocol.command import RemotingCommand, SerializeType
-from spark_rocket.remoting.overload import OVERLOAD, BusyAnswer, Limits, Queue, peek, peek_code
-from spark_rocket.remoting.server import Channel, Handler
+from spark_rocket.protocol.wire.codes import ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand, SerializeType
+from spark_rocket.remoting.server.overload import OVERLOAD, BusyAnswer, Limits, Queue, peek, peek_code
+from spark_rocket.remoting.server.server import Channel, Handler
 
 from .conftest import ECHO, RawClient, ServerThread, request
 

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_rocket.errors import ProtocolError
-from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.session import MAX_OPAQUE, Session
 
 from .conftest import request

@@ -2,7 +2,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-from spark_rocket.remoting.timer import SWEEP_FROM, DeadlineTimer
+from spark_rocket.remoting.client.timer import SWEEP_FROM, DeadlineTimer
 
 
 class Do:

@@ -24,13 +24,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_rocket.errors import ConfigError, RemotingConnectError, RemotingTimeoutError
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.remoting import tls_server
-from spark_rocket.remoting.client import RemotingClient
-from spark_rocket.remoting.overload import Limits
-from spark_rocket.remoting.server import Channel, RemotingServer
-from spark_rocket.remoting.tls import ClientAuth, TlsMode, TlsSettings, Verify
-from spark_rocket.remoting.tls_contexts import ClientTls, ServerTls
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.server.overload import Limits
+from spark_rocket.remoting.server.server import Channel, RemotingServer
+from spark_rocket.remoting.tls import server as tls_server
+from spark_rocket.remoting.tls.contexts import ClientTls, ServerTls
+from spark_rocket.remoting.tls.settings import ClientAuth, TlsMode, TlsSettings, Verify
 from spark_rocket.testing.certificates import CertificateAuthority
 from tests.remoting.conftest import RawClient, ServerThread, request
 from tests.remoting.tls_world import LIMIT, Certificates

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from spark_rocket.errors import ConfigError
-from spark_rocket.remoting.tls import ClientAuth, TlsMode, TlsSettings, Verify, as_settings, variable_of
-from spark_rocket.remoting.tls_problems import Lines
+from spark_rocket.remoting.tls.problems import Lines
+from spark_rocket.remoting.tls.settings import ClientAuth, TlsMode, TlsSettings, Verify, as_settings, variable_of
 
 PAIR = {"tls.server.certPath": "c.pem", "tls.server.keyPath": "k.pem"}
 

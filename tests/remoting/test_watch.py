@@ -10,9 +10,9 @@ import pytest
 
 from spark_rocket.errors import RemotingTooMuchRequestError
 from spark_rocket.namesrv.server import name_server_limits
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.remoting.overload import Limits
-from spark_rocket.remoting.server import Channel
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.server.overload import Limits
+from spark_rocket.remoting.server.server import Channel
 
 from .conftest import ECHO, RawClient, ServerThread, request
 

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from spark_rocket.remoting.tls import ClientAuth, TlsMode, TlsSettings
-from spark_rocket.remoting.tls_contexts import ServerTls
+from spark_rocket.remoting.tls.contexts import ServerTls
+from spark_rocket.remoting.tls.settings import ClientAuth, TlsMode, TlsSettings
 from spark_rocket.testing.certificates import CertificateAuthority, KeyPair
 
 LIMIT = 30.0

@@ -15,8 +15,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_rocket.cli import main
-from spark_rocket.datasource.option_table import OPTIONS
-from spark_rocket.datasource.other_names import FROM_ELSEWHERE, NOT_NEEDED
+from spark_rocket.datasource.options.other_names import FROM_ELSEWHERE, NOT_NEEDED
+from spark_rocket.datasource.options.table import OPTIONS
 from spark_rocket.model import Message
 from tests.golden import extract_store
 from tests.spark.conftest import ROOT, Rocket

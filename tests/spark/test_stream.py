@@ -190,9 +190,7 @@ def test_a_first_batch_that_is_repeated_reads_nothing_of_a_topic_that_was_create
     assert run(mq.stream(topic, failOnDataLoss="false")) == ["b", "c", "d", "e"]
 
 
-def test_a_topic_that_is_deleted_under_a_batch_is_passed_over_or_left_out(
-    mq: Rocket, run: Run, tmp_path: Path
-) -> None:
+def test_a_topic_that_is_deleted_under_a_batch_is_passed_over_or_left_out(mq: Rocket, run: Run, tmp_path: Path) -> None:
     kept, topic = mq.topic(1), mq.topic(1)
     mq.send(kept, ["a"])
     mq.send(topic, ["b"])

@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_rocket.protocol.subscription import java_hash
+from spark_rocket.protocol.filter.tags import java_hash
 from tests.spark.conftest import Rocket
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.store import MessageStore, StoreConfig, index_service
-from spark_rocket.store.check import check_store
+from spark_rocket.store import MessageStore, StoreConfig
+from spark_rocket.store.index import service as index_service
+from spark_rocket.store.tools.check import check_store
 from tests.store.helpers import Clock, opened, small
 
 MakeStore = Callable[..., MessageStore]

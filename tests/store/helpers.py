@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from spark_rocket.protocol.record import encode_batch_body, iter_records
+from spark_rocket.protocol.record.record import encode_batch_body, iter_records
 from spark_rocket.store import MessageStore, PutResult, PutStatus, StoreConfig
-from spark_rocket.store.record_scan import LogScan
+from spark_rocket.store.log.record_scan import LogScan
 
 HOST = ("127.0.0.1", 10911)
 BORN = ("127.0.0.1", 50000)
@@ -90,7 +90,7 @@ def bodies(store: MessageStore, topic: str, queue_id: int, *, max_msgs: int = 10
 
 def log_records(store_path: Path, config: StoreConfig) -> bytes:
     """The log's records, one after another, without the blanks between files."""
-    from spark_rocket.store.mapped_file_queue import MappedFileQueue
+    from spark_rocket.store.log.mapped_file_queue import MappedFileQueue
 
     queue = MappedFileQueue(config.commit_log_path, config.mapped_file_size_commit_log, setting="commitLog")
     queue.load()

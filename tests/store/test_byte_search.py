@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_rocket.store.byte_search import find_all, group
+from spark_rocket.store.log.byte_search import find_all, group
 
 
 @given(st.lists(st.sampled_from([b"a", b"ab", b"abc", b"\0", b"cab"]), max_size=60).map(b"".join), st.integers(0, 2))

@@ -11,9 +11,9 @@ import pytest
 
 from spark_rocket.errors import StoreError
 from spark_rocket.store import StoreConfig
-from spark_rocket.store.check import REMEDIES, check_store, remedy_of
 from spark_rocket.store.paths import StorePaths
-from spark_rocket.store.problem import Problem
+from spark_rocket.store.tools.check import REMEDIES, check_store, remedy_of
+from spark_rocket.store.tools.problem import Problem
 from tests.golden import extract_store
 from tests.store.helpers import Clock, golden, opened, put, put_batch, small
 
@@ -317,7 +317,7 @@ def test_files_that_only_newer_brokers_have_are_named(config: StoreConfig) -> No
 
 
 def test_an_index_in_pieces(config: StoreConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_rocket.store.check_index._PIECE", 7)
+    monkeypatch.setattr("spark_rocket.store.tools.check_index._PIECE", 7)
     assert kinds(config) == set()
     damage_index_entry(config)
     damage_index_chain(config)

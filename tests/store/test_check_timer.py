@@ -8,7 +8,7 @@ from struct import pack
 
 import pytest
 
-from spark_rocket.store.check import check_store
+from spark_rocket.store.tools.check import check_store
 from tests.store.helpers import START
 from tests.store.timer_rig import Rig, small_timer
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.protocol.record import iter_records
-from spark_rocket.store import commit_log
-from spark_rocket.store.check import check_store
-from spark_rocket.store.commit_log import CommitLog
-from spark_rocket.store.mapped_file import MappedFile
-from spark_rocket.store.mapped_file_queue import MappedFileQueue
+from spark_rocket.protocol.record.record import iter_records
+from spark_rocket.store.log import commit_log
+from spark_rocket.store.log.commit_log import CommitLog
+from spark_rocket.store.log.mapped_file import MappedFile
+from spark_rocket.store.log.mapped_file_queue import MappedFileQueue
+from spark_rocket.store.tools.check import check_store
 from tests.store.helpers import bodies, opened, put, small
 
 

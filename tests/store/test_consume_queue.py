@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.store.consume_queue import ConsumeQueue, MappingCache
 from spark_rocket.store.layout import ENTRY, FILLER
+from spark_rocket.store.queues.consume_queue import ConsumeQueue, MappingCache
 
 PER_FILE = 10
 

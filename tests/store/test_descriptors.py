@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.protocol.record import encode_batch_body
+from spark_rocket.protocol.record.record import encode_batch_body
 from spark_rocket.store import MessageStore, PutStatus
 from spark_rocket.store.config import FlushDiskType
 from spark_rocket.store.descriptors import ShortageError
@@ -95,9 +95,7 @@ def test_the_store_goes_on_without_a_free_descriptor(make_store: MakeStore) -> N
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
-def test_a_flush_that_cannot_open_a_file_is_done_later(
-    make_store: MakeStore, shortage: Shortage, number: int
-) -> None:
+def test_a_flush_that_cannot_open_a_file_is_done_later(make_store: MakeStore, shortage: Shortage, number: int) -> None:
     """Nothing was asked of the disk, so nothing has failed that a later success would not prove."""
     store = make_store()
     put(store, "T", 0, b"first")
@@ -139,7 +137,7 @@ def test_a_file_that_cannot_be_mapped_is_a_matter_of_memory(
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
     with monkeypatch.context() as patch:
-        patch.setattr("spark_rocket.store.mapped_file.mmap.mmap", fail)
+        patch.setattr("spark_rocket.store.log.mapped_file.mmap.mmap", fail)
         result = store.put_message("T", 0, b"x", b"", born_timestamp=1, born_host=BORN)
     assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
     assert "can be mapped" in result.reason
@@ -181,9 +179,7 @@ def test_the_index_is_flushed_later_too(make_store: MakeStore, shortage: Shortag
     index.flush()
 
 
-def test_a_queue_that_cannot_be_opened_is_not_taken_for_an_empty_one(
-    make_store: MakeStore, shortage: Shortage
-) -> None:
+def test_a_queue_that_cannot_be_opened_is_not_taken_for_an_empty_one(make_store: MakeStore, shortage: Shortage) -> None:
     first = make_store()
     for queue_id in range(3):
         for number in range(30):

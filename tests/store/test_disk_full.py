@@ -15,7 +15,7 @@ import pytest
 
 from spark_rocket.errors import StoreError, StoreNotWritableError
 from spark_rocket.store import PutStatus, StoreConfig
-from spark_rocket.store.check import check_store
+from spark_rocket.store.tools.check import check_store
 from tests.store.conftest import MakeStore
 from tests.store.helpers import BORN, Clock, bodies, opened, put, put_batch, small
 
@@ -49,7 +49,7 @@ def test_nothing_half_visible(make_store: MakeStore, monkeypatch: pytest.MonkeyP
             result = store.put_message("T", queue_id, body, b"", born_timestamp=1, born_host=BORN)
             count = 1
         else:
-            from spark_rocket.protocol.record import encode_batch_body
+            from spark_rocket.protocol.record.record import encode_batch_body
 
             raw = encode_batch_body([(0, body, b"")] * 4)
             result = store.put_batch("T", queue_id, raw, born_timestamp=1, born_host=BORN)

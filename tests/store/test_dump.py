@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from spark_rocket.errors import StoreError, StoreLockedError
-from spark_rocket.protocol.record import RecordView, view_record
+from spark_rocket.protocol.record.record import RecordView, view_record
 from spark_rocket.store import StoreConfig
-from spark_rocket.store.check import check_store
-from spark_rocket.store.dump import BadEntries, DumpFilter, dump_log, dump_queues, host_text, to_json
-from spark_rocket.store.rebuild import rebuild_store
-from spark_rocket.store.salvage import Damage
-from spark_rocket.store.store_stats import store_stats
-from spark_rocket.store.store_view import view_store
+from spark_rocket.store.recovery.rebuild import rebuild_store
+from spark_rocket.store.recovery.salvage import Damage
+from spark_rocket.store.tools.check import check_store
+from spark_rocket.store.tools.dump import BadEntries, DumpFilter, dump_log, dump_queues, host_text, to_json
+from spark_rocket.store.tools.stats import store_stats
+from spark_rocket.store.tools.view import view_store
 from tests.golden import expected, extract_store
 from tests.store.helpers import START, Clock, golden, opened, put, small
 

@@ -12,9 +12,10 @@ from struct import unpack_from
 import pytest
 
 from spark_rocket.errors import StoreError
-from spark_rocket.store import FlushDiskType, MessageStore, PutStatus, mapped_file
-from spark_rocket.store.check import check_store
-from spark_rocket.store.mapped_file import MappedFile
+from spark_rocket.store import FlushDiskType, MessageStore, PutStatus
+from spark_rocket.store.log import mapped_file
+from spark_rocket.store.log.mapped_file import MappedFile
+from spark_rocket.store.tools.check import check_store
 from tests.store.conftest import MakeStore
 from tests.store.helpers import BORN, START, Clock, bodies, opened, put, small
 

@@ -7,12 +7,12 @@ from struct import pack
 
 import pytest
 
-from spark_rocket.protocol.record import iter_records
+from spark_rocket.protocol.record.record import iter_records
 from spark_rocket.store import MessageStore, PutStatus
-from spark_rocket.store.check import check_store
-from spark_rocket.store.commit_log import CommitLog
 from spark_rocket.store.config import StoreConfig
-from spark_rocket.store.record_scan import LogScan
+from spark_rocket.store.log.commit_log import CommitLog
+from spark_rocket.store.log.record_scan import LogScan
+from spark_rocket.store.tools.check import check_store
 from tests.golden import StoreName, store_files
 from tests.store.helpers import Clock, golden, opened
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.protocol.record import decode_record
+from spark_rocket.protocol.record.record import decode_record
 from spark_rocket.store import MessageStore
-from spark_rocket.store.check import check_store
+from spark_rocket.store.tools.check import check_store
 from tests.golden import expected, extract_store
 from tests.store.helpers import bodies, golden, opened, put, put_batch
 

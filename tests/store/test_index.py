@@ -14,14 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_rocket.errors import StoreError
-from spark_rocket.protocol.record import decode_record
-from spark_rocket.protocol.subscription import java_hash
-from spark_rocket.store import MessageStore, index_file, index_keys, index_search, index_service
-from spark_rocket.store.check import check_store
-from spark_rocket.store.index_file import DamagedIndexError, IndexFile
-from spark_rocket.store.index_keys import key_hash
-from spark_rocket.store.index_service import IndexService
-from spark_rocket.store.record_scan import LogScan
+from spark_rocket.protocol.filter.tags import java_hash
+from spark_rocket.protocol.record.record import decode_record
+from spark_rocket.store import MessageStore
+from spark_rocket.store.index import index_file
+from spark_rocket.store.index import keys as index_keys
+from spark_rocket.store.index import search as index_search
+from spark_rocket.store.index import service as index_service
+from spark_rocket.store.index.index_file import DamagedIndexError, IndexFile
+from spark_rocket.store.index.keys import key_hash
+from spark_rocket.store.index.service import IndexService
+from spark_rocket.store.log.record_scan import LogScan
+from spark_rocket.store.tools.check import check_store
 from tests.store.conftest import MakeStore
 from tests.store.helpers import START, Clock, opened, put, put_batch, small
 

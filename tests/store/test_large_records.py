@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_rocket.protocol.record import encode_record, pack_host
-from spark_rocket.store import index_service, large_records
-from spark_rocket.store.index_keys import keys_of
-from spark_rocket.store.large_records import LARGE
-from spark_rocket.store.mapped_file import MappedFile
-from spark_rocket.store.record_scan import parse, walk
+from spark_rocket.protocol.record.record import encode_record, pack_host
+from spark_rocket.store.index import service as index_service
+from spark_rocket.store.index.keys import keys_of
+from spark_rocket.store.log import large_records
+from spark_rocket.store.log.large_records import LARGE
+from spark_rocket.store.log.mapped_file import MappedFile
+from spark_rocket.store.log.record_scan import parse, walk
 from tests.store.conftest import MakeStore
 from tests.store.helpers import Clock, opened, put, small
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from spark_rocket.errors import StoreLockedError
-from spark_rocket.store.check import check_store
 from spark_rocket.store.store_lock import StoreLock
+from spark_rocket.store.tools.check import check_store
 from tests.store.helpers import opened, put, small
 
 HOLD = """

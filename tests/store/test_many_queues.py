@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from spark_rocket.store import MessageStore
-from spark_rocket.store import commit_log as commit_log_module
-from spark_rocket.store.check import check_store
+from spark_rocket.store.log import commit_log as commit_log_module
+from spark_rocket.store.tools.check import check_store
 from tests.store.conftest import MakeStore
 from tests.store.helpers import bodies, opened, put, put_batch, small
 

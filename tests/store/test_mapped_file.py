@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from spark_rocket.errors import StateError, StoreCorruptError
-from spark_rocket.store import mapped_file
-from spark_rocket.store.mapped_file import PAGE_SIZE, MappedFile, file_name
-from spark_rocket.store.mapped_file_queue import MappedFileQueue
+from spark_rocket.store.log import mapped_file
+from spark_rocket.store.log.mapped_file import PAGE_SIZE, MappedFile, file_name
+from spark_rocket.store.log.mapped_file_queue import MappedFileQueue
 
 
 @pytest.fixture

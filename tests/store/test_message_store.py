@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from spark_rocket.errors import StateError
-from spark_rocket.protocol.record import decode_record, encode_batch_body, encode_record, iter_records
-from spark_rocket.protocol.subscription import java_hash
+from spark_rocket.protocol.filter.tags import java_hash
+from spark_rocket.protocol.record.record import decode_record, encode_batch_body, encode_record, iter_records
 from spark_rocket.store import FlushDiskType, GetMessageStatus, MessageStore, PutStatus
-from spark_rocket.store.check import check_store
+from spark_rocket.store.tools.check import check_store
 from tests.store.conftest import MakeStore
 from tests.store.helpers import BORN, HOST, START, Clock, bodies, log_records, opened, put, put_batch, small
 

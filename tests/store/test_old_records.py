@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from spark_rocket.errors import StoreCorruptError
-from spark_rocket.protocol.record import iter_records
-from spark_rocket.store.check import check_store
-from spark_rocket.store.old_records import OldRecords
+from spark_rocket.protocol.record.record import iter_records
+from spark_rocket.store.log.old_records import OldRecords
+from spark_rocket.store.tools.check import check_store
 from tests.store.helpers import BORN, opened, put, small
 
 

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from spark_rocket.errors import StoreCorruptError, StoreNotWritableError
-from spark_rocket.store import StoreConfig, recovery
-from spark_rocket.store.check import check_store
-from spark_rocket.store.deleted_topics import DeletedTopics
-from spark_rocket.store.recovery import is_deleted
+from spark_rocket.store import StoreConfig
+from spark_rocket.store.queues.deleted_topics import DeletedTopics
+from spark_rocket.store.recovery import recovery
+from spark_rocket.store.recovery.recovery import is_deleted
+from spark_rocket.store.tools.check import check_store
 from tests.store.helpers import START, Clock, bodies, golden, log_records, opened, put, put_batch, small
 
 COUNT = 330

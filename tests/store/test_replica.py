@@ -15,8 +15,8 @@ import pytest
 
 from spark_rocket.errors import StoreCorruptError, StoreError
 from spark_rocket.store import MessageStore, PutStatus, StoreConfig
-from spark_rocket.store.check import check_store
-from spark_rocket.store.replica import Replica
+from spark_rocket.store.recovery.replica import Replica
+from spark_rocket.store.tools.check import check_store
 from tests.golden import extract_store
 from tests.store.conftest import MakeStore
 from tests.store.helpers import BORN, Clock, bodies, golden, opened, put, put_batch, small
@@ -259,7 +259,7 @@ def test_a_full_disk_takes_nothing_and_the_next_attempt_does(
     make_store: MakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever the disk says no: at the log, at a queue, at the next file."""
-    from spark_rocket.store import mapped_file
+    from spark_rocket.store.log import mapped_file
 
     master = make_store()
     fill(master, 1, 200)

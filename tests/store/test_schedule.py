@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from spark_rocket.errors import StoreError, StoreNotWritableError
-from spark_rocket.protocol.bodies import dumps_fastjson, loads_tolerant
-from spark_rocket.protocol.record import decode_messages, decode_record, view_record
+from spark_rocket.protocol.record.record import decode_messages, decode_record, view_record
+from spark_rocket.protocol.wire.bodies import dumps_fastjson, loads_tolerant
 from spark_rocket.store import MessageStore, PutStatus
-from spark_rocket.store.check import check_store
 from spark_rocket.store.config import DEFAULT_DELAY_LEVELS, delay_levels
-from spark_rocket.store.redelivery import redeliver
-from spark_rocket.store.schedule import RETRY_MS, ScheduleMessageService
-from spark_rocket.store.tags import tags_code
+from spark_rocket.store.delay.delay_levels import RETRY_MS, ScheduleMessageService
+from spark_rocket.store.delay.redelivery import redeliver
+from spark_rocket.store.queues.tags import tags_code
+from spark_rocket.store.tools.check import check_store
 from tests.golden import expected, extract_store
 from tests.store.conftest import MakeStore
 from tests.store.helpers import START, Clock, bodies, golden, opened, put, small

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.store.check import check_store
 from spark_rocket.store.config import DEFAULT_DELAY_LEVELS, delay_levels
-from spark_rocket.store.schedule import ScheduleMessageService
+from spark_rocket.store.delay.delay_levels import ScheduleMessageService
+from spark_rocket.store.tools.check import check_store
 from tests.store.helpers import Clock, bodies, opened, put, small
 from tests.store.test_torn_images import FATES, Disk
 

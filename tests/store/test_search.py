@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_rocket.protocol.record import decode_record
+from spark_rocket.protocol.record.record import decode_record
 from spark_rocket.store import MessageStore
-from spark_rocket.store.check import check_store
+from spark_rocket.store.tools.check import check_store
 from tests.store.conftest import MakeStore
 from tests.store.helpers import START, Clock, opened, put, put_batch, small
 

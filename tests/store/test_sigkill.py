@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.store.check import check_store
+from spark_rocket.store.tools.check import check_store
 from tests.store.helpers import bodies, opened, put, small
 
 WRITER = """
 import random, sys, threading
 from pathlib import Path
-from spark_rocket.protocol.record import encode_batch_body
-from spark_rocket.store import FlushDiskType, commit_log
+from spark_rocket.protocol.record.record import encode_batch_body
+from spark_rocket.store.log import commit_log
+from spark_rocket.store import FlushDiskType
 from tests.store.helpers import BORN, opened, put, small
 
 commit_log._LONG_RUN = 2048  # some batches go by pwrite

@@ -12,10 +12,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from spark_rocket.protocol.record import decode_record
-from spark_rocket.protocol.subscription import java_hash
+from spark_rocket.protocol.filter.tags import java_hash
+from spark_rocket.protocol.record.record import decode_record
 from spark_rocket.store import MessageStore, StoreConfig
-from spark_rocket.store.check import check_store
+from spark_rocket.store.tools.check import check_store
 from tests.store.helpers import Clock, bodies, opened, put, put_batch, small
 
 topics = st.sampled_from(["A", "B", "%RETRY%g"])

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from spark_rocket.store import StoreConfig
-from spark_rocket.store.store_stats import StoreStats, store_stats
-from spark_rocket.store.store_view import view_store
+from spark_rocket.store.tools.stats import StoreStats, store_stats
+from spark_rocket.store.tools.view import view_store
 from tests.golden import expected, extract_store
 from tests.store.helpers import Clock, golden, opened, put, small
 

@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from spark_rocket.protocol.subscription import java_hash
-from spark_rocket.store import tags
-from spark_rocket.store.tags import find_property, tags_code, tags_codes
+from spark_rocket.protocol.filter.tags import java_hash
+from spark_rocket.store.queues import tags
+from spark_rocket.store.queues.tags import find_property, tags_code, tags_codes
 
 PIECES = st.sampled_from(
     [

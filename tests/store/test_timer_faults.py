@@ -13,8 +13,8 @@ import pytest
 
 from spark_rocket.errors import StoreError
 from spark_rocket.store import StoreConfig
-from spark_rocket.store.check import check_store
-from spark_rocket.store.timer_wheel import TimerWheel
+from spark_rocket.store.delay.timer_wheel import TimerWheel
+from spark_rocket.store.tools.check import check_store
 from tests.store.helpers import START, Clock, put
 from tests.store.timer_rig import Rig, small_timer
 
@@ -275,7 +275,7 @@ def test_a_start_without_room_for_the_wheel(rig: Rig, monkeypatch: pytest.Monkey
         rig.send(START + 2500, str(n))
     rig.work()
     rig.close()
-    monkeypatch.setattr("spark_rocket.store.timer_wheel.sync_directory", full)
+    monkeypatch.setattr("spark_rocket.store.delay.timer_wheel.sync_directory", full)
     rig.open()
     assert rig.timer.deliver(rig.clock.now, 1.0) == rig.clock.now + 1000
     rig.restart()

@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from spark_rocket.store.check import check_store
+from spark_rocket.store.tools.check import check_store
 from tests.store.helpers import Clock
 from tests.store.timer_rig import Rig, small_timer
 

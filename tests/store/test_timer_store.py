@@ -12,12 +12,12 @@ from struct import pack
 import pytest
 
 from spark_rocket.errors import StoreCorruptError, StoreNotWritableError
-from spark_rocket.protocol.record import decode_record
-from spark_rocket.protocol.subscription import java_hash
+from spark_rocket.protocol.filter.tags import java_hash
+from spark_rocket.protocol.record.record import decode_record
 from spark_rocket.store import MessageStore, StoreConfig
-from spark_rocket.store.check import check_store
+from spark_rocket.store.delay.timer_store import TimerMessageStore
 from spark_rocket.store.results import GetMessageResult
-from spark_rocket.store.timer_store import TimerMessageStore
+from spark_rocket.store.tools.check import check_store
 from tests.store.helpers import START, Clock, put
 from tests.store.timer_rig import TIMER_TOPIC, Rig, small_timer
 

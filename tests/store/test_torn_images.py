@@ -18,11 +18,12 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.store import FlushDiskType, MessageStore, StoreConfig, commit_log
-from spark_rocket.store import flush as store_flush
-from spark_rocket.store.check import check_store
+from spark_rocket.store import FlushDiskType, MessageStore, StoreConfig
 from spark_rocket.store.layout import SCHEDULE_TOPIC
-from spark_rocket.store.mapped_file import MappedFile
+from spark_rocket.store.log import commit_log
+from spark_rocket.store.log import flush as store_flush
+from spark_rocket.store.log.mapped_file import MappedFile
+from spark_rocket.store.tools.check import check_store
 from tests.store.helpers import Clock, bodies, log_records, opened, put, put_batch, small
 
 PAGE = 4096
@@ -160,8 +161,8 @@ def test_torn_image_is_recovered(seed: int, tmp_path: Path, monkeypatch: pytest.
 
 def _length_up_to(config: StoreConfig, offset: int) -> int:
     """How many bytes of records lie below a physical offset."""
-    from spark_rocket.store.mapped_file_queue import MappedFileQueue
-    from spark_rocket.store.record_scan import LogScan
+    from spark_rocket.store.log.mapped_file_queue import MappedFileQueue
+    from spark_rocket.store.log.record_scan import LogScan
 
     queue = MappedFileQueue(config.commit_log_path, config.mapped_file_size_commit_log, setting="commitLog")
     queue.load()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from spark_rocket.protocol.record import decode_record
+from spark_rocket.protocol.record.record import decode_record
 from spark_rocket.store import MessageStore, StoreConfig
-from spark_rocket.store.timer_store import TimerMessageStore
+from spark_rocket.store.delay.timer_store import TimerMessageStore
 from tests.store.helpers import Clock, opened, put, small
 
 TIMER_TOPIC = "rmq_sys_wheel_timer"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from spark_rocket.errors import BrokerError, ConfigError, StateError
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
 

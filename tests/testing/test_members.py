@@ -12,10 +12,10 @@ import pytest
 from spark_rocket.client import Admin, Producer, Reader
 from spark_rocket.errors import ConfigError, RemotingError, RemotingTimeoutError, StateError
 from spark_rocket.model import Message
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.remoting.client import RemotingClient
-from spark_rocket.store.check import check_store
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
 from tests.proxy.caller import Caller, resource

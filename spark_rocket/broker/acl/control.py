@@ -14,15 +14,15 @@ from spark_rocket.acl.needs import Needs, need_of_topic
 from spark_rocket.acl.rules import GROUP, PUB, SUB, Account, AclRules
 from spark_rocket.broker.acl.needs import NEEDS, OPEN, key_of
 from spark_rocket.errors import RefusedError
-from spark_rocket.protocol.acl import ACCESS_KEY, SIGNATURE, is_signed_by
-from spark_rocket.protocol.codes import RequestCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.headers import (
+from spark_rocket.protocol.auth import ACCESS_KEY, SIGNATURE, is_signed_by
+from spark_rocket.protocol.wire.codes import RequestCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.headers import (
     ConsumerSendMsgBackRequestHeader,
     EndTransactionRequestHeader,
     ViewMessageRequestHeader,
 )
-from spark_rocket.remoting.server import Channel, Handler
+from spark_rocket.remoting.server.server import Channel, Handler
 
 
 class AccessControl(AccountControl):

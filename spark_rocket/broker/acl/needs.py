@@ -34,17 +34,16 @@ from collections.abc import Callable
 from spark_rocket.acl.needs import Needs, for_all, need_of_topic
 from spark_rocket.acl.rules import GROUP, PUB, SUB, Need
 from spark_rocket.broker.processors.client_manage import heartbeat_of
-from spark_rocket.protocol.bodies import (
+from spark_rocket.protocol.wire.bodies import (
     BatchAckMessageRequestBody,
     LockBatchRequestBody,
     QueryAssignmentRequestBody,
 )
-from spark_rocket.protocol.codes import RequestCode
-from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.wire.codes import RequestCode
+from spark_rocket.protocol.wire.command import RemotingCommand
 
 #: What a request's needs depend on: two requests with the same key, of whatever codes, have the same.
 Key = Callable[[dict[str, str]], object]
-
 
 
 def _sent(*fields: str) -> Callable[[RemotingCommand], Needs]:

@@ -13,8 +13,8 @@ from __future__ import annotations
 from spark_rocket.broker.pop.check_points import Key
 from spark_rocket.broker.pop.revive_log import ReviveLog
 from spark_rocket.errors import RefusedError
-from spark_rocket.protocol.codes import ResponseCode
-from spark_rocket.store.redelivery import RETRY_MS
+from spark_rocket.protocol.wire.codes import ResponseCode
+from spark_rocket.store.delay.redelivery import RETRY_MS
 from spark_rocket.store.results import PutStatus
 
 GATHER_MS = 200

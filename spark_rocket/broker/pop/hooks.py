@@ -29,9 +29,9 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from spark_rocket.broker.filters import PullFilter
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.remoting.server import Channel
+from spark_rocket.broker.delivery.filters import PullFilter
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.server.server import Channel
 
 ALREADY_ACKED = -2
 ILLEGAL = -1

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import logging
 
-from spark_rocket.broker.consumer_offsets import ConsumerOffsetManager
 from spark_rocket.broker.pop.check_points import TAG_CHECK_POINT, CheckPoint, decode_check_point
 from spark_rocket.broker.pop.revive_log import ReviveLog
+from spark_rocket.broker.state.offsets import ConsumerOffsetManager
 from spark_rocket.errors import ProtocolError, StoreCorruptError
-from spark_rocket.protocol.properties import find_property
-from spark_rocket.protocol.record import view_record
+from spark_rocket.protocol.record.properties import find_property
+from spark_rocket.protocol.record.record import view_record
 from spark_rocket.store.layout import TIMER_TOPIC
 from spark_rocket.store.message_store import MessageStore
 

@@ -36,8 +36,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-from spark_rocket.broker.consumer_offsets import ConsumerOffsetManager
-from spark_rocket.broker.groups import SubscriptionGroupManager
+from spark_rocket.broker.metrics.stats import BrokerStats
 from spark_rocket.broker.pop.check_points import (
     REVIVE_GROUP,
     TAG_ACK,
@@ -49,21 +48,22 @@ from spark_rocket.broker.pop.check_points import (
     decode_check_point,
 )
 from spark_rocket.broker.pop.revive_log import ReviveLog
-from spark_rocket.broker.stats import BrokerStats
-from spark_rocket.broker.topics import TopicConfigManager
+from spark_rocket.broker.state.groups import SubscriptionGroupManager
+from spark_rocket.broker.state.offsets import ConsumerOffsetManager
+from spark_rocket.broker.state.topics import TopicConfigManager
 from spark_rocket.errors import ProtocolError, StoreCorruptError
-from spark_rocket.protocol.bodies import SubscriptionGroupConfig
-from spark_rocket.protocol.extra_info import normal_topic, retry_topic
-from spark_rocket.protocol.host import pack_host
 from spark_rocket.protocol.message_id import encode_offset_msg_id
 from spark_rocket.protocol.names import DLQ_PREFIX, RETRY_PREFIX
-from spark_rocket.protocol.properties import decode_properties, find_property
-from spark_rocket.protocol.record import RecordView, view_record
+from spark_rocket.protocol.record.properties import decode_properties, find_property
+from spark_rocket.protocol.record.record import RecordView, view_record
+from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig
+from spark_rocket.protocol.wire.extra_info import normal_topic, retry_topic
+from spark_rocket.protocol.wire.host import pack_host
+from spark_rocket.store.delay.redelivery import RETRY_MS
+from spark_rocket.store.delay.timer_store import TimerMessageStore
 from spark_rocket.store.layout import MAX_PROPERTIES
 from spark_rocket.store.message_store import MessageStore
-from spark_rocket.store.redelivery import RETRY_MS
 from spark_rocket.store.results import PutStatus
-from spark_rocket.store.timer_store import TimerMessageStore
 
 _log = logging.getLogger(__name__)
 

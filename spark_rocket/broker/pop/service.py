@@ -24,10 +24,8 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from spark_rocket.broker.config import BrokerConfig
-from spark_rocket.broker.consumer_offsets import ConsumerOffsetManager
-from spark_rocket.broker.filters import get_matching
-from spark_rocket.broker.groups import SubscriptionGroupManager
+from spark_rocket.broker.delivery.filters import get_matching
+from spark_rocket.broker.metrics.stats import BrokerStats
 from spark_rocket.broker.pop.acks import MAX_SPAN, AckGatherer
 from spark_rocket.broker.pop.check_points import REVIVE_PREFIX, CheckPoint, Key
 from spark_rocket.broker.pop.hooks import ALREADY_ACKED, ILLEGAL, PopOrder, PopRequest
@@ -37,11 +35,14 @@ from spark_rocket.broker.pop.result import PopResult, offsets_of
 from spark_rocket.broker.pop.retry_records import as_asked
 from spark_rocket.broker.pop.revive import PopReviver
 from spark_rocket.broker.pop.revive_log import ReviveLog
-from spark_rocket.broker.stats import BrokerStats
-from spark_rocket.broker.topics import TopicConfigManager
+from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.groups import SubscriptionGroupManager
+from spark_rocket.broker.state.offsets import ConsumerOffsetManager
+from spark_rocket.broker.state.topics import TopicConfigManager
 from spark_rocket.errors import RefusedError, StoreCorruptError
-from spark_rocket.protocol.codes import ResponseCode
-from spark_rocket.protocol.extra_info import (
+from spark_rocket.protocol.names import RETRY_PREFIX
+from spark_rocket.protocol.wire.codes import ResponseCode
+from spark_rocket.protocol.wire.extra_info import (
     ORDER_REVIVE_QUEUE,
     ExtraInfo,
     msg_offset_info,
@@ -49,11 +50,10 @@ from spark_rocket.protocol.extra_info import (
     retry_topic,
     start_offset_info,
 )
-from spark_rocket.protocol.names import RETRY_PREFIX
+from spark_rocket.store.delay.timer_store import TimerMessageStore
 from spark_rocket.store.layout import ENTRY_SIZE
 from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import GetMessageResult, GetMessageStatus, PutStatus
-from spark_rocket.store.timer_store import TimerMessageStore
 
 INIT_MIN = 0
 """``initMode`` of a group that has no offset: from the beginning; any other is from the end."""
@@ -68,7 +68,7 @@ _PASSED = (GetMessageStatus.NO_MATCHED_MESSAGE, GetMessageStatus.MESSAGE_WAS_REM
 
 
 if TYPE_CHECKING:
-    from spark_rocket.broker.tracing import BrokerTracing
+    from spark_rocket.broker.metrics.tracing import BrokerTracing
 
 
 class PopService:

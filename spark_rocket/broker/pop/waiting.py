@@ -24,11 +24,11 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import NamedTuple
 
-from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.broker.pop.hooks import Held, PopRequest
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.extra_info import retry_topic
-from spark_rocket.remoting.server import Channel
+from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.extra_info import retry_topic
+from spark_rocket.remoting.server.server import Channel
 
 _log = logging.getLogger(__name__)
 

@@ -19,24 +19,24 @@ from typing import TYPE_CHECKING
 
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.errors import ConfigError, RefusedError
-from spark_rocket.protocol.bodies import dumps_fastjson
-from spark_rocket.protocol.bodies.acl import ClusterAclConfig
-from spark_rocket.protocol.codes import (
+from spark_rocket.protocol.wire.bodies import dumps_fastjson
+from spark_rocket.protocol.wire.bodies.acl import ClusterAclConfig
+from spark_rocket.protocol.wire.codes import (
     DELETE_ACL_CONFIG_FAILED,
     UPDATE_AND_CREATE_ACL_CONFIG_FAILED,
     UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED,
     RequestCode,
     ResponseCode,
 )
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.headers import (
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.headers import (
     CreateAccessConfigRequestHeader,
     DeleteAccessConfigRequestHeader,
     GetBrokerAclConfigResponseHeader,
     UpdateGlobalWhiteAddrsConfigRequestHeader,
 )
 from spark_rocket.remoting.address import format_address
-from spark_rocket.remoting.server import Channel, Handler, failure_of
+from spark_rocket.remoting.server.server import Channel, Handler, failure_of
 
 if TYPE_CHECKING:
     from spark_rocket.acl.accounts_file import AccountsFile  # loads YAML: with aclEnable only

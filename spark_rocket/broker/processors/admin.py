@@ -13,12 +13,15 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 
-from spark_rocket.broker.config import shown_text
-from spark_rocket.broker.config_files import change_properties
 from spark_rocket.broker.service import BrokerService
-from spark_rocket.broker.topics import MAX_QUEUES, alter_attributes
+from spark_rocket.broker.state.config import shown_text
+from spark_rocket.broker.state.config_files import change_properties
+from spark_rocket.broker.state.topics import MAX_QUEUES, alter_attributes
 from spark_rocket.errors import ConfigError, ProtocolError, RefusedError
-from spark_rocket.protocol.bodies import (
+from spark_rocket.protocol.java_properties import render_properties
+from spark_rocket.protocol.names import group_problem, topic_problem
+from spark_rocket.protocol.setting import SettingsUpdate
+from spark_rocket.protocol.wire.bodies import (
     CreateTopicListRequestBody,
     KVTable,
     SubscriptionGroupConfig,
@@ -26,19 +29,16 @@ from spark_rocket.protocol.bodies import (
     TopicConfig,
     dumps_fastjson,
 )
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.headers import (
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.headers import (
     CreateTopicRequestHeader,
     DeleteSubscriptionGroupRequestHeader,
     DeleteTopicRequestHeader,
     GetSubscriptionGroupConfigRequestHeader,
     GetTopicConfigRequestHeader,
 )
-from spark_rocket.protocol.java_properties import render_properties
-from spark_rocket.protocol.names import group_problem, topic_problem
-from spark_rocket.protocol.setting import SettingsUpdate
-from spark_rocket.remoting.server import Channel, Handler, failure_of
+from spark_rocket.remoting.server.server import Channel, Handler, failure_of
 
 _log = logging.getLogger(__name__)
 

@@ -26,11 +26,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from spark_rocket.broker.config import MessageRequestMode
 from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.state.config import MessageRequestMode
 from spark_rocket.errors import RefusedError, RocketError
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.bodies import (
+from spark_rocket.protocol.names import RETRY_PREFIX, group_problem, topic_problem
+from spark_rocket.protocol.wire.bodies import (
     BROADCASTING,
     MessageQueueAssignment,
     QueryAssignmentRequestBody,
@@ -39,10 +40,9 @@ from spark_rocket.protocol.bodies import (
     SetMessageRequestModeRequestBody,
     dumps_fastjson,
 )
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.names import RETRY_PREFIX, group_problem, topic_problem
-from spark_rocket.remoting.server import Channel, Handler, failure_of
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.server.server import Channel, Handler, failure_of
 
 _ROUTE_MS = 30_000  # Apache's loadBalancePollNameServerInterval
 _NO_ROUTE: tuple[float, Sequence[QueueData]] = (-math.inf, ())  # asked never

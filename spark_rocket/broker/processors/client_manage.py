@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from spark_rocket.broker.clients import ClientInfo
-from spark_rocket.broker.filters import parse_filter
+from spark_rocket.broker.delivery.filters import parse_filter
 from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.state.clients import ClientInfo
 from spark_rocket.errors import RefusedError
-from spark_rocket.protocol.bodies import (
+from spark_rocket.protocol.filter.tags import TYPE_TAG
+from spark_rocket.protocol.names import RETRY_PREFIX
+from spark_rocket.protocol.wire.bodies import (
     CheckClientRequestBody,
     Connection,
     ConsumerConnection,
@@ -23,19 +25,17 @@ from spark_rocket.protocol.bodies import (
     LockBatchResponseBody,
     ProducerConnection,
 )
-from spark_rocket.protocol.codes import LanguageCode, RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.fastjson import REQUEST_LIMITS, loads_tolerant
-from spark_rocket.protocol.headers import (
+from spark_rocket.protocol.wire.codes import LanguageCode, RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.fastjson import REQUEST_LIMITS, loads_tolerant
+from spark_rocket.protocol.wire.headers import (
     GetConsumerConnectionListRequestHeader,
     GetConsumerListByGroupRequestHeader,
     GetProducerConnectionListRequestHeader,
     NotifyConsumerIdsChangedRequestHeader,
     UnregisterClientRequestHeader,
 )
-from spark_rocket.protocol.names import RETRY_PREFIX
-from spark_rocket.protocol.subscription import TYPE_TAG
-from spark_rocket.remoting.server import Channel, Handler
+from spark_rocket.remoting.server.server import Channel, Handler
 
 _MAX_BODY = 1024 * 1024  # a loop that reads more keeps everybody else waiting
 _MAX_GROUPS = 1_000

@@ -28,27 +28,27 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 
-from spark_rocket.broker.clients import ClientInfo
 from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.state.clients import ClientInfo
 from spark_rocket.errors import ProtocolError, RefusedError, RemotingError, RemotingTimeoutError
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.bodies import (
+from spark_rocket.protocol.message_id import decode_offset_msg_id
+from spark_rocket.protocol.wire.bodies import (
     GetConsumerStatusBody,
     MessageQueueForC,
     ResetOffsetBody,
     ResetOffsetBodyForC,
     TopicConfig,
 )
-from spark_rocket.protocol.codes import LanguageCode, RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.headers import (
+from spark_rocket.protocol.wire.codes import LanguageCode, RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.headers import (
     ConsumeMessageDirectlyResultRequestHeader,
     GetConsumerRunningInfoRequestHeader,
     GetConsumerStatusRequestHeader,
     ResetOffsetRequestHeader,
 )
-from spark_rocket.protocol.message_id import decode_offset_msg_id
-from spark_rocket.remoting.server import Channel, Handler
+from spark_rocket.remoting.server.server import Channel, Handler
 
 _log = logging.getLogger(__name__)
 
@@ -161,9 +161,7 @@ class ConsumerRequestProcessor:
                 response_code=ResponseCode.SYSTEM_ERROR,
             )
         members = [
-            member
-            for member in live.members
-            if not header.client_addr or header.client_addr == member.client_id
+            member for member in live.members if not header.client_addr or header.client_addr == member.client_id
         ]
         self._later(channel, request, self._statuses(request, header, members))
         return None

@@ -10,18 +10,18 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from spark_rocket.broker.delayed import Waiting
-from spark_rocket.broker.half_messages import IMMUNITY, Half
+from spark_rocket.broker.delivery.delayed import Waiting
 from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.transactions.half_messages import IMMUNITY, Half
 from spark_rocket.errors import RefusedError
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.headers import EndTransactionRequestHeader, ResumeCheckHalfMessageRequestHeader
 from spark_rocket.protocol.message_id import decode_offset_msg_id
 from spark_rocket.protocol.names import HALF_TOPIC
-from spark_rocket.protocol.properties import find_property
-from spark_rocket.protocol.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
-from spark_rocket.remoting.server import Channel, Handler
+from spark_rocket.protocol.record.properties import find_property
+from spark_rocket.protocol.record.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.headers import EndTransactionRequestHeader, ResumeCheckHalfMessageRequestHeader
+from spark_rocket.remoting.server.server import Channel, Handler
 from spark_rocket.store.results import PutStatus
 
 

@@ -21,23 +21,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from spark_rocket.broker.filters import PullFilter
+from spark_rocket.broker.delivery.filters import PullFilter
 from spark_rocket.broker.pop.hooks import Held
 from spark_rocket.broker.pop.waiting import Kind, Place
 from spark_rocket.broker.processors.pop import pop_filter
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.errors import RefusedError
-from spark_rocket.protocol.bodies import TopicConfig
-from spark_rocket.protocol.codes import PERM_READ, RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.extra_info import retry_topic
-from spark_rocket.protocol.headers import (
+from spark_rocket.protocol.wire.bodies import TopicConfig
+from spark_rocket.protocol.wire.codes import PERM_READ, RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.extra_info import retry_topic
+from spark_rocket.protocol.wire.headers import (
     NotificationRequestHeader,
     NotificationResponseHeader,
     PollingInfoRequestHeader,
     PollingInfoResponseHeader,
 )
-from spark_rocket.remoting.server import Channel, Handler, failure_of
+from spark_rocket.remoting.server.server import Channel, Handler, failure_of
 from spark_rocket.store.results import GetMessageStatus
 
 

@@ -11,10 +11,10 @@ import random
 
 from spark_rocket.broker.processors.notification import check_reader, next_offset, retry_queues
 from spark_rocket.broker.service import BrokerService
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.headers import PeekMessageRequestHeader, PopMessageResponseHeader
-from spark_rocket.remoting.server import Channel, Handler
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.headers import PeekMessageRequestHeader, PopMessageResponseHeader
+from spark_rocket.remoting.server.server import Channel, Handler
 from spark_rocket.store.results import GetMessageStatus
 
 _RETRY_FIRST = 0.2

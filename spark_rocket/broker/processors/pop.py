@@ -23,16 +23,16 @@ from __future__ import annotations
 
 from functools import partial
 
-from spark_rocket.broker.filters import ALL, PullFilter, parse_filter
+from spark_rocket.broker.delivery.filters import ALL, PullFilter, parse_filter
 from spark_rocket.broker.pop.hooks import Held, PopRequest
 from spark_rocket.broker.pop.result import PopResult
 from spark_rocket.broker.pop.service import PopService
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.errors import RefusedError
-from spark_rocket.protocol.codes import PERM_READ, RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.headers import PopMessageRequestHeader
-from spark_rocket.remoting.server import Channel, Handler, failure_of
+from spark_rocket.protocol.wire.codes import PERM_READ, RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.headers import PopMessageRequestHeader
+from spark_rocket.remoting.server.server import Channel, Handler, failure_of
 
 MAX_MESSAGES = 32
 _TOO_OLD_MS = 500

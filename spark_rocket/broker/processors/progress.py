@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.bodies import (
+from spark_rocket.protocol.names import RETRY_PREFIX
+from spark_rocket.protocol.wire.bodies import (
     ConsumeStats,
     ConsumeStatsList,
     GroupList,
@@ -23,9 +24,9 @@ from spark_rocket.protocol.bodies import (
     TopicOffset,
     TopicStatsTable,
 )
-from spark_rocket.protocol.codes import RequestCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.headers import (
+from spark_rocket.protocol.wire.codes import RequestCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.headers import (
     CloneGroupOffsetRequestHeader,
     GetConsumeStatsInBrokerRequestHeader,
     GetConsumeStatsRequestHeader,
@@ -35,9 +36,8 @@ from spark_rocket.protocol.headers import (
     QueryTopicConsumeByWhoRequestHeader,
     QueryTopicsByConsumerRequestHeader,
 )
-from spark_rocket.protocol.names import RETRY_PREFIX
 from spark_rocket.remoting.address import format_address
-from spark_rocket.remoting.server import Channel, Handler
+from spark_rocket.remoting.server.server import Channel, Handler
 
 _ALL_QUEUES = 1_024
 _MOST_QUEUES = 4_096

@@ -18,21 +18,21 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 
-from spark_rocket.broker.filters import Matches, parse_filter
+from spark_rocket.broker.delivery.filters import Matches, parse_filter
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.errors import ProtocolError, RefusedError
-from spark_rocket.protocol.bodies import ConsumeQueueData, QueryConsumeQueueResponseBody, SubscriptionData
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.headers import (
+from spark_rocket.protocol.filter.tags import TYPE_TAG
+from spark_rocket.protocol.record.properties import decode_properties
+from spark_rocket.protocol.record.record import view_record
+from spark_rocket.protocol.wire.bodies import ConsumeQueueData, QueryConsumeQueueResponseBody, SubscriptionData
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.headers import (
     QueryConsumeQueueRequestHeader,
     QueryMessageRequestHeader,
     ViewMessageRequestHeader,
 )
-from spark_rocket.protocol.properties import decode_properties
-from spark_rocket.protocol.record import view_record
-from spark_rocket.protocol.subscription import TYPE_TAG
-from spark_rocket.remoting.server import Channel, Handler, failure_of
+from spark_rocket.remoting.server.server import Channel, Handler, failure_of
 
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 _MAX_ENTRIES = 1_000

@@ -12,13 +12,13 @@ from functools import partial
 
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.errors import ProtocolError, RefusedError
-from spark_rocket.protocol.codes import PERM_WRITE, RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.headers import RecallMessageRequestHeader
-from spark_rocket.protocol.properties import encode_properties
 from spark_rocket.protocol.recall_handle import RecallMessageHandle
+from spark_rocket.protocol.record.properties import encode_properties
+from spark_rocket.protocol.wire.codes import PERM_WRITE, RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.headers import RecallMessageRequestHeader
 from spark_rocket.remoting.address import parse_address
-from spark_rocket.remoting.server import Channel, Handler
+from spark_rocket.remoting.server.server import Channel, Handler
 from spark_rocket.store.results import PutStatus
 
 _TAG = "_RECALL_TAG_"

@@ -10,18 +10,18 @@ from __future__ import annotations
 
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.errors import RefusedError
-from spark_rocket.protocol.bodies.config import DataVersion
-from spark_rocket.protocol.bodies.ha import (
+from spark_rocket.protocol.filter.tags import java_hash
+from spark_rocket.protocol.wire.bodies.config import DataVersion
+from spark_rocket.protocol.wire.bodies.ha import (
     HAClientRuntimeInfo,
     HAConnectionRuntimeInfo,
     HARuntimeInfo,
     TimerMetric,
     TimerMetricsSerializeWrapper,
 )
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.subscription import java_hash
-from spark_rocket.remoting.server import Channel, Handler
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.server.server import Channel, Handler
 
 
 class ReplicationProcessor:

@@ -15,13 +15,13 @@ import logging
 
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.errors import ProtocolError, RefusedError, RemotingError
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.headers import ReplyMessageRequestHeader, SendMessageRequestHeader
 from spark_rocket.protocol.message_id import encode_offset_msg_id
-from spark_rocket.protocol.properties import decode_properties, encode_properties
+from spark_rocket.protocol.record.properties import decode_properties, encode_properties
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.headers import ReplyMessageRequestHeader, SendMessageRequestHeader
 from spark_rocket.remoting.address import format_address, parse_address
-from spark_rocket.remoting.server import Channel, Handler
+from spark_rocket.remoting.server.server import Channel, Handler
 from spark_rocket.store.results import PutStatus
 
 _log = logging.getLogger(__name__)

@@ -30,22 +30,22 @@ from functools import cache, partial
 import numpy as np
 import numpy.typing as npt
 
-from spark_rocket.broker.delayed import Waiting, delay_level, is_timed
+from spark_rocket.broker.delivery.delayed import Waiting, delay_level, is_timed
+from spark_rocket.broker.metrics.stats import DELAY, FIFO, NORMAL, TRANSACTION
 from spark_rocket.broker.service import BrokerService, SendTarget
-from spark_rocket.broker.stats import DELAY, FIFO, NORMAL, TRANSACTION
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.model import SHARDING_KEY
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.host import pack_host
 from spark_rocket.protocol.message_id import UniqKeyGenerator
 from spark_rocket.protocol.names import HALF_TOPIC
-from spark_rocket.protocol.properties import decode_properties, encode_properties
 from spark_rocket.protocol.recall_handle import RecallMessageHandle
-from spark_rocket.protocol.record import decode_batch_body
+from spark_rocket.protocol.record.properties import decode_properties, encode_properties
+from spark_rocket.protocol.record.record import decode_batch_body
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.host import pack_host
 from spark_rocket.remoting.address import parse_address
-from spark_rocket.remoting.server import Channel, Handler
-from spark_rocket.store.batch import BatchPlan
+from spark_rocket.remoting.server.server import Channel, Handler
+from spark_rocket.store.log.batch import BatchPlan
 from spark_rocket.store.results import PutResult, PutStatus
 
 _V2_LETTERS = {

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import logging
 
+from spark_rocket.broker.metrics.stats_windows import BROKER, BYTES, DAY, HOUR, MESSAGES, MINUTE, SEND_BACKS, Key
 from spark_rocket.broker.service import BrokerService
-from spark_rocket.broker.stats_windows import BROKER, BYTES, DAY, HOUR, MESSAGES, MINUTE, SEND_BACKS, Key
 from spark_rocket.errors import RefusedError
-from spark_rocket.protocol.bodies import (
+from spark_rocket.protocol.names import SYSTEM_TOPICS
+from spark_rocket.protocol.wire.bodies import (
     BrokerStatsDataBody,
     BrokerStatsItem,
     ProducerInfo,
     ProducerTableInfo,
     TopicList,
 )
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.headers import ViewBrokerStatsDataRequestHeader
-from spark_rocket.protocol.names import SYSTEM_TOPICS
-from spark_rocket.remoting.server import Channel, Handler
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.headers import ViewBrokerStatsDataRequestHeader
+from spark_rocket.remoting.server.server import Channel, Handler
 
 _log = logging.getLogger(__name__)
 

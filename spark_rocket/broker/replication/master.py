@@ -36,14 +36,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import cast
 
-from spark_rocket.broker.config import BrokerConfig
+from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.errors import ConfigError, ProtocolError
-from spark_rocket.protocol.codes import ResponseCode
-from spark_rocket.protocol.ha import TRANSFER_SIZE, ReportDecoder, encode_header
+from spark_rocket.protocol.wire.codes import ResponseCode
+from spark_rocket.protocol.wire.ha import TRANSFER_SIZE, ReportDecoder, encode_header
 from spark_rocket.remoting.address import format_address, format_peer
-from spark_rocket.remoting.descriptors import leaves_reserve
-from spark_rocket.remoting.tls_problems import Lines
-from spark_rocket.remoting.tls_server import TlsGate
+from spark_rocket.remoting.server.descriptors import leaves_reserve
+from spark_rocket.remoting.tls.problems import Lines
+from spark_rocket.remoting.tls.server import TlsGate
 from spark_rocket.store.message_store import MessageStore
 
 _log = logging.getLogger(__name__)

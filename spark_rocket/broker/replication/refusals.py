@@ -21,10 +21,10 @@ SendMessageProcessor, EndTransactionProcessor and DefaultMessageStore look at.
 from __future__ import annotations
 
 from spark_rocket.errors import RefusedError
-from spark_rocket.protocol.codes import RequestCode as Code
-from spark_rocket.protocol.codes import ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.remoting.server import Channel, Handler
+from spark_rocket.protocol.wire.codes import RequestCode as Code
+from spark_rocket.protocol.wire.codes import ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.server.server import Channel, Handler
 
 _MESSAGES = (
     Code.SEND_MESSAGE,

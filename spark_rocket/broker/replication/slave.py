@@ -39,16 +39,16 @@ from typing import cast
 
 import numpy as np
 
-from spark_rocket.broker.config import BrokerConfig
+from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.errors import ProtocolError, RocketError, StateError, StoreError
-from spark_rocket.protocol.ha import TransferDecoder, encode_report
-from spark_rocket.protocol.host import unpack_host
-from spark_rocket.protocol.record import scan_record
+from spark_rocket.protocol.record.record import scan_record
+from spark_rocket.protocol.wire.ha import TransferDecoder, encode_report
+from spark_rocket.protocol.wire.host import unpack_host
 from spark_rocket.remoting.address import format_address, parse_address
-from spark_rocket.remoting.tls_contexts import client_tls
-from spark_rocket.remoting.tls_problems import problem_of
+from spark_rocket.remoting.tls.contexts import client_tls
+from spark_rocket.remoting.tls.problems import problem_of
 from spark_rocket.store.message_store import MessageStore
-from spark_rocket.store.replica import Replica
+from spark_rocket.store.recovery.replica import Replica
 
 _log = logging.getLogger(__name__)
 _CONNECT_SECONDS = 5.0

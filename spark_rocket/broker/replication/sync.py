@@ -50,17 +50,17 @@ from typing import Any
 from spark_rocket.broker.replication.slave import ReplicationSlave
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.errors import BrokerError, ProtocolError, RocketError
-from spark_rocket.protocol.bodies import dumps_fastjson, loads_tolerant
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.headers import (
+from spark_rocket.protocol.wire.bodies import dumps_fastjson, loads_tolerant
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.headers import (
     GetAllSubscriptionGroupRequestHeader,
     GetAllTopicConfigRequestHeader,
     GetMaxOffsetRequestHeader,
     GetMaxOffsetResponseHeader,
 )
-from spark_rocket.remoting.client import RemotingClient
-from spark_rocket.store.timer_checkpoint import TimerCheckpoint
+from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.store.delay.timer_checkpoint import TimerCheckpoint
 
 _log = logging.getLogger(__name__)
 

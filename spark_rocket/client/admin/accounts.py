@@ -17,23 +17,23 @@ from dataclasses import dataclass
 from spark_rocket.client.admin.base import names_in, put_aside
 from spark_rocket.client.admin.results import Failures
 from spark_rocket.client.admin.tracing import TraceAdmin
-from spark_rocket.client.answers import sentence
+from spark_rocket.client.core.responses import sentence
 from spark_rocket.errors import BrokerError
-from spark_rocket.protocol.bodies import DataVersion
-from spark_rocket.protocol.bodies.acl import ClusterAclConfig
-from spark_rocket.protocol.codes import (
+from spark_rocket.protocol.wire.bodies import DataVersion
+from spark_rocket.protocol.wire.bodies.acl import ClusterAclConfig
+from spark_rocket.protocol.wire.codes import (
     DELETE_ACL_CONFIG_FAILED,
     UPDATE_AND_CREATE_ACL_CONFIG_FAILED,
     UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED,
     RequestCode,
 )
-from spark_rocket.protocol.headers import (
+from spark_rocket.protocol.wire.headers import (
     CreateAccessConfigRequestHeader,
     DeleteAccessConfigRequestHeader,
     GetBrokerAclConfigResponseHeader,
     UpdateGlobalWhiteAddrsConfigRequestHeader,
 )
-from spark_rocket.protocol.headers.base import Header
+from spark_rocket.protocol.wire.headers.base import Header
 
 _DONE_OR_NOT = frozenset(
     (0, UPDATE_AND_CREATE_ACL_CONFIG_FAILED, DELETE_ACL_CONFIG_FAILED, UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED)

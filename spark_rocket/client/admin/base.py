@@ -19,16 +19,16 @@ from dataclasses import dataclass
 from typing import Generic, Self, TypeVar, Unpack
 
 from spark_rocket.client.admin.results import Failures
-from spark_rocket.client.config import ClientConfig, Connecting
-from spark_rocket.client.instance import Client
-from spark_rocket.client.reader import DEFAULT_GROUP, Reader
-from spark_rocket.client.routes import TopicRoute
+from spark_rocket.client.consume.reader import DEFAULT_GROUP, Reader
+from spark_rocket.client.core.config import ClientConfig, Connecting
+from spark_rocket.client.core.instance import Client
+from spark_rocket.client.core.routes import TopicRoute
 from spark_rocket.errors import ClientError, RocketError
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.bodies import MASTER_ID, BrokerData, ClusterInfo, DataVersion
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.headers.base import Header
+from spark_rocket.protocol.wire.bodies import MASTER_ID, BrokerData, ClusterInfo, DataVersion
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.headers.base import Header
 
 BROKER_WAIT = 1.0
 WINDOW = 256

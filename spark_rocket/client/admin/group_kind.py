@@ -20,7 +20,7 @@ from enum import StrEnum
 
 from spark_rocket.client.admin.results import RETRY_PREFIX, GroupState
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.extra_info import retry_topic
+from spark_rocket.protocol.wire.extra_info import retry_topic
 
 STOPPED_SECONDS = 300.0
 _MOVES = 2

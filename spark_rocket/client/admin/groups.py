@@ -23,7 +23,7 @@ from spark_rocket.client.admin.results import (
 from spark_rocket.client.admin.topics import TopicAdmin
 from spark_rocket.errors import BrokerError, RocketError, TopicNotFoundError
 from spark_rocket.model import MessageExt, MessageQueue
-from spark_rocket.protocol.bodies import (
+from spark_rocket.protocol.wire.bodies import (
     Connection,
     ConsumeMessageDirectlyResult,
     ConsumerConnection,
@@ -37,9 +37,9 @@ from spark_rocket.protocol.bodies import (
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
 )
-from spark_rocket.protocol.codes import RequestCode, ResponseCode, version_name
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.headers import (
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode, version_name
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.headers import (
     ConsumeMessageDirectlyResultRequestHeader,
     DeleteSubscriptionGroupRequestHeader,
     GetAllSubscriptionGroupRequestHeader,
@@ -49,7 +49,7 @@ from spark_rocket.protocol.headers import (
     GetProducerConnectionListRequestHeader,
     QueryConsumeTimeSpanRequestHeader,
 )
-from spark_rocket.protocol.headers.base import Header
+from spark_rocket.protocol.wire.headers.base import Header
 from spark_rocket.remoting.address import format_address
 
 _GROUPS = "the question for groups"

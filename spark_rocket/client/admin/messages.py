@@ -26,31 +26,31 @@ from spark_rocket.client.admin.results import (
     TrackStatus,
     topic_kind,
 )
-from spark_rocket.client.config import Connecting
-from spark_rocket.client.outgoing import STORED_CODES, Outgoing
-from spark_rocket.client.producer import Producer
-from spark_rocket.client.pull import PullStatus
-from spark_rocket.client.send_back import DEFAULT_MAX_RECONSUME_TIMES
+from spark_rocket.client.consume.pull import PullStatus
+from spark_rocket.client.consume.send_back import DEFAULT_MAX_RECONSUME_TIMES
+from spark_rocket.client.core.config import Connecting
+from spark_rocket.client.send.outgoing import STORED_CODES, Outgoing
+from spark_rocket.client.send.producer import Producer
 from spark_rocket.errors import BrokerError, ClientError, ProtocolError, TopicNotFoundError
 from spark_rocket.model import UNIQ_KEY, WAIT, Message, MessageExt, MessageQueue, SendResult
-from spark_rocket.protocol.bodies import (
+from spark_rocket.protocol.filter.tags import SUB_ALL, TYPE_TAG, parse_tags
+from spark_rocket.protocol.message_id import decode_offset_msg_id
+from spark_rocket.protocol.record.compression import COMPRESSION_BITS, compress_body
+from spark_rocket.protocol.record.properties import encode_properties
+from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.wire.bodies import (
     BROADCASTING,
     CONSUME_ACTIVELY,
     QueryConsumeQueueResponseBody,
     SubscriptionData,
 )
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.compression import COMPRESSION_BITS, compress_body
-from spark_rocket.protocol.extra_info import retry_topic
-from spark_rocket.protocol.headers import (
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.extra_info import retry_topic
+from spark_rocket.protocol.wire.headers import (
     QueryConsumeQueueRequestHeader,
     QueryMessageRequestHeader,
     ViewMessageRequestHeader,
 )
-from spark_rocket.protocol.message_id import decode_offset_msg_id
-from spark_rocket.protocol.properties import encode_properties
-from spark_rocket.protocol.record import decode_messages
-from spark_rocket.protocol.subscription import SUB_ALL, TYPE_TAG, parse_tags
 from spark_rocket.remoting.address import format_address
 
 PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"

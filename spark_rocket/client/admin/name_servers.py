@@ -8,9 +8,9 @@ Thread-safety: all methods. Corresponds to DefaultMQAdminExt's methods of the sa
 from __future__ import annotations
 
 from spark_rocket.client.admin.base import FOUND_OR_NOT, AdminBase
-from spark_rocket.protocol.bodies import KVTable
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.headers import (
+from spark_rocket.protocol.wire.bodies import KVTable
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.headers import (
     AddWritePermOfBrokerRequestHeader,
     AddWritePermOfBrokerResponseHeader,
     DeleteKVConfigRequestHeader,

@@ -12,8 +12,8 @@ from enum import StrEnum
 
 from spark_rocket.errors import RocketError
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.bodies import MASTER_ID, SubscriptionData, SubscriptionGroupConfig, TopicConfig
-from spark_rocket.protocol.codes import PERM_READ, PERM_WRITE
+from spark_rocket.protocol.wire.bodies import MASTER_ID, SubscriptionData, SubscriptionGroupConfig, TopicConfig
+from spark_rocket.protocol.wire.codes import PERM_READ, PERM_WRITE
 
 Failures = dict[str, RocketError]
 """Why brokers did not answer, by their names."""

@@ -16,9 +16,9 @@ from dataclasses import replace
 from spark_rocket.client.admin.base import KNOWN_OR_NOT, PAGE, Asked, put_aside
 from spark_rocket.client.admin.brokers import BrokerAdmin
 from spark_rocket.client.admin.results import Failures, TopicInfo, topic_kind
-from spark_rocket.client.routes import AUTO_CREATE_TOPIC, ORDER_NAMESPACE
+from spark_rocket.client.core.routes import AUTO_CREATE_TOPIC, ORDER_NAMESPACE
 from spark_rocket.errors import RocketError, TopicNotFoundError
-from spark_rocket.protocol.bodies import (
+from spark_rocket.protocol.wire.bodies import (
     ClusterInfo,
     DataVersion,
     GroupList,
@@ -28,9 +28,9 @@ from spark_rocket.protocol.bodies import (
     TopicRouteData,
     TopicStatsTable,
 )
-from spark_rocket.protocol.codes import PERM_READ, PERM_WRITE, RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.headers import (
+from spark_rocket.protocol.wire.codes import PERM_READ, PERM_WRITE, RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.headers import (
     CreateTopicRequestHeader,
     DeleteTopicFromNamesrvRequestHeader,
     DeleteTopicRequestHeader,
@@ -39,7 +39,7 @@ from spark_rocket.protocol.headers import (
     GetTopicStatsInfoRequestHeader,
     QueryTopicConsumeByWhoRequestHeader,
 )
-from spark_rocket.protocol.headers.base import Header
+from spark_rocket.protocol.wire.headers.base import Header
 
 ROUTE_WAIT = 5.0  # seconds in which a broker has told the name servers of a new topic
 _TOPICS = "the question for topics"

@@ -16,18 +16,18 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from spark_rocket.client.config import parse_name_servers
+from spark_rocket.client.core.config import parse_name_servers
 from spark_rocket.errors import ClientError, ProtocolError, RemotingConnectError, RemotingError, RocketError
-from spark_rocket.protocol.acl import Credentials
-from spark_rocket.protocol.bodies import SubscriptionGroupConfig, TopicConfig, TopicRouteData
-from spark_rocket.protocol.codes import LanguageCode, RequestCode, ResponseCode
-from spark_rocket.protocol.command import Buffer, RemotingCommand
+from spark_rocket.protocol.auth import Credentials
+from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig, TopicConfig, TopicRouteData
+from spark_rocket.protocol.wire.codes import LanguageCode, RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import Buffer, RemotingCommand
 from spark_rocket.proxy.cluster.cache import FRESH_SECONDS, Cache
 from spark_rocket.proxy.cluster.name_servers import ASK_SECONDS, NameServers
 from spark_rocket.proxy.cluster.topics import Topic
 from spark_rocket.proxy.messages.statuses import StatusError, status_code_of
-from spark_rocket.remoting.async_client import Answer, AsyncRemotingClient
-from spark_rocket.remoting.tls import TlsSettings
+from spark_rocket.remoting.client.async_client import Answer, AsyncRemotingClient
+from spark_rocket.remoting.tls.settings import TlsSettings
 
 _log = logging.getLogger(__name__)
 
@@ -269,9 +269,7 @@ class Cluster:
             if address is None:
                 continue
             try:
-                answer = await self._look_up(
-                    broker.broker_name, address, RequestCode.GET_TOPIC_CONFIG, {"topic": name}
-                )
+                answer = await self._look_up(broker.broker_name, address, RequestCode.GET_TOPIC_CONFIG, {"topic": name})
                 if answer.code == ResponseCode.SUCCESS:
                     return TopicConfig.from_json(answer.body).attributes
                 gone = gone or answer.code == ResponseCode.TOPIC_NOT_EXIST
@@ -290,9 +288,7 @@ class Cluster:
             if answered and self.is_away(broker):
                 continue
             try:
-                answer = await self._look_up(
-                    broker, address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": name}
-                )
+                answer = await self._look_up(broker, address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": name})
                 if answer.code == ResponseCode.SUCCESS:
                     return SubscriptionGroupConfig.from_json(answer.body)
                 answered = True

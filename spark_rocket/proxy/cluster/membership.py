@@ -19,8 +19,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
 from spark_rocket.errors import RocketError
-from spark_rocket.protocol.bodies import ConsumerData, HeartbeatData, ProducerData
-from spark_rocket.protocol.codes import LanguageCode, RequestCode, ResponseCode
+from spark_rocket.protocol.wire.bodies import ConsumerData, HeartbeatData, ProducerData
+from spark_rocket.protocol.wire.codes import LanguageCode, RequestCode, ResponseCode
 from spark_rocket.proxy.cluster.cluster import Cluster
 
 _log = logging.getLogger(__name__)
@@ -85,9 +85,7 @@ class Membership:
             for start in range(0, len(groups), _GROUPS_AT_ONCE)
         ]
         for group, data in list(client.data.items()):
-            heartbeat = HeartbeatData(
-                client.id, consumer_data_set=[data], without_sub=group in client.unsubscribed
-            )
+            heartbeat = HeartbeatData(client.id, consumer_data_set=[data], without_sub=group in client.unsubscribed)
             brokers = await self._brokers(one.topic for one in data.subscription_data_set)
             works += [(broker, heartbeat) for broker in brokers]
         language = LanguageCode[client.language]

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_rocket.errors import NameServerUnreachableError, RemotingError
-from spark_rocket.protocol.bodies import ClusterInfo, TopicRouteData
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.headers import GetRouteInfoRequestHeader
-from spark_rocket.remoting.async_client import AsyncRemotingClient
+from spark_rocket.protocol.wire.bodies import ClusterInfo, TopicRouteData
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.headers import GetRouteInfoRequestHeader
+from spark_rocket.remoting.client.async_client import AsyncRemotingClient
 
 ASK_SECONDS = 3.0
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from spark_rocket.protocol.bodies import QueueData, TopicRouteData
+from spark_rocket.protocol.wire.bodies import QueueData, TopicRouteData
 
 Queue = tuple[str, int]
 """A broker's name and a queue's id there."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from spark_rocket.errors import ProtocolError
-from spark_rocket.protocol.subscription import SUB_ALL, TYPE_SQL92, TYPE_TAG, TagExpression, parse_tags
+from spark_rocket.protocol.filter.tags import SUB_ALL, TYPE_SQL92, TYPE_TAG, TagExpression, parse_tags
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.messages.statuses import StatusError
 

@@ -30,7 +30,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from spark_rocket.protocol.compression import COMPRESSION_BITS, compress_body
+from spark_rocket.protocol.record.compression import COMPRESSION_BITS, compress_body
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.messages.statuses import StatusError
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spark_rocket.protocol.codes import ResponseCode
+from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.proxy import definitions
 
 

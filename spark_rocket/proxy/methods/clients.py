@@ -28,12 +28,12 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from spark_rocket.client.config import MAX_MESSAGE_SIZE
+from spark_rocket.client.core.config import MAX_MESSAGE_SIZE
 from spark_rocket.errors import ProtocolError, RemotingConnectError, RemotingTimeoutError, RocketError
-from spark_rocket.protocol.acl import access_key_of
-from spark_rocket.protocol.bodies import CONSUME_ACTIVELY, CONSUME_PASSIVELY, ConsumerData, SubscriptionData
-from spark_rocket.protocol.codes import LanguageCode
-from spark_rocket.protocol.subscription import MAX_EXPRESSION, TYPE_SQL92, TYPE_TAG
+from spark_rocket.protocol.auth import access_key_of
+from spark_rocket.protocol.filter.tags import MAX_EXPRESSION, TYPE_SQL92, TYPE_TAG
+from spark_rocket.protocol.wire.bodies import CONSUME_ACTIVELY, CONSUME_PASSIVELY, ConsumerData, SubscriptionData
+from spark_rocket.protocol.wire.codes import LanguageCode
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.cluster.cluster import Cluster
 from spark_rocket.proxy.cluster.membership import HEARTBEAT_SECONDS, Membership

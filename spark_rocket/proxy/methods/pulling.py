@@ -24,8 +24,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from spark_rocket.model import TAGS
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.record import iter_records
+from spark_rocket.protocol.record.record import iter_records
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.cluster.cluster import REQUEST_SECONDS, Cluster
 from spark_rocket.proxy.context import Context

@@ -29,11 +29,11 @@ from binascii import b2a_base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from spark_rocket.errors import RemotingError, RocketError
-from spark_rocket.protocol.bodies import BatchAck, BatchAckMessageRequestBody
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.extra_info import ExtraInfo, real_topic
-from spark_rocket.protocol.record import iter_records
-from spark_rocket.protocol.subscription import SUB_ALL, TYPE_TAG
+from spark_rocket.protocol.filter.tags import SUB_ALL, TYPE_TAG
+from spark_rocket.protocol.record.record import iter_records
+from spark_rocket.protocol.wire.bodies import BatchAck, BatchAckMessageRequestBody
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.extra_info import ExtraInfo, real_topic
 from spark_rocket.proxy.cluster.alarm import Alarm
 from spark_rocket.proxy.cluster.cluster import Cluster
 from spark_rocket.proxy.messages.statuses import StatusError
@@ -185,9 +185,7 @@ class Receipts:
                 alone.append(at)
             else:
                 batches.setdefault(info.broker_name, {}).setdefault(info, []).append(at)
-        works = [
-            self._ack_batch(group, topic, handles, pops, broker, results) for broker, pops in batches.items()
-        ]
+        works = [self._ack_batch(group, topic, handles, pops, broker, results) for broker, pops in batches.items()]
         if alone:
             works.append(self._ack_each(group, topic, handles, alone, results))
         if len(works) == 1:
@@ -304,9 +302,9 @@ class Receipts:
         answer = await self._cluster.ask(handle.info.broker_name, RequestCode.PULL_MESSAGE, ext)
         if answer.code == ResponseCode.SUCCESS:
             record = next(iter(iter_records(answer.body)), None)
-            if (
-                record is not None
-                and (record.queue_offset, record.physical_offset) == (handle.offset, handle.physical_offset)
+            if record is not None and (record.queue_offset, record.physical_offset) == (
+                handle.offset,
+                handle.physical_offset,
             ):
                 return
         raise invalid_handle(f"{handle.text[:100]!r} is not the handle of a message of topic[{topic}]")

@@ -39,12 +39,12 @@ from typing import Any, NamedTuple
 
 from spark_rocket.errors import ProtocolError, RemotingError
 from spark_rocket.model import TAGS
-from spark_rocket.protocol.bodies import SubscriptionGroupConfig
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.extra_info import FLAG_NORMAL, real_topic
 from spark_rocket.protocol.names import DLQ_PREFIX
-from spark_rocket.protocol.record import RecordView, iter_records
+from spark_rocket.protocol.record.record import RecordView, iter_records
+from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.extra_info import FLAG_NORMAL, real_topic
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.cluster.cluster import REQUEST_SECONDS, Cluster
 from spark_rocket.proxy.cluster.topics import Topic
@@ -396,9 +396,7 @@ def check_invisible_time(milliseconds: int, least: int) -> None:
 _response = definitions.ReceiveMessageResponse
 
 
-def _popped_of(
-    answer: RemotingCommand, asked: _Asked, given: Callable[[str, str, int, int], None]
-) -> list[_Popped]:
+def _popped_of(answer: RemotingCommand, asked: _Asked, given: Callable[[str, str, int, int], None]) -> list[_Popped]:
     """The messages of a pop's answer. Its offset infos are in the order of its records."""
     fields = answer.ext_fields
     starts: dict[str, str] = {}

@@ -24,7 +24,8 @@ from collections.abc import Callable
 from typing import Any
 
 from spark_rocket.errors import RemotingTimeoutError
-from spark_rocket.protocol.bodies import (
+from spark_rocket.protocol.record.record import iter_records
+from spark_rocket.protocol.wire.bodies import (
     CR_LATER,
     CR_RETURN_NULL,
     CR_SUCCESS,
@@ -36,13 +37,12 @@ from spark_rocket.protocol.bodies import (
     ConsumeMessageDirectlyResult,
     ConsumerRunningInfo,
 )
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.headers import (
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.headers import (
     ConsumeMessageDirectlyResultRequestHeader,
     GetConsumerRunningInfoRequestHeader,
 )
-from spark_rocket.protocol.record import iter_records
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.cluster.cluster import Cluster
 from spark_rocket.proxy.messages.message_out import properties_of, write_message

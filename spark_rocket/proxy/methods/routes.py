@@ -22,8 +22,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from spark_rocket.protocol.bodies import QueueData
-from spark_rocket.protocol.codes import PERM_READ, PERM_WRITE
+from spark_rocket.protocol.wire.bodies import QueueData
+from spark_rocket.protocol.wire.codes import PERM_READ, PERM_WRITE
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.cluster.cluster import Cluster
 from spark_rocket.proxy.cluster.topics import Topic

@@ -27,14 +27,14 @@ from collections.abc import Callable, Collection
 from functools import lru_cache
 from typing import Any
 
-from spark_rocket.client.config import MAX_MESSAGE_SIZE
+from spark_rocket.client.core.config import MAX_MESSAGE_SIZE
 from spark_rocket.errors import ProtocolError, RemotingConnectError
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import Buffer, RemotingCommand
+from spark_rocket.protocol.filter.tags import java_hash
 from spark_rocket.protocol.names import DLQ_PREFIX, RETRY_PREFIX
 from spark_rocket.protocol.recall_handle import RecallMessageHandle
-from spark_rocket.protocol.record import encode_batch_body
-from spark_rocket.protocol.subscription import java_hash
+from spark_rocket.protocol.record.record import encode_batch_body
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import Buffer, RemotingCommand
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.cluster.cluster import REQUEST_SECONDS, Cluster
 from spark_rocket.proxy.cluster.topics import Queue, Topic
@@ -209,9 +209,7 @@ class SendFamily(Family):
             add(
                 status=found,
                 message_id=first.message_id,
-                transaction_id=transaction_id(ext, broker)
-                if first.kind == TRANSACTION
-                else first.message_id,
+                transaction_id=transaction_id(ext, broker) if first.kind == TRANSACTION else first.message_id,
                 offset=int(ext["queueOffset"]),
                 recall_handle=ext.get("recallHandle", ""),
             )

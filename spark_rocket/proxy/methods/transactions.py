@@ -20,10 +20,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from spark_rocket.logs import log_once_per
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.headers import CheckTransactionStateRequestHeader
-from spark_rocket.protocol.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, view_record
+from spark_rocket.protocol.record.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, view_record
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.headers import CheckTransactionStateRequestHeader
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.cluster.cluster import Cluster
 from spark_rocket.proxy.context import Context
@@ -122,9 +122,7 @@ class TransactionFamily(Family):
         topic = str(record.topic, "utf-8")
         command = definitions.TelemetryCommand()
         recovery = command.recover_orphaned_transaction_command
-        recovery.transaction_id = make_transaction_id(
-            header.tran_state_table_offset, header.commit_log_offset, broker
-        )
+        recovery.transaction_id = make_transaction_id(header.tran_state_table_offset, header.commit_log_offset, broker)
         write_message(recovery.message, record, properties_of(record), topic)
         if not self._clients.tell_producer_of(topic, command):
             text = "No producer of topic %s has an open Telemetry stream to be asked about a transaction."

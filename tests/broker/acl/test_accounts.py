@@ -13,11 +13,11 @@ import pytest
 from spark_rocket.acl.accounts_file import AccountsFile, _parts, change_file
 from spark_rocket.acl.rules import AclRules
 from spark_rocket.errors import ConfigError
-from spark_rocket.protocol.acl import Credentials
-from spark_rocket.protocol.bodies.acl import ClusterAclConfig, PlainAccessConfig
-from spark_rocket.protocol.codes import RequestCode
-from spark_rocket.protocol.headers import CreateAccessConfigRequestHeader
-from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.protocol.auth import Credentials
+from spark_rocket.protocol.wire.bodies.acl import ClusterAclConfig, PlainAccessConfig
+from spark_rocket.protocol.wire.codes import RequestCode
+from spark_rocket.protocol.wire.headers import CreateAccessConfigRequestHeader
+from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.testing import LocalCluster
 from tests.broker.acl.test_control import ALICE, ROOT, SECRETS, control_of, control_on, refused
 from tests.broker.wire import Wire

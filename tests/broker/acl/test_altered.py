@@ -9,10 +9,10 @@ from pathlib import Path
 from spark_rocket.acl.rules import AclRules
 from spark_rocket.broker.acl.control import AccessControl
 from spark_rocket.errors import RefusedError
-from spark_rocket.protocol.acl import Credentials, RequestSigner
-from spark_rocket.protocol.codes import RequestCode
-from spark_rocket.protocol.command import RemotingCommand, SerializeType
-from spark_rocket.remoting.channel import Channel
+from spark_rocket.protocol.auth import Credentials, RequestSigner
+from spark_rocket.protocol.wire.codes import RequestCode
+from spark_rocket.protocol.wire.command import RemotingCommand, SerializeType
+from spark_rocket.remoting.server.channel import Channel
 
 ACCOUNTS = """
 accounts:

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from spark_rocket.broker.half_messages import Half
-from spark_rocket.protocol.acl import Credentials
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.record import encode_record, pack_host
-from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.broker.transactions.half_messages import Half
+from spark_rocket.protocol.auth import Credentials
+from spark_rocket.protocol.record.record import encode_record, pack_host
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.testing import LocalCluster
 from spark_rocket.testing.cluster import _ServerThread
 from tests.broker.acl.test_control import control_of, pull, refused, rules

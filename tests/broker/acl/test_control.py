@@ -15,13 +15,13 @@ from spark_rocket.acl.control import _often
 from spark_rocket.acl.rules import AclRules
 from spark_rocket.broker.acl.control import AccessControl
 from spark_rocket.broker.acl.needs import NEEDS, OPEN
-from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.broker.server import Broker
+from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.errors import ConfigError
-from spark_rocket.protocol.acl import Credentials, RequestSigner
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.protocol.auth import Credentials, RequestSigner
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.testing import LocalCluster
 from spark_rocket.testing.cluster import _ServerThread
 from tests.broker.wire import Wire, _send_fields

@@ -22,8 +22,8 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from spark_rocket.datasource.body_formats.decoding import Decoded, Decoder
-from spark_rocket.datasource.body_formats.settings import BodyFormat, BodySettings
+from spark_rocket.datasource.bodies.decoding import Decoded, Decoder
+from spark_rocket.datasource.bodies.settings import BodyFormat, BodySettings
 
 UTC = pa.timestamp("us", "UTC")
 

@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_rocket.datasource.body_formats import arrow_bodies, arrow_limits
-from spark_rocket.datasource.body_formats.arrow_bodies import ArrowDecoder
-from spark_rocket.datasource.option_table import Scope
-from spark_rocket.datasource.options import parse_read_options
-from spark_rocket.datasource.typed_rows import TypedRows
+from spark_rocket.datasource.bodies import arrow_bodies, arrow_limits
+from spark_rocket.datasource.bodies.arrow_bodies import ArrowDecoder
+from spark_rocket.datasource.options.options import parse_read_options
+from spark_rocket.datasource.options.table import Scope
+from spark_rocket.datasource.read.typed_rows import TypedRows
 from tests.datasource.body_formats.formats import bodies, columns, map_to, rows_of
 
 IDS = pa.schema([("id", pa.int64()), ("s", pa.string())])

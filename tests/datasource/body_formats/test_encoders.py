@@ -17,9 +17,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BooleanType, DateType, DoubleType, FloatType, StructType, TimestampNTZType
 from pyspark.sql.variant_utils import VariantUtils
 
-from spark_rocket.datasource.body_formats.codecs import decoder, known_columns
-from spark_rocket.datasource.body_formats.encoding import BodyEncoder
-from spark_rocket.datasource.body_formats.settings import BodyFormat, BodySettings
+from spark_rocket.datasource.bodies.codecs import decoder, known_columns
+from spark_rocket.datasource.bodies.encoding import BodyEncoder
+from spark_rocket.datasource.bodies.settings import BodyFormat, BodySettings
 from spark_rocket.errors import RowError, SchemaError
 from tests.datasource.body_formats.formats import UTC, avro, columns, list_of, map_to, protobuf, rows_of
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark_rocket.datasource.body_formats.decoding import BAD
-from spark_rocket.datasource.body_formats.json_alike import AlikeDecoder
-from spark_rocket.datasource.body_formats.json_reader import JsonDecoder
+from spark_rocket.datasource.bodies.decoding import BAD
+from spark_rocket.datasource.bodies.json_alike import AlikeDecoder
+from spark_rocket.datasource.bodies.json_reader import JsonDecoder
 
 FIELDS = pa.schema(
     [

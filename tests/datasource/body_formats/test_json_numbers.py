@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_rocket.datasource.body_formats.json_numbers import decimal_numbers, whole_numbers
+from spark_rocket.datasource.bodies.json_numbers import decimal_numbers, whole_numbers
 
 _Array = np.ndarray[Any, Any]
 

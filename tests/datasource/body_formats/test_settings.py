@@ -11,13 +11,19 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
-from spark_rocket.datasource import writer
-from spark_rocket.datasource.body_formats.codecs import known_columns
-from spark_rocket.datasource.body_formats.settings import AvroEncoding, BadRecords, BodyFormat, BodySettings
-from spark_rocket.datasource.option_table import Scope
-from spark_rocket.datasource.options import ReadOptions, WriteOptions, body_of, parse_read_options, parse_write_options
+from spark_rocket.datasource.bodies.codecs import known_columns
+from spark_rocket.datasource.bodies.settings import AvroEncoding, BadRecords, BodyFormat, BodySettings
+from spark_rocket.datasource.options.options import (
+    ReadOptions,
+    WriteOptions,
+    body_of,
+    parse_read_options,
+    parse_write_options,
+)
+from spark_rocket.datasource.options.table import Scope
+from spark_rocket.datasource.read.typed_rows import TypedRows, projection_of, rows_of, schema_of, warn_of_names
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
-from spark_rocket.datasource.typed_rows import TypedRows, projection_of, rows_of, schema_of, warn_of_names
+from spark_rocket.datasource.write import writer
 from spark_rocket.errors import OptionError, RecordError, RocketError, SchemaError, StateError
 from tests.datasource.body_formats.formats import AVRO, avro, columns, protobuf
 
@@ -215,7 +221,7 @@ def test_batches_are_of_sparks_own_schema_and_no_larger_than_asked() -> None:
     options = reading(bodyFormat="arrow", metadataColumns="queueOffset", arrowBatchRows="4")
     assert options.body is not None
     rows = TypedRows(options, options.body, schema)
-    from spark_rocket.datasource.body_formats.arrow_bodies import write_stream
+    from spark_rocket.datasource.bodies.arrow_bodies import write_stream
 
     stream = write_stream(pa.record_batch({"id": pa.array(range(10), pa.int64()), "s": ["x"] * 10}))
     found = list(rows.rows(iter([batch_of(stream, stream)])))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_rocket.datasource.body_formats.arrow_bodies import ArrowDecoder
+from spark_rocket.datasource.bodies.arrow_bodies import ArrowDecoder
 
 PAIRS = pa.map_(pa.string(), pa.string())
 FIELDS = pa.schema(

@@ -8,12 +8,12 @@ from typing import Any
 
 from spark_rocket.broker.pop.check_points import decode_ack, decode_check_point, encode_ack, encode_check_point
 from spark_rocket.errors import ProtocolError, StoreCorruptError
-from spark_rocket.protocol import ha
 from spark_rocket.protocol.message_trace import decode_trace_data, encode_trace_data, trace_keys
-from spark_rocket.store.checkpoint import CHECKPOINT_SIZE, Checkpoint
-from spark_rocket.store.consume_queue import ConsumeQueue, MappingCache
-from spark_rocket.store.index_file import HEADER_SIZE, IndexFile
-from spark_rocket.store.timer_checkpoint import TIMER_CHECKPOINT_SIZE, TimerCheckpoint
+from spark_rocket.protocol.wire import ha
+from spark_rocket.store.delay.timer_checkpoint import TIMER_CHECKPOINT_SIZE, TimerCheckpoint
+from spark_rocket.store.index.index_file import HEADER_SIZE, IndexFile
+from spark_rocket.store.queues.consume_queue import ConsumeQueue, MappingCache
+from spark_rocket.store.recovery.checkpoint import CHECKPOINT_SIZE, Checkpoint
 from tests.fuzz.targets.base import directory, file_of, target
 from tests.golden import store_files
 

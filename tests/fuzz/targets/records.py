@@ -6,11 +6,10 @@ import zlib
 
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import Message
-from spark_rocket.protocol import properties
-from spark_rocket.protocol.columnar import STORED_SCHEMA, decode_records
-from spark_rocket.protocol.compression import decompress_body
-from spark_rocket.protocol.host import pack_host
-from spark_rocket.protocol.record import (
+from spark_rocket.protocol.record import properties
+from spark_rocket.protocol.record.columns import STORED_SCHEMA, decode_records
+from spark_rocket.protocol.record.compression import decompress_body
+from spark_rocket.protocol.record.record import (
     decode_batch_body,
     decode_messages,
     encode_batch_body,
@@ -18,8 +17,9 @@ from spark_rocket.protocol.record import (
     iter_records,
     scan_record,
 )
-from spark_rocket.store.batch import BatchError, plan_batch
-from spark_rocket.store.record_scan import parse, walk
+from spark_rocket.protocol.wire.host import pack_host
+from spark_rocket.store.log.batch import BatchError, plan_batch
+from spark_rocket.store.log.record_scan import parse, walk
 from tests.fuzz.targets.base import target
 
 MOST_INFLATED = 1 << 20
@@ -135,6 +135,6 @@ def compressed_body(raw: bytes) -> None:
 
 
 def _packed(kind: str) -> bytes:
-    from spark_rocket.protocol.compression import compress_body
+    from spark_rocket.protocol.record.compression import compress_body
 
     return compress_body(b"body" * 9, kind=kind)

@@ -6,20 +6,20 @@ from functools import cache
 
 from spark_rocket.acl.accounts_file import AccountsFile
 from spark_rocket.acl.rules import AclRules
-from spark_rocket.broker.config import BrokerConfig
-from spark_rocket.broker.consumer_offsets import ConsumerOffsetManager
-from spark_rocket.broker.groups import SubscriptionGroupManager
 from spark_rocket.broker.pop.order import ConsumerOrderInfoManager
-from spark_rocket.broker.request_modes import MessageRequestModeManager
-from spark_rocket.broker.topics import TopicConfigManager, alter_attributes
-from spark_rocket.client.credentials import read_credentials
+from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.groups import SubscriptionGroupManager
+from spark_rocket.broker.state.offsets import ConsumerOffsetManager
+from spark_rocket.broker.state.request_modes import MessageRequestModeManager
+from spark_rocket.broker.state.topics import TopicConfigManager, alter_attributes
+from spark_rocket.client.core.credentials import read_credentials
 from spark_rocket.errors import ConfigError, ProtocolError
 from spark_rocket.namesrv.kv_config import KVConfigManager
-from spark_rocket.protocol import acl
-from spark_rocket.protocol.fastjson import dumps_fastjson, loads_tolerant
+from spark_rocket.protocol import auth as acl
 from spark_rocket.protocol.java_properties import parse_properties, render_properties
 from spark_rocket.protocol.names import group_problem, topic_problem
-from spark_rocket.remoting.tls import CONFIG_FILE, TlsSettings
+from spark_rocket.protocol.wire.fastjson import dumps_fastjson, loads_tolerant
+from spark_rocket.remoting.tls.settings import CONFIG_FILE, TlsSettings
 from tests.fuzz.targets.base import file_of, target, text_of
 
 

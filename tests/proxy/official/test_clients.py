@@ -10,8 +10,8 @@ import pytest
 
 from spark_rocket.client import Producer, Reader
 from spark_rocket.model import Message
-from spark_rocket.protocol.codes import RequestCode
-from spark_rocket.protocol.record import decode_messages
+from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import SUBSCRIPTION, SUSPEND, Wire
 from tests.proxy.official.clients import Official, OfficialClientError

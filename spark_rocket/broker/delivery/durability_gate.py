@@ -1,0 +1,87 @@
+"""When a message is where ``flushDiskType`` and ``brokerRole`` want it, so that its sender may be answered.
+
+======================  ======================================================  ===================================
+setting                 waits until                                             otherwise, the message being stored
+======================  ======================================================  ===================================
+SYNC_FLUSH              its bytes are on disk                                   FLUSH_DISK_TIMEOUT (10)
+SYNC_MASTER             a slave has them; after the disk, if both are set       SLAVE_NOT_AVAILABLE (11) or
+                                                                                FLUSH_SLAVE_TIMEOUT (12)
+======================  ======================================================  ===================================
+
+Nothing blocks. Thread-safety: on the event loop; the store's flush thread comes back to it, for many at a time.
+Corresponds to CommitLog.handleDiskFlushAndHA.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from spark_rocket.broker.replication.master import ReplicationMaster
+from spark_rocket.broker.state.config import BrokerConfig, BrokerRole
+from spark_rocket.protocol.wire.codes import ResponseCode
+from spark_rocket.store.config import FlushDiskType
+from spark_rocket.store.message_store import MessageStore
+
+StoredCallback = Callable[[ResponseCode], None]
+
+
+class StoredMessages:
+    """Tells senders' processors when to answer."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, store: MessageStore, replication: ReplicationMaster, config: BrokerConfig
+    ) -> None:
+        self._loop = loop
+        self._store = store
+        self._replication = replication
+        self._sync_flush = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._sync_master = config.broker_role is BrokerRole.SYNC_MASTER
+        self.waits = self._sync_flush or self._sync_master
+        """Whether there is anything to wait for."""
+        self.waiting = 0
+        """Senders that wait."""
+        self._flushed: deque[tuple[int, StoredCallback, bool]] = deque()
+        self._scheduled = False
+
+    def when_stored(self, end_offset: int, callback: StoredCallback) -> None:
+        """Call back on the loop with what became of a message that ends at a physical offset; perhaps at once."""
+        if not self.waits:
+            callback(ResponseCode.SUCCESS)
+            return
+        self.waiting += 1
+        callback = partial(self._answer, callback)
+        if self._sync_flush:
+            self._store.when_flushed(end_offset, partial(self._was_flushed, end_offset, callback))
+        else:
+            self._replication.when_replicated(end_offset, callback)
+
+    def _answer(self, callback: StoredCallback, code: ResponseCode) -> None:
+        self.waiting -= 1
+        callback(code)
+
+    def _was_flushed(self, end_offset: int, callback: StoredCallback, ok: bool) -> None:
+        """Called by the flush thread."""
+        self._flushed.append((end_offset, callback, ok))
+        if not self._scheduled:  # looked at after the append and reset before the taking: nobody is left behind
+            self._scheduled = True
+            try:
+                self._loop.call_soon_threadsafe(self._go_on)
+            except RuntimeError:  # the loop has closed, and with it every connection
+                self._flushed.clear()
+
+    def _go_on(self) -> None:
+        self._scheduled = False
+        while self._flushed:
+            end_offset, callback, ok = self._flushed.popleft()
+            code = ResponseCode.SUCCESS if ok else ResponseCode.FLUSH_DISK_TIMEOUT
+            if self._sync_master:
+                self._replication.when_replicated(end_offset, partial(_both, callback, code))
+            else:
+                callback(code)
+
+
+def _both(callback: StoredCallback, flushed: ResponseCode, replicated: ResponseCode) -> None:
+    callback(flushed if replicated is ResponseCode.SUCCESS else replicated)

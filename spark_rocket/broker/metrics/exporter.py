@@ -1,0 +1,351 @@
+"""What a broker says at /metrics, /health and /ready.
+
+Nothing is counted for it but what broker/stats.py has anyway; lags and ends are worked out when asked for. That is done
+in small steps, between which requests are served: each step sees the tables as they are then, so figures of one scrape
+may be some milliseconds apart.
+
+When the oldest message of a lag was stored is read from the log, once as long as it stays the oldest.
+Thread-safety: event loop only. Corresponds to BrokerMetricsManager and ConsumerLagCalculator, whose estimates for
+filtered subscriptions are not here: a lag counts every message behind the offset.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from spark_rocket.broker.metrics.runtime_info import VERSION_TEXT
+from spark_rocket.broker.metrics.stats import MESSAGE_TYPES
+from spark_rocket.broker.metrics.table import METRICS
+from spark_rocket.protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+from spark_rocket.protocol.wire.codes import PERM_WRITE
+from spark_rocket.remoting.http.exposition import Exposition, label_text
+from spark_rocket.remoting.server.overload_metrics import OVERLOAD_METRICS, add_overload
+
+if TYPE_CHECKING:
+    from spark_rocket.broker.server import Broker
+    from spark_rocket.broker.service import BrokerService
+
+_SYSTEM_GROUP = "cid_rmq_sys_"
+_SIZE_BOUNDS = {10: 1 << 10, 12: 1 << 12, 19: 1 << 19, 20: 1 << 20, 21: 1 << 21, 22: 1 << 22}
+_STEP = 64
+
+
+def is_system_group(group: str) -> bool:
+    """Whether the broker itself, or a tool of Apache's, consumes by this name."""
+    return group.lower().startswith(_SYSTEM_GROUP)
+
+
+class BrokerMetrics:
+    """One broker as a source of metrics; it may be starting or stopping."""
+
+    metrics = (*METRICS, *OVERLOAD_METRICS)
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._stored: dict[tuple[str, int, int], int] = {}  # store times, by topic, queue id and offset
+
+    # --- health -------------------------------------------------------------------------------------------------
+
+    def problems(self) -> list[str]:
+        service = self._broker.running
+        if service is None:
+            return ["the broker is starting or stopping"]
+        config, found = service.config, []
+        if service.store.write_error is not None and not config.is_slave:
+            found.append(service.store.write_error.message)
+        if not config.broker_permission & PERM_WRITE:
+            found.append(f"brokerPermission is {config.broker_permission}: no messages are taken")
+        if service.clock() < config.start_accept_send_request_time_stamp:
+            found.append("startAcceptSendRequestTimeStamp is yet to come: no messages are taken")
+        states = service.registration.states()
+        if states and not any(states.values()):
+            found.append(f"no name server knows the broker: {', '.join(sorted(states))}")
+        slave = self._broker.slave
+        if slave is not None and not slave.is_following:
+            found.append(f"it does not follow a master{': ' + slave.problem if slave.problem else ''}")
+        return found
+
+    def facts(self) -> dict[str, Any]:
+        service = self._broker.running
+        if service is None:
+            return {}
+        config = service.config
+        return {
+            "cluster": config.broker_cluster_name,
+            "broker": config.broker_name,
+            "brokerId": config.broker_id,
+            "address": self._broker.address,
+            "nameServers": service.registration.states(),
+        }
+
+    # --- figures ------------------------------------------------------------------------------------------------
+
+    def node_labels(self) -> dict[str, object]:
+        config = self._broker.config
+        return {"cluster": config.broker_cluster_name, "node_type": "broker", "node_id": config.broker_name}
+
+    def collect(self, exposition: Exposition) -> Iterator[None]:
+        service = self._broker.running
+        if service is None:
+            return
+        node = label_text(self.node_labels())
+        self._whole(service, exposition, node)
+        if self._broker.overload is not None:
+            add_overload(exposition, node, self._broker.overload, self._broker.connections)
+        yield
+        self._runtime(service, exposition)
+        yield
+        self._connections(service, exposition, node)
+        yield
+        ends: dict[tuple[str, int], int] = {}
+        totals: Counter[str] = Counter()
+        for number, key in enumerate(service.store.queue_keys()):
+            ends[key] = end = service.store.get_max_offset(*key)
+            totals[key[0]] += end
+            if not number % _STEP:
+                yield
+        yield from self._topics(service, exposition, node, totals)
+        yield from self._groups(service, exposition, node)
+        yield from self._lags(service, exposition, node, ends)
+
+    def _whole(self, service: BrokerService, exposition: Exposition, node: str) -> None:
+        store, config, stats = service.store, service.config, service.stats
+        add = exposition.add
+        add("rocketmq_broker_permission", node, config.broker_permission)
+        add("rocketmq_topic_number", node, len(service.topics.table))
+        add("rocketmq_consumer_group_number", node, len(service.groups.table))
+        add("rocketmq_half_messages", node, service.transactions.waiting)
+        disk = f'{node},storage_type="local",storage_medium="disk"'
+        add("rocketmq_storage_size", disk, store.max_physical_offset - store.min_physical_offset)
+        add("rocketmq_storage_flush_behind_bytes", disk, max(store.max_physical_offset - store.flushed_where, 0))
+        add("rocketmq_storage_dispatch_behind_bytes", disk, 0)
+        first = store.first_store_time()
+        add("rocketmq_storage_message_reserve_time", disk, max(service.clock() - first, 0) if first > 0 else 0)
+        if service.pop is not None:
+            add("rocketmq_pop_revive_retry_messages_total", node, service.pop.reviver.revived)
+        for topic, count in stats.committed.items():
+            add("rocketmq_commit_messages_total", f"{node},{label_text({'topic': topic})}", count)
+        for topic, count in stats.rolled_back.items():
+            add("rocketmq_rollback_messages_total", f"{node},{label_text({'topic': topic})}", count)
+        add("rocket_held_pulls", node, service.held.count)
+        add("rocket_held_pops", node, service.waiting.count)
+        add("rocket_pull_misses_total", node, stats.get_misses)
+        for address, registered in service.registration.states().items():
+            add("rocket_name_server_registered", f"{node},{label_text({'name_server': address})}", int(registered))
+        for slave in service.replication.slaves:
+            behind = max(store.max_physical_offset - max(slave.acked, 0), 0)
+            labels = f"{node},{label_text({'slave': slave.address})}"
+            add("rocket_slave_behind_bytes", labels, behind)
+            add("rocket_slave_bytes_per_second", labels, slave.bytes_in_second)
+        if service.access_control is not None:
+            add("rocket_acl_refused_total", node, service.access_control.refused)
+        if self._broker.slave is not None:
+            add("rocket_slave_following", node, int(self._broker.slave.is_following))
+        if self._broker.synchronize is not None:
+            add("rocket_clocks_differ", node, int(self._broker.synchronize.clocks_differ))
+
+    def _runtime(self, service: BrokerService, exposition: Exposition) -> None:
+        store, config = service.store, service.config
+        host = service.store_host[0]
+        rates = service.stats.minute_rates()
+        labels = label_text({"cluster": config.broker_cluster_name, "brokerIP": host, "broker": config.broker_name})
+        exposition.add("rocketmq_broker_tps", labels, rates[0])
+        exposition.add("rocketmq_broker_qps", labels, rates[1])
+        known = store.runtime_info()
+        labels = label_text(
+            {
+                "cluster": config.broker_cluster_name,
+                "brokerIP": self._broker.address,
+                "brokerHost": host,
+                "des": VERSION_TEXT,
+                "boottime": known["bootTimestamp"],
+                "broker_version": VERSION_TEXT,
+            }
+        )
+        disk = store.retention.log_disk()
+        for name, value in (
+            ("commitlog_disk_ratio", float(known["commitLogDiskRatio"])),
+            ("commitlogdir_capacity_total", disk.total),
+            ("commitlogdir_capacity_free", disk.free),
+            ("commitlog_minoffset", store.min_physical_offset),
+            ("commitlog_maxoffset", store.max_physical_offset),
+            ("putmessage_times_total", int(known["putMessageTimesTotal"])),
+            ("put_message_size_total", int(known["putMessageSizeTotal"])),
+            ("earliest_message_timestamp", max(store.first_store_time(), 0)),
+            ("consumequeue_disk_ratio", float(known["consumeQueueDiskRatio"])),
+            ("remain_howmanydata_toflush", max(store.max_physical_offset - store.flushed_where, 0)),
+            *_by_window("put", "getfound", "getmiss", rates=service.stats.rates()[:3]),
+        ):
+            exposition.add(f"rocketmq_brokeruntime_{name}", labels, value)
+
+    def _connections(self, service: BrokerService, exposition: Exposition, node: str) -> None:
+        config = service.config
+        producers = Counter(
+            (info.language, info.version) for group in service.clients.producers.values() for info in group
+        )
+        for (language, version), count in producers.items():
+            labels = label_text({"language": language.lower(), "version": version, "protocol_type": "remoting"})
+            exposition.add("rocketmq_producer_connections", f"{node},{labels}", count)
+        for group in service.clients.consumers.values():
+            members = Counter((info.language, info.version) for info in group.members)
+            for (language, version), count in members.items():
+                labels = label_text(
+                    {
+                        "consumer_group": group.group,
+                        "language": language.lower(),
+                        "version": version,
+                        "consume_mode": "push" if group.consume_type == "CONSUME_PASSIVELY" else "pull",
+                        "protocol_type": "remoting",
+                        "is_system": is_system_group(group.group),
+                    }
+                )
+                exposition.add("rocketmq_consumer_connections", f"{node},{labels}", count)
+            labels = label_text(
+                {"cluster": config.broker_cluster_name, "broker": config.broker_name, "group": group.group}
+            )
+            exposition.add("rocketmq_group_count", labels, len(group.members))
+
+    def _topics(
+        self, service: BrokerService, exposition: Exposition, node: str, totals: Counter[str]
+    ) -> Iterator[None]:
+        exporter = self._exporter_labels(service)
+        for topic in list(service.topics.table):
+            total = totals[topic]
+            if topic.startswith(DLQ_PREFIX):
+                labels = label_text({"group": topic[len(DLQ_PREFIX) :]})
+                exposition.add("rocketmq_topic_dlq_offset", f"{exporter},{labels}", total)
+                continue
+            text = label_text({"topic": topic})
+            retry = topic.startswith(RETRY_PREFIX)
+            exposition.add(
+                "rocketmq_topic_retry_offset" if retry else "rocketmq_producer_offset", f"{exporter},{text}", total
+            )
+            counts = service.stats.topics.get(topic)
+            if counts is None or retry:
+                continue
+            system = is_system_topic(topic)
+            for kind, name in enumerate(MESSAGE_TYPES):
+                messages, size = counts.of(kind)
+                if messages:
+                    labels = f'{node},{text},message_type="{name}",{label_text({"is_system": system})}'
+                    exposition.add("rocketmq_messages_in_total", labels, messages)
+                    exposition.add("rocketmq_throughput_in_total", labels, size)
+            rates = service.stats.windows
+            exposition.add("rocketmq_producer_tps", f"{exporter},{text}", rates.put_tps(topic))
+            exposition.add("rocketmq_producer_message_size", f"{exporter},{text}", rates.put_size(topic))
+            if counts.puts:
+                sizes = _in_buckets(counts.all_sizes)
+                exposition.add_histogram(
+                    "rocketmq_message_size", f"{node},{text}", list(_SIZE_BOUNDS.values()), sizes, counts.put_bytes
+                )
+            yield
+
+    def _groups(self, service: BrokerService, exposition: Exposition, node: str) -> Iterator[None]:
+        exporter = self._exporter_labels(service)
+        for (group, topic), counts in list(service.stats.groups.items()):
+            labels = f"{node},{_pair(group, topic)}"
+            if counts.gets:
+                exposition.add("rocketmq_messages_out_total", labels, counts.gets)
+                exposition.add("rocketmq_throughput_out_total", labels, counts.get_bytes)
+            if counts.dead_letters:
+                system = is_system_topic(topic) or is_system_group(group)
+                named = label_text({"consumer_group": group, "topic": topic, "is_system": system})
+                exposition.add("rocketmq_send_to_dlq_messages_total", f"{node},{named}", counts.dead_letters)
+            labels = f"{exporter},{label_text({'topic': topic, 'group': group})}"
+            rates = service.stats.windows
+            exposition.add("rocketmq_consumer_tps", labels, rates.get_tps(group, topic))
+            exposition.add("rocketmq_consumer_message_size", labels, rates.get_size(group, topic))
+            exposition.add("rocketmq_send_back_nums", labels, rates.send_back_nums(group, topic))
+            yield
+
+    def _lags(
+        self, service: BrokerService, exposition: Exposition, node: str, ends: dict[tuple[str, int], int]
+    ) -> Iterator[None]:
+        exporter = self._exporter_labels(service)
+        now, stored = service.clock(), self._stored
+        self._stored = {}
+        for key in list(service.offsets.table):
+            topic, _, group = key.rpartition("@")
+            queues = service.offsets.table.get(key)
+            if queues is None or topic not in service.topics.table:
+                continue
+            lag = ready = committed = oldest = waiting = 0
+            pulled = service.offsets.pulled_of(group, topic)
+            for queue_id, offset in list(queues.items()):
+                end = ends.get((topic, queue_id), 0)
+                following = max(pulled.get(queue_id, offset), offset)
+                committed += offset
+                if offset < end:
+                    lag += end - offset
+                    ready += max(end - following, 0)
+                    oldest = self._older(service, stored, oldest, (topic, queue_id, offset))
+                    if following < end:
+                        waiting = self._older(service, stored, waiting, (topic, queue_id, following))
+            age = max(now - oldest, 0) if oldest else 0
+            labels = f"{node},{_pair(group, topic)}"
+            exposition.add("rocketmq_consumer_lag_messages", labels, lag)
+            exposition.add("rocketmq_consumer_lag_latency", labels, age)
+            exposition.add("rocketmq_consumer_inflight_messages", labels, lag - ready)
+            exposition.add("rocketmq_consumer_ready_messages", labels, ready)
+            exposition.add("rocketmq_consumer_queueing_latency", labels, max(now - waiting, 0) if waiting else 0)
+            labels = f"{exporter},{label_text({'topic': topic, 'group': group})}"
+            if topic.startswith(RETRY_PREFIX):
+                exposition.add("rocketmq_group_retrydiff", labels, lag)
+            else:
+                exposition.add("rocketmq_group_diff", labels, lag)
+                exposition.add("rocketmq_message_accumulation", labels, lag)
+            exposition.add("rocketmq_consumer_offset", labels, committed)
+            exposition.add("rocketmq_group_get_latency_by_storetime", labels, age)
+            yield
+
+    def _older(
+        self,
+        service: BrokerService,
+        known: dict[tuple[str, int, int], int],
+        oldest: int,
+        place: tuple[str, int, int],
+    ) -> int:
+        """The earlier of two store times; 0 is none. A message that retention took counts from the first there is."""
+        time = self._stored.get(place) or known.get(place)
+        if time is None:
+            time = service.store.get_store_time(*place)
+            if time < 0:
+                time = service.store.get_earliest_store_time(*place[:2])
+        if time <= 0:
+            return oldest
+        self._stored[place] = time
+        return min(oldest, time) if oldest else time
+
+    @staticmethod
+    def _exporter_labels(service: BrokerService) -> str:
+        return label_text({"cluster": service.config.broker_cluster_name, "broker": service.config.broker_name})
+
+
+def _pair(group: str, topic: str) -> str:
+    return label_text(
+        {
+            "consumer_group": group,
+            "topic": topic,
+            "is_retry": topic.startswith((RETRY_PREFIX, DLQ_PREFIX)),
+            "is_system": is_system_topic(topic) or is_system_group(group),
+        }
+    )
+
+
+def _by_window(*kinds: str, rates: Iterable[str]) -> Iterator[tuple[str, float]]:
+    """Names and values of rates that are written as Apache writes them: over 10 s, 1 min and 10 min."""
+    for kind, text in zip(kinds, rates, strict=True):
+        for window, rate in zip((10, 60, 600), text.split(), strict=True):
+            yield f"{kind}_tps{window}", float(rate)
+
+
+def _in_buckets(sizes: list[int]) -> list[int]:
+    """Counts by powers of two, as counts by Apache's bounds, which are powers of two; the last is what is above."""
+    counts, low = [], 0
+    for power in _SIZE_BOUNDS:
+        counts.append(sum(sizes[low : power + 1]))
+        low = power + 1
+    counts.append(sum(sizes[low:]))
+    return counts

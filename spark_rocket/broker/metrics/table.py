@@ -1,0 +1,114 @@
+"""Every metric of a broker. docs/metrics.md repeats this table, and a test compares the two.
+
+Names and labels of RocketMQ 5's brokers come first (origin ``5``), then rocketmq-exporter's, then our own; what is
+about POP, transactions or replication and has no name there is our own as well.
+Pure values. Corresponds to BrokerMetricsConstant, DefaultStoreMetricsConstant, PopMetricsConstant and the exporter's
+RMQMetricsCollector.
+"""
+
+from __future__ import annotations
+
+from spark_rocket.remoting.http.exposition import COUNTER, GAUGE, HISTOGRAM, Metric
+
+_NODE = ("cluster", "node_type", "node_id")
+_TOPIC = (*_NODE, "topic", "message_type", "is_system")
+_GROUP = (*_NODE, "consumer_group", "topic", "is_retry", "is_system")
+_STORAGE = (*_NODE, "storage_type", "storage_medium")
+_BROKER = ("cluster", "brokerIP", "broker")
+_OF_TOPIC = ("cluster", "broker", "topic")
+_OF_GROUP = ("cluster", "broker", "topic", "group")
+_RUNTIME = ("cluster", "brokerIP", "brokerHost", "des", "boottime", "broker_version")
+
+
+def _m(name: str, kind: str, labels: tuple[str, ...], text: str, origin: str = "5") -> Metric:
+    return Metric(name, kind, text, origin, labels)
+
+
+METRICS: tuple[Metric, ...] = (
+    # --- RocketMQ 5 ---------------------------------------------------------------------------------------------
+    _m("rocketmq_messages_in_total", COUNTER, _TOPIC, "Messages stored, without retries and dead letters."),
+    _m("rocketmq_throughput_in_total", COUNTER, _TOPIC, "Bytes of them, as they are in the log."),
+    _m("rocketmq_message_size", HISTOGRAM, (*_NODE, "topic"), "Bytes of a message; of a batch the mean of its own."),
+    _m("rocketmq_messages_out_total", COUNTER, _GROUP, "Messages given to consumers."),
+    _m("rocketmq_throughput_out_total", COUNTER, _GROUP, "Bytes of them."),
+    _m("rocketmq_consumer_lag_messages", GAUGE, _GROUP, "Messages that the group has not committed."),
+    _m("rocketmq_consumer_lag_latency", GAUGE, _GROUP, "Milliseconds since the oldest of them was stored."),
+    _m("rocketmq_consumer_inflight_messages", GAUGE, _GROUP, "Messages pulled and not committed."),
+    _m("rocketmq_consumer_ready_messages", GAUGE, _GROUP, "Messages not pulled."),
+    _m("rocketmq_consumer_queueing_latency", GAUGE, _GROUP, "Milliseconds since the oldest of them was stored."),
+    _m(
+        "rocketmq_send_to_dlq_messages_total",
+        COUNTER,
+        (*_NODE, "consumer_group", "topic", "is_system"),
+        "Messages that became dead letters.",
+    ),
+    _m(
+        "rocketmq_producer_connections",
+        GAUGE,
+        (*_NODE, "language", "version", "protocol_type"),
+        "Members of producer groups.",
+    ),
+    _m(
+        "rocketmq_consumer_connections",
+        GAUGE,
+        (*_NODE, "consumer_group", "language", "version", "consume_mode", "protocol_type", "is_system"),
+        "Members of consumer groups.",
+    ),
+    _m("rocketmq_commit_messages_total", COUNTER, (*_NODE, "topic"), "Transactions committed."),
+    _m("rocketmq_rollback_messages_total", COUNTER, (*_NODE, "topic"), "Transactions rolled back."),
+    _m("rocketmq_half_messages", GAUGE, _NODE, "Half messages that are not decided, of all topics."),
+    _m("rocketmq_broker_permission", GAUGE, _NODE, "brokerPermission: 4 readable, 2 writable, 6 both."),
+    _m("rocketmq_topic_number", GAUGE, _NODE, "Topics, the broker's own with them."),
+    _m("rocketmq_consumer_group_number", GAUGE, _NODE, "Consumer groups with settings."),
+    _m("rocketmq_storage_size", GAUGE, _STORAGE, "Bytes of the commit log that can be read."),
+    _m("rocketmq_storage_flush_behind_bytes", GAUGE, _STORAGE, "Bytes of the log that are not on disk yet."),
+    _m("rocketmq_storage_dispatch_behind_bytes", GAUGE, _STORAGE, "Bytes that are in no queue yet: always 0 here."),
+    _m("rocketmq_storage_message_reserve_time", GAUGE, _STORAGE, "Age of the oldest message, in milliseconds."),
+    _m("rocketmq_pop_revive_retry_messages_total", COUNTER, _NODE, "Popped messages that were not acked in time."),
+    # --- rocketmq-exporter --------------------------------------------------------------------------------------
+    _m("rocketmq_broker_tps", GAUGE, _BROKER, "Messages stored a second, over the last minute.", "exporter"),
+    _m("rocketmq_broker_qps", GAUGE, _BROKER, "Messages given out a second, over the last minute.", "exporter"),
+    _m("rocketmq_producer_tps", GAUGE, _OF_TOPIC, "Messages stored a second, over the last minute.", "exporter"),
+    _m("rocketmq_producer_message_size", GAUGE, _OF_TOPIC, "Bytes of them a second.", "exporter"),
+    _m("rocketmq_producer_offset", GAUGE, _OF_TOPIC, "Ends of the topic's queues, together.", "exporter"),
+    _m("rocketmq_topic_retry_offset", GAUGE, _OF_TOPIC, "The same of a retry topic.", "exporter"),
+    _m("rocketmq_topic_dlq_offset", GAUGE, ("cluster", "broker", "group"), "Dead letters ever.", "exporter"),
+    _m("rocketmq_consumer_tps", GAUGE, _OF_GROUP, "Messages given a second, over the last minute.", "exporter"),
+    _m("rocketmq_consumer_message_size", GAUGE, _OF_GROUP, "Bytes of them a second.", "exporter"),
+    _m("rocketmq_consumer_offset", GAUGE, _OF_GROUP, "Offsets committed, of all queues together.", "exporter"),
+    _m("rocketmq_group_diff", GAUGE, _OF_GROUP, "Messages that are not committed.", "exporter"),
+    _m("rocketmq_group_retrydiff", GAUGE, _OF_GROUP, "The same of the group's retry topic.", "exporter"),
+    _m("rocketmq_message_accumulation", GAUGE, _OF_GROUP, "As rocketmq_group_diff, its name before.", "exporter"),
+    _m("rocketmq_group_get_latency_by_storetime", GAUGE, _OF_GROUP, "As rocketmq_consumer_lag_latency.", "exporter"),
+    _m("rocketmq_send_back_nums", GAUGE, _OF_GROUP, "Messages given back in the last minute.", "exporter"),
+    _m("rocketmq_group_count", GAUGE, ("cluster", "broker", "group"), "Members of a consumer group.", "exporter"),
+    _m("rocketmq_brokeruntime_commitlog_disk_ratio", GAUGE, _RUNTIME, "How full the disk is, 0 to 1.", "exporter"),
+    _m("rocketmq_brokeruntime_commitlogdir_capacity_total", GAUGE, _RUNTIME, "Bytes of the disk.", "exporter"),
+    _m("rocketmq_brokeruntime_commitlogdir_capacity_free", GAUGE, _RUNTIME, "Bytes free there.", "exporter"),
+    _m("rocketmq_brokeruntime_commitlog_minoffset", GAUGE, _RUNTIME, "Where the log begins, in bytes.", "exporter"),
+    _m("rocketmq_brokeruntime_commitlog_maxoffset", GAUGE, _RUNTIME, "Where the log ends, in bytes.", "exporter"),
+    _m("rocketmq_brokeruntime_putmessage_times_total", GAUGE, _RUNTIME, "Records written.", "exporter"),
+    _m("rocketmq_brokeruntime_put_message_size_total", GAUGE, _RUNTIME, "Bytes of them.", "exporter"),
+    _m("rocketmq_brokeruntime_earliest_message_timestamp", GAUGE, _RUNTIME, "Oldest message (ms).", "exporter"),
+    _m("rocketmq_brokeruntime_consumequeue_disk_ratio", GAUGE, _RUNTIME, "How full the queues' disk is.", "exporter"),
+    _m("rocketmq_brokeruntime_remain_howmanydata_toflush", GAUGE, _RUNTIME, "Bytes not on disk yet.", "exporter"),
+    *(
+        _m(f"rocketmq_brokeruntime_{kind}_tps{window}", GAUGE, _RUNTIME, f"{text} a second in {window} s.", "exporter")
+        for kind, text in (
+            ("put", "Messages stored"),
+            ("getfound", "Pulls that found messages"),
+            ("getmiss", "Pulls in vain"),
+        )
+        for window in (10, 60, 600)
+    ),
+    # --- our own ------------------------------------------------------------------------------------------------
+    _m("rocket_held_pulls", GAUGE, _NODE, "Pulls that wait for messages.", "own"),
+    _m("rocket_held_pops", GAUGE, _NODE, "Pops that wait for messages.", "own"),
+    _m("rocket_pull_misses_total", COUNTER, _NODE, "Pulls and pops that found nothing.", "own"),
+    _m("rocket_name_server_registered", GAUGE, (*_NODE, "name_server"), "1 if registered there.", "own"),
+    _m("rocket_slave_behind_bytes", GAUGE, (*_NODE, "slave"), "Of the log that a slave does not have yet.", "own"),
+    _m("rocket_slave_following", GAUGE, _NODE, "On a slave: 1 if it follows its master.", "own"),
+    _m("rocket_slave_bytes_per_second", GAUGE, (*_NODE, "slave"), "Of the log that a slave was sent.", "own"),
+    _m("rocket_clocks_differ", GAUGE, _NODE, "On a slave: 1 if its clock is not its master's.", "own"),
+    _m("rocket_acl_refused_total", COUNTER, _NODE, "Requests that access control refused.", "own"),
+)

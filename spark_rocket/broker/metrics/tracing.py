@@ -1,0 +1,139 @@
+"""OpenTelemetry in the broker: spans of storing and of delivering messages that carry a trace context.
+
+================  ============================================================================================
+span              when
+================  ============================================================================================
+``store TOPIC``   a send was handled; of a batch one span, with the context of its first message that has one
+``deliver TOPIC``  a pull or a pop was answered with the message; for ``MOST`` of an answer's messages
+================  ============================================================================================
+
+Both are children of the span that the message's ``traceparent`` names: the send (``client/otel.py``, or OpenTelemetry's
+instrumentation of the Java client). Messages without one are not traced. It is on with ``openTelemetryEnable=true``;
+off, nothing is imported, and sends and pulls are handled by what handles them otherwise.
+
+Spans go to the global provider of tracers if the process has one (``opentelemetry-instrument rocket broker …``), else
+by OTLP to where ``OTEL_EXPORTER_OTLP_ENDPOINT`` says.
+Thread-safety: event loop only; exporting is the SDK's own thread's business.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import MutableMapping
+from importlib import import_module
+from time import time_ns
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry import propagate, trace
+from opentelemetry.trace import SpanKind, Status, StatusCode, TracerProvider
+
+import spark_rocket
+from spark_rocket.errors import ConfigError, ProtocolError
+from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.wire.codes import RequestCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.server.server import Channel, Handler
+
+if TYPE_CHECKING:
+    from spark_rocket.broker.state.config import BrokerConfig
+    from spark_rocket.store.results import GetMessageResult
+
+MOST = 100
+_MARK = "traceparent\x01"
+_FOUND = re.compile(rb"traceparent\x01([0-9a-f-]{55})")
+_SENDS = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+
+
+class BrokerTracing:
+    """Makes the spans of one broker."""
+
+    def __init__(self, config: BrokerConfig, provider: TracerProvider | None = None) -> None:
+        self._tracer = trace.get_tracer("spark_rocket.broker", spark_rocket.__version__, provider)
+        self._node: dict[str, Any] = {"messaging.system": "rocketmq", "messaging.rocketmq.broker": config.broker_name}
+
+    def wrap(self, handlers: MutableMapping[int, Handler]) -> None:
+        """Have sends traced that come from now on."""
+        for code in _SENDS:
+            if int(code) in handlers:
+                handlers[int(code)] = self._stored(handlers[int(code)])
+
+    def _stored(self, handler: Handler) -> Handler:
+        def handle(channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+            ext = request.ext_fields
+            properties = ext.get("i") or ext.get("properties") or ""
+            if _MARK in properties:
+                found = _FOUND.search(properties.encode(errors="replace"))
+            else:
+                found = _FOUND.search(request.body) if request.code == RequestCode.SEND_BATCH_MESSAGE else None
+            if found is None:
+                return handler(channel, request)
+            topic = ext.get("b") or ext.get("topic") or ""
+            parent = propagate.extract({"traceparent": found[1].decode()})
+            attributes = {
+                **self._node,
+                "messaging.operation.name": "store",
+                "messaging.destination.name": topic,
+                "messaging.message.body.size": len(request.body),
+            }
+            span = self._tracer.start_span(f"store {topic}", parent, SpanKind.SERVER, attributes)
+            try:
+                answer = handler(channel, request)
+                if answer is not None:
+                    if "queueOffset" in answer.ext_fields:
+                        span.set_attribute("messaging.rocketmq.queue_offset", int(answer.ext_fields["queueOffset"]))
+                    if answer.code:
+                        span.set_attribute("error.type", str(answer.code))
+                        span.set_status(Status(StatusCode.ERROR, answer.remark or ""))
+                return answer
+            except Exception as error:
+                span.set_attribute("error.type", type(error).__name__)
+                span.set_status(Status(StatusCode.ERROR, str(error)))
+                raise
+            finally:
+                span.end()
+
+        return handle
+
+    def delivered(self, group: str, topic: str, queue_id: int, result: GetMessageResult) -> None:
+        """A consumer is given these records."""
+        records = bytes(result.records)
+        if _MARK.encode() not in records:
+            return
+        now = time_ns()
+        try:
+            messages = decode_messages(records, check_crc=False, decompress=False)
+        except ProtocolError:  # it is the consumer's to complain
+            return
+        traced = [message for message in messages if "traceparent" in message.properties]
+        for message in traced[:MOST]:
+            attributes = {
+                **self._node,
+                "messaging.operation.name": "deliver",
+                "messaging.destination.name": topic,
+                "messaging.destination.partition.id": str(queue_id),
+                "messaging.consumer.group.name": group,
+                "messaging.message.id": message.msg_id,
+                "messaging.rocketmq.queue_offset": message.queue_offset,
+            }
+            parent = propagate.extract(message.properties)
+            self._tracer.start_span(f"deliver {topic}", parent, SpanKind.SERVER, attributes, start_time=now).end()
+
+
+def make_provider(config: BrokerConfig) -> TracerProvider | None:
+    """Where spans go: None for the process's own provider. ConfigError if there is none and none can be made."""
+    if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        return None
+    try:
+        resources = import_module("opentelemetry.sdk.resources")
+        sdk = import_module("opentelemetry.sdk.trace")
+        export = import_module("opentelemetry.sdk.trace.export")
+        otlp = import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
+    except ImportError as error:
+        raise ConfigError(
+            f"openTelemetryEnable=true, and {error.name or 'the SDK'} is not installed.",
+            remedy="Install opentelemetry-sdk and opentelemetry-exporter-otlp-proto-http, or set it to false.",
+        ) from error
+    named = resources.Resource.create({"service.name": "rocketmq-broker", "service.instance.id": config.broker_name})
+    provider: TracerProvider = sdk.TracerProvider(resource=named)
+    provider.add_span_processor(export.BatchSpanProcessor(otlp.OTLPSpanExporter()))  # type: ignore[attr-defined]  # where installed
+    return provider

@@ -1,0 +1,275 @@
+"""Live producers and consumers, by group and connection, as their heartbeats tell.
+
+A member is one client id on one connection in one group: a proxy speaks for many clients over one connection. It goes
+when its client unregisters, when its connection closes, or when no heartbeat came for ``channelExpiredTimeout``, by a
+clock that nobody sets; a connection all of whose members are silent is closed. Whenever a member of a consumer group
+comes, goes or names other topics than before, all members are told with NOTIFY_CONSUMER_IDS_CHANGED (40), and share
+out the queues again at once.
+
+Members of a group ought to subscribe alike: of those that do not, each gets messages that another asked for, or loses
+them. Apache's broker lets the last heartbeat count and says nothing; here the log names both, once for each change.
+
+Thread-safety: used on the event loop only. After a crash: nothing is kept; heartbeats fill the tables again.
+Corresponds to org.apache.rocketmq.broker.client.{ProducerManager, ConsumerManager, ConsumerGroupInfo}.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from spark_rocket.protocol.wire.bodies import BROADCASTING, ConsumerData, SubscriptionData
+from spark_rocket.remoting.server.server import Channel
+
+_log = logging.getLogger(__name__)
+
+_SHOWN = 10
+
+
+def monotonic_ms() -> int:
+    """Milliseconds that go on whatever is done to the wall clock."""
+    return time.monotonic_ns() // 1_000_000
+
+
+@dataclass(slots=True)
+class ClientInfo:
+    """One member: a client's connection in one group."""
+
+    channel: Channel
+    client_id: str
+    language: str
+    version: int
+    last_update: int
+    """When its last heartbeat came, to be shown: by the wall clock (ms)."""
+    heard: int
+    """The same by the clock that its expiry goes by (ms)."""
+    subscribed: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """What it said it wants: topic -> kind and text of the expression. Of consumers only."""
+
+
+class Members:
+    """The members of one group, by connection and client id."""
+
+    __slots__ = ("_by_channel",)
+
+    def __init__(self) -> None:
+        self._by_channel: dict[Channel, dict[str, ClientInfo]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_channel.values()))
+
+    def __iter__(self) -> Iterator[ClientInfo]:
+        for clients in self._by_channel.values():
+            yield from clients.values()
+
+    def channels(self) -> list[Channel]:
+        """Each connection once."""
+        return list(self._by_channel)
+
+    def get(self, channel: Channel, client_id: str) -> ClientInfo | None:
+        clients = self._by_channel.get(channel)
+        return None if clients is None else clients.get(client_id)
+
+    def put(self, info: ClientInfo) -> None:
+        self._by_channel.setdefault(info.channel, {})[info.client_id] = info
+
+    def drop(self, channel: Channel, client_id: str | None) -> bool:
+        """Drop one member, or with None all of the connection's; False if there was none."""
+        clients = self._by_channel.get(channel)
+        if clients is None or (client_id is not None and clients.pop(client_id, None) is None):
+            return False
+        if client_id is None or not clients:
+            del self._by_channel[channel]
+        return True
+
+
+@dataclass(slots=True)
+class ConsumerGroup:
+    """A consumer group's members and what they said about their consuming."""
+
+    group: str
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = "CLUSTERING"
+    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+    subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
+    members: Members = field(default_factory=Members)
+
+    def client_ids(self) -> list[str]:
+        return sorted({member.client_id for member in self.members})
+
+    def channel_of(self, client_id: str) -> Channel | None:
+        """The client's connection."""
+        return _latest(member for member in self.members if member.client_id == client_id)
+
+    def update_subscriptions(self, data: Iterable[SubscriptionData]) -> None:
+        """Take over newer subscriptions, drop topics no longer named."""
+        named = set()
+        for subscription in data:
+            named.add(subscription.topic)
+            known = self.subscriptions.get(subscription.topic)
+            if known is None or subscription.sub_version > known.sub_version:
+                self.subscriptions[subscription.topic] = subscription
+        for topic in [topic for topic in self.subscriptions if topic not in named]:
+            del self.subscriptions[topic]
+
+
+class ClientManager:
+    """Producers and consumers. ``notify`` tells one connection that its group's members changed.
+
+    ``clock`` is the wall clock, for what is shown; members expire by ``monotonic``. Both in milliseconds.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], int],
+        notify: Callable[[Channel, str], None],
+        monotonic: Callable[[], int] = monotonic_ms,
+    ) -> None:
+        self._clock = clock
+        self._monotonic = monotonic
+        self._notify = notify
+        self.producers: dict[str, Members] = {}
+        self.consumers: dict[str, ConsumerGroup] = {}
+
+    # --- registering --------------------------------------------------------------------------------------------
+
+    def register_producer(self, group: str, channel: Channel, client_id: str, language: str, version: int) -> None:
+        info = self._info(channel, client_id, language, version)
+        self.producers.setdefault(group, Members()).put(info)
+
+    def register_consumer(
+        self,
+        data: ConsumerData,
+        channel: Channel,
+        client_id: str,
+        language: str,
+        version: int,
+        *,
+        notify: bool = True,
+        with_subscriptions: bool = True,
+    ) -> bool:
+        """Add or renew a member; True when it is new or names other topics than before."""
+        group = self.consumers.get(data.group_name)
+        if group is None:
+            group = self.consumers[data.group_name] = ConsumerGroup(data.group_name)
+        group.consume_type = data.consume_type
+        group.message_model = data.message_model
+        group.consume_from_where = data.consume_from_where
+        known = group.members.get(channel, client_id)
+        changed = known is None
+        info = self._info(channel, client_id, language, version)
+        group.members.put(info)
+        if with_subscriptions:
+            info.subscribed = {one.topic: (one.expression_type, one.sub_string) for one in data.subscription_data_set}
+            group.update_subscriptions(data.subscription_data_set)
+            if known is None or known.subscribed != info.subscribed:
+                changed = known is None or known.subscribed.keys() != info.subscribed.keys()
+                _warn_if_different(group, info)
+        elif known is not None:
+            info.subscribed = known.subscribed
+        if changed and notify:
+            self._tell(group)
+        return changed
+
+    def _info(self, channel: Channel, client_id: str, language: str, version: int) -> ClientInfo:
+        return ClientInfo(channel, client_id, language, version, self._clock(), self._monotonic())
+
+    def unregister(
+        self,
+        channel: Channel,
+        client_id: str,
+        producer_group: str | None,
+        consumer_group: str | None,
+        *,
+        notify: bool = True,
+    ) -> None:
+        """A client says goodbye to a group."""
+        if producer_group:
+            self._drop_producer(producer_group, channel, client_id)
+        if consumer_group:
+            self._drop_consumer(consumer_group, channel, client_id, notify=notify)
+
+    def channel_closed(self, channel: Channel) -> None:
+        for name in list(self.producers):
+            self._drop_producer(name, channel, None)
+        for name in list(self.consumers):
+            self._drop_consumer(name, channel, None)
+
+    def expire(self, timeout_ms: int) -> None:
+        """Drop members that have sent no heartbeat for so long, and close connections that have no others."""
+        limit = self._monotonic() - timeout_ms
+        every = [(name, info, True) for name, members in self.producers.items() for info in members]
+        every += [(name, info, False) for name, group in self.consumers.items() for info in group.members]
+        alive = {info.channel for _, info, _ in every if info.heard >= limit}
+        for name, info, produces in every:
+            if info.heard >= limit:
+                continue
+            if info.channel in alive:
+                self.unregister(info.channel, info.client_id, name if produces else None, None if produces else name)
+                continue
+            alive.add(info.channel)  # once
+            _log.warning("No heartbeat from %s for %d ms: closing.", info.channel.remote_addr, timeout_ms)
+            self.channel_closed(info.channel)
+            info.channel.close()
+
+    def _drop_producer(self, name: str, channel: Channel, client_id: str | None) -> None:
+        members = self.producers.get(name)
+        if members is not None and members.drop(channel, client_id) and not len(members):
+            del self.producers[name]
+
+    def _drop_consumer(self, name: str, channel: Channel, client_id: str | None, *, notify: bool = True) -> None:
+        group = self.consumers.get(name)
+        if group is None or not group.members.drop(channel, client_id):
+            return
+        if not len(group.members):
+            del self.consumers[name]
+        elif notify:
+            self._tell(group)
+
+    def _tell(self, group: ConsumerGroup) -> None:
+        if group.message_model == BROADCASTING:
+            return  # who gets all the queues does not share them out
+        for channel in group.members.channels():
+            self._notify(channel, group.group)
+
+    # --- asking -------------------------------------------------------------------------------------------------
+
+    def producer_channel(self, client_id: str) -> Channel | None:
+        """The connection of a client that produces, in whichever group."""
+        every = (info for members in self.producers.values() for info in members)
+        return _latest(info for info in every if info.client_id == client_id)
+
+    def subscription(self, group: str, topic: str) -> SubscriptionData | None:
+        found = self.consumers.get(group)
+        return None if found is None else found.subscriptions.get(topic)
+
+    def groups_of(self, topic: str) -> set[str]:
+        """Groups with a live member that subscribes to the topic."""
+        return {name for name, group in self.consumers.items() if topic in group.subscriptions}
+
+
+def _latest(connections: Iterable[ClientInfo]) -> Channel | None:
+    """Of a client's connections the one with the latest heartbeat: who connects anew may leave a dead one behind."""
+    found = list(connections)
+    return max(reversed(found), key=lambda info: info.heard).channel if found else None
+
+
+def _warn_if_different(group: ConsumerGroup, info: ClientInfo) -> None:
+    other = next((one for one in group.members if one.subscribed and one.subscribed != info.subscribed), None)
+    if other is not None and info.subscribed:
+        _log.warning(
+            "Consumers of group %s subscribe differently: %s to %s, %s to %s. Each is given queues of all these topics "
+            "and uses the subscription of whoever spoke last. Give one of them another group.",
+            group.group,
+            info.client_id,
+            _said(info),
+            other.client_id,
+            _said(other),
+        )
+
+
+def _said(info: ClientInfo) -> str:
+    shown = [f"{topic} by {text!r}" for topic, (_, text) in sorted(info.subscribed.items())]
+    return ", ".join(shown[:_SHOWN]) + (f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else "")

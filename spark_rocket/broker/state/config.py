@@ -1,0 +1,490 @@
+"""The broker's settings: Apache's property names, checked values, and the file and line of what is wrong.
+
+A ``broker.conf`` is Java properties text. Three kinds of names occur in it:
+
+* settings of this broker (the fields of :class:`BrokerConfig`): the value is checked, ConfigError names file and line;
+* settings of Apache's that this broker has no use for (``KNOWN_UNUSED``): kept, and shown by code 26;
+* anything else: kept too, with a warning that names the nearest known setting, since it is probably a typing error.
+
+Settings of our own, beside Apache's: ``maxPullBytes``, ``maxPullMsgNums`` (bounds of a pull that asks for much),
+``maxHeldPulls`` (long polls waiting at once), ``fileReservedSize`` (bytes of commit log to keep), and those from
+``maxConnections`` to ``maxMemoryBytes`` (what clients may cost). ``aclFile`` (Apache: a system property) is our own;
+``innerClientAuthenticationCredentials`` is Apache's, JSON like ``{"accessKey": "…", "secretKey": "…"}``.
+Settings of the gRPC proxy (``PROXY_SETTINGS``) are kept for ``rocket up``, which gives them to the proxy it starts.
+Thread-safety: read by every component, changed on the event loop only (code 25, dynamic settings).
+Corresponds to org.apache.rocketmq.common.BrokerConfig, store.config.MessageStoreConfig, NettyServerConfig.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from spark_rocket.broker.state.known_settings import (
+    KNOWN_UNUSED,
+    PROXY_SETTINGS,
+    check_length,
+    check_refused,
+    check_unknown,
+    is_without_effect,
+    may_be_secret,
+)
+from spark_rocket.errors import ConfigError
+from spark_rocket.protocol.auth import Credentials, inner_credentials
+from spark_rocket.protocol.java_properties import expand_variables, parse_properties, render_properties
+from spark_rocket.protocol.setting import Setting, SettingsUpdate, fixed, text_of
+from spark_rocket.protocol.setting import setting as _setting
+from spark_rocket.remoting.tls.contexts import ServerTls, server_tls
+from spark_rocket.remoting.tls.settings import TlsSettings, parse_setting
+from spark_rocket.store.config import (
+    DEFAULT_DELAY_LEVELS,
+    FlushDiskType,
+    StoreConfig,
+    delay_levels,
+    delete_hours,
+    one_directory,
+)
+
+_log = logging.getLogger(__name__)
+
+MASTER_ID = 0
+HIDDEN = "******"
+
+
+class BrokerRole(Enum):
+    """A SYNC_MASTER answers senders once a slave has the message; a SLAVE copies its master's log."""
+
+    ASYNC_MASTER = "ASYNC_MASTER"
+    SYNC_MASTER = "SYNC_MASTER"
+    SLAVE = "SLAVE"
+
+
+class MetricsExporterType(Enum):
+    """Where figures go: PROM, to whoever asks at metricsPromExporterPort. The other two of Apache's are not served."""
+
+    DISABLE = "DISABLE"
+    OTLP_GRPC = "OTLP_GRPC"
+    PROM = "PROM"
+    LOG = "LOG"
+
+
+class MessageRequestMode(Enum):
+    """How a group's consumers get messages, unless code 401 set it for the group."""
+
+    PULL = "PULL"
+    POP = "POP"
+
+
+def _property_value(text: str) -> None:
+    if len(text) > 255 or not text.isprintable():
+        raise ConfigError(
+            f"regionId={text[:255]!r} cannot be stored with every message.",
+            remedy="Use at most 255 characters, without control characters.",
+        )
+
+
+@dataclass(slots=True)
+class BrokerConfig:
+    """Every setting that this broker reads, under Apache's name in camel case."""
+
+    broker_cluster_name: str = _setting("DefaultCluster")
+    broker_name: str = _setting("broker-a")
+    broker_id: int = _setting(MASTER_ID, low=0, high=2**31 - 1)
+    # _setting makes a dataclass field, whose default is immutable (RUF009 here and below).
+    broker_role: BrokerRole = _setting(BrokerRole.ASYNC_MASTER)  # noqa: RUF009
+
+    bind_address: str = _setting("127.0.0.1")
+    listen_port: int = _setting(10911, low=0, high=65535)
+    vip_channel_enable: bool = _setting(True)
+    broker_ip1: str = _setting("", name="brokerIP1")
+    namesrv_addr: str = _setting("")
+    register_name_server_period: int = _setting(30_000, low=1_000, high=60_000)
+    register_broker_timeout_mills: int = _setting(3_000, low=1)
+    ha_listen_port: int = _setting(0, low=0, high=65535)
+    ha_master_address: str = _setting("")
+    ha_send_heartbeat_interval: int = _setting(5_000, low=1, dynamic=True)
+    ha_housekeeping_interval: int = _setting(20_000, low=1, dynamic=True)
+    ha_max_gap_not_in_sync: int = _setting(256 * 1024 * 1024, low=1, dynamic=True)
+    slave_timeout: int = _setting(3_000, low=1, dynamic=True)
+    slave_read_enable: bool = _setting(False, dynamic=True)
+    access_message_in_memory_max_ratio: int = _setting(40, low=0, high=100, dynamic=True)
+    offset_check_in_slave: bool = _setting(False, dynamic=True)
+
+    acl_enable: bool = _setting(False)
+    acl_file: str = _setting("")
+    inner_client_authentication_credentials: str = _setting("", secret=True, check=inner_credentials)
+
+    metrics_exporter_type: MetricsExporterType = _setting(MetricsExporterType.DISABLE)  # noqa: RUF009 - a field, as all here
+    metrics_prom_exporter_host: str = _setting("")
+    metrics_prom_exporter_port: int = _setting(5557, low=0, high=65535)
+
+    broker_permission: int = _setting(6, low=0, high=7, dynamic=True)
+    auto_create_topic_enable: bool = _setting(True, dynamic=True)
+    auto_create_subscription_group: bool = _setting(True, dynamic=True)
+    cluster_topic_enable: bool = _setting(True)
+    broker_topic_enable: bool = _setting(True)
+    default_topic_queue_nums: int = _setting(8, low=1, high=65_536, dynamic=True)
+    trace_topic_enable: bool = _setting(False)
+    msg_trace_topic_name: str = _setting("RMQ_SYS_TRACE_TOPIC")
+    trace_on: bool = _setting(True, dynamic=True)
+    open_telemetry_enable: bool = _setting(False)
+    region_id: str = _setting("DefaultRegion", dynamic=True, check=_property_value)
+    store_reply_message_enable: bool = _setting(True, dynamic=True)
+    start_accept_send_request_time_stamp: int = _setting(0, low=0, dynamic=True)
+    max_message_size: int = _setting(4 * 1024 * 1024, low=1, high=15 * 1024 * 1024)
+
+    message_delay_level: str = _setting(DEFAULT_DELAY_LEVELS, check=delay_levels)
+    flush_delay_offset_interval: int = _setting(10_000, low=100)
+    timer_wheel_enable: bool = _setting(True)
+    timer_precision_ms: int = _setting(1_000, low=1)
+    timer_roll_window_slot: int = _setting(172_800, low=1)
+    mapped_file_size_timer_log: int = _setting(100 * 1024 * 1024, low=4096, high=1 << 40)
+    timer_max_delay_sec: int = _setting(259_200, low=1, high=2**31 - 1)
+    recall_message_enable: bool = _setting(False, dynamic=True)
+    allow_recall_when_broker_not_writeable: bool = _setting(True, dynamic=True)
+
+    reject_transaction_message: bool = _setting(False, dynamic=True)
+    transaction_time_out: int = _setting(6_000, low=0, dynamic=True)
+    transaction_check_max: int = _setting(15, low=0, dynamic=True)
+    transaction_check_interval: int = _setting(30_000, low=1, dynamic=True)
+
+    long_polling_enable: bool = _setting(True, dynamic=True)
+    short_polling_time_mills: int = _setting(1_000, low=0, high=60_000, dynamic=True)
+    max_transfer_count_on_message_in_memory: int = _setting(32, low=1, high=65_536, dynamic=True)
+    max_transfer_bytes_on_message_in_memory: int = _setting(256 * 1024, low=1, high=15 * 1024 * 1024, dynamic=True)
+    max_pull_bytes: int = _setting(8 * 1024 * 1024, low=1, high=15 * 1024 * 1024, dynamic=True)
+    max_pull_msg_nums: int = _setting(100_000, low=1, high=1_000_000, dynamic=True)
+    max_held_pulls: int = _setting(100_000, low=0, dynamic=True)
+    pop_polling_size: int = _setting(1_024, low=0, dynamic=True)
+    pop_polling_map_size: int = _setting(100_000, low=0, dynamic=True)
+    max_pop_polling_size: int = _setting(100_000, low=0, dynamic=True)
+    server_load_balancer_enable: bool = _setting(True, dynamic=True)
+    default_message_request_mode: MessageRequestMode = _setting(MessageRequestMode.PULL, dynamic=True)  # noqa: RUF009
+    default_pop_share_queue_num: int = _setting(-1, low=-1, high=2**31 - 1, dynamic=True)
+    default_query_max_num: int = _setting(32, low=1, high=1_024, dynamic=True)
+    max_msgs_num_batch: int = _setting(64, low=1, high=1_024, dynamic=True)
+    lite_pull_message_enable: bool = _setting(True, dynamic=True)
+    enable_property_filter: bool = _setting(False, dynamic=True)
+    enable_mixed_message_type: bool = _setting(False, dynamic=True)
+    max_filter_message_size: int = _setting(16_000, low=20, high=1 << 20, dynamic=True)
+    use_server_side_reset_offset: bool = _setting(True, dynamic=True)
+
+    enable_retry_topic_v2: bool = _setting(False, dynamic=True)
+    pop_from_retry_probability: int = _setting(20, low=0, high=100, dynamic=True)
+
+    channel_expired_timeout: int = _setting(120_000, low=1_000, dynamic=True)
+    server_channel_max_idle_time_seconds: int = _setting(120, low=1, high=86_400)
+    flush_consumer_offset_interval: int = _setting(5_000, low=100)
+    rebalance_lock_max_live_time: int = _setting(60_000, low=1_000)
+
+    broker_fast_failure_enable: bool = _setting(True, dynamic=True)
+    send_thread_pool_queue_capacity: int = _setting(10_000, low=1, dynamic=True)
+    put_thread_pool_queue_capacity: int = _setting(10_000, low=1, dynamic=True)
+    pull_thread_pool_queue_capacity: int = _setting(100_000, low=1, dynamic=True)
+    ack_thread_pool_queue_capacity: int = _setting(100_000, low=1, dynamic=True)
+    query_thread_pool_queue_capacity: int = _setting(20_000, low=1, dynamic=True)
+    heartbeat_thread_pool_queue_capacity: int = _setting(50_000, low=1, dynamic=True)
+    end_transaction_pool_queue_capacity: int = _setting(100_000, low=1, dynamic=True)
+    admin_broker_thread_pool_queue_capacity: int = _setting(10_000, low=1, dynamic=True)
+    wait_time_mills_in_send_queue: int = _setting(2_000, low=0, dynamic=True)
+    wait_time_mills_in_pull_queue: int = _setting(5_000, low=0, dynamic=True)
+    wait_time_mills_in_ack_queue: int = _setting(3_000, low=0, dynamic=True)
+    wait_time_mills_in_heartbeat_queue: int = _setting(31_000, low=0, dynamic=True)
+    wait_time_mills_in_transaction_queue: int = _setting(3_000, low=0, dynamic=True)
+    wait_time_mills_in_admin_broker_queue: int = _setting(5_000, low=0, dynamic=True)
+    os_page_cache_busy_time_out_mills: int = _setting(1_000, low=1, dynamic=True)
+    server_oneway_semaphore_value: int = _setting(256, low=0, dynamic=True)
+    server_async_semaphore_value: int = _setting(64, low=1, dynamic=True)
+    max_connections: int = _setting(20_000, low=1, dynamic=True)
+    max_connections_per_address: int = _setting(0, low=0, dynamic=True)
+    first_request_timeout_millis: int = _setting(30_000, low=1, dynamic=True)
+    slow_writer_timeout_millis: int = _setting(30_000, low=1, dynamic=True)
+    slow_reader_timeout_millis: int = _setting(30_000, low=1, dynamic=True)
+    max_waiting_request_bytes: int = _setting(256 * 1024 * 1024, low=1, dynamic=True)
+    max_unread_answer_bytes: int = _setting(256 * 1024 * 1024, low=1, dynamic=True)
+    max_memory_bytes: int = _setting(0, low=0, dynamic=True)
+
+    store_path_root_dir: Path = _setting(Path("~/store"))  # noqa: RUF009
+    store_path_commit_log: str = _setting("", check=one_directory)
+    store_path_consume_queue: str = _setting("")
+    store_path_index: str = _setting("")
+    flush_disk_type: FlushDiskType = _setting(FlushDiskType.ASYNC_FLUSH)  # noqa: RUF009
+    mapped_file_size_commit_log: int = _setting(1024 * 1024 * 1024, low=4_096, high=2**31 - 1)
+    mapped_file_size_consume_queue: int = _setting(6_000_000, low=20, high=2**31 - 1, step=20)
+    max_hash_slot_num: int = _setting(5_000_000, low=1, high=2**28)
+    max_index_num: int = _setting(20_000_000, low=2, high=2**28)
+    message_index_enable: bool = _setting(True)
+    flush_interval_commit_log: int = _setting(500, low=1)
+    flush_interval_consume_queue: int = _setting(1_000, low=1)
+    sync_flush_timeout: int = _setting(5_000, low=1)
+
+    file_reserved_time: int = _setting(72, low=0, high=1_000_000, dynamic=True)
+    delete_when: str = _setting("04", dynamic=True, check=delete_hours)
+    clean_resource_interval: int = _setting(10_000, low=100)
+    delete_commit_log_files_interval: int = _setting(100, low=0, high=60_000, dynamic=True)
+    delete_file_batch_max: int = _setting(10, low=1, dynamic=True)
+    disk_max_used_space_ratio: int = _setting(75, low=1, high=100, dynamic=True)
+    disk_space_clean_forcibly_ratio: int = _setting(85, low=1, high=100, dynamic=True)
+    disk_space_warning_level_ratio: int = _setting(90, low=1, high=100, dynamic=True)
+    clean_file_forcibly_enable: bool = _setting(True, dynamic=True)
+    file_reserved_size: int = _setting(0, low=0, dynamic=True)
+
+    #: Where the settings were read from, if that was a file.
+    source: Path | None = None
+    #: The settings of TLS (``tls.…``), which are one thing for servers and clients (remoting/tls.py).
+    tls: dict[str, str] = field(default_factory=dict, repr=False)  # with passwords
+    #: What a file said beyond the above, by name; kept for code 26.
+    others: dict[str, str] = field(default_factory=dict, repr=False)  # a misspelt one may be a secret
+
+    @classmethod
+    def from_file(cls, path: Path | str, **defaults: Any) -> BrokerConfig:
+        """Read a ``broker.conf``; ConfigError names the file, the line and the setting.
+
+        ``defaults`` are fields of this class, for what the file does not say.
+        """
+        path = Path(path)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(
+                f"The broker configuration {path} cannot be read: {error.strerror or error}.",
+                remedy="Give the path of a readable properties file with -c, or leave -c out for the defaults.",
+            ) from error
+        except UnicodeDecodeError as error:
+            line = path.read_bytes()[: error.start].count(b"\n") + 1
+            raise ConfigError(f"{path}, line {line}: not UTF-8 text.", remedy="Save the file as UTF-8.") from error
+        return cls._from_entries(parse_properties(text, str(path)), str(path), {**defaults, "source": path})
+
+    @classmethod
+    def from_text(cls, text: str, source: str = "<properties>") -> BrokerConfig:
+        """Read properties text that is in memory."""
+        return cls._from_entries(parse_properties(text, source), source)
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, object], source: str = "the settings given") -> BrokerConfig:
+        """Settings by their Apache names; Python values are taken as their properties text."""
+        return cls._from_entries([(name, text_of(value), 0) for name, value in properties.items()], source)
+
+    @classmethod
+    def _from_entries(
+        cls, entries: Iterable[tuple[str, str, int]], source: str, defaults: Mapping[str, Any] | None = None
+    ) -> BrokerConfig:
+        config = cls(**defaults or {})
+        for name, value, line in entries:
+            where = f"{source}, line {line}" if line else source
+            for warning in config._set(name, expand_variables(value, os.environ), where):
+                _log.warning("%s", warning)
+        for warning in config._disorder():
+            _log.warning("%s: %s", source, warning)
+        return config
+
+    def _disorder(self) -> list[str]:
+        """What is odd about the levels of the disk, which mean something in their order only."""
+        names = ("diskMaxUsedSpaceRatio", "diskSpaceCleanForciblyRatio", "diskSpaceWarningLevelRatio")
+        levels = (
+            self.disk_max_used_space_ratio,
+            self.disk_space_clean_forcibly_ratio,
+            self.disk_space_warning_level_ratio,
+        )
+        return [
+            f"{names[at]} {levels[at]} is above {names[at + 1]} {levels[at + 1]}, which is meant to come after it."
+            for at in range(2)
+            if levels[at] > levels[at + 1]
+        ]
+
+    def _set(self, name: str, text: str, where: str) -> list[str]:
+        check_refused(name, text, where)
+        spec = _SPECS.get(name)
+        if spec is not None:
+            setattr(self, spec.attribute, spec.parse(text, where))
+            return []
+        if name.startswith("tls."):  # of which none may be overlooked
+            parse_setting(name, text, where)
+            self.tls[name] = text
+            return []
+        self.others[name] = text
+        if is_without_effect(name) or name in PROXY_SETTINGS:
+            return []
+        near = nearest_setting(name)
+        return [f"{where}: unknown setting '{name}' is ignored." + (f" Did you mean '{near}'?" if near else "")]
+
+    def parse_update(self, properties_text: str) -> SettingsUpdate:
+        """What properties text would change at run time (code 25); ConfigError if one of its settings cannot be."""
+        check_length(properties_text)
+        update = SettingsUpdate()
+        for name, text, _ in parse_properties(properties_text, "update"):
+            spec = _SPECS.get(name)
+            if name.startswith("tls."):
+                raise fixed(name)
+            if spec is None:
+                check_refused(name, text, "update")
+                update.others[name] = text
+                continue
+            value = spec.parse(text, "update")
+            if spec.dynamic:
+                update.values[spec] = value
+            elif value != getattr(self, spec.attribute):
+                raise fixed(name)
+        update.known_others = {name: text for name, text in update.others.items() if name in KNOWN_UNUSED}
+        check_unknown(self.others, update.others)
+        return update
+
+    def apply(self, update: SettingsUpdate) -> list[str]:
+        """Let it count from now on; warnings back."""
+        warnings = [warning for name, text in update.others.items() for warning in self._set(name, text, "update")]
+        before = self._disorder()
+        for spec, value in update.values.items():
+            setattr(self, spec.attribute, value)
+        return warnings + [warning for warning in self._disorder() if warning not in before]
+
+    def update(self, properties_text: str) -> list[str]:
+        """Apply properties text at run time; warnings back, ConfigError and no change if one cannot be."""
+        return self.apply(self.parse_update(properties_text))
+
+    def to_properties(self) -> list[tuple[str, str]]:
+        """Every setting by its Apache name, then the rest of the file."""
+        own = [_shown(spec.name, text_of(getattr(self, spec.attribute))) for spec in _SPECS.values()]
+        others = sorted(_shown(name, text) for name, text in self.others.items())
+        return own + sorted(self.tls_settings().properties().items()) + others
+
+    def to_text(self) -> str:
+        """As properties text."""
+        return render_properties(self.to_properties())
+
+    def tls_settings(self) -> TlsSettings:
+        """The settings of TLS: of the file, of the one it names, of the environment. ConfigError when they clash."""
+        return TlsSettings.of(self.tls)
+
+    def server_tls(self) -> ServerTls | None:
+        """What this broker's ports need for TLS; None where that is disabled. ConfigError as from ``tls_settings``."""
+        return server_tls(self.tls_settings(), (self.broker_ip1, self.bind_address, "localhost", "127.0.0.1", "::1"))
+
+    def client_tls(self) -> TlsSettings | None:
+        """With which this broker calls name servers and its master; None: without TLS."""
+        settings = self.tls_settings()
+        return settings if settings.is_client else None
+
+    @property
+    def store_path(self) -> Path:
+        """The store's directory, ``~`` filled in."""
+        return self.store_path_root_dir.expanduser()
+
+    def store_config(self) -> StoreConfig:
+        """The settings that are the store's business."""
+        return StoreConfig(
+            store_path=self.store_path,
+            store_path_commit_log=_path_or_none(self.store_path_commit_log),
+            store_path_consume_queue=_path_or_none(self.store_path_consume_queue),
+            store_path_index=_path_or_none(self.store_path_index),
+            mapped_file_size_commit_log=self.mapped_file_size_commit_log,
+            mapped_file_size_consume_queue=self.mapped_file_size_consume_queue,
+            max_hash_slot_num=self.max_hash_slot_num,
+            max_index_num=self.max_index_num,
+            message_index_enable=self.message_index_enable,
+            flush_disk_type=self.flush_disk_type,
+            flush_interval_commit_log=self.flush_interval_commit_log,
+            flush_interval_consume_queue=self.flush_interval_consume_queue,
+            sync_flush_timeout=self.sync_flush_timeout,
+            max_message_size=self.max_message_size,
+            message_delay_level=self.message_delay_level,
+            file_reserved_time=self.file_reserved_time,
+            delete_when=self.delete_when,
+            delete_commit_log_files_interval=self.delete_commit_log_files_interval,
+            delete_file_batch_max=self.delete_file_batch_max,
+            disk_max_used_space_ratio=self.disk_max_used_space_ratio,
+            disk_space_clean_forcibly_ratio=self.disk_space_clean_forcibly_ratio,
+            disk_space_warning_level_ratio=self.disk_space_warning_level_ratio,
+            clean_file_forcibly_enable=self.clean_file_forcibly_enable,
+            file_reserved_size=self.file_reserved_size,
+            mapped_file_size_timer_log=self.mapped_file_size_timer_log,
+            timer_roll_window_slot=self.timer_roll_window_slot,
+            is_replica=self.is_slave,
+        )
+
+    @property
+    def proxy_settings(self) -> dict[str, str]:
+        """Settings of the gRPC proxy that were given."""
+        return {name: text for name, text in self.others.items() if name in PROXY_SETTINGS}
+
+    @property
+    def without_effect(self) -> list[str]:
+        """Settings of Apache's that were given, and that change nothing here."""
+        return sorted(name for name in self.others if is_without_effect(name))
+
+    @property
+    def is_slave(self) -> bool:
+        return self.broker_role is BrokerRole.SLAVE
+
+    def check_role(self) -> None:
+        """ConfigError when role and id do not belong together."""
+        if self.is_slave == (self.broker_id == MASTER_ID):
+            raise ConfigError(
+                f"brokerRole={self.broker_role.value} does not go with brokerId={self.broker_id}.",
+                remedy="A slave's brokerId is above 0; a master's is 0.",
+            )
+
+    @property
+    def timer_precision(self) -> int:
+        """``timerPrecisionMs`` as Apache takes it: 1000, 500, 200 or 100, the largest that is not above what is set."""
+        return next((step for step in (1_000, 500, 200) if step <= self.timer_precision_ms), 100)
+
+    @property
+    def acl_path(self) -> Path:
+        """Apache's ``conf/plain_acl.yml``: ``aclFile``, else beside ``broker.conf``, else in the store's ``config``."""
+        beside = self.source.absolute().parent if self.source is not None else self.store_path / "config"
+        return beside / Path(self.acl_file or "plain_acl.yml").expanduser()
+
+    @property
+    def own_credentials(self) -> Credentials | None:
+        """What the broker's own requests, to name servers and to its master, are signed with."""
+        return inner_credentials(self.inner_client_authentication_credentials)
+
+    @property
+    def name_servers(self) -> tuple[str, ...]:
+        """The addresses in ``namesrvAddr``, which may be many with ``;`` between."""
+        return tuple(address for address in (part.strip() for part in self.namesrv_addr.split(";")) if address)
+
+
+def shown_text(properties_text: str) -> str:
+    """Properties text on one line, without what may be a secret. ConfigError for invalid text."""
+    entries = [_shown(name, text) for name, text, _ in parse_properties(properties_text, "update")]
+    return " ".join(f"{name}={text}" for name, text in entries)
+
+
+def _shown(name: str, text: str) -> tuple[str, str]:
+    """A setting as it may be shown: secrets are hidden, and so is what may be a misspelt one."""
+    spec = _SPECS.get(name) or _SPECS.get(nearest_setting(name) or "")
+    is_secret = (spec is not None and spec.secret) or (name not in _SPECS and may_be_secret(name, text))
+    return name, HIDDEN if is_secret and text else text
+
+
+def _path_or_none(text: str) -> Path | None:
+    return Path(text).expanduser() if text else None
+
+
+@lru_cache(maxsize=256)  # a search takes a millisecond, and code 26 repeats those of all unknown settings
+def nearest_setting(name: str) -> str | None:
+    """The known setting that a misspelt one was probably meant to be."""
+    lowered = {known.lower(): known for known in (*_SPECS, *KNOWN_UNUSED)}
+    close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.7)
+    return lowered[close[0]] if close else None
+
+
+_ENUMS: dict[str, type[Enum]] = {
+    "FlushDiskType": FlushDiskType,
+    "BrokerRole": BrokerRole,
+    "MessageRequestMode": MessageRequestMode,
+    "MetricsExporterType": MetricsExporterType,
+}
+
+
+_SPECS: dict[str, Setting] = {
+    spec.name: spec for spec in (Setting.of(entry, _ENUMS) for entry in fields(BrokerConfig) if entry.metadata)
+}

@@ -1,0 +1,479 @@
+"""``rocket acl …``: accounts of brokers with access control, and the addresses that need none.
+
+Each broker has accounts of its own (``plain_acl.yml``); without ``--broker`` or ``--cluster`` all of them are meant,
+slaves too. What they say is shown once for all that say the same.
+
+Exit status: 0 done, 1 it could not be done, at one broker at least, 2 the command line is wrong.
+Corresponds to mqadmin's updateAclConfig, deleteAclConfig, updateGlobalWhiteAddr, clusterAclConfigVersion, getAclConfig.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spark_rocket.cli import show
+from spark_rocket.cli.arguments import PATH, exclusive, json_option, yes_option
+from spark_rocket.cli.commands.connect import Link, cluster_option, complete_brokers, connection
+from spark_rocket.cli.show import Column
+from spark_rocket.cli.text import second_text
+from spark_rocket.errors import ClientError, RocketError
+
+if TYPE_CHECKING:
+    from spark_rocket.client import Admin
+    from spark_rocket.client.admin import AclVersion, Failures
+    from spark_rocket.protocol.wire.bodies.acl import ClusterAclConfig, PlainAccessConfig
+
+_HIDDEN = "********"
+_PERMISSIONS = ("DENY", "PUB", "SUB", "PUB|SUB")
+
+_broker = click.option("--broker", metavar="BROKER", shell_complete=complete_brokers, help="of this broker only")
+_secrets = click.option("--secrets", is_flag=True, help="their secret keys too")
+
+
+@click.group(short_help="who may do what on brokers with access control")
+def acl() -> None:
+    """See and change who may do what on brokers with access control (aclEnable): accounts and white lists.
+
+    The keys that these verbs themselves sign with (--access-key or --credentials) must be an administrator's.
+    """
+
+
+class _Told:
+    """What brokers said of their accounts: those that say the same are one."""
+
+    def __init__(self, version: AclVersion, config: ClusterAclConfig | None) -> None:
+        self.versions = [version]
+        self.config = config
+
+    def account(self, access_key: str) -> PlainAccessConfig | None:
+        accounts = self.config.plain_access_configs if self.config is not None else []
+        return next((one for one in accounts if one.access_key == access_key), None)
+
+    @property
+    def title(self) -> str:
+        """A line for each broker."""
+        return "\n".join(
+            f"{one.broker} {one.address}: version {one.counter}"
+            + (f" of {second_text(one.changed_ms)}" if one.changed_ms else "")
+            for one in self.versions
+        )
+
+    @property
+    def brokers(self) -> str:
+        return ", ".join(f"{one.broker} {one.address}" for one in self.versions)
+
+    def document(self, version: AclVersion, secrets: bool) -> dict[str, Any]:
+        accounts = None
+        if self.config is not None:
+            accounts = [_hidden(one, secrets).to_value() for one in self.config.plain_access_configs]
+        return {
+            "cluster": version.cluster,
+            "brokerName": version.broker,
+            "address": version.address,
+            "version": version.counter,
+            "changed": version.changed_ms,
+            "globalWhiteAddrs": self.config.global_white_addrs if self.config is not None else None,
+            "accounts": accounts,
+        }
+
+
+def _ask(admin: Admin, broker: str | None, cluster: str | None, failed: Failures) -> list[_Told]:
+    found: list[_Told] = []
+    for version in admin.acl_versions(broker=broker, cluster=cluster, failed=failed):
+        config = _config(admin, version, failed)
+        same = next((one for one in found if one.config == config), None)
+        if same is not None:
+            same.versions.append(version)
+        else:
+            found.append(_Told(version, config))
+    return found
+
+
+def _config(admin: Admin, version: AclVersion, failed: Failures) -> ClusterAclConfig | None:
+    from spark_rocket.protocol.wire.codes import ResponseCode
+
+    try:
+        return admin.acl_config(version.address)
+    except RocketError as error:
+        if error.response_code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            failed[version.address] = error
+        return None
+
+
+def _hidden(account: PlainAccessConfig, secrets: bool) -> PlainAccessConfig:
+    return account if secrets or account.secret_key is None else replace(account, secret_key=_HIDDEN)
+
+
+def _row(account: PlainAccessConfig) -> dict[str, Any]:
+    """What an account may do, also where it does not say so."""
+    return account.to_value() | dict(zip(("defaultTopicPerm", "defaultGroupPerm"), _defaults(account), strict=True))
+
+
+def _defaults(account: PlainAccessConfig) -> tuple[str, str]:
+    """Of topics and groups that are not named."""
+    if account.admin and not account.topic_perms and not account.group_perms:
+        return "all", "all"
+    return account.default_topic_perm or "DENY", account.default_group_perm or "DENY"
+
+
+_ACCOUNTS = (
+    Column("accessKey", "ACCESS KEY"),
+    Column("admin"),
+    Column("topicPerms", "TOPICS"),
+    Column("groupPerms", "GROUPS"),
+    Column("defaultTopicPerm", "OTHER TOPICS"),
+    Column("defaultGroupPerm", "OTHER GROUPS"),
+    Column("whiteRemoteAddress", "UNSIGNED FROM", spare=True),
+    Column("secretKey", "SECRET KEY", spare=True),
+)
+
+
+@acl.command("list", short_help="accounts and white lists of brokers")
+@connection
+@_broker
+@cluster_option
+@_secrets
+@json_option
+def list_accounts(link: Link, broker: str | None, cluster_name: str | None, secrets: bool, as_json: bool) -> int:
+    """List the accounts of brokers and what they may do, the addresses that may do everything, and which version of
+    its file each broker has."""
+    failed: Failures = {}
+    with link.admin() as admin:
+        told = _ask(admin, broker, cluster_name, failed)
+    if as_json:
+        show.document([one.document(version, secrets) for one in told for version in one.versions])
+        return show.failures(failed)
+    for i, one in enumerate(told):
+        if i:
+            print()
+        if one.config is None:
+            print(f"{one.title}\nSuch brokers do not tell their accounts.")
+            continue
+        white = ", ".join(one.config.global_white_addrs)
+        show.table(
+            [_row(_hidden(account, secrets)) for account in one.config.plain_access_configs],
+            _ACCOUNTS if secrets else _ACCOUNTS[:-1],
+            title=one.title,
+            foot=f"Everything, without a signature: {white}." if white else "",
+            empty="There are no accounts.",
+        )
+    return show.failures(failed)
+
+
+@acl.command("show", short_help="one account")
+@click.argument("key", metavar="ACCESS_KEY")
+@connection
+@_broker
+@cluster_option
+@_secrets
+@json_option
+def show_account(
+    link: Link, key: str, broker: str | None, cluster_name: str | None, secrets: bool, as_json: bool
+) -> int:
+    """Show what the account ACCESS_KEY may do, on each broker that has it."""
+    failed: Failures = {}
+    with link.admin() as admin:
+        told = _ask(admin, broker, cluster_name, failed)
+    found = [(one, account) for one in told if (account := one.account(key)) is not None]
+    if not found:
+        _check_told(told, failed)
+        raise _unknown(key)
+    if as_json:
+        show.document(
+            [
+                {"cluster": version.cluster, "brokerName": version.broker, "address": version.address}
+                | _hidden(account, secrets).to_value()
+                for one, account in found
+                for version in one.versions
+            ]
+        )
+        return show.failures(failed)
+    for i, (one, account) in enumerate(found):
+        if i:
+            print()
+        show.record(
+            {
+                "administrator": account.admin,
+                "topics": account.topic_perms,
+                "other topics": _defaults(account)[0],
+                "groups": account.group_perms,
+                "other groups": _defaults(account)[1],
+                "unsigned from": account.white_remote_address,
+                "secret key": _hidden(account, secrets).secret_key or "not told",
+            },
+            f"{key} on {one.brokers}",
+        )
+    return show.failures(failed)
+
+
+def _check_told(told: Sequence[_Told], failed: Failures) -> None:
+    """What is not told is not known to be missing."""
+    if failed:
+        raise next(iter(failed.values()))
+    if any(one.config is None for one in told):
+        raise ClientError("These brokers do not tell their accounts.", remedy="Look into their plain_acl.yml.")
+
+
+def _unknown(access_key: str) -> ClientError:
+    return ClientError(f"No broker has an account {access_key!r}.", remedy="`rocket acl list` shows those there are.")
+
+
+# --- changes ---------------------------------------------------------------------------------------------------------
+
+
+def _permission(text: str) -> str:
+    """A type: DENY, PUB, SUB or PUB|SUB."""
+    found = text.strip().upper()
+    if found == "SUB|PUB":
+        return "PUB|SUB"
+    if found not in _PERMISSIONS:
+        raise click.BadParameter(f"{text} is no permission; give {', '.join(_PERMISSIONS[:-1])} or 'PUB|SUB'")
+    return found
+
+
+def _named_permission(text: str) -> tuple[str, str]:
+    """A type: NAME=PERMISSION."""
+    name, equals, permission = text.partition("=")
+    if not equals or not name.strip() or "," in name:
+        raise click.BadParameter(f"{text} is no permission of a name; write orders=PUB, or orders='PUB|SUB'")
+    return name.strip(), _permission(permission)
+
+
+@acl.command(short_help="create an account, or change one")
+@click.argument("key", metavar="ACCESS_KEY")
+@connection
+@click.option(
+    "--secret", metavar="KEY", help="its secret key, which all on this machine then see; a new account's is asked for"
+)
+@click.option("--secret-file", type=PATH, metavar="FILE", help="a file with its secret key alone, - for stdin")
+@click.option("--admin/--no-admin", "is_admin", default=None, help="whether it may administer (not, in a new one)")
+@click.option("--topic", "topics", type=_named_permission, multiple=True, metavar="TOPIC=PERM", help="of a topic")
+@click.option("--group", "groups", type=_named_permission, multiple=True, metavar="GROUP=PERM", help="of a group")
+@click.option("--no-topic", "no_topics", multiple=True, metavar="TOPIC", help="nothing of this topic any more")
+@click.option("--no-group", "no_groups", multiple=True, metavar="GROUP", help="nothing of this group any more")
+@click.option("--other-topics", type=_permission, metavar="PERM", help="of topics that are not named (DENY)")
+@click.option("--other-groups", type=_permission, metavar="PERM", help="of groups that are not named (DENY)")
+@click.option("--unsigned-from", metavar="ADDRESS", help="from there the access key alone is enough; '' for nowhere")
+@_broker
+@cluster_option
+@yes_option
+def update(
+    link: Link,
+    key: str,
+    secret: str | None,
+    secret_file: Path | None,
+    is_admin: bool | None,
+    topics: tuple[tuple[str, str], ...],
+    groups: tuple[tuple[str, str], ...],
+    no_topics: tuple[str, ...],
+    no_groups: tuple[str, ...],
+    other_topics: str | None,
+    other_groups: str | None,
+    unsigned_from: str | None,
+    broker: str | None,
+    cluster_name: str | None,
+    yes: bool,
+) -> int:
+    """Create the account ACCESS_KEY, or change it: what is not given stays. Shows what changes, and asks.
+
+    PERM is PUB (send), SUB (consume), 'PUB|SUB' or DENY.
+
+    \b
+    rocket acl update billing --topic orders=SUB --group billing=SUB
+    """
+    exclusive({"--secret": secret, "--secret-file": secret_file})
+    secret = _secret(secret, secret_file)
+    failed: Failures = {}
+    with link.admin() as admin:
+        told = _ask(admin, broker, cluster_name, failed)
+        if failed:
+            return show.failures(failed)
+        known = [one.account(key) for one in told]
+        if any(one.config is None for one in told) and is_admin is None:
+            raise click.UsageError("These brokers do not tell their accounts: give --admin or --no-admin.")
+        if secret is None and None in known and all(one.config is not None for one in told):
+            secret = _asked_secret(key)
+        changes: list[tuple[_Told, dict[str, Any]]] = []
+        tables = []
+        for one, account in zip(told, known, strict=True):
+            given: dict[str, Any] = {
+                "admin": (account.admin if account is not None else False) if is_admin is None else is_admin,
+                "topic_perms": _merged(account.topic_perms if account else None, topics, no_topics),
+                "group_perms": _merged(account.group_perms if account else None, groups, no_groups),
+                "default_topic_perm": other_topics,
+                "default_group_perm": other_groups,
+                "white_remote_address": unsigned_from,
+                "secret_key": secret,
+            }
+            rows = _changes(account, given)
+            if rows:
+                changes.append((one, given))
+                tables.append((rows, one.brokers))
+        if not changes:
+            print("That is how it is.")
+            return 0
+        for rows, brokers in tables:
+            show.table(rows, _CHANGES, title=f"On {brokers}:")
+        if not show.confirm(f"Set that of account {key}?", yes):
+            return 1
+        done: list[str] = []
+        for one, given in changes:
+            for version in one.versions:
+                done += admin.update_account(key, **given, broker=version.address, failed=failed)
+    return _said(f"Account {key} is set", done, failed)
+
+
+def _secret(secret: str | None, file: Path | None) -> str | None:
+    if file is None:
+        return secret
+    text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    return text.strip()
+
+
+def _asked_secret(access_key: str) -> str:
+    """Of a new account; twice, for nobody sees what is typed."""
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"Account {access_key} is new: give --secret-file (- is stdin) or --secret.")
+    found: str = click.prompt(f"Secret key of {access_key}", hide_input=True, confirmation_prompt=True, err=True)
+    return found
+
+
+def _merged(known: list[str] | None, given: Sequence[tuple[str, str]], taken: Sequence[str]) -> list[str] | None:
+    """The whole list, as brokers want it; None if nothing of it is given."""
+    if not given and not taken:
+        return None
+    table = dict(one.split("=", 1) for one in known or ())
+    table = {name.strip(): permission.strip() for name, permission in table.items()} | dict(given)
+    return [f"{name}={permission}" for name, permission in table.items() if name not in taken]
+
+
+_CHANGES = (Column("name", "WHAT"), Column("from", "NOW"), Column("to", "THEN"))
+_NAMES = {
+    "admin": "administrator",
+    "topic_perms": "topics",
+    "group_perms": "groups",
+    "default_topic_perm": "other topics",
+    "default_group_perm": "other groups",
+    "white_remote_address": "unsigned from",
+    "secret_key": "secret key",
+}
+
+
+def _changes(account: PlainAccessConfig | None, given: dict[str, Any]) -> list[dict[str, Any]]:
+    rows = []
+    for name, value in given.items():
+        before = getattr(account, name) if account is not None else None
+        if value is None or (value == before and account is not None):
+            continue
+        shown = (_HIDDEN if before else None, _HIDDEN) if name == "secret_key" else (before, value)
+        rows.append({"name": _NAMES[name], "from": shown[0], "to": shown[1]})
+    return rows
+
+
+@acl.command(short_help="delete an account")
+@click.argument("key", metavar="ACCESS_KEY")
+@connection
+@_broker
+@cluster_option
+@yes_option
+def delete(link: Link, key: str, broker: str | None, cluster_name: str | None, yes: bool) -> int:
+    """Delete the account ACCESS_KEY. Asks, after it has said who has it; what it is signed in with ends at once."""
+    failed: Failures = {}
+    with link.admin() as admin:
+        told = _ask(admin, broker, cluster_name, failed)
+        if failed:
+            return show.failures(failed)
+        having = [one for one in told if one.config is None or one.account(key) is not None]
+        if not having:
+            raise _unknown(key)
+        print(f"Account {key} is on {', '.join(one.brokers for one in having)}.")
+        if any(_is_last_admin(one, key) for one in having):
+            print("It is the last administrator: after it accounts can only be changed in the brokers' files.")
+        if not show.confirm(f"Delete account {key}?", yes):
+            return 1
+        done: list[str] = []
+        for one in having:
+            for version in one.versions:
+                done += _deleted(admin, key, version.address, failed)
+    return _said(f"Account {key} is deleted", done, failed)
+
+
+def _deleted(admin: Admin, key: str, address: str, failed: Failures) -> list[str]:
+    """Brokers may have one file together: then the first has deleted it for all."""
+    refused: Failures = {}
+    done = admin.delete_account(key, broker=address, failed=refused)
+    if refused and key not in {one.access_key for one in admin.acl_config(address).plain_access_configs}:
+        return [address]
+    failed |= refused
+    return done
+
+
+def _is_last_admin(one: _Told, access_key: str) -> bool:
+    accounts = one.config.plain_access_configs if one.config is not None else []
+    return [account.access_key for account in accounts if account.admin] == [access_key]
+
+
+@acl.command("white-list", short_help="addresses that may do everything; set them")
+@click.argument("addresses", nargs=-1, metavar="[ADDRESS]…")
+@connection
+@click.option("--clear", is_flag=True, help="none any more")
+@_broker
+@cluster_option
+@yes_option
+@json_option
+def white_list(
+    link: Link,
+    addresses: tuple[str, ...],
+    clear: bool,
+    broker: str | None,
+    cluster_name: str | None,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Show the addresses that may do everything without a signature, or set all of them to ADDRESS….
+
+    ADDRESS is one (10.0.0.7), a pattern (10.0.0.*, 10.0.*.*), some ('10.0.0.{7,9}') or a range (10.0.0.5-20).
+    """
+    exclusive({"ADDRESS": addresses or None, "--clear": clear, "--json": as_json})
+    failed: Failures = {}
+    with link.admin() as admin:
+        told = _ask(admin, broker, cluster_name, failed)
+        rows = [
+            {
+                "brokerName": version.broker,
+                "address": version.address,
+                "globalWhiteAddrs": one.config.global_white_addrs if one.config is not None else None,
+            }
+            for one in told
+            for version in one.versions
+        ]
+        if as_json:
+            show.document(rows)
+            return show.failures(failed)
+        show.table(rows, _WHITE, empty="No broker tells its white list.")
+        if failed or not (addresses or clear):
+            return show.failures(failed)
+        them = ", ".join(addresses) if addresses else "nobody"
+        if not show.confirm(f"Let {them} do everything there without a signature, and no others?", yes):
+            return 1
+        done = admin.update_global_white_addrs(addresses, broker=broker, cluster=cluster_name, failed=failed)
+    return _said("The white list is set", done, failed)
+
+
+_WHITE = (
+    Column("brokerName", "BROKER"),
+    Column("address"),
+    Column("globalWhiteAddrs", "WHITE LIST"),
+)
+
+
+def _said(what: str, done: Sequence[str], failed: Failures) -> int:
+    if done:
+        print(f"{what} on {', '.join(done)} only." if failed else f"{what}.")
+    return show.failures(failed)

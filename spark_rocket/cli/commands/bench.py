@@ -1,0 +1,397 @@
+"""``rocket bench …``: how fast messages go in and out, from here.
+
+While it runs, a line on stderr says the rate of the last second (on a terminal only); at the end come rate and
+latencies. Latencies are counted in buckets of about 2 %, so that a run of any length takes the same memory.
+
+Exit status: 0 done, 1 it could not be done, or a send failed.
+Corresponds to org.apache.rocketmq.example.benchmark.{Producer, Consumer}.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spark_rocket.cli import show
+from spark_rocket.cli.arguments import byte_size, json_option, seconds, whole
+from spark_rocket.cli.commands.connect import Link, complete_groups, complete_topics, connection
+from spark_rocket.cli.show import Column
+from spark_rocket.cli.text import count_text, size_text
+from spark_rocket.errors import RocketError
+
+if TYPE_CHECKING:
+    from spark_rocket.client import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus
+    from spark_rocket.model import MessageExt
+
+_STEP = math.log(1.02)
+_BUCKETS = 1_500  # to about two hours, from a microsecond on
+_PERCENTILES = (50, 90, 95, 99, 99.9)
+_STOPPED = 30.0
+_SHORTEST = 0.5  # seconds between two lines
+
+topic_argument = click.argument("topic", shell_complete=complete_topics)
+_seconds = click.option("--seconds", "run_seconds", type=seconds, metavar="S", help="so long (10, unless --count)")
+_count = click.option("--count", type=whole(1, 10**12, "number of messages"), metavar="N", help="so many messages")
+
+
+class Latencies:
+    """How often something took about so long. One writer; readers see it a little late."""
+
+    def __init__(self) -> None:
+        self._buckets = [0] * _BUCKETS
+        self.count = 0
+        self._sum = 0.0
+        self._most = 0.0
+
+    def add(self, taken: float, times: int = 1) -> None:
+        """``taken`` in seconds."""
+        micros = taken * 1e6
+        place = int(math.log(micros) / _STEP) if micros > 1 else 0
+        self._buckets[min(place, _BUCKETS - 1)] += times
+        self.count += times
+        self._sum += taken * times
+        self._most = max(self._most, taken)
+
+    def add_all(self, others: Latencies) -> None:
+        self._buckets = [mine + theirs for mine, theirs in zip(self._buckets, others._buckets, strict=True)]
+        self.count += others.count
+        self._sum += others._sum
+        self._most = max(self._most, others._most)
+
+    def percentile(self, percent: float) -> float:
+        """In milliseconds: at most 2 % too much."""
+        wanted, seen = self.count * percent / 100, 0
+        for place, count in enumerate(self._buckets):
+            seen += count
+            if seen >= wanted and seen:
+                return min(math.exp((place + 1) * _STEP) / 1e3, self._most * 1e3)
+        return 0.0
+
+    def to_json(self) -> dict[str, float]:
+        values = {f"p{percent:g}": round(self.percentile(percent), 3) for percent in _PERCENTILES}
+        mean = self._sum / self.count * 1e3 if self.count else 0.0
+        return {"mean": round(mean, 3), **values, "max": round(self._most * 1e3, 3)}
+
+
+class Rates:
+    """Shows the rate of the last second and what there was in all: on stderr, and only where a person looks at it."""
+
+    def __init__(self, verb: str) -> None:
+        self._verb = verb
+        self._is_shown = sys.stderr.isatty()
+        self.began = self._then = time.monotonic()
+        self._before = 0
+
+    def tick(self, count: int, size: int) -> None:
+        now = time.monotonic()
+        if not self._is_shown or now - self._then < _SHORTEST:
+            return
+        rate = (count - self._before) / (now - self._then)
+        total = size_text(size)
+        text = f"{now - self.began:5.0f} s  {rate:>10,.0f} messages/s  {count_text(count)} {self._verb}, {total}"
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+        self._then, self._before = now, count
+
+    def end(self) -> float:
+        """Seconds in all; the line is gone."""
+        if self._is_shown:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+        return time.monotonic() - self.began
+
+
+@click.group(short_help="measure sending and consuming")
+def bench() -> None:
+    """Measure how fast messages go in and out, from this machine and with this client."""
+
+
+# --- send ------------------------------------------------------------------------------------------------------------
+
+
+@bench.command("send", short_help="send messages of a size from some threads")
+@topic_argument
+@click.option("--threads", type=whole(1, 256, "number of threads"), default="4", metavar="N", help="senders (4)")
+@click.option("--size", type=byte_size(1, 4 << 20), default="128", metavar="BYTES", help="of a body (128)")
+@click.option("--batch", type=whole(1, 10_000, "number of messages"), default="1", metavar="N", help="per request (1)")
+@click.option("--tags", metavar="TAG", help="of each message")
+@click.option("--keys", "has_keys", is_flag=True, help="each message has a key of its own")
+@_count
+@_seconds
+@connection
+@json_option
+def send(
+    link: Link,
+    topic: str,
+    threads: int,
+    size: int,
+    batch: int,
+    tags: str | None,
+    has_keys: bool,
+    count: int | None,
+    run_seconds: float | None,
+    as_json: bool,
+) -> int:
+    """Send messages to TOPIC as fast as these threads can, and say how fast that was and how long a send took.
+
+    The messages stay in the topic: take one of its own for this.
+    """
+    from spark_rocket.client import Producer
+    from spark_rocket.model import Message
+
+    body = bytes(ord("a") + i % 26 for i in range(size))
+    limit = _Limit(count, run_seconds)
+    workers = [_Sender(limit, batch) for _ in range(threads)]
+    with Producer("BENCHMARK_PRODUCER", **link.options()) as producer:
+
+        def build(number: int) -> Message:
+            return Message.of(topic, body, tags=tags, keys=f"k{number}" if has_keys else None)
+
+        def once(first: int, many: int) -> None:
+            if many == 1:
+                producer.send(build(first))
+            else:
+                producer.send([build(first + i) for i in range(many)])
+
+        taken = _run_all(
+            [threading.Thread(target=worker.run, args=(once,)) for worker in workers],
+            lambda: sum(worker.latencies.count for worker in workers),
+            lambda sent: sent * size,
+            limit,
+            "sent",
+        )
+    latencies = Latencies()
+    for worker in workers:
+        latencies.add_all(worker.latencies)
+    errors = [worker.error for worker in workers if worker.error is not None]
+    result = {
+        "topic": topic,
+        "messages": latencies.count,
+        "seconds": round(taken, 3),
+        "messagesPerSecond": round(latencies.count / taken, 1),
+        "bytesPerSecond": round(latencies.count * size / taken),
+        "threads": threads,
+        "size": size,
+        "batch": batch,
+        "latencyMs": latencies.to_json(),
+        "failures": len(errors),
+    }
+    _say(result, "sent", "A send took", as_json)
+    if errors:
+        print(f"rocket: {errors[0].message} {errors[0].remedy}".rstrip(), file=sys.stderr)
+    return 1 if errors else 0
+
+
+class _Limit:
+    """When to end: after a time or a number of messages, or when somebody says so."""
+
+    def __init__(self, count: int | None, run_seconds: float | None) -> None:
+        self._left = count
+        self._lock = threading.Lock()
+        self._number = 0
+        self.stop = threading.Event()
+        self.seconds = run_seconds if run_seconds is not None else None if count is not None else 10.0
+
+    def take(self, many: int) -> tuple[int, int]:
+        """The number of the next message, and how many may be sent: none at the end."""
+        with self._lock:
+            if self.stop.is_set():
+                return self._number, 0
+            if self._left is not None:
+                many = min(many, self._left)
+                self._left -= many
+            self._number += many
+            return self._number - many, many
+
+
+class _Sender:
+    """One thread's work."""
+
+    def __init__(self, limit: _Limit, batch: int) -> None:
+        self._limit = limit
+        self._batch = batch
+        self.latencies = Latencies()
+        self.error: RocketError | None = None
+
+    def run(self, once: Callable[[int, int], None]) -> None:
+        while True:
+            first, many = self._limit.take(self._batch)
+            if not many:
+                return
+            began = time.perf_counter()
+            try:
+                once(first, many)
+            except RocketError as error:
+                self.error = error
+                self._limit.stop.set()
+                return
+            self.latencies.add(time.perf_counter() - began, many)
+
+
+def _run_all(
+    threads: list[threading.Thread],
+    count: Callable[[], int],
+    size: Callable[[int], int],
+    limit: _Limit,
+    verb: str,
+) -> float:
+    """Until the limit is reached or Ctrl-C; seconds."""
+    rates = Rates(verb)
+    for thread in threads:
+        thread.start()
+    try:
+        while any(thread.is_alive() for thread in threads) and not limit.stop.is_set():
+            left = 1.0 if limit.seconds is None else rates.began + limit.seconds - time.monotonic()
+            if left <= 0:
+                break
+            threads[0].join(min(left, 1.0)) if threads[0].is_alive() else limit.stop.wait(min(left, 0.05))
+            sent = count()
+            rates.tick(sent, size(sent))
+    except KeyboardInterrupt:
+        pass
+    limit.stop.set()
+    for thread in threads:
+        thread.join(_STOPPED)
+    return max(rates.end(), 1e-6)
+
+
+# --- consume ---------------------------------------------------------------------------------------------------------
+
+
+@bench.command("consume", short_help="consume messages with a group")
+@topic_argument
+@click.option("--group", shell_complete=complete_groups, help="with this group (one that is gone at the end)")
+@click.option("--threads", type=whole(1, 256, "number of threads"), default="20", metavar="N", help="listeners (20)")
+@click.option("--batch", type=whole(1, 1024, "number of messages"), default="32", metavar="N", help="per call (32)")
+@click.option("--from-last", is_flag=True, help="only what comes from now on, not what is there")
+@click.option("--tags", default="*", metavar="TAGS", help="only these, as in 'a || b'")
+@_count
+@_seconds
+@connection
+@json_option
+def consume(
+    link: Link,
+    topic: str,
+    group: str | None,
+    threads: int,
+    batch: int,
+    from_last: bool,
+    tags: str,
+    count: int | None,
+    run_seconds: float | None,
+    as_json: bool,
+) -> int:
+    """Consume TOPIC with a push consumer, and say how fast that was.
+
+    Latencies are from the moment when the message was made by its sender, whose clock counts, until it was consumed: of
+    messages that were there before, that is their age. With --count it waits until there were so many.
+    """
+    from spark_rocket.client import ConsumeConcurrentlyStatus, ConsumeFromWhere, PushConsumer
+
+    own = group is None
+    name = group or f"BENCHMARK_CONSUMER_{os.getpid()}"
+    meter = _Meter(count, ConsumeConcurrentlyStatus.CONSUME_SUCCESS)
+    begin = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET if from_last else ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+    limit = _Limit(count, run_seconds)
+    with link.admin() as admin:
+        admin.topic_route(topic)  # an unknown topic is said at once
+        consumer = PushConsumer(
+            name,
+            meter.consume,
+            consume_from_where=begin,
+            consume_threads=threads,
+            consume_message_batch_max_size=batch,
+            **link.options(),
+        )
+        consumer.subscribe(topic, tags)
+        rates = Rates("consumed")
+        try:
+            consumer.start()
+            while not meter.done.wait(_next(rates.began, limit.seconds)):
+                rates.tick(meter.count, meter.size)
+                if limit.seconds is not None and time.monotonic() - rates.began >= limit.seconds:
+                    break
+        except KeyboardInterrupt:
+            pass
+        finally:
+            taken = max(rates.end(), 1e-6)
+            consumer.close()
+            if own:
+                admin.delete_group(name, topics=True)
+    taken = meter.seconds(taken)
+    result = {
+        "topic": topic,
+        "group": name,
+        "messages": meter.count,
+        "seconds": round(taken, 3),
+        "messagesPerSecond": round(meter.count / taken, 1),
+        "bytesPerSecond": round(meter.size / taken),
+        "threads": threads,
+        "batch": batch,
+        "latencyMs": meter.latencies.to_json(),
+    }
+    _say(result, "consumed", "From sender to listener it took", as_json)
+    return 0
+
+
+def _next(began: float, run_seconds: float | None) -> float:
+    return 1.0 if run_seconds is None else min(1.0, max(began + run_seconds - time.monotonic(), 0.0))
+
+
+class _Meter:
+    """A listener that counts. Rates are from the first message to the last: joining a group takes its time."""
+
+    def __init__(self, wanted: int | None, success: ConsumeConcurrentlyStatus) -> None:
+        self._wanted = wanted
+        self._success = success
+        self._lock = threading.Lock()
+        self._first = self._last = 0.0
+        self.count = 0
+        self.size = 0
+        self.latencies = Latencies()
+        self.done = threading.Event()
+
+    def consume(self, messages: list[MessageExt], _: ConsumeConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+        now_ms, now = time.time() * 1000, time.monotonic()
+        with self._lock:
+            if not self.count:
+                self._first = now
+            self._last = now
+            for message in messages:
+                self.latencies.add(max(now_ms - message.born_timestamp, 0.0) / 1000)
+                self.size += len(message.body)
+            self.count += len(messages)
+            if self._wanted is not None and self.count >= self._wanted:
+                self.done.set()
+        return self._success
+
+    def seconds(self, whole_run: float) -> float:
+        """From the first message to the last, if there were several."""
+        return self._last - self._first if self._last > self._first else whole_run
+
+
+# --- the end ---------------------------------------------------------------------------------------------------------
+
+
+def _say(result: dict[str, Any], verb: str, what: str, as_json: bool) -> None:
+    if as_json:
+        show.document(result)
+        return
+    rate, size = result["messagesPerSecond"], int(result["bytesPerSecond"])
+    print(
+        f"{count_text(result['messages'])} messages {verb} in {result['seconds']:,.1f} s:"
+        f" {rate:,.0f} a second, {size_text(size)}/s."
+    )
+    if result["messages"]:
+        print(f"{what}, in milliseconds:")
+        latencies = result["latencyMs"]
+        show.table([latencies], [Column(name, name, form=_milliseconds) for name in latencies])
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value:,.2f}" if value < 10 else f"{value:,.1f}" if value < 100 else f"{value:,.0f}"

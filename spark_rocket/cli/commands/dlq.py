@@ -1,0 +1,160 @@
+"""``rocket dlq …``: dead letters, the messages that a group failed to consume too often.
+
+Exit status: 0 done, 1 it could not be done, 2 the command line is wrong.
+Corresponds to the dead-letter page of RocketMQ's dashboard.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from spark_rocket.cli import show
+from spark_rocket.cli.arguments import exclusive, json_option, whole, yes_option
+from spark_rocket.cli.commands import message as messages
+from spark_rocket.cli.commands.connect import Link, complete_groups, connection
+from spark_rocket.cli.commands.group import known_group
+from spark_rocket.cli.commands.message_show import body_option
+from spark_rocket.cli.show import Column
+from spark_rocket.cli.text import count_text, moment, second_text
+from spark_rocket.errors import ClientError, TopicNotFoundError
+
+if TYPE_CHECKING:
+    from spark_rocket.client import Admin
+    from spark_rocket.client.admin import Failures
+    from spark_rocket.model import MessageExt
+
+_begin = click.option("--from", "begin", type=moment, metavar="TIME", help="dead since then")
+_end = click.option("--to", "end", type=moment, metavar="TIME", help="dead by then")
+
+
+@click.group(short_help="dead letters: see them, send them again")
+def dlq() -> None:
+    """See the messages that groups failed to consume too often, and send them again."""
+
+
+@dlq.command("list", short_help="groups with dead letters, or the dead letters of one")
+@click.argument("group", required=False, shell_complete=complete_groups)
+@_begin
+@_end
+@click.option("--limit", type=whole(1, 100_000, "number of messages"), default="64", metavar="N", help="at most (64)")
+@connection
+@body_option
+@json_option
+def list_dead_letters(
+    link: Link, group: str | None, begin: int | None, end: int | None, limit: int, form: str, as_json: bool
+) -> int:
+    """List groups that have dead letters; of GROUP, list these, newest first."""
+    with link.admin() as admin:
+        if group is None:
+            return _list_groups(admin, as_json)
+        failed: Failures = {}
+        found = admin.dead_letters(group, begin_ms=begin or 0, end_ms=end, limit=limit, failed=failed)
+        if not found:
+            known_group(admin, group, failed)
+    foot = f"The newest {count_text(limit)}; --limit shows more." if len(found) == limit else ""
+    messages.table(found, form, as_json, empty=f"Group {group} has no dead letters.", foot=foot)
+    return show.failures(failed)
+
+
+def _list_groups(admin: Admin, as_json: bool) -> int:
+    failed: Failures = {}
+    rows = [
+        {"group": one.group, "topic": one.topic, "messages": one.messages, "lastUpdate": one.last_update_ms}
+        for one in admin.dead_letter_topics(failed=failed)
+    ]
+    if as_json:
+        show.document(rows)
+    else:
+        columns = [
+            Column("group"),
+            Column("messages", form=count_text, right=True),
+            Column("lastUpdate", "LAST", form=second_text, right=False),
+            Column("topic", spare=True),
+        ]
+        show.table(rows, columns, empty="No group has dead letters.")
+    return show.failures(failed)
+
+
+@dlq.command("resend", short_help="send dead letters again, to their group or to their topic")
+@click.argument("group", shell_complete=complete_groups)
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@click.option("--all", "is_all", is_flag=True, help="all of them, or with --from and --to those of a time")
+@click.option(
+    "--to-topic", is_flag=True, help="to the topic that each was sent to: every group gets it again, not this one alone"
+)
+@_begin
+@_end
+@connection
+@yes_option
+@json_option
+def resend(
+    link: Link,
+    group: str,
+    ids: tuple[str, ...],
+    is_all: bool,
+    to_topic: bool,
+    begin: int | None,
+    end: int | None,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Send dead letters of GROUP again: those with these ids, or all of them.
+
+    A copy goes to the group's retry topic, so that this group alone gets it, or with --to-topic to the topic that the
+    message was sent to at first. The dead letters stay where they are until they are too old.
+    """
+    exclusive({"ID": ids or None, "--all": is_all}, required=True)
+    if ids and (begin is not None or end is not None):
+        raise click.UsageError("--from and --to need --all.")
+    with link.admin() as admin:
+        chosen = [_dead_letter(admin, group, msg_id) for msg_id in dict.fromkeys(ids)]
+        count = len(chosen) if ids else _count(admin, group)
+        if not count:
+            known_group(admin, group)
+            print(f"Group {group} has no dead letters.", file=sys.stderr)
+            return 0
+        where = "their topics, for all groups," if to_topic else f"group {group}"
+        many = f"up to {count_text(count)}" if is_all and (begin or end) else count_text(count)
+        if not show.confirm(f"Send {many} dead letter{'s' if count > 1 else ''} to {where} again?", yes):
+            return 1
+        sent = 0
+        try:
+            with show.Progress(is_bytes=False, what="dead letters") as bar:
+                for message in chosen if ids else _dead_letters(admin, group, begin, end):
+                    result = admin.resend(message, group=None if to_topic else group)
+                    sent += 1
+                    bar(sent, count)
+                    if as_json:
+                        show.line({"msgId": message.msg_id, "sentAs": result.msg_id, "topic": result.queue.topic})
+        finally:
+            if not as_json:
+                print(f"{count_text(sent)} dead letter{'s were' if sent != 1 else ' was'} sent to {where} again.")
+    return 0
+
+
+def _dead_letter(admin: Admin, group: str, msg_id: str) -> MessageExt:
+    try:
+        found = admin.message(f"%DLQ%{group}", msg_id)
+    except TopicNotFoundError:
+        found = None
+    if found is None:
+        raise ClientError(
+            f"Group {group!r} has no dead letter {msg_id!r}.", remedy=f"rocket dlq list {group} shows those it has."
+        )
+    return found
+
+
+def _count(admin: Admin, group: str) -> int:
+    return sum(one.messages for one in admin.dead_letter_topics() if one.group == group)
+
+
+def _dead_letters(admin: Admin, group: str, begin: int | None, end: int | None) -> Iterator[MessageExt]:
+    """Those that are there now: what dies again meanwhile is not sent again."""
+    for queue, (low, high) in admin.offsets(f"%DLQ%{group}").items():
+        for message in admin.messages_between(queue, low, high):
+            if (begin or 0) <= message.store_timestamp <= (message.store_timestamp if end is None else end):
+                yield message

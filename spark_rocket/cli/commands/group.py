@@ -1,0 +1,335 @@
+"""``rocket group …``: consumer groups, who is in them, and changes of them; how far they are is in ``group_offsets``.
+
+Exit status: 0 done, 1 it could not be done, 2 the command line is wrong.
+Corresponds to mqadmin's updateSubGroup, deleteSubGroup, consumerConnection, consumerStatus, getConsumerConfig.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spark_rocket.cli import show
+from spark_rocket.cli.arguments import all_option, json_option, watch_option, whole, yes_option
+from spark_rocket.cli.commands.connect import Link, cluster_option, complete_groups, connection
+from spark_rocket.cli.lazy import LazyGroup
+from spark_rocket.cli.show import Column, Table
+from spark_rocket.cli.text import camel, count_text, duration_text
+from spark_rocket.errors import ClientError
+
+if TYPE_CHECKING:
+    from spark_rocket.client import Admin
+    from spark_rocket.client.admin import Failures, GroupInfo, GroupKind, GroupState
+    from spark_rocket.protocol.wire.bodies.base import Body
+
+_OFFSETS = "spark_rocket.cli.commands.group_offsets"
+LATE_MS = 60_000  # a message that waits longer is marked
+group_argument = click.argument("group", shell_complete=complete_groups)
+
+
+@click.group(
+    cls=LazyGroup,
+    sections={
+        "Commands": {},
+        "Commands, for offsets": {
+            "lag": (f"{_OFFSETS}:lag", "how far a group is behind, queue by queue"),
+            "reset-offset": (f"{_OFFSETS}:reset_offset", "put a group to a time, an end or an offset"),
+            "clone": (f"{_OFFSETS}:clone", "put a group where another one is"),
+        },
+    },
+    short_help="consumer groups, their members and lag, and changes of them",
+)
+def group() -> None:
+    """See consumer groups, their members and how far they are; create, change, reset and delete them."""
+
+
+# --- looking ---------------------------------------------------------------------------------------------------------
+
+_LIST = (
+    Column("group"),
+    Column("members", right=True),
+    Column("topics", right=False, form=lambda found: show.cell([t for t in found if not t.startswith("%RETRY%")])),
+    Column("consumeTps", "OUT/s"),
+    Column("lag", form=count_text, right=True),
+    Column("delayMs", "BEHIND", form=lambda ms: duration_text(ms) if ms else "-", right=True),
+    Column("messageModel", "MODEL", spare=True),
+    Column("consumeType", "TYPE", spare=True),
+    Column("retryMaxTimes", "RETRIES", spare=True),
+)
+
+
+@group.command("list", short_help="groups with their members, topics and lag")
+@connection
+@all_option
+@json_option
+@watch_option
+def list_groups(link: Link, is_all: bool, as_json: bool, watch: float | None) -> int:
+    """List consumer groups: members online, topics, messages per second, messages and time behind.
+
+    Groups of brokers themselves and of RocketMQ's tools are shown with --all.
+    """
+    failed: Failures = {}
+    with link.admin() as admin:
+
+        def look() -> tuple[object, Table]:
+            failed.clear()
+            infos = [info for info in admin.groups(failed=failed) if is_all or not info.is_system]
+            states = admin.group_states([info.name for info in infos], failed=failed)
+            rows = [_row(info, states[info.name]) for info in infos]
+            return rows, Table(
+                rows,
+                _LIST,
+                foot=show.away(failed, watch),
+                empty="There are no consumer groups.",
+                marked=lambda row: row["delayMs"] > LATE_MS,
+            )
+
+        show.looked(look, watch, as_json)
+    return show.failures(failed)
+
+
+def _row(info: GroupInfo, state: GroupState) -> dict[str, Any]:
+    return {
+        "group": info.name,
+        "members": len(state.members),
+        "topics": state.topics,
+        "consumeTps": state.consume_tps,
+        "lag": state.lag,
+        "delayMs": state.delay_ms,
+        "messageModel": state.message_model,
+        "consumeType": state.consume_type,
+        "retryMaxTimes": info.retry_max_times,
+        "ordered": info.ordered,
+        "brokers": sorted(info.configs),
+    }
+
+
+_MEMBERS = (
+    Column("clientId", "MEMBER"),
+    Column("address"),
+    Column("language"),
+    Column("version", spare=True),
+    Column("brokers", spare=True),
+)
+_SUBSCRIPTIONS = (
+    Column("topic"),
+    Column("expression"),
+    Column("expressionType", "BY"),
+    Column("lag", form=count_text, right=True),
+)
+
+
+@group.command("show", short_help="a group's settings, members and subscriptions")
+@group_argument
+@connection
+@json_option
+def show_group(link: Link, group: str, as_json: bool) -> int:
+    """Show a consumer group: its settings, who is in it, and what it subscribes to."""
+    from spark_rocket.client.admin import GroupHistory
+
+    failed: Failures = {}
+    with link.admin() as admin:
+        info, state = known_group(admin, group, failed)
+        history = GroupHistory()
+        history.saw(time.time(), state, set(admin.topics()))
+    members = [camel(asdict(member)) for member in state.members]
+    topics = [_subscription(state, topic) for topic in state.topics]
+    configs = {name: camel(asdict(config)) for name, config in sorted(info.configs.items())} if info else {}
+    if as_json:
+        words = {
+            "kind": history.kind.value,
+            "consumeType": state.consume_type,
+            "messageModel": state.message_model,
+            "consumeFromWhere": state.consume_from_where,
+            "lag": state.lag,
+            "delayMs": state.delay_ms,
+        }
+        show.document({"group": group, **words, "brokers": configs, "members": members, "subscriptions": topics})
+        return show.failures(failed)
+    delay = f", {duration_text(state.delay_ms)} behind" if state.delay_ms else ""
+    values: dict[str, object] = {
+        "state": kind_text(state, history.kind),
+        "lag": f"{count_text(state.lag)} messages{delay}",
+    }
+    if info is not None:
+        enabled = [name for name, config in info.configs.items() if config.consume_enable]
+        values |= {
+            "attempts": f"{info.retry_max_times + 1}, then a dead letter",
+            "in order": info.ordered,
+            "may consume": "yes" if len(enabled) == len(info.configs) else f"on {show.cell(sorted(enabled))} only",
+            "brokers": sorted(info.configs),
+        }
+    if state.online:
+        values |= {"model": state.message_model, "type": state.consume_type, "starts": state.consume_from_where}
+    show.record(values, group)
+    print()
+    show.table(members, _MEMBERS, empty="Nobody is online.")
+    if topics:
+        print()
+        show.table(topics, _SUBSCRIPTIONS)
+    return show.failures(failed)
+
+
+def kind_text(state: GroupState, kind: GroupKind) -> str:
+    """What the console calls it; of one with members, how many there are and how fast they read."""
+    count = len(state.members)
+    return f"{count} member{'s' * (count > 1)} online, {state.consume_tps:,.1f} messages/s" if count else kind.label
+
+
+def _subscription(state: GroupState, topic: str) -> dict[str, Any]:
+    found = state.subscriptions.get(topic)
+    return {
+        "topic": topic,
+        "expression": found.sub_string if found else None,
+        "expressionType": found.expression_type if found else None,
+        "lag": state.lag_of(topic),
+    }
+
+
+def known_group(admin: Admin, group: str, failed: Failures | None = None) -> tuple[GroupInfo | None, GroupState]:
+    """A group's settings and state. ClientError if no broker has heard of it."""
+    info = next((info for info in admin.groups(failed=failed) if info.name == group), None)
+    state = admin.group_state(group, failed=failed)
+    if info is None and not state.queues and not state.members and not failed:
+        raise ClientError(f"No broker knows a group {group!r}.", remedy="`rocket group list` shows those there are.")
+    return info, state
+
+
+_HELD = (
+    Column("topic"),
+    Column("brokerName", "BROKER"),
+    Column("queueId", "QUEUE"),
+    Column("commitOffset", "COMMITTED"),
+    Column("cachedMsgCount", "IN HAND", form=count_text, right=True),
+    Column("cachedMsgMinOffset", "FROM", spare=True),
+    Column("cachedMsgMaxOffset", "TO", spare=True),
+)
+_RATES = (
+    Column("topic"),
+    Column("pullTPS", "PULLED/s"),
+    Column("consumeOKTPS", "DONE/s"),
+    Column("consumeFailedTPS", "FAILED/s"),
+    Column("consumeRT", "ms EACH"),
+    Column("consumeFailedMsgs", "FAILED IN AN HOUR", spare=True),
+)
+
+
+@group.command(short_help="what one member says it is doing")
+@group_argument
+@click.argument("client_id", metavar="[CLIENT_ID]", required=False)
+@connection
+@click.option("--stacks", is_flag=True, help="the stacks of its threads, too")
+@json_option
+def member(link: Link, group: str, client_id: str | None, stacks: bool, as_json: bool) -> None:
+    """Ask a member of a group what it is doing: its queues, its rates, and with --stacks its threads.
+
+    `rocket group show` has the CLIENT_ID of each; it need not be given where there is one only.
+    """
+    with link.admin() as admin:
+        client_id = client_id or _only_member(admin, group)
+        info = admin.consumer_running_info(group, client_id, stacks=stacks)
+    queues = [
+        {"topic": queue.topic, "brokerName": queue.broker_name, "queueId": queue.queue_id, **_values(held)}
+        for queue, held in sorted(info.mq_table.items())
+    ]
+    rates = [{"topic": topic, **_values(status)} for topic, status in sorted(info.status_table.items())]
+    if as_json:
+        subscriptions = [_values(subscription) for subscription in info.subscription_set]
+        body = {"properties": info.properties, "subscriptionSet": subscriptions, "mqTable": queues}
+        show.document(body | {"statusTable": rates, "jstack": info.jstack})
+        return
+    show.record({name: info.properties[name] for name in sorted(info.properties)}, client_id)
+    print()
+    show.table(queues, _HELD, empty="It has no queues.")
+    if rates:
+        print()
+        show.table(rates, _RATES)
+    if info.jstack:
+        print(f"\n{info.jstack.rstrip()}")
+
+
+def _only_member(admin: Admin, group: str) -> str:
+    _, state = known_group(admin, group)
+    ids = [member.client_id for member in state.members]
+    if len(ids) == 1:
+        return ids[0]
+    raise ClientError(
+        f"Group {group} has {len(ids) or 'no'} members online{': ' if ids else ''}{', '.join(ids)}.",
+        remedy="Say which is meant." if ids else "",
+    )
+
+
+def _values(body: Body) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(body.to_json(standard=True))
+    return values
+
+
+# --- changing --------------------------------------------------------------------------------------------------------
+
+
+@group.command(short_help="create consumer groups, or change them")
+@click.argument("names", nargs=-1, required=True, metavar="GROUP…")
+@connection
+@click.option(
+    "--ordered/--no-ordered",
+    default=None,
+    help="whether messages of a message group are consumed in order (not, in a new group)",
+)
+@click.option(
+    "--attempts",
+    type=whole(1, 1_000_000, "number of attempts"),
+    metavar="N",
+    help="then a message is a dead letter (17, in a new group)",
+)
+@cluster_option
+def create(
+    link: Link, names: tuple[str, ...], ordered: bool | None, attempts: int | None, cluster_name: str | None
+) -> int:
+    """Create consumer groups on every broker of the name server; those that are there are changed."""
+    with link.admin() as admin:
+        for name in names:
+            retries = None if attempts is None else attempts - 1
+            admin.create_group(name, ordered=ordered, retry_max_times=retries, cluster=cluster_name)
+            print(_description(admin, name))
+        return show.masters_away(admin, cluster_name)
+
+
+def _description(admin: Admin, name: str) -> str:
+    for data in admin.cluster_info().broker_addr_table.values():
+        found = admin.subscription_groups(data.broker_addrs[0]).get(name) if 0 in data.broker_addrs else None
+        if found is not None:
+            order = ", in order" if found.consume_message_orderly else ""
+            return f"Group {name} is given messages {found.retry_max_times + 1} times at most{order}."
+    return f"Group {name} is there."
+
+
+@group.command(short_help="delete consumer groups")
+@click.argument("names", nargs=-1, required=True, metavar="GROUP…", shell_complete=complete_groups)
+@connection
+@click.option("--keep-offsets", is_flag=True, help="where it is stays known, should it come again")
+@click.option("--topics", is_flag=True, help="its retry topic and its dead letters too")
+@cluster_option
+@yes_option
+def delete(
+    link: Link, names: tuple[str, ...], keep_offsets: bool, topics: bool, cluster_name: str | None, yes: bool
+) -> int:
+    """Delete consumer groups: their settings, and where they are. Asks, after it has said what goes."""
+    with link.admin() as admin:
+        for name in names:
+            _, state = known_group(admin, name)
+            count = len(state.members)
+            online = f" Its {count} member{'s' * (count > 1)} online will create it again." if count else ""
+            print(f"Group {name} is {count_text(state.lag)} messages behind.{online}")
+        them = f"group {names[0]}" if len(names) == 1 else f"these {len(names)} groups"
+        what = "its settings only" if keep_offsets else "its settings and where it is"
+        more = ", its retry topic and its dead letters" if topics else ""
+        if not show.confirm(f"Delete {them}: {what}{more}?", yes):
+            return 1
+        for name in names:
+            gone = admin.delete_group(name, offsets=not keep_offsets, topics=topics, cluster=cluster_name)
+            print(f"Group {name} is deleted{', and ' + ', '.join(gone) if gone else ''}.")
+        return show.masters_away(admin, cluster_name)

@@ -1,0 +1,464 @@
+"""``rocket message …``: send messages, find them, see what became of them, send them again; ``tail`` is beside this.
+
+Exit status: 0 done, 1 it could not be done or was not found, 2 the command line is wrong.
+Corresponds to mqadmin's sendMessage, queryMsgById, queryMsgByUniqueKey, queryMsgByKey, queryMsgTraceById and
+consumeMessage.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from spark_rocket.cli import show
+from spark_rocket.cli.arguments import PATH, exclusive, json_option, settings, whole, yes_option
+from spark_rocket.cli.commands import message_show
+from spark_rocket.cli.commands.connect import Link, complete_groups, complete_topics, connection
+from spark_rocket.cli.commands.message_show import body_option
+from spark_rocket.cli.lazy import LazyGroup
+from spark_rocket.cli.show import Column
+from spark_rocket.cli.text import count_text, moment, moment_text
+from spark_rocket.errors import ClientError, RocketError
+from spark_rocket.units import duration_ms
+
+if TYPE_CHECKING:
+    from spark_rocket.client import Admin, Producer
+    from spark_rocket.client.admin import Failures
+    from spark_rocket.model import Message, MessageExt, MessageQueue, SendResult
+
+topic_argument = click.argument("topic", shell_complete=complete_topics)
+DEFAULT_GROUP = "CLIENT_INNER_PRODUCER"
+_MOST_UNDER_WAY = 1_000
+
+
+@click.group(
+    cls=LazyGroup,
+    sections={
+        "Commands": {"tail": ("spark_rocket.cli.commands.message_tail:tail", "follow a topic, as tail -f does")},
+    },
+    short_help="send messages, follow and find them, send them again",
+)
+def message() -> None:
+    """Send messages, follow a topic, find messages, see what became of them, and send them again."""
+
+
+# --- sending ---------------------------------------------------------------------------------------------------------
+
+
+def duration(text: str) -> int:
+    """A type: a duration in milliseconds. A bare number is refused: brokers have delays in seconds and milliseconds."""
+    delay = duration_ms(text)
+    if delay is None:
+        raise click.BadParameter(f"{text} is not a duration; write 500ms, 10s, 5m, 2h or 1d")
+    return delay
+
+
+@message.command("send", short_help="send messages: of arguments, of lines, of a file")
+@topic_argument
+@click.argument("body", required=False)
+@click.option("--file", "file", type=PATH, metavar="FILE", help="the body is the file's bytes (- for stdin)")
+@click.option("--lines", type=PATH, metavar="FILE", help="a message of each line of a file (- for stdin)")
+@click.option("--hex", "is_hex", is_flag=True, help="BODY, or each line, is bytes in hex")
+@click.option("--tags", metavar="TAG", help="what consumers choose by")
+@click.option(
+    "--key", "--keys", "keys", multiple=True, metavar="KEY", help="what it is found by; more than once if need be"
+)
+@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="a property of your own")
+@click.option("--delay", type=duration, metavar="TIME", help="deliver it so much later: 500ms, 10s, 5m, 2h, 1d")
+@click.option("--deliver-at", type=moment, metavar="TIME", help="deliver it then: a time, or milliseconds since 1970")
+@click.option("--delay-level", type=whole(1, 18, "delay level"), metavar="N", help="1 to 18, for brokers before 5.0")
+@click.option("--queue", metavar="BROKER/ID", help="to this queue; the id alone where one broker has the topic")
+@click.option("--sharding-key", metavar="KEY", help="to the queue that is this key's, as ordered messages go")
+@click.option("--group", default=DEFAULT_GROUP, help=f"the producer's group ({DEFAULT_GROUP})")
+@connection
+@json_option
+def send(
+    link: Link,
+    topic: str,
+    body: str | None,
+    file: Path | None,
+    lines: Path | None,
+    is_hex: bool,
+    tags: str | None,
+    keys: tuple[str, ...],
+    properties: tuple[str, ...],
+    delay: int | None,
+    deliver_at: int | None,
+    delay_level: int | None,
+    queue: str | None,
+    sharding_key: str | None,
+    group: str,
+    as_json: bool,
+) -> None:
+    """Send a message: BODY as UTF-8 text, a file's bytes, or one message of each line of a file or of stdin.
+
+    \b
+    rocket message send orders '{"id": 7}' --tags paid --key 7
+    seq 1000 | rocket message send orders --lines -
+    rocket message send pictures --file cat.png --property type=image/png
+    """
+    exclusive({"BODY": body, "--file": file, "--lines": lines}, required=True)
+    exclusive({"--delay": delay, "--deliver-at": deliver_at, "--delay-level": delay_level})
+    exclusive({"--queue": queue, "--sharding-key": sharding_key})
+    from spark_rocket.client import Producer, select_by_sharding_key
+    from spark_rocket.model import Message
+
+    def build(text: bytes) -> Message:
+        return Message.of(
+            topic,
+            _from_hex(text) if is_hex else text,
+            tags=tags,
+            keys=keys or None,
+            sharding_key=sharding_key,
+            delay_ms=delay,
+            deliver_at_ms=deliver_at,
+            delay_level=delay_level,
+            properties=settings(properties),
+        )
+
+    with (
+        _bodies(body, file, lines) as bodies,
+        link.admin() as admin,
+        Producer(group, member=group != DEFAULT_GROUP, **link.options()) as producer,
+    ):
+        target = None if queue is None else find_queue(admin, topic, queue)
+        chosen: dict[str, Any] = {} if target is None else {"queue": target}
+        if sharding_key is not None:
+            chosen = {"selector": select_by_sharding_key, "selector_arg": sharding_key}
+        messages = map(build, bodies)
+        if lines is None:
+            _say_one(producer.send(next(messages), **chosen), as_json)
+        else:
+            _say_many(topic, _send_all(producer, messages, chosen), as_json)
+
+
+def _send_all(
+    producer: Producer, messages: Iterable[Message], chosen: dict[str, Any]
+) -> Iterator[tuple[SendResult, int]]:
+    """Results in the order of the messages, with the bytes of each: one after the other to a queue that was chosen, so
+    that they stay in order, else many at once."""
+    under_way: deque[tuple[Future[SendResult], int]] = deque()
+    for message in messages:
+        size = len(message.body)
+        if chosen:
+            yield producer.send(message, **chosen), size
+            continue
+        under_way.append((producer.send_async(message), size))
+        while len(under_way) > _MOST_UNDER_WAY or (under_way and under_way[0][0].done()):
+            future, size = under_way.popleft()
+            yield future.result(), size
+    for future, size in under_way:
+        yield future.result(), size
+
+
+def _say_many(topic: str, sent: Iterator[tuple[SendResult, int]], as_json: bool) -> None:
+    from spark_rocket.cli.commands.bench import Rates
+
+    count = size = 0
+    rates = Rates("sent")
+    try:
+        for result, bytes_ in sent:
+            count, size = count + 1, size + bytes_
+            if as_json:
+                show.line(_result_json(result))
+            rates.tick(count, size)
+    except (RocketError, click.ClickException, KeyboardInterrupt):
+        rates.end()
+        if count:
+            print(f"At least {count_text(count)} messages were sent to {topic} before.", file=sys.stderr)
+        raise
+    rates.end()
+    if not as_json:
+        print(f"{count_text(count)} {'message was' if count == 1 else 'messages were'} sent to {topic}.")
+
+
+def _say_one(result: SendResult, as_json: bool) -> None:
+    if as_json:
+        show.document(_result_json(result))
+    else:
+        show.record(_result_record(result))
+
+
+def _result_json(result: SendResult) -> dict[str, Any]:
+    value = {
+        "status": result.status.value,
+        "msgId": result.msg_id,
+        "offsetMsgId": result.offset_msg_id,
+        "topic": result.queue.topic,
+        "brokerName": result.queue.broker_name,
+        "queueId": result.queue.queue_id,
+        "queueOffset": result.queue_offset,
+    }
+    return value if result.recall_handle is None else value | {"recallHandle": result.recall_handle}
+
+
+def _result_record(result: SendResult) -> dict[str, object]:
+    value: dict[str, object] = {
+        "Sent": result.status.value,
+        "Queue": f"{result.queue.broker_name}/{result.queue.queue_id}, offset {count_text(result.queue_offset)}",
+        "Message id": result.msg_id,
+        "Offset id": result.offset_msg_id,
+    }
+    return value if result.recall_handle is None else value | {"Recall handle": result.recall_handle}
+
+
+@contextmanager
+def _bodies(body: str | None, file: Path | None, lines: Path | None) -> Iterator[Iterable[bytes]]:
+    if body is not None:
+        yield [body.encode("utf-8", "surrogateescape")]  # what the shell gave, byte for byte
+    elif file is not None:
+        yield [sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()]
+    elif str(lines) == "-":
+        yield _lines_of(sys.stdin.buffer)
+    else:
+        assert lines is not None
+        with lines.open("rb") as opened:
+            yield _lines_of(opened)
+
+
+def _lines_of(opened: IO[bytes]) -> Iterator[bytes]:
+    """Lines without their ends, as soon as they are there; empty ones are no messages."""
+    for line in iter(opened.readline, b""):
+        text = line.rstrip(b"\r\n")
+        if text:
+            yield text
+
+
+def _from_hex(text: bytes) -> bytes:
+    try:
+        return bytes.fromhex(text.decode("ascii"))
+    except ValueError:
+        shown = text[:40].decode("utf-8", "backslashreplace")
+        raise click.UsageError(f"{shown} is not bytes in hex; write 00ff or 00 ff.") from None
+
+
+def find_queue(admin: Admin, topic: str, text: str) -> MessageQueue:
+    """The queue that ``BROKER/ID`` (or ``BROKER:ID``) names, or ``ID`` where one broker alone has the topic."""
+    broker, slash, number = text.replace(":", "/").rpartition("/")
+    if not number.isdecimal() or not number.isascii() or (slash and not broker):
+        raise click.UsageError(f"{text} is no queue; write BROKER/ID, as broker-a/3.")
+    queues = admin.queues(topic)
+    found = [one for one in queues if one.queue_id == int(number) and broker in ("", one.broker_name)]
+    if len(found) == 1:
+        return found[0]
+    names = sorted({one.broker_name for one in queues})
+    if found:
+        raise ClientError(
+            f"Topic {topic!r} has a queue {number} on {len(found)} brokers.",
+            remedy=f"Say which: {', '.join(f'{name}/{number}' for name in names)}.",
+        )
+    most = max((one.queue_id for one in queues), default=-1)
+    raise ClientError(
+        f"Topic {topic!r} has no queue {text}.",
+        remedy=f"It has queues 0 to {most} on {', '.join(names)}." if names else "It has no queues.",
+    )
+
+
+# --- finding ---------------------------------------------------------------------------------------------------------
+
+
+@message.command("get", short_help="one message, by its offset id")
+@click.argument("offset_id", metavar="ID")
+@connection
+@body_option
+@json_option
+def get(link: Link, offset_id: str, form: str, as_json: bool) -> None:
+    """Show a message by its offset id, the one that its broker gave it: it says where the message is.
+
+    By the id that its sender gave it, rocket message query-id finds it.
+    """
+    with link.admin() as admin:
+        found = admin.view_message(offset_id)
+    if as_json:
+        show.document(message_show.json_of(found, form))
+    else:
+        message_show.record(found, form)
+
+
+@message.command("query-id", short_help="a message by either id, and which groups have consumed it")
+@topic_argument
+@click.argument("msg_id", metavar="ID")
+@connection
+@body_option
+@json_option
+def query_id(link: Link, topic: str, msg_id: str, form: str, as_json: bool) -> None:
+    """Show a message of a topic by the id that its sender gave it, or by its offset id, and what groups made of it."""
+    with link.admin() as admin:
+        found = wanted(admin, topic, msg_id)
+        tracks = admin.message_track(found)
+    rows = [{"group": track.group, "status": track.status.value, "detail": track.detail} for track in tracks]
+    if as_json:
+        show.document(message_show.json_of(found, form) | {"track": rows})
+        return
+    message_show.record(found, form)
+    print()
+    columns = [Column("group"), Column("status"), Column("detail", spare=True)]
+    show.table(rows, columns, empty="No group consumes the topic.")
+
+
+def wanted(admin: Admin, topic: str, msg_id: str) -> MessageExt:
+    """The message, or the error that there is none."""
+    found = admin.message(topic, msg_id)
+    if found is None:
+        raise ClientError(
+            f"Topic {topic!r} has no message {msg_id!r}.",
+            remedy="Check topic and id; it may have been deleted by its age, and transactions that were not committed"
+            " are not there.",
+        )
+    return found
+
+
+@message.command("query-key", short_help="messages with a key")
+@topic_argument
+@click.argument("key")
+@click.option("--from", "begin", type=moment, metavar="TIME", default=None, help="stored then or later")
+@click.option("--to", "end", type=moment, metavar="TIME", default=None, help="stored then or before")
+@click.option("--limit", type=whole(1, 10_000, "number of messages"), default="32", metavar="N", help="at most (32)")
+@connection
+@body_option
+@json_option
+def query_key(
+    link: Link, topic: str, key: str, begin: int | None, end: int | None, limit: int, form: str, as_json: bool
+) -> int:
+    """List messages of a topic that were sent with a key, oldest first."""
+    failed: Failures = {}
+    with link.admin() as admin:
+        found = admin.query_messages(topic, key, max_num=limit, begin_ms=begin or 0, end_ms=end, failed=failed)
+    where = " on the brokers that answered" if failed else ""
+    table(found, form, as_json, empty=f"Topic {topic} has no message with key {key}{where}.")
+    return show.failures(failed)
+
+
+_MESSAGES = (
+    Column("storeTimestamp", "STORED", form=moment_text, right=False),
+    Column("msgId", "MESSAGE ID"),
+    Column("queue", "QUEUE@OFFSET", spare=True),
+    Column("tags", spare=True),
+    Column("keys", spare=True),
+)
+_LEAST_BODY = 19  # what 80 columns leave
+_OTHER_COLUMNS = 61
+
+
+def table(found: Iterable[MessageExt], form: str, as_json: bool, empty: str, foot: str = "") -> None:
+    """List messages, a row for each, with as much of the body as the terminal has room for."""
+    messages = list(found)
+    if as_json:
+        show.document([message_show.json_of(one, form) for one in messages])
+        return
+    width = None
+    if sys.stdout.isatty():
+        width = max(_LEAST_BODY, (shutil.get_terminal_size().columns - _OTHER_COLUMNS) // 2)
+    rows = [
+        {
+            "storeTimestamp": one.store_timestamp,
+            "msgId": one.msg_id,
+            "queue": f"{one.broker_name}/{one.queue_id}@{one.queue_offset}",
+            "tags": message_show.harmless(one.tags or ""),
+            "keys": message_show.harmless(one.keys or ""),
+            "body": message_show.cut(message_show.body_line(one.body, form), width),
+        }
+        for one in messages
+    ]
+    columns = list(_MESSAGES)
+    if form != "none":
+        columns.append(Column("body"))
+    show.table(rows, columns, empty=empty, foot=foot)
+
+
+@message.command("trace", short_help="the way of a message, as clients wrote it down")
+@click.argument("msg_id", metavar="ID")
+@click.option("--trace-topic", default="RMQ_SYS_TRACE_TOPIC", metavar="TOPIC", help="where clients write it")
+@connection
+@json_option
+def trace(link: Link, msg_id: str, trace_topic: str, as_json: bool) -> None:
+    """Show the way of a message, by the id that its sender gave it, as clients with message trace have written it."""
+    with link.admin() as admin:
+        found = admin.message_trace(msg_id, trace_topic=trace_topic)
+    rows = [
+        {
+            "kind": event.kind,
+            "time": event.time_ms,
+            "group": event.group,
+            "client": event.client,
+            "outcome": event.outcome,
+            "costMs": event.cost_ms,
+            "retryTimes": event.retry_times,
+            "topic": event.topic or None,
+            "tags": event.tags,
+            "keys": event.keys,
+            "storeHost": event.store_host or None,
+            "bodyBytes": event.body_bytes,
+        }
+        for event in found.events
+    ]
+    if as_json:
+        show.document({"msgId": msg_id, "events": rows})
+        return
+    columns = [
+        Column("time", form=moment_text, right=False),
+        Column("kind", "WHAT"),
+        Column("group"),
+        Column("outcome"),
+        Column("costMs", "MS"),
+        Column("client", spare=True),
+        Column("retryTimes", "RETRY", spare=True),
+        Column("storeHost", "STORED AT", spare=True),
+    ]
+    empty = (
+        f"Nobody has written about {msg_id} in topic {trace_topic}. Producers and consumers do that if they are told to"
+        " (enable_msg_trace, enableMsgTrace), and the topic keeps it as long as other messages."
+    )
+    show.table([row | {"outcome": row["outcome"] or "under way"} for row in rows], columns, empty=empty)
+
+
+# --- again -----------------------------------------------------------------------------------------------------------
+
+
+@message.command("resend", short_help="send a copy of a message to its topic or to one group")
+@topic_argument
+@click.argument("msg_id", metavar="ID")
+@click.option("--group", shell_complete=complete_groups, help="to this group alone, by its retry topic")
+@click.option("--client", metavar="CLIENT", help="have this consumer of --group consume it now, past its queue")
+@connection
+@yes_option
+@json_option
+def resend(link: Link, topic: str, msg_id: str, group: str | None, client: str | None, yes: bool, as_json: bool) -> int:
+    """Send a copy of a message again: to its topic and so to every group, or to one group.
+
+    With --client, one consumer that is online is told to consume the message itself, once, and says how that went.
+    """
+    if client is not None and group is None:
+        raise click.UsageError("--client needs --group.")
+    with link.admin() as admin:
+        found = wanted(admin, topic, msg_id)
+        if client is not None:
+            assert group is not None
+            return _consume(admin, found, group, client, yes, as_json)
+        origin = admin.origin_topic(found)
+        whom = f"to group {group}" if group is not None else f"to topic {origin}, for all of its groups,"
+        if not show.confirm(f"Send message {found.msg_id} {whom} again?", yes):
+            return 1
+        result = admin.resend(found, group=group)
+    _say_one(result, as_json)
+    return 0
+
+
+def _consume(admin: Admin, found: MessageExt, group: str, client: str, yes: bool, as_json: bool) -> int:
+    if not show.confirm(f"Have {client} of group {group} consume message {found.msg_id} now?", yes):
+        return 1
+    result = admin.consume_directly(group, client, found)
+    if as_json:
+        show.document(result.to_value())
+    else:
+        taken = {"Result": result.consume_result, "Took": f"{result.spent_time_mills} ms", "Remark": result.remark}
+        show.record(taken)
+    return 0 if result.consume_result in ("CR_SUCCESS", "CR_COMMIT") else 1

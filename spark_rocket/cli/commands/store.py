@@ -1,0 +1,409 @@
+"""``rocket store …``: check, dump, rebuild and stats of a stopped broker's directory; their arguments and printing.
+
+What is asked for goes to stdout: tables for people, or, with ``--json``, one JSON object a line. What is wrong, and how
+far it is on a large store, goes to stderr, so that output can be piped; a reader that has had enough (``| head``) ends
+the command quietly. The work is done in ``spark_rocket.store``, and only ``rebuild`` writes.
+
+Exit status: 0 fine, 1 problems were found or it could not be done, 2 the command line is wrong.
+Corresponds to nothing in RocketMQ: mqadmin asks running brokers.
+"""
+
+from __future__ import annotations
+
+import codecs
+import errno
+import functools
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spark_rocket.cli.arguments import PATH
+from spark_rocket.cli.text import Bar, camel, limit, moment, moment_text, number, plain, print_table, size_text
+
+if TYPE_CHECKING:
+    from spark_rocket.protocol.record.record import RecordView
+    from spark_rocket.store.config import StoreConfig
+    from spark_rocket.store.tools.problem import Problem
+    from spark_rocket.store.tools.stats import Files, QueueStats, StoreStats
+
+_SHOWN_PER_KIND = 10
+_REMEDIES = {
+    errno.EACCES: "Run this as the user whom the store belongs to.",
+    errno.EPERM: "Run this as the user whom the store belongs to.",
+    errno.EROFS: "Only rebuild writes: run it on a copy of the directory. The others can look at this one.",
+    errno.EIO: "The disk cannot read it: copy what can be read to another one, and look at the copy.",
+}
+_PREVIEW = 60
+_KINDS = ("files", "lock", "abort", "record", "hidden", "end", "tail", "queue", "offsets", "entry", "filler", "index")
+
+
+@click.group(short_help="check, dump, rebuild and measure a store directory")
+def store() -> None:
+    """Tools for the directory of a stopped broker, Apache's (4.9, 5.x) or this one's.
+
+    Only rebuild writes. DIR is the store itself (storePathRootDir), or the directory that rocket up keeps it in. Where
+    its commit log, consume queues and index are elsewhere, a store of ours says so itself; for one of Apache's give -c.
+    """
+
+
+_topics_option = click.option(
+    "-t", "--topic", "topics", multiple=True, metavar="TOPIC", help="of this topic (may be given several times)"
+)
+
+
+def _directory(verb: Callable[..., int]) -> Callable[..., int]:
+    """Adds what every action takes: the store's directory, looked at, and the configuration, read."""
+
+    @click.argument("directory", type=PATH, metavar="DIR")
+    @click.option(
+        "-c", "--config", type=PATH, metavar="FILE", help="the broker.conf, if it sets file sizes or directories"
+    )
+    @functools.wraps(verb)
+    def guarded(directory: Path, config: Path | None, **values: Any) -> int:
+        return _run(verb, directory, config, values)
+
+    return guarded
+
+
+def _run(verb: Callable[..., int], given: Path, conf: Path | None, values: dict[str, Any]) -> int:
+    from spark_rocket.cli.main import store_directory
+
+    directory = store_directory(given)
+    if not directory.is_dir():
+        why = "it has no commitlog in it" if given.is_dir() else "it is a file" if given.exists() else "there is none"
+        print(f"rocket: {given} is no store directory: {why}.", file=sys.stderr)
+        return 1
+    config = None
+    if conf is not None:
+        if not conf.exists():
+            remedy = "Give the one that the broker is started with, or an empty file if it has none."
+            print(f"rocket: -c {conf}: there is no such file. {remedy}", file=sys.stderr)
+            return 1
+        from spark_rocket.broker.state.config import BrokerConfig
+
+        config = BrokerConfig.from_file(conf).store_config()
+    try:
+        status = verb(directory, config, **values)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has had enough; what is left in the buffer must not be tried again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        if error.filename is None and error.errno == errno.ENOSPC:  # nothing but the output has no name
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            print("rocket: what was asked for cannot be written: the disk that it goes to is full.", file=sys.stderr)
+            return 1
+        remedy = _REMEDIES.get(error.errno or 0, "")
+        print(f"rocket: {error.filename or directory}: {error.strerror or error}. {remedy}".rstrip(), file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("rocket: interrupted, and not done.", file=sys.stderr)
+        return 1
+    return status
+
+
+# --- check ------------------------------------------------------------------------------------------------------
+
+
+@store.command(short_help="verify every invariant", epilog="Example: rocket store check ~/store -c conf/broker.conf")
+@_directory
+@click.option("--json", "as_json", is_flag=True, help="problems as JSON, one a line")
+@click.option("--all", "is_all", is_flag=True, help=f"every problem, not only {_SHOWN_PER_KIND} of a kind")
+def check(directory: Path, config: StoreConfig | None, as_json: bool, is_all: bool) -> int:
+    """Verify a store: every record, queue entry, index entry and file against the others.
+
+    Changes nothing. Exit status 1 if there is a problem.
+    """
+    from spark_rocket.store.tools.check import check_store, remedy_of
+    from spark_rocket.store.tools.view import paths_of
+
+    notes: list[str] = []
+    with Bar() as bar:
+        problems = check_store(directory, config, progress=bar, notes=notes)
+    problems.sort(key=_order)
+    counts = Counter(problem.kind for problem in problems)
+    for problem in problems if is_all or as_json else _first_of_each_kind(problems):
+        print(json.dumps(plain(asdict(problem)), ensure_ascii=False) if as_json else problem)
+    if not as_json:
+        hidden = sum(max(count - _SHOWN_PER_KIND, 0) for count in counts.values())
+        if hidden and not is_all:
+            print(f"… and {hidden:,} more; --all shows them")
+        paths = paths_of(directory, config)
+        for remedy, about in _grouped((remedy_of(problem, paths), problem.kind) for problem in problems):
+            print(f"what to do: {', '.join(about)}: {remedy.replace('DIR', str(directory))}")
+        for note in notes:
+            print(f"note: {note}")
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
+        print(f"{directory}: {len(problems):,} problem(s): {kinds}" if problems else f"{directory}: in order")
+    return 1 if problems else 0
+
+
+def _grouped(pairs: Iterable[tuple[str, str]]) -> Iterable[tuple[str, list[str]]]:
+    groups: dict[str, dict[str, None]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, {})[value] = None
+    return ((key, list(values)) for key, values in groups.items())
+
+
+def _order(problem: Problem) -> tuple[int, str, Path, int]:
+    known = _KINDS.index(problem.kind) if problem.kind in _KINDS else len(_KINDS)
+    return known, problem.kind, problem.path, problem.offset
+
+
+def _first_of_each_kind(problems: Iterable[Problem]) -> Iterable[Problem]:
+    shown: Counter[str] = Counter()
+    for problem in problems:
+        shown[problem.kind] += 1
+        if shown[problem.kind] <= _SHOWN_PER_KIND:
+            yield problem
+
+
+# --- dump -------------------------------------------------------------------------------------------------------
+
+
+@store.command(
+    short_help="print messages",
+    epilog="Example: rocket store dump rocket-data --topic orders --since 2026-11-21T08:00 --json | head",
+)
+@_directory
+@_topics_option
+@click.option("-q", "--queue", type=number, metavar="ID", help="of this queue id")
+@click.option("--from-offset", type=number, metavar="N", help="from this queue offset on")
+@click.option("--to-offset", type=number, metavar="N", help="up to this queue offset, and with it")
+@click.option(
+    "--since", type=moment, metavar="TIME", help="stored then or later: 2026-11-21T08:00 (UTC), ms or 2h (ago)"
+)
+@click.option("--until", type=moment, metavar="TIME", help="stored then or earlier")
+@click.option("-k", "--key", metavar="KEY", help="with this key, or unique key")
+@click.option("--at", type=number, metavar="PHYSICAL", help="only the message at this offset of the log")
+@click.option("--by-queue", is_flag=True, help="by topic, queue and offset, as consumers read them")
+@click.option("-n", "--limit", type=limit, metavar="N", help="at most so many")
+@click.option("--json", "as_json", is_flag=True, help="everything of a message as JSON, one a line")
+def dump(
+    directory: Path,
+    config: StoreConfig | None,
+    topics: tuple[str, ...],
+    queue: int | None,
+    from_offset: int | None,
+    to_offset: int | None,
+    since: int | None,
+    until: int | None,
+    key: str | None,
+    at: int | None,
+    by_queue: bool,
+    limit: int | None,
+    as_json: bool,
+) -> int:
+    """Print messages in the order of the log, or queue by queue.
+
+    Damaged stretches of the log are reported on stderr and left out; what is whole behind them is printed. Exit
+    status 1 if there were any.
+    """
+    from spark_rocket.protocol.record.record import RecordView
+    from spark_rocket.store.tools.dump import DumpFilter, dump_log, dump_queues, to_json, why_nothing
+    from spark_rocket.store.tools.view import view_store
+
+    wanted = DumpFilter(
+        topics=frozenset(topics) or None,
+        queue_id=queue,
+        min_offset=from_offset,
+        max_offset=to_offset,
+        begin_ms=since,
+        end_ms=until,
+        key=key,
+        physical_offset=at,
+    )
+    count, damaged = 0, False
+    with view_store(directory, config) as view, Bar(is_wanted=not sys.stdout.isatty()) as bar:
+        if not as_json:
+            print(f"{'stored':<23}  {'topic, queue, offset':<32}  {'at':>14}  {'bytes':>9}  {'tags':<10}  body")
+        source = dump_queues(view, wanted) if by_queue else dump_log(view, wanted, progress=bar)
+        for found in source:
+            if not isinstance(found, RecordView):
+                damaged = True
+                bar.clear()
+                print(f"rocket: damaged: {found}", file=sys.stderr)
+                continue
+            print(json.dumps(to_json(found), ensure_ascii=False) if as_json else _line(found))
+            count += 1
+            if count == limit:
+                break
+        bar.clear()
+        if not count:
+            print(f"rocket: no message was found. {why_nothing(view, wanted)}".rstrip(), file=sys.stderr)
+        for problem in view.problems:  # of a queue they are known when it is its turn
+            print(f"rocket: {problem}", file=sys.stderr)
+        return 1 if damaged or view.problems else 0
+
+
+def _line(record: RecordView) -> str:
+    from spark_rocket.protocol.record.properties import find_property
+
+    tags = str(find_property(bytes(record.properties), b"TAGS") or b"", "utf-8", "replace")
+    place = f"{str(record.topic, 'utf-8', 'replace')}, {record.queue_id}, {record.queue_offset}"
+    return (
+        f"{moment_text(record.store_timestamp):<29}  {place:<32}  {record.physical_offset:>14}  {record.size:>9,}  "
+        f"{tags:<10}  {_preview(bytes(record.body[: 4 * _PREVIEW]))}"
+    )
+
+
+def _preview(body: bytes) -> str:
+    """The beginning of a body: text, or hex where it is none."""
+    try:
+        text = codecs.getincrementaldecoder("utf-8")().decode(body)  # a letter cut in two at the end is left out
+    except UnicodeDecodeError:
+        text = "\0"
+    letters = text[:_PREVIEW]
+    if letters.count("\0"):
+        return f"0x{body[: _PREVIEW // 2].hex()}{'…' if len(body) > _PREVIEW // 2 else ''}"
+    return "".join(letter if letter.isprintable() else "·" for letter in letters) + (
+        "…" if len(text) > _PREVIEW else ""
+    )
+
+
+# --- rebuild ----------------------------------------------------------------------------------------------------
+
+
+@store.command(
+    short_help="make consume queues and index anew from the log",
+    epilog="Example: rocket store rebuild ~/store -c conf/broker.conf --dry-run",
+)
+@_directory
+@click.option("--dry-run", is_flag=True, help="read the whole log, say what would be done, do nothing")
+@click.option(
+    "--skip-damage",
+    is_flag=True,
+    help="go on behind damage: messages in it are lost, others keep their offsets; files of the log that are missing "
+    "or too short are filled up with zeros",
+)
+def rebuild(directory: Path, config: StoreConfig | None, dry_run: bool, skip_damage: bool) -> int:
+    """Make consume queues and index anew from the commit log.
+
+    That happens beside the old ones, which are exchanged when all is on disk. What the log has is not changed. Damage
+    in it refuses the rebuild: nothing is written then.
+    """
+    from spark_rocket.store.recovery.rebuild import rebuild_store
+
+    with Bar() as bar:
+        report = rebuild_store(directory, config, skip_damage=skip_damage, dry_run=dry_run, progress=bar)
+    for damage in report.damage:
+        print(f"rocket: damaged: {damage}", file=sys.stderr)
+    for hole in report.holes:
+        print(f"rocket: {hole}", file=sys.stderr)
+    made = "would be made" if dry_run else "made"
+    sizes = report.config
+    print(f"{directory}: {report.records:,} messages in the log")
+    print(
+        f"consume queues {made}: {report.queues:,} with {report.entries:,} entries, "
+        f"files of {sizes.mapped_file_size_consume_queue:,} bytes"
+    )
+    if report.kept:
+        print(f"consume queues kept, since the log has no message of them: {report.kept:,}")
+    if sizes.message_index_enable:
+        print(
+            f"index {made}: {report.keys:,} keys, {sizes.max_hash_slot_num:,} slots and {sizes.max_index_num:,} a file"
+        )
+    for path in report.filled:
+        print(f"{path} {'would be ' if dry_run else ''}filled up with zeros")
+    if report.lower_checkpoint_to >= 0:
+        print(f"checkpoint {'would be ' if dry_run else ''}set back to {moment_text(report.lower_checkpoint_to)}")
+    if dry_run:
+        print("Nothing was changed (--dry-run).")
+    return 1 if report.damage or report.holes else 0
+
+
+# --- stats ------------------------------------------------------------------------------------------------------
+
+
+@store.command(short_help="sizes per topic and queue", epilog="Example: rocket store stats ~/store --topic orders")
+@_directory
+@_topics_option
+@click.option("--scan", is_flag=True, help="read the log instead of the consume queues")
+@click.option("--json", "as_json", is_flag=True, help="queues as JSON, one a line, and a last line with the totals")
+def stats(directory: Path, config: StoreConfig | None, topics: tuple[str, ...], scan: bool, as_json: bool) -> int:
+    """Messages, bytes, offsets and times of every queue, and the room that the files take.
+
+    The figures come from the consume queues, which know every message's size.
+    """
+    from spark_rocket.store.tools.dump import DumpFilter, why_nothing
+    from spark_rocket.store.tools.stats import store_stats
+    from spark_rocket.store.tools.view import view_store
+
+    wanted = frozenset(topics) or None
+    with view_store(directory, config) as view, Bar(is_bytes=scan) as bar:
+        stats = store_stats(view, wanted, scan=scan, progress=bar)
+        problems = list(view.problems)
+    for problem in (*problems, *stats.damage):
+        print(f"rocket: {problem}", file=sys.stderr)
+    stats.queues.sort(key=lambda queue: (-queue.bytes, queue.topic, queue.queue_id))
+    if as_json:
+        _print_json_stats(stats)
+    else:
+        _print_stats(directory, stats, scan)
+    if wanted and not stats.queues:
+        print(f"rocket: {why_nothing(view, DumpFilter(topics=wanted)) or 'no such topic was found'}", file=sys.stderr)
+        return 1
+    return 1 if problems or stats.damage else 0
+
+
+def _print_json_stats(stats: StoreStats) -> None:
+    for queue in stats.queues:
+        print(json.dumps(camel(asdict(queue)), ensure_ascii=False))
+    totals = {name: value for name, value in asdict(stats).items() if name not in ("queues", "damage")}
+    print(json.dumps(camel(totals), ensure_ascii=False))
+
+
+def _print_stats(directory: Path, stats: StoreStats, is_scan: bool) -> None:
+    by_topic: dict[str, list[QueueStats]] = {}
+    for queue in stats.queues:
+        by_topic.setdefault(queue.topic, []).append(queue)
+    rows = [("topic", "queue", "messages", "bytes", "offsets", "first stored", "last stored")]
+    for topic, queues in sorted(by_topic.items(), key=lambda pair: (-sum(queue.bytes for queue in pair[1]), pair[0])):
+        messages, size = sum(queue.messages for queue in queues), sum(queue.bytes for queue in queues)
+        first = min((queue.first_store_time for queue in queues if queue.first_store_time >= 0), default=-1)
+        last = max(queue.last_store_time for queue in queues)
+        rows.append(
+            (topic, f"all {len(queues)}", f"{messages:,}", size_text(size), "", moment_text(first), moment_text(last))
+        )
+        rows += [
+            (
+                "",
+                str(queue.queue_id),
+                f"{queue.messages:,}",
+                size_text(queue.bytes),
+                f"{queue.min_offset:,} to {queue.max_offset:,}",
+                moment_text(queue.first_store_time),
+                moment_text(queue.last_store_time),
+            )
+            for queue in queues
+        ]
+    if stats.queues:
+        print_table(rows, right={1, 2, 3})
+        print()
+    span = stats.log_max_offset - stats.log_min_offset
+    until = f"{stats.log_max_offset:,}: {size_text(span)}" if span >= 0 else "?: no consume queue knows of a message"
+    print(f"{directory}")
+    print(f"  log offsets     {stats.log_min_offset:,} to {until}")
+    print(f"  stored          {moment_text(stats.first_store_time)} to {moment_text(stats.last_store_time)}")
+    entries = f", {stats.index_entries:,} entries" if stats.index_entries >= 0 else " (entries: give -c broker.conf)"
+    for name, files, more in (
+        ("commitlog", stats.log, ""),
+        ("consumequeue", stats.consume_queues, f", {len(stats.queues):,} queues"),
+        ("index", stats.index, entries if stats.index.count else ""),
+        ("all files", stats.everything, ""),
+    ):
+        print(f"  {name:<14}  {_files(files)}{more}")
+    source = "the log, all of it read" if is_scan else "the consume queues; --scan reads the log instead"
+    print(f"  messages and bytes are from {source}")
+
+
+def _files(files: Files) -> str:
+    word = "file" if files.count == 1 else "files"
+    return f"{files.count:,} {word} of {size_text(files.size)}, {size_text(files.on_disk)} on disk"

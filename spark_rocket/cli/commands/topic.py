@@ -1,0 +1,479 @@
+"""``rocket topic …``: topics, where they are, what is in them, and changes of them.
+
+A message of RocketMQ 5's own clients creates no topic, and whether a topic takes ordered, delayed or transactional
+messages is set where it is kept: at the broker.
+
+Exit status: 0 done, 1 it could not be done, 2 the command line is wrong.
+Corresponds to mqadmin's updateTopic, deleteTopic, topicList, topicRoute, topicStatus, statsAll, updateTopicPerm,
+updateOrderConf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spark_rocket.cli import show
+from spark_rocket.cli.arguments import all_option, json_option, watch_option, whole, yes_option
+from spark_rocket.cli.commands.connect import Link, cluster_option, complete_topics, connection
+from spark_rocket.cli.show import Column, Table
+from spark_rocket.cli.text import count_text, second_text
+from spark_rocket.errors import BrokerError, ClientError, TopicNotFoundError
+from spark_rocket.protocol.wire.codes import PERM_READ, PERM_WRITE
+
+if TYPE_CHECKING:
+    from spark_rocket.client import Admin
+    from spark_rocket.client.admin import Failures, TopicInfo
+    from spark_rocket.protocol.wire.bodies import TopicConfig, TopicStatsTable
+
+_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
+_queues = whole(1, 65_536, "number of queues")
+
+
+def _perm(text: str) -> int:
+    """RW, R, W or -; 6, 4, 2 or 0 as mqadmin writes it."""
+    known = {"RW": 6, "WR": 6, "R": 4, "W": 2, "-": 0, "6": 6, "4": 4, "2": 2, "0": 0}
+    if text.upper() not in known:
+        raise click.BadParameter(f"{text} is no permission; give RW, R, W or - (or 6, 4, 2, 0)")
+    return known[text.upper()]
+
+
+def perm_text(perm: int) -> str:
+    return ("R" if perm & PERM_READ else "-") + ("W" if perm & PERM_WRITE else "-")
+
+
+def _type_text(message_type: str) -> str:
+    return "any" if message_type == "UNSPECIFIED" else message_type
+
+
+_topic_argument = click.argument("topic", shell_complete=complete_topics)
+_type_option = click.option(
+    "--type",
+    "message_type",
+    type=click.Choice(_TYPES),
+    help="the messages that gRPC clients may send to it; any unless it is given",
+)
+_perm_option = click.option("--perm", type=_perm, metavar="PERM", help="what clients may do: RW, R, W or -")
+_order_option = click.option(
+    "--order/--no-order",
+    default=None,
+    help="whether name servers keep the number of its queues while a broker is away (updateOrderConf)",
+)
+_attribute_option = click.option(
+    "--attribute", "attributes", multiple=True, metavar="+NAME=VALUE", help="as Apache writes it; -NAME takes one away"
+)
+_broker_option = click.option("--broker", metavar="BROKER", help="on this broker only (its name or address)")
+
+
+@click.group(short_help="topics, what is in them, and changes of them")
+def topic() -> None:
+    """See topics and what is in them; create, change and delete them."""
+
+
+# --- looking ---------------------------------------------------------------------------------------------------------
+
+_LIST = (
+    Column("topic"),
+    Column("kind"),
+    Column("readQueueNums", "QUEUES"),
+    Column("writeQueueNums", "WRITTEN"),
+    Column("perm"),
+    Column("messageType", "TYPE", form=_type_text),
+    Column("brokers", spare=True),
+)
+
+
+@topic.command("list", short_help="topics with their queues and brokers")
+@connection
+@all_option
+@cluster_option
+@json_option
+def list_topics(link: Link, is_all: bool, cluster_name: str | None, as_json: bool) -> int:
+    """List topics. QUEUES are those that are read from, on all brokers together; WRITTEN those that are sent to.
+
+    Topics for retries, dead letters and brokers themselves are shown with --all.
+    """
+    failed: Failures = {}
+    with link.admin() as admin:
+        topics = _only(admin, admin.topic_list(failed=failed), cluster_name)
+    shown = [info for info in topics if is_all or info.kind == "USER"]
+    rows = [_info_row(info) for info in shown]
+    if as_json:
+        show.document(rows)
+    else:
+        columns = _LIST if is_all else tuple(column for column in _LIST if column.key != "kind")
+        hidden = "" if is_all or len(topics) == len(shown) else f" ({len(topics) - len(shown)} more with --all)"
+        none = "The brokers that answered have no topics" if failed else "There are no topics"
+        show.table(rows, columns, empty=f"{none}{hidden}.")
+    return show.failures(failed)
+
+
+def _only(admin: Admin, topics: list[TopicInfo], cluster: str | None) -> list[TopicInfo]:
+    if cluster is None:
+        return topics
+    of_cluster = admin.cluster_info().cluster_addr_table
+    if cluster not in of_cluster:
+        raise ClientError(
+            f"No cluster is named {cluster!r}.", remedy=f"Known clusters: {', '.join(sorted(of_cluster)) or 'none'}."
+        )
+    return [info for info in topics if info.configs.keys() & set(of_cluster[cluster])]
+
+
+def _info_row(info: TopicInfo) -> dict[str, Any]:
+    return {
+        "topic": info.name,
+        "kind": str(info.kind),
+        "readQueueNums": info.read_queues,
+        "writeQueueNums": info.write_queues,
+        "perm": info.perm,
+        "order": info.order,
+        "messageType": info.message_type,
+        "brokers": sorted(info.configs),
+    }
+
+
+@topic.command("show", short_help="a topic's settings, messages and groups")
+@_topic_argument
+@connection
+@json_option
+def show_topic(link: Link, topic: str, as_json: bool) -> int:
+    """Show a topic: its settings on each broker, how many messages it has, and who reads it."""
+    failed: Failures = {}
+    with link.admin() as admin:
+        route = admin.topic_route(topic)
+        stats = _stats_rows(topic, admin.topic_stats(topic, failed=failed))
+        names = sorted({queues.broker_name for queues in route.queue_datas} - failed.keys())
+        found = {name: admin.topic_config(topic, broker=name) for name in names}
+        configs = {name: config for name, config in found.items() if config is not None}
+        groups = admin.groups_of(topic, failed=failed)
+    settings = [_config_row(name, config) for name, config in configs.items()]
+    total = _total(stats)
+    if as_json:
+        whole = {"topic": topic, "messages": total["messages"], "lastUpdateTimestamp": total["lastUpdateTimestamp"]}
+        show.document(whole | {"brokers": settings, "groups": groups})
+        return show.failures(failed)
+    order = {"order": route.order_topic_conf} if route.order_topic_conf else {}
+    shown: dict[str, object] = {
+        "messages": f"{count_text(total['messages'])} in {len(stats)} queues",
+        "last stored": second_text(total["lastUpdateTimestamp"]),
+        **order,
+        "groups": "\n".join(groups) or "nobody has read it",
+    }
+    show.record(shown, topic)
+    print()
+    show.table(settings, _SETTINGS)
+    return show.failures(failed)
+
+
+_SETTINGS = (
+    Column("brokerName", "BROKER"),
+    Column("readQueueNums", "QUEUES"),
+    Column("writeQueueNums", "WRITTEN"),
+    Column("perm"),
+    Column("messageType", "TYPE", form=_type_text),
+    Column("attributes", form=lambda found: show.cell([f"{name}={value}" for name, value in sorted(found.items())])),
+)
+
+
+def _config_row(broker: str, config: TopicConfig) -> dict[str, Any]:
+    return {
+        "brokerName": broker,
+        "readQueueNums": config.read_queue_nums,
+        "writeQueueNums": config.write_queue_nums,
+        "perm": perm_text(config.perm),
+        "order": config.order,
+        "topicSysFlag": config.topic_sys_flag,
+        "messageType": config.attributes.get("message.type", "UNSPECIFIED"),
+        "attributes": config.attributes,
+    }
+
+
+_ROUTE = (
+    Column("cluster"),
+    Column("brokerName", "BROKER"),
+    Column("readQueueNums", "QUEUES"),
+    Column("writeQueueNums", "WRITTEN"),
+    Column("perm"),
+    Column("brokerAddrs", "ADDRESSES", form=lambda found: ", ".join(f"{number}: {at}" for number, at in found.items())),
+)
+
+
+@topic.command(short_help="where clients are sent to")
+@_topic_argument
+@connection
+@json_option
+def route(link: Link, topic: str, as_json: bool) -> None:
+    """Show the brokers that name servers send clients of a topic to; the address of a master is that of id 0."""
+    with link.admin() as admin:
+        found = admin.topic_route(topic)
+    brokers = {data.broker_name: data for data in found.broker_datas}
+    rows = []
+    for queues in sorted(found.queue_datas, key=lambda queues: queues.broker_name):
+        data = brokers.get(queues.broker_name)
+        rows.append(
+            {
+                "cluster": data.cluster if data else None,
+                "brokerName": queues.broker_name,
+                "readQueueNums": queues.read_queue_nums,
+                "writeQueueNums": queues.write_queue_nums,
+                "perm": perm_text(queues.perm),
+                "brokerAddrs": dict(sorted(data.broker_addrs.items())) if data else {},
+            }
+        )
+    if as_json:
+        show.document(rows)
+    else:
+        show.table(rows, _ROUTE, foot=f"Order: {found.order_topic_conf}" if found.order_topic_conf else "")
+
+
+_QUEUES = (
+    Column("brokerName", "BROKER"),
+    Column("queueId", "QUEUE"),
+    Column("minOffset", "FIRST"),
+    Column("maxOffset", "END"),
+    Column("messages", form=count_text, right=True),
+    Column("lastUpdateTimestamp", "LAST STORED", form=second_text, right=False),
+)
+_TOPICS = (
+    Column("topic"),
+    Column("queues", right=True),
+    Column("messages", form=count_text, right=True),
+    Column("topicPutTps", "IN/s"),
+    Column("lastUpdateTimestamp", "LAST STORED", form=second_text, right=False),
+)
+
+
+@topic.command(short_help="messages of each queue, or of each topic")
+@click.argument("topic", required=False, shell_complete=complete_topics)
+@connection
+@all_option
+@json_option
+@watch_option
+def stats(link: Link, topic: str | None, is_all: bool, as_json: bool, watch: float | None) -> int:
+    """Show the offsets of a topic's queues and when each last got a message; without TOPIC, sums of all topics."""
+    failed: Failures = {}
+    with link.admin() as admin:
+
+        def look() -> tuple[object, Table]:
+            failed.clear()
+            if topic is not None:
+                rows = _stats_rows(topic, admin.topic_stats(topic, failed=failed))
+                total = {"brokerName": "all", **_total(rows)} if len(rows) > 1 else None
+                return rows, Table(rows, _QUEUES, total=total, foot=show.away(failed, watch))
+            infos = [info for info in admin.topic_list(failed=failed) if is_all or info.kind == "USER"]
+            rows = _sums(admin.topics_stats(infos, failed=failed))
+            return rows, Table(rows, _TOPICS, foot=show.away(failed, watch), empty="There are no topics.")
+
+        show.looked(look, watch, as_json)
+    return show.failures(failed)
+
+
+def _stats_rows(topic: str, table: TopicStatsTable) -> list[dict[str, Any]]:
+    return [
+        {
+            "topic": topic,
+            "brokerName": queue.broker_name,
+            "queueId": queue.queue_id,
+            "minOffset": offsets.min_offset,
+            "maxOffset": offsets.max_offset,
+            "messages": max(offsets.max_offset - offsets.min_offset, 0),
+            "lastUpdateTimestamp": offsets.last_update_timestamp,
+        }
+        for queue, offsets in sorted(table.offset_table.items())
+    ]
+
+
+def _sums(tables: dict[str, TopicStatsTable]) -> list[dict[str, Any]]:
+    return [
+        {"topic": name, "queues": len(rows), "topicPutTps": table.topic_put_tps, **_total(rows)}
+        for name, table in sorted(tables.items())
+        for rows in [_stats_rows(name, table)]
+    ]
+
+
+def _total(rows: Iterable[dict[str, Any]]) -> dict[str, int]:
+    rows = list(rows)
+    return {
+        "messages": sum(row["messages"] for row in rows),
+        "lastUpdateTimestamp": max((row["lastUpdateTimestamp"] for row in rows), default=0),
+    }
+
+
+# --- changing --------------------------------------------------------------------------------------------------------
+
+
+@topic.command(short_help="create topics")
+@click.argument("names", nargs=-1, required=True, metavar="TOPIC…")
+@connection
+@click.option("--queues", type=_queues, default="8", metavar="N", help="read and write queues on each broker (8)")
+@click.option(
+    "--write-queues",
+    type=_queues,
+    metavar="N",
+    help="write to so many only: the first step in taking queues away from a topic in use",
+)
+@_type_option
+@_perm_option
+@_order_option
+@_attribute_option
+@_broker_option
+@cluster_option
+def create(
+    link: Link,
+    names: tuple[str, ...],
+    queues: int,
+    write_queues: int | None,
+    message_type: str | None,
+    perm: int | None,
+    order: bool | None,
+    attributes: tuple[str, ...],
+    broker: str | None,
+    cluster_name: str | None,
+) -> int:
+    """Create topics on every broker of the name server; those that are there are changed."""
+    with link.admin() as admin:
+        for name in names:
+            before = _check_queues(admin, name, queues)
+            _check_written(name, queues, write_queues)
+            admin.create_topic(
+                name,
+                queues,
+                PERM_READ | PERM_WRITE if perm is None else perm,
+                write_queues=write_queues,
+                broker=broker,
+                cluster=cluster_name,
+                order=bool(order),
+                message_type=message_type,
+                attributes=_attributes(attributes),
+            )
+            written = "" if write_queues is None else f" ({write_queues} of them written to)"
+            taken = message_type or _type_of(admin, name) or "messages of any type"
+            was = f" (it was there, with {before})" if before not in (None, queues) else ""
+            brokers = len(admin.topic_route(name).queue_datas)
+            each = f" on each of {brokers} brokers" if brokers > 1 else ""
+            print(f"Topic {name} has {queues} queue{'s' * (queues != 1)}{was}{written}{each} and takes {taken}.")
+        return show.masters_away(admin, cluster_name, broker)
+
+
+@topic.command(short_help="change a topic; what is not given stays")
+@_topic_argument
+@connection
+@click.option("--queues", type=_queues, metavar="N", help="read and write queues on each broker")
+@click.option("--write-queues", type=_queues, metavar="N", help="write to so many only")
+@_type_option
+@_perm_option
+@_order_option
+@_attribute_option
+@_broker_option
+@cluster_option
+@json_option
+def update(
+    link: Link,
+    topic: str,
+    queues: int | None,
+    write_queues: int | None,
+    message_type: str | None,
+    perm: int | None,
+    order: bool | None,
+    attributes: tuple[str, ...],
+    broker: str | None,
+    cluster_name: str | None,
+    as_json: bool,
+) -> int:
+    """Change a topic on every broker that has it; what is not given stays as it is.
+
+    To take queues away from a topic in use, let fewer be written first (--write-queues), and when every group has read
+    what is in the others, let fewer be read (--queues).
+    """
+    if (queues, write_queues, message_type, perm, order) == (None,) * 5 and not attributes:
+        raise click.UsageError("Say what is to change.")
+    with link.admin() as admin:
+        if queues is not None:
+            _check_queues(admin, topic, queues)
+        elif write_queues is not None:
+            read = min(data.read_queue_nums for data in admin.topic_route(topic).queue_datas)
+            _check_written(topic, read, write_queues)
+        changed = admin.update_topic(
+            topic,
+            read_queues=queues,
+            write_queues=queues if write_queues is None else write_queues,
+            perm=perm,
+            order=order,
+            message_type=message_type,
+            attributes=_attributes(attributes),
+            broker=broker,
+            cluster=cluster_name,
+        )
+        now = {name: admin.topic_config(topic, broker=name) or config for name, config in changed.items()}
+        status = show.masters_away(admin, cluster_name, broker)
+    rows = [_config_row(name, config) for name, config in sorted(now.items())]
+    if as_json:
+        show.document(rows)
+    else:
+        show.table(rows, _SETTINGS)
+    return status
+
+
+def _attributes(texts: tuple[str, ...]) -> str | None:
+    return ",".join(text if text[:1] in "+-" else f"+{text}" for text in texts) or None
+
+
+@topic.command(short_help="delete topics with their messages")
+@click.argument("names", nargs=-1, required=True, metavar="TOPIC…", shell_complete=complete_topics)
+@connection
+@cluster_option
+@yes_option
+def delete(link: Link, names: tuple[str, ...], cluster_name: str | None, yes: bool) -> int:
+    """Delete topics with all their messages, on brokers and name servers. Asks, after it has said what goes."""
+    with link.admin() as admin:
+        for name in names:
+            messages = _total(_stats_rows(name, admin.topic_stats(name)))["messages"]
+            groups = admin.groups_of(name)
+            read = f", read by {', '.join(groups)}" if groups else ""
+            print(f"Topic {name} has {count_text(messages)} message{'s' * (messages != 1)}{read}.")
+        them = f"topic {names[0]}" if len(names) == 1 else f"these {len(names)} topics"
+        if not show.confirm(f"Delete {them} with all messages?", yes):
+            return 1
+        for name in names:
+            admin.delete_topic(name, cluster=cluster_name)
+            print(f"Topic {name} is deleted.")
+        return show.masters_away(admin, cluster_name)
+
+
+def _check_queues(admin: Admin, topic: str, queues: int) -> int | None:
+    """Refuse to take away queues that are written to: nobody would see the messages in them any more.
+
+    How many a broker has now, at most; None where there is no such topic.
+    """
+    try:
+        found = max((data.write_queue_nums for data in admin.topic_route(topic).queue_datas), default=0)
+    except TopicNotFoundError:
+        return None
+    if found > queues:
+        raise BrokerError(
+            f"Topic {topic} has {found} queues: with {queues}, messages in the others could not be read any more.",
+            remedy=f"Give --queues {found}. To have fewer, give --queues {found} --write-queues {queues} first, and"
+            f" --queues {queues} when every group has read the others.",
+        )
+    return found
+
+
+def _check_written(topic: str, queues: int, write_queues: int | None) -> None:
+    if write_queues is not None and write_queues > queues:
+        raise BrokerError(
+            f"Topic {topic} would have {queues} queues that are read and {write_queues} that are written to: messages "
+            "in the others could not be read.",
+            remedy=f"Give --queues {write_queues} too.",
+        )
+
+
+def _type_of(admin: Admin, topic: str) -> str | None:
+    """The type that the topic has; None if it takes all of them."""
+    masters = [data.broker_addrs.get(0) for data in admin.cluster_info().broker_addr_table.values()]
+    for address in filter(None, masters):
+        config = admin.topic_configs(address).get(topic)
+        if config is not None:
+            return config.attributes.get("message.type")
+    return None

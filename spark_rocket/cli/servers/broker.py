@@ -1,0 +1,229 @@
+"""``rocket broker config``, ``runtime``, ``ha``, ``timers`` and ``clean``: a running broker's settings and state.
+
+``BROKER`` is its name, or its address for one that is no master.
+
+Exit status: 0 done, 1 it could not be done, 2 the command line is wrong.
+Corresponds to mqadmin's getBrokerConfig, updateBrokerConfig, brokerStatus, haStatus, cleanExpiredCQ,
+deleteExpiredCommitLog, cleanUnusedTopic.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from difflib import get_close_matches
+
+import click
+
+from spark_rocket.cli import show
+from spark_rocket.cli.arguments import json_option, settings, yes_option
+from spark_rocket.cli.commands.connect import Link, complete_brokers, connection
+from spark_rocket.cli.show import Column
+from spark_rocket.cli.text import camel, count_text, duration_text, percent_text, second_text, size_text
+from spark_rocket.errors import ClientError
+
+broker_argument = click.argument("broker", shell_complete=complete_brokers)
+_CHANGES = (Column("name", "SETTING"), Column("from", "NOW"), Column("to", "THEN"))
+
+
+@click.command(short_help="a broker's settings; set some of them")
+@broker_argument
+@click.argument("changes", nargs=-1, metavar="[NAME=VALUE]…")
+@connection
+@click.option("--like", metavar="TEXT", help="only settings with this in their name")
+@yes_option
+@json_option
+def config(link: Link, broker: str, changes: tuple[str, ...], like: str | None, yes: bool, as_json: bool) -> int:
+    """Show the settings of a running broker, or set NAME=VALUE after showing what changes.
+
+    The broker says which settings it takes while it runs, and writes them to the broker.conf that it was started with.
+    """
+    wanted = settings(changes)
+    with link.admin() as admin:
+        known = admin.broker_config(broker)
+        if wanted:
+            return change_settings(
+                f"broker {broker}",
+                known,
+                wanted,
+                yes,
+                lambda: admin.update_broker_config(broker, wanted),
+                lambda: admin.broker_config(broker),
+            )
+    show_settings(known, like, as_json)
+    return 0
+
+
+def show_settings(known: dict[str, str], like: str | None, as_json: bool) -> None:
+    shown = {name: known[name] for name in sorted(known) if like is None or like.lower() in name.lower()}
+    if as_json:
+        show.document(shown)
+    elif shown:
+        show.record(shown)
+    else:
+        print(f"No setting has {like} in its name.")
+
+
+def change_settings(
+    what: str,
+    known: dict[str, str],
+    wanted: dict[str, str],
+    yes: bool,
+    change: Callable[[], str | None],
+    look: Callable[[], dict[str, str]],
+) -> int:
+    """Show what changes, ask, do it, and see what came of it: servers pass over in silence what they do not know."""
+    rows = [{"name": name, "from": known.get(name), "to": value} for name, value in sorted(wanted.items())]
+    show.table(rows, _CHANGES)
+    if all(row["from"] == row["to"] for row in rows):
+        print("That is how it is.")
+        return 0
+    for name in sorted(wanted.keys() - known.keys()):
+        near = get_close_matches(name, known, 2)
+        meant = f" Did you mean {' or '.join(near)}?" if near else ""
+        print(f"{name} is not among the settings that it shows.{meant}")
+    if not show.confirm(f"Set that of {what}?", yes):
+        return 1
+    remark = change()
+    unknown = sorted(wanted.keys() - look().keys())
+    if unknown:
+        others = " The others are set." if len(unknown) < len(wanted) else ""
+        raise ClientError(
+            f"Nothing came of {', '.join(unknown)}: there is no such setting of {what}.{others}",
+            remedy="Without NAME=VALUE the same command shows those there are.",
+        )
+    print(f"{'It is' if len(rows) == 1 else 'They are'} set.")
+    if remark:
+        print(f"rocket: {what}: {remark}", file=sys.stderr)
+    return 1 if remark and wanted.keys() - known.keys() else 0
+
+
+@click.command(short_help="what a broker says about itself")
+@broker_argument
+@connection
+@click.option("--raw", is_flag=True, help="all of it, under the names that it has on the wire")
+@json_option
+def runtime(link: Link, broker: str, raw: bool, as_json: bool) -> None:
+    """Show what a running broker says about itself: version, rates, disk, waiting requests."""
+    with link.admin() as admin:
+        found = admin.broker_runtime(broker)
+    if raw:
+        show_settings(found.raw, None, as_json)
+        return
+    if as_json:
+        values = asdict(found)
+        show.document({**camel({k: v for k, v in values.items() if k != "raw"}), "raw": found.raw})
+        return
+    now = int(time.time() * 1000)
+    up = f"{duration_text(max(now - found.started_ms, 0))}, since {second_text(found.started_ms)}"
+    show.record(
+        {
+            "version": found.version,
+            "up": up if found.started_ms else None,
+            "active": found.active,
+            "messages in": _rates(found.put_tps, found.put_tps_1m, found.put_tps_10m),
+            "messages out": _rates(found.get_tps, found.get_tps_1m, found.get_tps_10m),
+            "in today": f"{count_text(found.put_today)} ({count_text(found.put_yesterday)} yesterday)",
+            "out today": f"{count_text(found.get_today)} ({count_text(found.get_yesterday)} yesterday)",
+            "commit log": f"{size_text(found.commit_log_bytes)}, offsets {found.commit_log_min_offset:,} to "
+            f"{found.commit_log_max_offset:,}",
+            "oldest message": second_text(found.earliest_message_ms or 0),
+            "disk": None if found.disk_ratio is None else f"{percent_text(found.disk_ratio)} full",
+            "not dispatched": size_text(found.dispatch_behind_bytes),
+            "sends waiting": f"{found.send_queue_size}, the first for {found.send_wait_ms} ms",
+            "pulls waiting": f"{found.pull_queue_size}, the first for {found.pull_wait_ms} ms",
+        },
+        broker,
+    )
+
+
+def _rates(now: float, minute: float, ten: float) -> str:
+    return f"{now:,.1f}/s, {minute:,.1f} over a minute, {ten:,.1f} over ten"
+
+
+_SLAVES = (
+    Column("addr", "SLAVE"),
+    Column("slaveAckOffset", "ACKED"),
+    Column("diff", "BEHIND", form=size_text, right=True),
+    Column("inSync", "IN SYNC"),
+    Column("transferredByteInSecond", "PER SECOND", form=size_text, right=True),
+)
+
+
+@click.command(short_help="how far slaves are behind")
+@broker_argument
+@connection
+@json_option
+def ha(link: Link, broker: str, as_json: bool) -> None:
+    """Show replication as a broker sees it: a master its slaves, a slave (by its address) itself."""
+    with link.admin() as admin:
+        found = admin.ha_status(broker)
+    rows = [camel(asdict(slave)) for slave in found.ha_connection_info]
+    itself = camel(asdict(found.ha_client_runtime_info))
+    if as_json:
+        whole = {"master": found.master, "masterCommitLogMaxOffset": found.master_commit_log_max_offset}
+        show.document(whole | {"inSyncSlaveNums": found.in_sync_slave_nums, "slaves": rows, "asSlave": itself})
+    elif found.master:
+        end = f"Its log ends at {found.master_commit_log_max_offset:,}."
+        show.table(rows, _SLAVES, title=f"{broker} is a master.", foot=end, empty="It has no slave now.")
+    else:
+        slave = found.ha_client_runtime_info
+        values = {
+            "master": slave.master_addr,
+            "following": slave.activated,
+            "log ends at": f"{slave.max_offset:,}",
+            "per second": size_text(slave.transferred_byte_in_second),
+            "last heard": second_text(slave.last_read_timestamp),
+        }
+        show.record(values, f"{broker} is a slave.")
+
+
+@click.command(short_help="messages that wait for their delivery time")
+@broker_argument
+@connection
+@json_option
+def timers(link: Link, broker: str, as_json: bool) -> None:
+    """Show how many messages wait for their delivery time, by topic."""
+    with link.admin() as admin:
+        found = admin.timer_metrics(broker)
+    rows = [{"topic": topic, "count": count} for topic, count in found.items()]
+    if as_json:
+        show.document(rows)
+    else:
+        columns = (Column("topic"), Column("count", "MESSAGES", form=count_text, right=True))
+        show.table(rows, columns, empty="No message waits for its time.")
+
+
+_CLEAN = {
+    "log": "delete files of the commit log that are past their time, not at the hour set for it",
+    "queues": "delete files of consume queues whose messages are gone",
+    "topics": "delete the queues of topics that the broker does not know any more",
+}
+
+
+@click.command(short_help="have a broker delete files that nobody needs any more")
+@broker_argument
+@click.argument("what", type=click.Choice(list(_CLEAN)))
+@connection
+@yes_option
+def clean(link: Link, broker: str, what: str, yes: bool) -> int:
+    """Have a broker delete files now, which it does by itself once a day or never.
+
+    \b
+    log     files of the commit log that are past their time
+    queues  files of consume queues whose messages are gone
+    topics  the queues of topics that the broker does not know any more
+    """
+    if not show.confirm(f"Have {broker} {_CLEAN[what]}?", yes):
+        return 1
+    with link.admin() as admin:
+        doing = {
+            "log": admin.delete_expired_commit_log,
+            "queues": admin.clean_expired_queues,
+            "topics": admin.clean_unused_topics,
+        }
+        doing[what](broker)
+    print(f"{broker} has been told.")
+    return 0

@@ -1,0 +1,106 @@
+"""``rocket console``: the web console, for any cluster.
+
+Corresponds to RocketMQ's dashboard as a program.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spark_rocket.cli.arguments import PATH, descriptor, port
+from spark_rocket.cli.commands.connect import Link, connection_but_timeout
+
+if TYPE_CHECKING:
+    from spark_rocket.console.settings import ConsoleSettings
+
+
+@click.command(short_help="the web console, for any cluster")
+@click.option("--port", type=port, default="8080", metavar="PORT", help="8080; 0 takes a free one")
+@click.option("--host", default="127.0.0.1", metavar="HOST", help="address to listen on (127.0.0.1); others need users")
+@click.option("--users", type=PATH, metavar="FILE", help="who may log in: lines of name:hash")
+@click.option("--hash-password", is_flag=True, help="ask for a password, print its hash for that file, and end")
+@click.option(
+    "--allowed-host", "allowed_hosts", multiple=True, metavar="NAME", help="by which browsers may call it, too"
+)
+@click.option("--https-cert", type=PATH, metavar="FILE", help="serve HTTPS with this PEM certificate")
+@click.option("--https-key", type=PATH, metavar="FILE", help="its key")
+@click.option("--read-only", is_flag=True, help="show everything, change nothing")
+@click.option("--ready-fd", type=descriptor, hidden=True)
+@click.option("--lifeline-fd", type=descriptor, hidden=True)
+@connection_but_timeout
+def console(
+    link: Link,
+    hash_password: bool,
+    users: Path | None,
+    https_cert: Path | None,
+    https_key: Path | None,
+    allowed_hosts: tuple[str, ...],
+    ready_fd: int | None,
+    lifeline_fd: int | None,
+    **given: Any,
+) -> None:
+    """Serve the web console: the cluster, its topics, groups and messages, seen and mended in a browser.
+
+    Without users only this machine is served. One user can also be in ROCKET_CONSOLE_USER and ROCKET_CONSOLE_PASSWORD.
+    The certificate can also be in ROCKETMQ_TLS_SERVER_CERT_PATH and ROCKETMQ_TLS_SERVER_KEY_PATH, as for the servers.
+    """
+    if hash_password:
+        _print_hash()
+        return
+    from spark_rocket.client.core.config import ClientConfig
+    from spark_rocket.console.settings import ConsoleSettings, read_users
+    from spark_rocket.remoting.tls.settings import TlsSettings
+
+    connecting = link.options()
+    config = ClientConfig.of(connecting.pop("name_server"))
+    settings = ConsoleSettings(
+        config.address_server or ";".join(config.name_servers),
+        users=read_users(users),
+        allowed_hosts=allowed_hosts,
+        connecting=connecting,
+        tls=TlsSettings.of(
+            {
+                name: str(path)
+                for name, path in (("tls.server.certPath", https_cert), ("tls.server.keyPath", https_key))
+                if path is not None
+            }
+        ),
+        **given,
+    )
+    _serve(settings, ready_fd, lifeline_fd)
+
+
+def _serve(settings: ConsoleSettings, ready_fd: int | None, lifeline_fd: int | None) -> None:
+    import spark_rocket
+    from spark_rocket.cli.servers.foreground import Stopping, ready, say
+    from spark_rocket.console.serve import serve_console
+    from spark_rocket.remoting.server.server import run
+
+    def begun(address: str) -> None:
+        ready(ready_fd, {"console": address})
+        say(f"spark_rocket {spark_rocket.__version__}: console of {settings.name_server} on {address}")
+        if not settings.is_loopback:
+            scheme = "HTTPS" if settings.is_tls else "plain HTTP: passwords and messages can be read on their way"
+            say(f"OPEN TO OTHERS, behind a login: listening on {settings.host}, {scheme}.")
+
+    async def serve() -> None:
+        async with Stopping(lifeline_fd) as stopping:
+            await serve_console(settings, begun, stopping())
+
+    sys.setswitchinterval(0.001)  # pages do not wait while large answers of brokers are read
+    run(serve())
+
+
+def _print_hash() -> None:
+    from spark_rocket.console.passwords import hashed
+    from spark_rocket.console.settings import LEAST_PASSWORD
+    from spark_rocket.errors import ConfigError
+
+    password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    if len(password) < LEAST_PASSWORD:
+        raise ConfigError(f"The password has fewer than {LEAST_PASSWORD} characters.", remedy="Choose a longer one.")
+    click.echo(hashed(password))

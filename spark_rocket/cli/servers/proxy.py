@@ -1,0 +1,95 @@
+"""``rocket proxy``: the arguments of the gRPC endpoint, which ``serve_proxy`` starts.
+
+Exit status: 0 stopped by a signal, 1 it cannot start (one line says why), 2 the command line is wrong.
+Corresponds to mqproxy in CLUSTER mode.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spark_rocket.cli.arguments import PATH, port, whole
+from spark_rocket.cli.commands.connect import Link, connection_but_timeout
+from spark_rocket.cli.servers.up import FREE, host_option, server_options, take_logs
+
+if TYPE_CHECKING:
+    from spark_rocket.proxy.config import ProxyConfig
+
+SETTINGS_VARIABLE = "ROCKET_PROXY_SETTINGS"
+"""Holds settings for a proxy that another ``rocket`` command starts."""
+_MAX_WORKERS = 64
+
+
+@click.command(short_help="the gRPC endpoint for RocketMQ 5's own clients, for any cluster")
+@click.option("-c", "--config", type=PATH, metavar="FILE", help="settings under the names of Apache's proxy")
+@host_option
+@click.option("--grpc-port", type=port, metavar="PORT", help=f"8081, or grpcServerPort of -c; {FREE}")
+@click.option(
+    "--workers",
+    type=whole(1, _MAX_WORKERS, "number of workers"),
+    default="1",
+    metavar="N",
+    help="so many processes that share the port (1)",
+)
+@click.option("--acl-file", type=PATH, metavar="FILE", help="check signatures and permissions by this plain_acl.yml")
+@click.option("--reuse-port", is_flag=True, hidden=True)
+@server_options
+@connection_but_timeout
+@click.pass_context
+def proxy(context: click.Context, /, link: Link, **given: Any) -> int:
+    """Serve RocketMQ 5's own clients (gRPC) for all brokers of a cluster.
+
+    \b
+    -n, --access-key and --tls say how the cluster is called. The account signs the requests to brokers; it
+    needs the permissions of all clients together. The port's own TLS is set with -c (tlsCertPath, tlsKeyPath).
+    """
+    from spark_rocket.cli.servers.serve_proxy import ProxyOptions, serve_proxy
+
+    running = {name: given.pop(name) for name in ("workers", "ready_fd", "lifeline_fd")}
+    options = ProxyOptions(logs=take_logs(given), **running)
+    from_environment = context.get_parameter_source("nameserver") is click.core.ParameterSource.ENVIRONMENT
+    return serve_proxy(_config(link, from_environment=from_environment, **given), options)
+
+
+def _config(
+    link: Link,
+    *,
+    from_environment: bool,
+    reuse_port: bool,
+    config: Path | None,
+    host: str | None,
+    grpc_port: int | None,
+    acl_file: Path | None,
+) -> ProxyConfig:
+    """The command line's settings, then those of the file, then the environment's. ConfigError for invalid ones."""
+    from spark_rocket.client.core.config import DEFAULT_NAME_SERVER
+    from spark_rocket.client.core.credentials import find_credentials
+    from spark_rocket.protocol.auth import inner_credentials_text
+    from spark_rocket.proxy.config import ProxyConfig
+
+    calling = link.options()
+    keys = (calling["access_key"], calling["secret_key"], calling.get("security_token"))
+    given: dict[str, Any] = {"host": host, "port": grpc_port}
+    if (account := find_credentials(*keys, environment={})) is not None:
+        given["inner_client_authentication_credentials"] = inner_credentials_text(account)
+    if calling["tls"] is not None:
+        given["tls"] = calling["tls"].client_properties()
+    if acl_file is not None:
+        given |= {"acl_enable": True, "acl_file": str(acl_file.absolute())}
+    if not from_environment:
+        given["name_server"] = link.name_server
+    given = {name: value for name, value in given.items() if value is not None} | {"reuse_port": reuse_port}
+    if config is not None:
+        found = ProxyConfig.from_file(config, **given)
+    else:
+        found = ProxyConfig.from_text(os.environ.get(SETTINGS_VARIABLE, ""), SETTINGS_VARIABLE, **given)
+    if not found.name_server:
+        found = replace(found, name_server=link.name_server or DEFAULT_NAME_SERVER)
+    if found.credentials is None and (account := find_credentials()) is not None:
+        found = replace(found, inner_client_authentication_credentials=inner_credentials_text(account))
+    return found

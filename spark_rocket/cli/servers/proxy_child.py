@@ -1,0 +1,111 @@
+"""The gRPC proxy that ``rocket up`` starts: a process of its own, for all its brokers, started again when it dies.
+
+Its settings come from the ``broker.conf`` of ``rocket up``: those of TLS, access control and the size of messages, and
+those that only the proxy has (``PROXY_SETTINGS``). They are handed over in its environment, for they hold the account
+that it signs its requests to brokers with. Thread-safety: one event loop.
+"""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from importlib.util import find_spec
+
+from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.cli.servers.child_server import KeptServer
+from spark_rocket.cli.servers.foreground import say
+from spark_rocket.cli.servers.proxy import SETTINGS_VARIABLE
+from spark_rocket.cli.servers.up import LogOptions
+from spark_rocket.client.core.credentials import find_credentials
+from spark_rocket.errors import ConfigError
+from spark_rocket.proxy.config import DEFAULT_PORT, ProxyConfig
+
+_NO_PROXY = -1
+_NEEDED = ("grpc", "grpc_health", "grpc_reflection", "google.protobuf")
+
+
+class ProxyChild:
+    """The proxy beside the servers of ``rocket up``, if there is to be one."""
+
+    def __init__(self, config: BrokerConfig, name_server: str, port: int | None, logs: LogOptions) -> None:
+        """``port``: of the command line; -1 for no proxy, None for what ``config`` says. ConfigError for its settings.
+
+        ``config.bind_address`` is where it listens.
+        """
+        self._logs = logs
+        self._server: KeptServer | None = None
+        self._config = None if _wanted_port(config, port) == _NO_PROXY else proxy_config(config, name_server, port)
+        missing = [name for name in _NEEDED if not _is_installed(name)]
+        if self._config is not None and missing:
+            say(f"No gRPC proxy: {' and '.join(missing)} are not installed. Install them, or start with --no-grpc.")
+            self._config = None
+
+    async def start(self, servers: AsyncExitStack) -> None:
+        """Start its process. It is stopped with ``servers``."""
+        if self._config is None:
+            return
+        arguments = [*(["-v"] if self._logs.verbose else []), "proxy", *self._logs.arguments()]
+        environment = {SETTINGS_VARIABLE: self._config.to_text()}
+        self._server = KeptServer("gRPC proxy", "rocket proxy", *arguments, environment=environment)
+        servers.push_async_callback(self._server.stop)
+        await self._server.start()
+
+    async def wait_until_up(self, servers: AsyncExitStack) -> dict[str, str]:
+        """Its address as ``grpc``; nothing without a proxy. ConfigError if it could not start.
+
+        It is stopped before what ``servers`` has by now: before the brokers that it speaks with.
+        """
+        server, config = self._server, self._config
+        if server is None or config is None:
+            return {}
+        servers.push_async_callback(server.stop)
+        try:
+            facts = await server.wait_until_up()
+        except ConfigError as error:
+            raise ConfigError(error.message, remedy="Or leave the gRPC proxy out: --no-grpc.") from None
+        bound = ProxyConfig.from_text(config.to_text(), SETTINGS_VARIABLE, port=int(facts["grpc"].rpartition(":")[2]))
+        server.environment = {SETTINGS_VARIABLE: bound.to_text()}  # where clients know it, when it is started again
+        return facts
+
+    @property
+    def lines(self) -> list[str]:
+        """What to say of it beside its address."""
+        config = self._config
+        if config is None or not config.acl_enable or config.credentials or find_credentials():
+            return []
+        return [
+            "               It has no account, where requests must be signed: brokers refuse what it asks. Set\n"
+            "               innerClientAuthenticationCredentials to an account with adminRole."
+        ]
+
+
+def _wanted_port(config: BrokerConfig, port: int | None) -> int:
+    """The command line's, else the file's ``grpcServerPort``, which may be -1."""
+    if port is not None:
+        return port
+    return _NO_PROXY if config.proxy_settings.get("grpcServerPort", "").strip() == str(_NO_PROXY) else DEFAULT_PORT
+
+
+def proxy_config(config: BrokerConfig, name_server: str, port: int | None) -> ProxyConfig:
+    """The settings of a proxy for brokers with these settings."""
+    settings: dict[str, object] = {
+        "bindAddress": config.bind_address,
+        "localServeAddr": config.broker_ip1,
+        "aclEnable": config.acl_enable,
+        "aclFile": config.acl_path if config.acl_enable else "",
+        "maxMessageSize": config.max_message_size,
+        "innerClientAuthenticationCredentials": config.inner_client_authentication_credentials,
+        **config.proxy_settings,
+        **config.tls,
+        "namesrvAddr": name_server,
+    }
+    if port is not None:
+        settings["grpcServerPort"] = port
+    return ProxyConfig.from_properties(settings, str(config.source or "the settings given"))
+
+
+def _is_installed(module: str) -> bool:
+    """Without importing it."""
+    try:
+        return find_spec(module) is not None
+    except ImportError:  # not even the package that it is in
+        return False

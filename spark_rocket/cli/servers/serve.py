@@ -1,0 +1,269 @@
+"""Running servers in the foreground: start, say where they are, wait for SIGTERM or Ctrl-C, stop cleanly.
+
+Corresponds to NamesrvStartup and BrokerStartup's main methods.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import tempfile
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import spark_rocket
+from spark_rocket.broker.advertised import called_address
+from spark_rocket.broker.server import Broker
+from spark_rocket.broker.state.config import BrokerConfig, MetricsExporterType
+from spark_rocket.cli.commands.monitor import NO_PORT, Started, metrics_port, start_monitor
+from spark_rocket.cli.main import DEFAULT_DATA, store_directory
+from spark_rocket.cli.servers.console_child import start_console
+from spark_rocket.cli.servers.foreground import (
+    Stopping,
+    raise_file_limit,
+    reachable,
+    ready,
+    say,
+    tls_line,
+    warn_open,
+)
+from spark_rocket.cli.servers.proxy_child import ProxyChild
+from spark_rocket.cli.servers.up import BrokerOptions, ServerOptions, UpOptions
+from spark_rocket.errors import StoreLockedError
+from spark_rocket.logs import fields, log_start
+from spark_rocket.namesrv.server import NameServer
+from spark_rocket.remoting.server.server import run
+from spark_rocket.remoting.tls.settings import CONFIG_FILE, TlsMode, TlsSettings
+from spark_rocket.store.store_lock import StoreLock, abort_path
+
+_log = logging.getLogger(__name__)
+
+_LOOPBACK = "127.0.0.1"
+
+SNIPPET = """\
+  from pyspark.sql import SparkSession; spark = SparkSession.builder.getOrCreate()
+  spark.createDataFrame([("Hello", "hello, rocket")], "topic string, body string").write.format("rocket")\
+{options}.mode("append").save()
+  spark.read.format("rocket"){options}.option("subscribe", "Hello").load()\
+.selectExpr("queueOffset", "cast(body as string)").show()
+"""
+
+
+def snippet(name_server: str, config: BrokerConfig) -> str:
+    """What to try, with the options that these servers ask for."""
+    given = {"nameServer": name_server}
+    if config.acl_enable:
+        given |= {"accessKey": "…", "secretKey": "…"}
+    if config.tls_settings().server_mode is TlsMode.ENFORCING:
+        given |= {"tls": "true", "tlsCaFile": "…"}
+    return SNIPPET.format(options="".join(f'.option("{name}", "{value}")' for name, value in given.items()))
+
+
+def serve_up(options: UpOptions) -> int:
+    """``rocket up``."""
+    several = options.brokers > 1 or options.slaves
+    options.logs.set_up(*([] if several else ["broker"]), "namesrv")
+    raise_file_limit()
+    # The fields that UP_DEFAULTS names, and the ports that a broker alone does not open: a file's settings come after.
+    config = _config(
+        options,
+        metrics_exporter_type=MetricsExporterType.PROM,
+        recall_message_enable=True,
+        enable_property_filter=True,
+        enable_mixed_message_type=True,
+    )
+    if several:
+        from spark_rocket.cli.servers.up_cluster import check_options, up_cluster
+
+        check_options(options)
+        serve = up_cluster
+    else:
+        serve = _up
+    data = _choose_data(options, config)
+    try:
+        run(serve(options, config, data))
+    finally:
+        if options.ephemeral:
+            shutil.rmtree(data, ignore_errors=True)
+    return 0
+
+
+def _choose_data(options: UpOptions, config: BrokerConfig) -> Path:
+    if options.ephemeral:
+        data = Path(tempfile.mkdtemp(prefix="rocket-"))
+        config.store_path_root_dir = data / "store"
+        config.store_path_commit_log = config.store_path_consume_queue = config.store_path_index = ""
+    elif options.data is None and config.store_path_root_dir != BrokerConfig().store_path_root_dir:
+        data = config.store_path
+    else:
+        data = (options.data or DEFAULT_DATA).absolute()
+        config.store_path_root_dir = store_directory(data)
+    return data
+
+
+async def _up(options: UpOptions, config: BrokerConfig, data: Path) -> None:
+    host = config.bind_address
+    async with Stopping(options.lifeline_fd) as stopping, AsyncExitStack() as servers:
+        kv_config = data / "namesrv" / "kvConfig.json"
+        namesrv = NameServer(host, options.nameserver_port, kv_config_path=kv_config, tls=config.tls_settings())
+        await namesrv.bind()
+        servers.push_async_callback(namesrv.close)
+        name_server = reachable(namesrv.address)
+        config.namesrv_addr = ";".join([name_server, *config.name_servers])
+        proxy = ProxyChild(config, name_server, options.grpc_port, options.logs)
+        await proxy.start(servers)  # which takes longer than a broker's start, so it begins first
+        broker = Broker(config)
+        if was_killed(config.store_path):
+            say(f"{config.store_path} was not closed cleanly: recovering it …")
+        await broker.start()
+        servers.push_async_callback(broker.close)
+        # Only now: a name server that answers while the store recovers would say that its topics do not exist.
+        await namesrv.start()
+        # Whoever hears that we are up may ask the name server for this broker in the same millisecond.
+        await asyncio.wait([broker.service.registration.register()], timeout=2.0)
+        monitor = await _monitor(servers, config, broker=broker, namesrv=namesrv)
+        facts = {"nameServer": name_server, "broker": broker.address}
+        facts |= monitor.facts | await proxy.wait_until_up(servers)
+        _log_start(config)
+        ready(options.ready_fd, facts)
+        where = "temporary, gone at stop" if options.ephemeral else "kept when it stops"
+        say(
+            f"spark_rocket {spark_rocket.__version__} is up.\n",
+            f"  name server  {called_address(name_server, config)}",
+            f"  broker       {broker.address} ({config.broker_name} of {config.broker_cluster_name})",
+            *grpc_line(facts, config),
+            *proxy.lines,
+            *tls_line(config.tls_settings()),
+            *monitor.lines,
+            f"  data         {data} ({where})\n",
+            *warn_open(host, checked=config.acl_enable),
+            "Try it in Python with PySpark, three lines:\n",
+            snippet(called_address(name_server, config), config),
+            "Ctrl-C stops it.",
+        )
+        start_console(servers, options, name_server, config)
+        await stopping()
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        say("Stopped." if options.ephemeral else f"Stopped. The data is in {data}.")
+
+
+def grpc_line(facts: Mapping[str, str], config: BrokerConfig) -> list[str]:
+    if "grpc" not in facts:
+        return []
+    return [f"  gRPC         {called_address(facts['grpc'], config)} (RocketMQ 5's own clients)"]
+
+
+def was_killed(store: Path) -> bool:
+    """Whether the store's last owner left it open. One that runs is no such: the start is refused."""
+    with contextlib.suppress(OSError, StoreLockedError):  # where nothing may be read the broker says what to do
+        if abort_path(store).exists():
+            lock = StoreLock(store)
+            lock.acquire()
+            lock.release()
+            return True
+    return False
+
+
+def serve_namesrv(options: ServerOptions, port: int, tls_config: Path | None) -> int:
+    """``rocket namesrv``."""
+    options.logs.set_up("namesrv")
+    raise_file_limit()
+    tls = TlsSettings.of({CONFIG_FILE: str(tls_config)} if tls_config is not None else {}, source="--tls-config")
+    run(_namesrv(options, port, tls))
+    return 0
+
+
+async def _namesrv(options: ServerOptions, port: int, tls: TlsSettings) -> None:
+    host = options.host or _LOOPBACK
+    data = options.data or Path.home() / "namesrv"
+    async with Stopping(options.lifeline_fd) as stopping, AsyncExitStack() as servers:
+        namesrv = NameServer(host, port, kv_config_path=data / "kvConfig.json", tls=tls)
+        await namesrv.start()
+        servers.push_async_callback(namesrv.close)
+        wanted = NO_PORT if options.metrics_port is None else options.metrics_port
+        monitor = await start_monitor(servers, port=wanted, tls=tls, namesrv=namesrv)
+        _log.info("name server started", extra=fields(address=namesrv.address, data=data))
+        ready(options.ready_fd, {"nameServer": namesrv.address} | monitor.facts)
+        say(
+            f"spark_rocket {spark_rocket.__version__}: name server on "
+            f"{called_address(namesrv.address, BrokerConfig(bind_address=host))}",
+            *monitor.lines,
+            *tls_line(tls),
+            *warn_open(host),
+        )
+        await stopping()
+
+
+def serve_broker(options: BrokerOptions) -> int:
+    """``rocket broker``."""
+    options.logs.set_up("broker")
+    raise_file_limit()
+    config = _config(options)
+    if options.nameserver:
+        config.namesrv_addr = options.nameserver
+    if options.data is not None:
+        config.store_path_root_dir = store_directory(options.data.absolute())
+    if config.proxy_settings:
+        _log.warning(
+            "%s: without effect: %s. The gRPC proxy is a process of its own: set them in its file and start it with "
+            "rocket proxy -n %s -c FILE.",
+            config.source,
+            ", ".join(sorted(config.proxy_settings)),
+            config.namesrv_addr or "ADDR",
+        )
+    run(_broker(config, options.ready_fd, options.lifeline_fd))
+    return 0
+
+
+async def _broker(config: BrokerConfig, ready_fd: int | None, lifeline_fd: int | None) -> None:
+    async with Stopping(lifeline_fd) as stopping, AsyncExitStack() as servers:
+        broker = Broker(config)
+        await broker.start()
+        servers.push_async_callback(broker.close)
+        monitor = await _monitor(servers, config, broker=broker)
+        _log_start(config)
+        if ready_fd is not None:
+            # Whoever hears that we are up may ask a name server for this broker in the same millisecond.
+            await asyncio.wait([broker.service.registration.register()], timeout=2.0)
+            ready(ready_fd, {"broker": broker.address} | monitor.facts)
+        say(
+            f"spark_rocket {spark_rocket.__version__}: broker {config.broker_name} of {config.broker_cluster_name} "
+            f"on {broker.address}",
+            *monitor.lines,
+            *tls_line(config.tls_settings()),
+            f"  name servers {config.namesrv_addr or 'none: set namesrvAddr or give -n'}",
+            f"  store        {config.store_path}",
+            *warn_open(config.bind_address, checked=config.acl_enable),
+        )
+        await stopping()
+
+
+def _config(options: BrokerOptions, **defaults: object) -> BrokerConfig:
+    if options.config is not None:
+        config = BrokerConfig.from_file(options.config, **defaults)
+    else:
+        config = BrokerConfig(**defaults)  # type: ignore[arg-type]  # fields of any type
+    if options.host is not None:
+        config.bind_address = options.host
+    if options.broker_port is not None:
+        config.listen_port = options.broker_port
+    if options.metrics_port == NO_PORT:
+        config.metrics_exporter_type = MetricsExporterType.DISABLE
+    elif options.metrics_port is not None:
+        config.metrics_exporter_type = MetricsExporterType.PROM
+        config.metrics_prom_exporter_port = options.metrics_port
+    return config
+
+
+async def _monitor(
+    servers: AsyncExitStack, config: BrokerConfig, *, broker: Broker, namesrv: NameServer | None = None
+) -> Started:
+    host, port, tls = config.metrics_prom_exporter_host, metrics_port(config), config.tls_settings()
+    return await start_monitor(servers, host=host, port=port, tls=tls, broker=broker, namesrv=namesrv)
+
+
+def _log_start(config: BrokerConfig) -> None:
+    log_start(_log, f"broker {config.broker_name}", config.to_properties(), BrokerConfig().to_properties())

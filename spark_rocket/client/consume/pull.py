@@ -1,0 +1,142 @@
+"""One pull: what is asked of a broker, and what comes back.
+
+What a pull's status means:
+
+==================  =====================  ============================================================================
+status              code                   then
+==================  =====================  ============================================================================
+FOUND               0                      ``records`` is a run of records; tags were compared by hash only, so compare
+                                           them again (``decode_records(tags=…)``, ``messages`` does)
+NO_NEW_MSG          19                     the queue ends here
+NO_MATCHED_MSG      20                     nothing for this tag expression up to ``next_offset``
+OFFSET_ILLEGAL      21                     before ``min_offset``: deleted; after ``max_offset``: never written;
+                                           between them: a tool has put the group to ``next_offset`` (5.x)
+==================  =====================  ============================================================================
+
+Every pull carries its own subscription (sysFlag bit 4), so brokers serve it although they have never heard of the
+group. It commits nothing (bit 1): see puller.py.
+
+Thread-safety: values only. Corresponds to PullResult and PullStatus of org.apache.rocketmq.client.consumer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypedDict
+
+from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.filter.tags import SUB_ALL, TYPE_SQL92, TYPE_TAG
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.headers import PullMessageRequestHeader, PullMessageResponseHeader
+
+DEFAULT_MAX_MSGS = 32
+SUSPEND_MARGIN = 10.0  # seconds after a long poll's end in which brokers, who look every 5 s, answer it
+
+BROKER_NAME = "bname"
+
+_SUSPEND = 0x2
+_SUBSCRIPTION = 0x4
+
+
+class PullStatus(Enum):
+    """See the module."""
+
+    FOUND = "FOUND"
+    NO_NEW_MSG = "NO_NEW_MSG"
+    NO_MATCHED_MSG = "NO_MATCHED_MSG"
+    OFFSET_ILLEGAL = "OFFSET_ILLEGAL"
+
+
+_STATUS = {
+    int(ResponseCode.SUCCESS): PullStatus.FOUND,
+    int(ResponseCode.PULL_NOT_FOUND): PullStatus.NO_NEW_MSG,
+    int(ResponseCode.PULL_RETRY_IMMEDIATELY): PullStatus.NO_MATCHED_MSG,
+    int(ResponseCode.PULL_OFFSET_MOVED): PullStatus.OFFSET_ILLEGAL,
+}
+STATUS_CODES = frozenset(_STATUS)
+
+
+@dataclass(frozen=True, slots=True)
+class PullResult:
+    """A pull's answer; ``records`` is empty unless FOUND."""
+
+    status: PullStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    records: memoryview
+    from_master: bool = True
+    suggested_broker: int = 0  # from which of the broker's ids the next pull should be
+
+
+class PullOptions(TypedDict, total=False):
+    """What a pull may say beside its queue and offset.
+
+    ``max_msgs``: 32 unless said; many brokers give no more at a time. ``max_bytes`` bounds the answer, as far as the
+    broker knows that field. ``tags``: an expression like ``a || b``. ``sql`` has the broker choose by an SQL92
+    expression instead (enablePropertyFilter). With ``suspend_ms`` the broker waits so long for a message if there is
+    none yet. ``timeout`` (seconds; the reader's if not said) comes on top of that.
+    """
+
+    max_msgs: int
+    max_bytes: int | None
+    tags: str
+    sql: str | None
+    suspend_ms: int
+    timeout: float | None
+
+
+def pull_request(group: str, queue: MessageQueue, offset: int, options: PullOptions) -> RemotingCommand:
+    """PULL_MESSAGE (11)."""
+    suspend_ms, sql = options.get("suspend_ms", 0), options.get("sql")
+    header = PullMessageRequestHeader(
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        queue_offset=offset,
+        max_msg_nums=options.get("max_msgs", DEFAULT_MAX_MSGS),
+        sys_flag=_SUBSCRIPTION | (_SUSPEND if suspend_ms > 0 else 0),
+        commit_offset=0,
+        suspend_timeout_millis=suspend_ms,
+        sub_version=0,
+        subscription=sql or options.get("tags") or SUB_ALL,
+        expression_type=TYPE_SQL92 if sql else TYPE_TAG,
+        max_msg_bytes=options.get("max_bytes"),
+    )
+    return RemotingCommand.request(RequestCode.PULL_MESSAGE, with_broker(queue, header.to_ext()))
+
+
+def pull_seconds(options: PullOptions, usual: float) -> float:
+    """How long to wait for the answer."""
+    seconds = options.get("timeout") or usual
+    suspend_ms = options.get("suspend_ms", 0)
+    return seconds + suspend_ms / 1000 + SUSPEND_MARGIN if suspend_ms > 0 else seconds
+
+
+def pull_result(answer: RemotingCommand, from_master: bool) -> PullResult:
+    """What an answer with one of ``STATUS_CODES`` says."""
+    header = PullMessageResponseHeader.from_ext(answer.ext_fields)
+    status = _STATUS[answer.code]
+    body = answer.body if status is PullStatus.FOUND else b""
+    return PullResult(
+        status,
+        header.next_begin_offset,
+        header.min_offset,
+        header.max_offset,
+        body if isinstance(body, memoryview) else memoryview(body),
+        from_master,
+        header.suggest_which_broker_id,
+    )
+
+
+def with_broker(queue: MessageQueue, ext: dict[str, str]) -> dict[str, str]:
+    """Ext fields with the broker's name, by which a proxy passes the request on."""
+    ext[BROKER_NAME] = queue.broker_name
+    return ext
+
+
+def queue_name(queue: MessageQueue) -> str:
+    """For people: ``topic/broker/queue id``."""
+    return f"{queue.topic}/{queue.broker_name}/{queue.queue_id}"

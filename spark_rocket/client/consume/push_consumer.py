@@ -1,0 +1,412 @@
+"""A consumer that calls a listener: long polls underneath, shared out among the members of its group.
+
+::
+
+    def listener(messages, context):
+        for message in messages:
+            print(message.body)
+        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+    with PushConsumer("group", listener) as consumer:
+        consumer.subscribe("orders", "paid || shipped")
+        consumer.start()
+        ...
+
+Every 20 s, and at once when the group's members change, the consumer works out its share of each topic's queues, drops
+those that are others' now and begins with those that are new. Each queue has one pull under way; what comes goes to
+one of three services: concurrent, orderly, Arrow batches. How far the group is goes to the brokers every 5 s, with each
+pull, and at the end (clustering), or to a local file (broadcasting). Nothing is committed that was not consumed, so a
+consumer that dies has some messages consumed again by the next one, and loses none.
+
+Thread-safety: all methods. Corresponds to DefaultMQPushConsumer, DefaultMQPushConsumerImpl and RebalanceImpl.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, nullcontext
+from typing import TYPE_CHECKING, Unpack
+
+from spark_rocket.client.consume.allocation import AllocateAveragely, AllocateStrategy
+from spark_rocket.client.consume.batches import ConsumeBatches
+from spark_rocket.client.consume.concurrently import ConsumeConcurrently
+from spark_rocket.client.consume.decoding import Decoder, show_origin
+from spark_rocket.client.consume.group_consumer import GroupConsumer
+from spark_rocket.client.consume.hooks import Hooks
+from spark_rocket.client.consume.listeners import (
+    BatchListener,
+    ConcurrentListener,
+    ConsumeFromWhere,
+    MessageModel,
+    MessageQueueListener,
+    OrderlyListener,
+)
+from spark_rocket.client.consume.offset_store import make_offset_store
+from spark_rocket.client.consume.orderly import ConsumeOrderly
+from spark_rocket.client.consume.process_queue import ProcessQueue
+from spark_rocket.client.consume.puller import Puller, PullSettings
+from spark_rocket.client.consume.push_settings import PushSettings
+from spark_rocket.client.consume.rebalance import Rebalance
+from spark_rocket.client.consume.rebalance_locks import RENEW_SECONDS, QueueLocks
+from spark_rocket.client.consume.send_back import SendBack
+from spark_rocket.client.consume.share import find_routes, tell_of_queues
+from spark_rocket.client.core import consumer_requests
+from spark_rocket.client.core.config import Connecting
+from spark_rocket.client.core.hooks import no_open_telemetry
+from spark_rocket.client.core.instance import ClientInstance
+from spark_rocket.client.core.trace import ConsumeTraceHook, TraceDispatcher
+from spark_rocket.errors import StateError
+from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.filter.tags import SUB_ALL
+from spark_rocket.protocol.names import RETRY_PREFIX
+from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.wire.bodies import (
+    CONSUME_PASSIVELY,
+    PROP_THREADPOOL_CORE_SIZE,
+    ConsumerRunningInfo,
+)
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+
+logger = logging.getLogger(__name__)
+
+
+class PushConsumer(GroupConsumer):
+    """See the module. Times are seconds unless a name says otherwise; counts and sizes are per queue.
+
+    ``listener`` consumes concurrently; use ``orderly=`` or ``batches=`` instead for the other two kinds. After
+    ``max_reconsume_times`` failures (−1: 16, orderly: never) a message goes to ``%DLQ%group``. Unless given,
+    ``pull_batch_size`` is 32, and a backlog is pulled in larger pieces from brokers that give them.
+    """
+
+    consume_type = CONSUME_PASSIVELY
+
+    def __init__(
+        self,
+        group: str,
+        listener: ConcurrentListener | None = None,
+        *,
+        orderly: OrderlyListener | None = None,
+        batches: BatchListener | None = None,
+        name_server: str | None = None,
+        instance_name: str = "",
+        message_model: MessageModel = MessageModel.CLUSTERING,
+        consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+        consume_timestamp_ms: int | None = None,
+        allocate_strategy: AllocateStrategy | None = None,
+        consume_threads: int = 20,
+        consume_message_batch_max_size: int = 1,
+        pull_batch_size: int | None = None,
+        pull_batch_size_in_bytes: int | None = None,
+        pull_interval: float = 0.0,
+        pull_threshold_for_queue: int = 1_000,
+        pull_threshold_size_for_queue_mib: int = 100,
+        pull_threshold_for_topic: int = -1,
+        pull_threshold_size_for_topic_mib: int = -1,
+        consume_concurrently_max_span: int = 2_000,
+        max_reconsume_times: int = -1,
+        suspend_current_queue_time_millis: int = 1_000,
+        consume_timeout: float = 900.0,
+        shutdown_timeout: float = 30.0,
+        message_queue_listener: MessageQueueListener | None = None,
+        enable_msg_trace: bool = False,
+        customized_trace_topic: str | None = None,
+        open_telemetry: TracerProvider | bool = False,
+        **connecting: Unpack[Connecting],
+    ) -> None:
+        super().__init__(group, name_server, instance_name, message_model, consume_from_where, **connecting)
+        self._settings = PushSettings(
+            listener=listener,
+            orderly=orderly,
+            batches=batches,
+            message_model=message_model,
+            consume_threads=consume_threads,
+            consume_message_batch_max_size=consume_message_batch_max_size,
+            pull_batch_size=pull_batch_size,
+            pull_batch_size_in_bytes=pull_batch_size_in_bytes,
+            pull_interval=pull_interval,
+            pull_threshold_for_queue=pull_threshold_for_queue,
+            pull_threshold_size_for_queue_mib=pull_threshold_size_for_queue_mib,
+            pull_threshold_for_topic=pull_threshold_for_topic,
+            pull_threshold_size_for_topic_mib=pull_threshold_size_for_topic_mib,
+            consume_concurrently_max_span=consume_concurrently_max_span,
+            max_reconsume_times=max_reconsume_times,
+            suspend_current_queue_time_millis=suspend_current_queue_time_millis,
+            consume_timeout=consume_timeout,
+            shutdown_timeout=shutdown_timeout,
+        )
+        self._from_timestamp = consume_timestamp_ms
+        self._queue_listener = message_queue_listener
+        self._told: dict[str, list[MessageQueue]] = {}  # to that, by topic
+        self._strategy = allocate_strategy or AllocateAveragely()
+        self.hooks = Hooks(group)
+        self.tracer: TraceDispatcher | None = None
+        if enable_msg_trace:
+            self.tracer = TraceDispatcher(
+                customized_trace_topic, name_server=name_server, instance_name=instance_name, **connecting
+            )
+            self.hooks.consume.append(ConsumeTraceHook(self.tracer))
+        if open_telemetry is not False:
+            try:
+                from spark_rocket.client.core.otel import ConsumeTracing
+            except ImportError as error:
+                raise no_open_telemetry() from error
+            self.hooks.consume.append(ConsumeTracing(open_telemetry))
+        self._decoder = Decoder(self._subscriptions, self.hooks)
+        self.rebalances = 0
+        self._paused = False
+        self._stop = threading.Event()
+        self._closer: threading.Thread | None = None  # if it was a listener that closed it
+        self._service: ConsumeConcurrently | ConsumeOrderly | ConsumeBatches | None = None
+        self._rebalance: Rebalance | None = None
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- subscribing ------------------------------------------------------------------------------------------
+
+    def subscribe(self, topic: str, tags: str = SUB_ALL, *, sql: str | None = None) -> None:
+        """Consume a topic's messages: those with one of the tags, or those that an SQL92 expression lets through.
+
+        A second subscription to a topic replaces the first. While running, it takes effect at once.
+        """
+        changed = self._subscriptions.add(topic, tags, sql, self._check_filter if self._rebalance is not None else None)
+        if self._rebalance is not None:
+            self._instance().members.send_heartbeats()
+            self._instance().members.rebalance_soon()
+            if changed:
+                self._rebalance.pull_anew(topic)
+
+    def unsubscribe(self, topic: str) -> None:
+        """Leave a topic; its queues are given up at once."""
+        self._subscriptions.remove(topic)
+        if self._rebalance is not None:
+            self._rebalance.give_up(topic)
+            self._instance().members.send_heartbeats()
+
+    # --- life -------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Join the group and begin. Fails with the reason, and for good, if that cannot be."""
+        instance = self._start_once()
+        try:
+            if self.message_model is MessageModel.CLUSTERING:
+                self._subscriptions.add(RETRY_PREFIX + self.group)
+            if not any(not topic.startswith(RETRY_PREFIX) for topic in self._subscriptions.topics()):
+                logger.warning("the consumer of group %s starts without a topic: subscribe() adds them", self.group)
+            find_routes(instance, self._subscriptions.topics(), self._known, warn=True)
+            self._rebalance = self._make_rebalance(instance)
+            self._service = self._settings.make_service(
+                self._rebalance,
+                lambda most: SendBack(instance, self.group, most),
+                self._decoder,
+                self.hooks,
+                instance.call_later,
+            )
+            self._service.start()
+            consumer_requests.register(instance)
+            instance.members.join_consumer(self)
+            if self._closer is not None:  # by its first message's listener; it may have left what was not joined yet
+                instance.members.leave_consumer(self)
+                return
+            if self._closing:
+                raise StateError(f"The consumer of group {self.group!r} was closed.", remedy="Make a new one.")
+        except BaseException:
+            self._failed = True
+            if self._closing:  # by close(), when there was nothing to leave yet
+                self._leave(instance)
+            self.close()
+            raise
+        self.rebalance()
+        for seconds, chore in (
+            (RENEW_SECONDS, self._rebalance.renew_locks if self._settings.orderly is not None else None),
+            (self._settings.consume_timeout / 2, self._return_expired if self._settings.listener is not None else None),
+        ):
+            if chore is not None:
+                threading.Thread(target=self._every, args=(seconds, chore), name="rocket-consumer", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop pulling, let listeners finish, commit, leave the group. Whoever calls it first does that.
+
+        Called by a listener it returns at once: no other call is begun, and all the rest follows when this one has
+        ended. Later calls by others wait for that.
+        """
+        mine = self._is_mine
+        service = self._service
+        listening = mine and service is not None and service.is_one_of_them(threading.current_thread())
+        with self._lock if mine else nullcontext():
+            first, self._closing = not self._closing, True
+            if first and listening and service is not None:
+                service.stop()
+                self._closer = threading.Thread(
+                    target=self._close, args=(mine,), name="rocket-consumer-close", daemon=False
+                )
+                self._closer.start()
+        if self._closer is None:
+            if first:
+                self._close(mine)
+        elif mine and not listening:
+            self._closer.join()
+
+    def _close(self, mine: bool) -> None:
+        try:
+            if mine and self._shared is not None and self._pid:
+                self._leave(self._shared)
+        finally:
+            self._reader.close()
+            super().close()
+            if mine and self.tracer is not None:
+                self.tracer.close()
+
+    def _leave(self, instance: ClientInstance) -> None:
+        self._stop.set()
+        with ExitStack() as steps:  # a Ctrl-C in one leaves none of the next ones out
+            steps.callback(instance.members.leave_consumer, self)
+            if self._rebalance is not None and self._service is not None:
+                steps.callback(self._rebalance.close)
+                for process_queue in self._rebalance.process_queues():
+                    process_queue.paused = True
+                self._service.close(self._settings.shutdown_timeout)
+
+    def suspend(self) -> None:
+        """Pull nothing for now; what is pulled already is still consumed."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """Go on after ``suspend``."""
+        self._paused = False
+
+    def _every(self, seconds: float, chore: Callable[[], None]) -> None:
+        while not self._stop.wait(seconds):
+            try:
+                chore()
+            except Exception:
+                logger.exception("a chore of consumer group %s failed", self.group)
+
+    def _return_expired(self) -> None:
+        if isinstance(self._service, ConsumeConcurrently) and self._rebalance is not None:
+            self._service.return_expired(self._rebalance.process_queues(), self._settings.consume_timeout)
+
+    # --- as a member of the instance --------------------------------------------------------------------------
+
+    def persist_offsets(self) -> None:
+        """Tell the brokers, or the disk, how far the group is."""
+        if self._rebalance is not None:
+            self._rebalance.persist()
+
+    def rebalance(self) -> None:
+        """Work out this member's share of every topic, and act on it."""
+        if self._rebalance is None or self._stop.is_set():
+            return
+        self._look_for_brokers()
+        self.rebalances += 1
+        self._rebalance.balance(self._subscriptions.topics())
+        if self._queue_listener is not None:
+            every = sorted(one.queue for one in self._rebalance.process_queues())
+            for topic in self._subscriptions.topics():
+                mine = [queue for queue in every if queue.topic == topic]
+                if mine != self._told.get(topic, []):
+                    self._told[topic] = mine
+                    tell_of_queues(self._queue_listener, self._instance(), topic, mine)
+
+    # --- what tools ask through brokers -----------------------------------------------------------------------
+
+    def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Go on at other offsets in those queues that are this consumer's now (220)."""
+        if self._rebalance is not None:
+            self._rebalance.reset(offsets)
+
+    def offsets(self, topic: str) -> dict[MessageQueue, int]:
+        """How far this consumer is in the queues that it has of a topic (221)."""
+        every = self._rebalance.process_queues() if self._rebalance is not None else []
+        return {one.queue: one.commit_offset for one in every if one.queue.topic == topic}
+
+    @property
+    def shared(self) -> ClientInstance | None:
+        """The instance, while the consumer runs."""
+        return self._shared
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether it was started in this process, rather than in one that this was forked from."""
+        return self._is_mine
+
+    def topics(self) -> list[str]:
+        """What it is subscribed to, its retry topic with it."""
+        return list(self._subscriptions.topics())
+
+    def process_queues(self) -> list[ProcessQueue]:
+        """The queues that are this consumer's now."""
+        return self._rebalance.process_queues() if self._rebalance is not None else []
+
+    def running_info(self) -> ConsumerRunningInfo:
+        """What this consumer is doing (307)."""
+        every = self._rebalance.process_queues() if self._rebalance is not None else []
+        subscriptions = self._subscriptions.data()
+        return ConsumerRunningInfo(
+            properties=self._running_properties(orderly=self._settings.orderly is not None)
+            | {
+                PROP_THREADPOOL_CORE_SIZE: str(self._settings.consume_threads),
+                "messageModel": self.message_model.value,
+                "consumeFromWhere": self.consume_from_where.value,
+                "consumeMessageBatchMaxSize": str(self._settings.consume_message_batch_max_size),
+                "maxReconsumeTimes": str(self._settings.max_reconsume_times),
+            },
+            subscription_set=subscriptions,
+            mq_table={one.queue: one.info() for one in every},
+            status_table={data.topic: self.hooks.stats.status(data.topic) for data in subscriptions},
+        )
+
+    def consume_directly(self, records: bytes, broker_name: str) -> object:
+        """Have the listener consume one stored message, which counts for nothing (309): what it answers, or raises."""
+        service = self._service
+        message = decode_messages(records, broker_name)[0]
+        queue = MessageQueue(message.topic, broker_name, message.queue_id)
+        if isinstance(service, ConsumeBatches):
+            from spark_rocket.protocol.record.columns import decode_records
+
+            return service.consume_directly(decode_records(records, broker_name=broker_name), queue)
+        if service is None:
+            raise StateError(f"The consumer of group {self.group!r} is not started.", remedy="Start it first.")
+        show_origin([message])
+        return service.consume_directly([message], queue)
+
+    # --- parts ------------------------------------------------------------------------------------------------
+
+    def _make_rebalance(self, instance: ClientInstance) -> Rebalance:
+        offsets = make_offset_store(self._reader, self.group, self.message_model, instance.config.instance_name)
+        offsets.open()
+        return Rebalance(
+            self.group,
+            instance,
+            self._reader,
+            offsets,
+            strategy=self._strategy if self._settings.is_clustering else None,
+            locks=QueueLocks(instance, self.group) if self._settings.needs_locks else None,
+            where=self.consume_from_where,
+            from_timestamp=self._from_timestamp,
+            make_puller=self._make_puller,
+            is_subscribed=self._subscriptions.__contains__,
+            is_new=self._known.is_new,
+        )
+
+    def _make_puller(self, process_queue: ProcessQueue, offset: int) -> Puller:
+        assert self._service is not None
+        assert self._rebalance is not None
+        return Puller(
+            self._instance(),
+            self._reader,
+            self._service,
+            process_queue,
+            offset,
+            lambda: self._pull_settings(process_queue.queue.topic),
+            is_paused=lambda: self._paused,
+            correct_offset=self._rebalance.correct,
+        )
+
+    def _pull_settings(self, topic: str) -> PullSettings | None:
+        expression = self._subscriptions.expression_of(topic)
+        return None if expression is None else self._settings.pull_settings(expression)  # None: not any more

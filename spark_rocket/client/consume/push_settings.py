@@ -1,0 +1,162 @@
+"""The settings of a push consumer, and what follows from them: its consume service, and what its pulls ask for.
+
+Thread-safety: immutable. Corresponds to the fields of DefaultMQPushConsumer and to what DefaultMQPushConsumerImpl
+checks and makes of them at its start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from spark_rocket.client.consume.batches import ConsumeBatches
+from spark_rocket.client.consume.concurrently import ConsumeConcurrently
+from spark_rocket.client.consume.decoding import Decoder
+from spark_rocket.client.consume.flow_control import FlowControl
+from spark_rocket.client.consume.hooks import Hooks
+from spark_rocket.client.consume.listeners import BatchListener, ConcurrentListener, MessageModel, OrderlyListener
+from spark_rocket.client.consume.orderly import ConsumeOrderly
+from spark_rocket.client.consume.pull import DEFAULT_MAX_MSGS
+from spark_rocket.client.consume.puller import PullSettings
+from spark_rocket.client.consume.rebalance import Rebalance
+from spark_rocket.client.consume.send_back import DEFAULT_MAX_RECONSUME_TIMES, SendBack
+from spark_rocket.client.core.validators import check_range
+from spark_rocket.errors import ClientError
+
+BACKLOG_MSGS = 512
+BATCH_MSGS = 32_768
+BATCH_BYTES = 1 << 20
+MAX_INT = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class PushSettings:
+    """As they are named, and described, where a ``PushConsumer`` is made. ClientError if one cannot be."""
+
+    listener: ConcurrentListener | None
+    orderly: OrderlyListener | None
+    batches: BatchListener | None
+    message_model: MessageModel
+    consume_threads: int
+    consume_message_batch_max_size: int
+    pull_batch_size: int | None
+    pull_batch_size_in_bytes: int | None
+    pull_interval: float
+    pull_threshold_for_queue: int
+    pull_threshold_size_for_queue_mib: int
+    pull_threshold_for_topic: int
+    pull_threshold_size_for_topic_mib: int
+    consume_concurrently_max_span: int
+    max_reconsume_times: int
+    suspend_current_queue_time_millis: int
+    consume_timeout: float
+    shutdown_timeout: float
+
+    def __post_init__(self) -> None:
+        if sum(given is not None for given in (self.listener, self.orderly, self.batches)) != 1:
+            raise ClientError(
+                "A push consumer has one listener.", remedy="Give a listener, or orderly=, or batches=: one of them."
+            )
+        for name, low, high, unless in (
+            ("consume_threads", 1, 1_000, ()),
+            ("consume_message_batch_max_size", 1, 1_024, ()),
+            ("pull_batch_size", 1, 1_024, (None,)),
+            ("pull_batch_size_in_bytes", 1, 16 << 20, (None,)),
+            ("pull_interval", 0, 65.535, ()),
+            ("pull_threshold_for_queue", 1, 65_535, ()),
+            ("pull_threshold_size_for_queue_mib", 1, 1_024, ()),
+            ("pull_threshold_for_topic", 1, 6_553_500, (-1,)),
+            ("pull_threshold_size_for_topic_mib", 1, 102_400, (-1,)),
+            ("consume_concurrently_max_span", 1, 65_535, ()),
+        ):
+            value = getattr(self, name)
+            if value not in unless:
+                check_range(name, value, low, high)
+
+    @property
+    def is_clustering(self) -> bool:
+        return self.message_model is MessageModel.CLUSTERING
+
+    @property
+    def needs_locks(self) -> bool:
+        return self.is_clustering and self.orderly is not None
+
+    def pull_settings(self, expression: tuple[str, str | None]) -> PullSettings:
+        """Of a topic whose messages are chosen by tags, or an SQL92 expression."""
+        is_batches = self.batches is not None
+        usual = BATCH_MSGS if is_batches else self.pull_batch_size or DEFAULT_MAX_MSGS
+        at_once = usual if is_batches or self.pull_batch_size else min(BACKLOG_MSGS, self.pull_threshold_for_queue)
+        return PullSettings(
+            max_msgs=usual,
+            max_bytes=BATCH_BYTES if is_batches else self.pull_batch_size_in_bytes,
+            backlog_msgs=at_once,
+            tags=expression[0],
+            sql=expression[1],
+            must_lock=self.needs_locks,
+            interval=self.pull_interval,
+        )
+
+    def make_service(
+        self,
+        rebalance: Rebalance,
+        send_back: Callable[[int], SendBack],
+        decoder: Decoder,
+        hooks: Hooks,
+        call_later: Callable[[float, Callable[[], None]], None],
+    ) -> ConsumeConcurrently | ConsumeOrderly | ConsumeBatches:
+        """What calls the listener. ``send_back`` is told after how many times a message is dead."""
+        given = self.max_reconsume_times
+        most = given if given >= 0 else DEFAULT_MAX_RECONSUME_TIMES
+        back = send_back(most) if self.is_clustering else None
+        if self.listener is not None:
+            return ConsumeConcurrently(
+                self.listener,
+                threads=self.consume_threads,
+                batch_size=self.consume_message_batch_max_size,
+                flow=self._flow(rebalance.queues_of, self.consume_concurrently_max_span),
+                decode=decoder.messages,
+                send_back=back,
+                has_room=rebalance.has_room,
+                call_later=call_later,
+                hooks=hooks,
+            )
+        if self.orderly is not None:
+            return ConsumeOrderly(
+                self.orderly,
+                threads=self.consume_threads,
+                batch_size=self.consume_message_batch_max_size,
+                flow=self._flow(rebalance.queues_of, None),
+                max_reconsume_times=given if given >= 0 else MAX_INT,
+                pause_ms=self.suspend_current_queue_time_millis,
+                decode=decoder.messages,
+                lock=rebalance.lock if self.is_clustering else None,
+                send_back=back,
+                has_room=rebalance.has_room,
+                released=rebalance.released,
+                call_later=call_later,
+                hooks=hooks,
+            )
+        assert self.batches is not None
+        return ConsumeBatches(
+            self.batches,
+            threads=self.consume_threads,
+            max_reconsume_times=most,
+            pause_ms=self.suspend_current_queue_time_millis,
+            decode=decoder.batches,
+            decode_messages=decoder.messages,
+            send_back=back,
+            has_room=rebalance.has_room,
+            call_later=call_later,
+            hooks=hooks,
+        )
+
+    def _flow(self, queues_of: Callable[[str], int], span: int | None) -> FlowControl:
+        of_topic, size_of_topic = self.pull_threshold_for_topic, self.pull_threshold_size_for_topic_mib
+        return FlowControl(
+            self.pull_threshold_for_queue,
+            self.pull_threshold_size_for_queue_mib << 20,
+            span,
+            None if of_topic < 0 else of_topic,
+            None if size_of_topic < 0 else size_of_topic << 20,
+            queues_of,
+        )

@@ -1,0 +1,340 @@
+"""Which queues a push consumer has: taking on those that are its share now, giving up those that are others'.
+
+A queue that is given up is pulled no more, and what is consumed of it is committed. One that is consumed in order is
+unlocked only when its listener's call has ended, and what that call did is committed first: the next owner begins
+where this one ended. A queue whose call has not ended is not taken on again either.
+
+``balance``, ``give_up``, ``reset`` and ``close`` exclude each other; they wait for brokers. Commits of one queue
+follow each other, and none follows the unlocking of a queue that was given up: it would take the next owner's back. The
+last one before it is tried a few times, as long as the lock is valid, for the next owner begins where it says.
+
+Thread-safety: all methods. Corresponds to RebalanceImpl and RebalancePushImpl.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+
+from spark_rocket.client.consume.allocation import AllocateStrategy
+from spark_rocket.client.consume.listeners import ConsumeFromWhere
+from spark_rocket.client.consume.offset_store import OffsetStore
+from spark_rocket.client.consume.process_queue import ProcessQueue
+from spark_rocket.client.consume.puller import Puller
+from spark_rocket.client.consume.reader import Reader
+from spark_rocket.client.consume.rebalance_locks import QueueLocks
+from spark_rocket.client.consume.share import first_offset, share_of
+from spark_rocket.client.core.instance import ClientInstance
+from spark_rocket.errors import RemotingError, RocketError
+from spark_rocket.model import MessageQueue
+
+logger = logging.getLogger(__name__)
+
+AGAIN_SECONDS = 1.0
+LAST_COMMITS = 3  # how often the last commit of a queue is tried
+LAST_COMMIT_SECONDS = 5.0  # after which it is not tried again
+COMMIT_AGAIN_SECONDS = 0.2
+
+
+class Rebalance:
+    """Queues of one consumer. ``strategy``: None has it take every queue (broadcasting)."""
+
+    def __init__(
+        self,
+        group: str,
+        instance: ClientInstance,
+        reader: Reader,
+        offsets: OffsetStore,
+        *,
+        strategy: AllocateStrategy | None,
+        locks: QueueLocks | None,
+        where: ConsumeFromWhere,
+        from_timestamp: int | None,
+        make_puller: Callable[[ProcessQueue, int], Puller],
+        is_subscribed: Callable[[str], bool],
+        is_new: Callable[[MessageQueue], bool],
+    ) -> None:
+        self._group = group
+        self._instance = instance
+        self._reader = reader
+        self._offsets = offsets
+        self._strategy = strategy
+        self._locks = locks
+        self._where = where
+        self._from_timestamp = from_timestamp
+        self._make_puller = make_puller
+        self._is_subscribed = is_subscribed
+        self._is_new = is_new
+        self._closed = False
+        self._again_soon = False
+        self._round = threading.RLock()
+        self._table = threading.Lock()
+        self._locking = threading.Lock()  # while locks are asked for or given back: none is taken again by mistake
+        self._pullers: dict[MessageQueue, Puller] = {}
+        self._leaving: set[ProcessQueue] = set()  # given up, with a call of an orderly listener under way
+        self._releasing: set[ProcessQueue] = set()  # of those: being unlocked, by one thread
+
+    # --- what there is ----------------------------------------------------------------------------------------
+
+    def pullers(self) -> list[Puller]:
+        with self._table:
+            return list(self._pullers.values())
+
+    def process_queues(self) -> list[ProcessQueue]:
+        return [puller.process_queue for puller in self.pullers()]
+
+    def has_room(self, process_queue: ProcessQueue) -> None:
+        """Some of a queue was consumed: its pulls may go on."""
+        puller = self._pullers.get(process_queue.queue)
+        if puller is not None:
+            puller.has_room()
+
+    def queues_of(self, topic: str) -> int:
+        """How many it has of a topic."""
+        return sum(_topic_of(puller) == topic for puller in self.pullers())
+
+    def pull_anew(self, topic: str) -> None:
+        """Other messages of a topic are wanted now: no poll that is held for the old ones is waited for."""
+        for puller in self.pullers():
+            if _topic_of(puller) == topic:
+                puller.pull()
+
+    def persist(self) -> None:
+        """Keep how far each queue is."""
+        if self._strategy is None:
+            self._offsets.persist({one.queue: one.commit_offset for one in self.process_queues() if not one.stale})
+            return
+        self._commit(self.process_queues(), lambda one: not one.dropped)
+
+    # --- rounds -----------------------------------------------------------------------------------------------
+
+    def balance(self, topics: Iterable[str]) -> None:
+        """Find out the share of each topic, and act on it. What cannot be found out stays as it is."""
+        silent: set[str] = set()  # brokers, which are not asked again in this round: the others' queues wait
+        with self._round:
+            for topic in topics:
+                if self._closed:
+                    return
+                try:
+                    mine = share_of(self._instance, self._group, topic, self._strategy)
+                except RocketError as error:
+                    logger.info("the queues of %s stay as they are: %s", topic, error)
+                    continue
+                if mine is not None and self._is_subscribed(topic):
+                    self._take(topic, mine, silent)
+
+    def give_up(self, topic: str) -> None:
+        """Leave a topic's queues."""
+        with self._round:
+            self._drop([puller.process_queue.queue for puller in self.pullers() if _topic_of(puller) == topic])
+
+    def close(self) -> None:
+        """Leave all of them, for good."""
+        self._closed = True
+        with self._round:
+            self._drop([puller.process_queue.queue for puller in self.pullers()])
+
+    def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Go on at other offsets in those queues that are this consumer's."""
+        with self._round:
+            mine = [puller for puller in self.pullers() if puller.process_queue.queue in offsets]
+            for puller in mine:
+                self._go_on_at(puller, offsets[puller.process_queue.queue])
+
+    def correct(self, puller: Puller, offset: int) -> None:
+        """The broker has nothing where a queue was: go on where it says."""
+        with self._round:
+            if self._pullers.get(puller.process_queue.queue) is puller:
+                self._go_on_at(puller, offset)
+
+    def _go_on_at(self, puller: Puller, offset: int) -> None:
+        process_queue = puller.process_queue
+        process_queue.stale = process_queue.dropped = True
+        with process_queue.lock_commit:
+            self._offsets.persist({process_queue.queue: offset})
+        self._drop([process_queue.queue], unlock=False)
+        self._try_to_begin(process_queue.queue, offset)
+
+    def _take(self, topic: str, mine: list[MessageQueue], silent: set[str]) -> None:
+        wanted = set(mine)
+        self._drop(
+            [
+                puller.process_queue.queue
+                for puller in self.pullers()
+                if _topic_of(puller) == topic
+                and (puller.process_queue.queue not in wanted or puller.process_queue.is_pull_expired())
+            ]
+        )
+        for queue in mine:
+            if self._closed:
+                return
+            if queue not in self._pullers and queue.broker_name not in silent and not self._try_to_begin(queue):
+                silent.add(queue.broker_name)
+
+    # --- taking on --------------------------------------------------------------------------------------------
+
+    def _try_to_begin(self, queue: MessageQueue, offset: int | None = None) -> bool:
+        """False if the broker does not answer."""
+        answers = True
+        try:
+            if self._begin(queue, offset):
+                return True
+        except RocketError as error:
+            logger.warning("%s cannot be consumed yet: %s", queue, error)
+            answers = not isinstance(error, RemotingError)
+        if not self._again_soon:
+            self._again_soon = True
+            self._instance.call_later(AGAIN_SECONDS, self._balance_again)
+        return answers
+
+    def _balance_again(self) -> None:
+        self._again_soon = False
+        self._instance.members.rebalance_soon()
+
+    def _begin(self, queue: MessageQueue, offset: int | None) -> bool:
+        """Take a queue on; False while another member's call, or an earlier one of this, has not ended."""
+        if self._closed:
+            return True
+        process_queue = ProcessQueue(queue, 0)
+        if self._locks is not None:
+            with self._table:
+                if any(one.queue == queue for one in self._leaving):
+                    return False
+            self._locks.lock([process_queue], strict=True)
+            if not process_queue.locked:
+                logger.info("%s is still locked by another member", queue)
+                return False
+        try:
+            if offset is None:
+                where, new = self._where, self._is_new(queue)
+                offset = first_offset(self._reader, self._offsets, queue, where, self._from_timestamp, is_new=new)
+            process_queue.put((), offset)
+            puller = self._make_puller(process_queue, offset)
+        except RocketError:
+            if self._locks is not None:  # whoever has the queue next need not wait until the lock expires
+                self._locks.unlock([queue])
+            raise
+        with self._table:
+            self._pullers[queue] = puller
+        logger.info("group %s takes %s at %d", self._group, queue, offset)
+        puller.pull()
+        return True
+
+    # --- giving up --------------------------------------------------------------------------------------------
+
+    def _drop(self, queues: list[MessageQueue], *, unlock: bool = True) -> None:
+        with self._table:
+            gone = [self._pullers.pop(queue).process_queue for queue in queues]
+            for process_queue in gone:
+                process_queue.stale |= process_queue.dropped
+                process_queue.dropped = True
+            if self._locks is not None:
+                self._leaving.update(gone)
+        for process_queue in gone:
+            logger.info("group %s gives up %s", self._group, process_queue.queue)
+        if self._locks is None:
+            self._commit(gone)
+            return
+        ended, calling = [], []
+        for process_queue in gone:
+            if process_queue.lock_consume.acquire(blocking=False):  # else the call's thread sees that it is dropped
+                process_queue.lock_consume.release()
+                ended.append(process_queue)
+            else:
+                calling.append(process_queue)
+        self._commit(calling)
+        self._release(ended, unlock=unlock)
+
+    def released(self, process_queue: ProcessQueue) -> None:
+        """The last call of a queue that was given up has ended."""
+        self._release([process_queue])
+
+    def _release(self, process_queues: list[ProcessQueue], *, unlock: bool = True) -> None:
+        with self._table:
+            mine = [one for one in process_queues if one in self._leaving and one not in self._releasing]
+            self._releasing.update(mine)
+        if not mine:
+            return
+        self._commit_last(mine)
+        with self._locking:
+            if unlock and self._locks is not None:
+                self._locks.unlock(one.queue for one in mine)
+            with self._table:
+                self._leaving.difference_update(mine)
+                self._releasing.difference_update(mine)
+
+    def _commit_last(self, process_queues: list[ProcessQueue]) -> None:
+        """Before they are unlocked; whoever comes later to commit one of them finds it stale."""
+        until = time.monotonic() + LAST_COMMIT_SECONDS
+        with ExitStack() as locks:
+            for one in _in_order(process_queues):
+                locks.enter_context(one.lock_commit)
+            left = {one.queue: one.commit_offset for one in process_queues if not one.stale}
+            for attempt in range(LAST_COMMITS):
+                failed = self._offsets.commit(left) if left else {}
+                left = {queue: left[queue] for queue in failed}
+                expired = all(one.is_lock_expired() for one in process_queues if one.queue in failed)
+                if not failed or expired or attempt == LAST_COMMITS - 1 or time.monotonic() > until:
+                    break
+                time.sleep(COMMIT_AGAIN_SECONDS)
+            for queue, error in failed.items():
+                offset = left[queue]
+                logger.warning("the offset %d of %s in %s was not committed: %s", offset, self._group, queue, error)
+            for one in process_queues:
+                one.stale = True
+
+    def _commit(
+        self,
+        process_queues: list[ProcessQueue],
+        counts: Callable[[ProcessQueue], bool] = lambda one: not one.stale,
+    ) -> None:
+        """All of them at once, for a broker that hangs costs each commit its time-out."""
+        with ExitStack() as locks:
+            for one in _in_order(process_queues):
+                locks.enter_context(one.lock_commit)
+            offsets = {one.queue: one.commit_offset for one in process_queues if counts(one)}
+            if offsets:
+                self._offsets.persist(offsets)
+
+    # --- locks ------------------------------------------------------------------------------------------------
+
+    def renew_locks(self) -> None:
+        """Keep the locks of queues in hand, and of those with a call that has not ended."""
+        if self._locks is not None:
+            with self._locking:
+                with self._table:
+                    every = [puller.process_queue for puller in self._pullers.values()] + list(self._leaving)
+                lost = self._locks.lock(every)
+            self._lose(lost)
+
+    def lock(self, process_queue: ProcessQueue) -> bool:
+        """Lock one queue again whose lock has expired."""
+        assert self._locks is not None
+        with self._locking:
+            lost = self._locks.lock([process_queue]) if not process_queue.dropped else []
+        self._lose(lost)
+        return not process_queue.dropped and process_queue.locked and not process_queue.is_lock_expired()
+
+    def _lose(self, process_queues: list[ProcessQueue]) -> None:
+        """Another member has had these meanwhile: what is here of them counts no more."""
+        for process_queue in process_queues:
+            logger.warning("group %s lost the lock of %s: it begins anew there", self._group, process_queue.queue)
+            process_queue.stale = process_queue.dropped = True
+            with self._round:
+                puller = self._pullers.get(process_queue.queue)
+                if puller is not None and puller.process_queue is process_queue:
+                    self._drop([process_queue.queue], unlock=process_queue.locked)
+        if process_queues:
+            self._instance.members.rebalance_soon()
+
+
+def _in_order(process_queues: Iterable[ProcessQueue]) -> list[ProcessQueue]:
+    """Their locks are always taken in the same order: no deadlock."""
+    return sorted(process_queues, key=lambda one: one.queue)
+
+
+def _topic_of(puller: Puller) -> str:
+    return puller.process_queue.queue.topic

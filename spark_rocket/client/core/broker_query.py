@@ -1,0 +1,203 @@
+"""Questions about a queue that its broker answers, and answers that are waited for later.
+
+A :class:`Question` is what to ask, for whoever asks it at once, with a future, or with a :class:`Pending`: an answer
+for the one thread that asks about many queues before it waits for any, which costs half of what a future does.
+
+Thread-safety: questions are values; a Pending belongs to the thread that made it.
+Corresponds to the offset methods of org.apache.rocketmq.client.impl.MQClientAPIImpl.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from spark_rocket.client.consume.pull import STATUS_CODES, PullOptions, pull_request, pull_result
+from spark_rocket.client.core.instance import ClientInstance
+from spark_rocket.errors import ProtocolError, RemotingConnectError, RemotingTimeoutError, RocketError
+from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.record.record import view_record
+from spark_rocket.protocol.wire.bodies import QueryConsumeQueueResponseBody
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.headers import (
+    GetEarliestMsgStoretimeRequestHeader,
+    GetEarliestMsgStoretimeResponseHeader,
+    GetMaxOffsetRequestHeader,
+    GetMaxOffsetResponseHeader,
+    GetMinOffsetRequestHeader,
+    GetMinOffsetResponseHeader,
+    QueryConsumeQueueRequestHeader,
+    QueryConsumerOffsetRequestHeader,
+    QueryConsumerOffsetResponseHeader,
+    SearchOffsetRequestHeader,
+    SearchOffsetResponseHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+from spark_rocket.remoting.client.waiters import SyncWaiter
+
+T = TypeVar("T")
+
+SUCCESS = frozenset({int(ResponseCode.SUCCESS)})
+_FOUND_OR_NOT = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND)})
+_TAKEN_OR_UNKNOWN = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)})
+_SAID_OR_NOT_KNOWN = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)})
+_FOR_EVER = 3600.0  # seconds: the connection sees to the time-out
+
+
+class Pending(Generic[T]):
+    """An answer that is to come, for the one thread that asked; ``refused``: why nothing was asked."""
+
+    __slots__ = ("_address", "_allowed", "_instance", "_topic", "_value", "_waiter", "_what", "refused")
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        what: str,
+        topic: str,
+        allowed: frozenset[int],
+        value: Callable[[RemotingCommand], T],
+    ) -> None:
+        self._instance = instance
+        self._what = what
+        self._topic = topic
+        self._allowed = allowed
+        self._value = value
+        self._address = ""
+        self._waiter = SyncWaiter()
+        self.refused: RocketError | None = None
+
+    def send(self, address: str, request: RemotingCommand, timeout: float) -> None:
+        self._address = address
+        try:
+            self._instance.remoting.post(address, request, self._waiter, timeout)
+        except RocketError as error:
+            self.refused = error
+
+    def result(self) -> T:
+        """Wait for it; its time-out is an error like others."""
+        waiter = self._waiter
+        try:
+            if self.refused is not None:
+                raise self.refused
+            while not waiter.told:
+                waiter.wait(_FOR_EVER)
+            answer = waiter.result()
+        except (RemotingConnectError, RemotingTimeoutError):
+            if self._address:
+                self._instance.routes.went_away(self._address)
+            raise
+        return self._value(self._instance.checked(answer, self._address, self._what, self._topic, self._allowed))
+
+
+@dataclass(frozen=True, slots=True)
+class Question(Generic[T]):
+    """A question about a queue that is asked in either way, and what its answer says."""
+
+    code: RequestCode
+    ext: dict[str, str]
+    what: str
+    value: Callable[[RemotingCommand], T]
+    allowed: frozenset[int] = SUCCESS
+
+
+def min_offset(queue: MessageQueue) -> Question[int]:
+    return Question(
+        RequestCode.GET_MIN_OFFSET,
+        GetMinOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id).to_ext(),
+        "the question for the first offset of",
+        # 5.x may say -1 of a queue that has had no message.
+        lambda answer: max(0, GetMinOffsetResponseHeader.from_ext(answer.ext_fields).offset),
+    )
+
+
+def max_offset(queue: MessageQueue) -> Question[int]:
+    return Question(
+        RequestCode.GET_MAX_OFFSET,
+        GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id).to_ext(),
+        "the question for the end of",
+        lambda answer: max(0, GetMaxOffsetResponseHeader.from_ext(answer.ext_fields).offset),
+    )
+
+
+def message_sizes(queue: MessageQueue, offset: int, count: int) -> Question[list[int]]:
+    header = QueryConsumeQueueRequestHeader(topic=queue.topic, queue_id=queue.queue_id, index=offset, count=count)
+
+    def value(answer: RemotingCommand) -> list[int]:
+        if not answer.body:  # 5.x, when there is nothing at the offset
+            return []
+        body = QueryConsumeQueueResponseBody.from_json(answer.body)
+        return [entry.physic_size for entry in body.queue_data or ()]
+
+    return Question(RequestCode.QUERY_CONSUME_QUEUE, header.to_ext(), "the question for sizes of messages in", value)
+
+
+def committed_offset(group: str, queue: MessageQueue, *, or_zero: bool = False) -> Question[int | None]:
+    """``or_zero``: of a group that has none 0, if the queue's first message is still in the broker's memory."""
+    header = QueryConsumerOffsetRequestHeader(
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        set_zero_if_not_found=None if or_zero else False,
+    )
+
+    def value(answer: RemotingCommand) -> int | None:
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        return QueryConsumerOffsetResponseHeader.from_ext(answer.ext_fields).offset
+
+    what = f"the question for the offset of group {group} in"
+    return Question(RequestCode.QUERY_CONSUMER_OFFSET, header.to_ext(), what, value, _FOUND_OR_NOT)
+
+
+def commit(group: str, queue: MessageQueue, offset: int) -> Question[bool]:
+    """Its answer: False if the broker does not know the group."""
+    header = UpdateConsumerOffsetRequestHeader(
+        consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
+    )
+    return Question(
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        header.to_ext(),
+        f"the offset {offset} of group {group} for",
+        lambda answer: answer.code == ResponseCode.SUCCESS,
+        _TAKEN_OR_UNKNOWN,
+    )
+
+
+def earliest_store_time(queue: MessageQueue) -> Question[int | None]:
+    header = GetEarliestMsgStoretimeRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
+
+    def value(answer: RemotingCommand) -> int | None:
+        if answer.code != ResponseCode.SUCCESS:
+            return None
+        timestamp = GetEarliestMsgStoretimeResponseHeader.from_ext(answer.ext_fields).timestamp
+        return None if timestamp < 0 else timestamp
+
+    what = "the question for the first time of"
+    return Question(RequestCode.GET_EARLIEST_MSG_STORETIME, header.to_ext(), what, value, _SAID_OR_NOT_KNOWN)
+
+
+def store_time(group: str, queue: MessageQueue, offset: int) -> Question[int]:
+    """When the message at an offset was stored, in ms; -1 if there is none at it, or it cannot be read."""
+    request = pull_request(group, queue, offset, PullOptions(max_msgs=1))
+
+    def value(answer: RemotingCommand) -> int:
+        found = pull_result(answer, from_master=True)
+        try:
+            record = view_record(found.records, check_crc=False)
+        except ProtocolError:  # nothing there, for one
+            return -1
+        return record.store_timestamp if record.queue_offset == offset else -1
+
+    return Question(RequestCode.PULL_MESSAGE, request.ext_fields, f"the pull at {offset} of", value, STATUS_CODES)
+
+
+def offset_for_time(queue: MessageQueue, timestamp_ms: int) -> Question[int]:
+    """Its answer is a hint only: see Reader.offset_for_time."""
+    return Question(
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        SearchOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms).to_ext(),
+        "the search by time in",
+        lambda answer: SearchOffsetResponseHeader.from_ext(answer.ext_fields).offset,
+    )

@@ -1,0 +1,375 @@
+"""What all clients of one process and one list of name servers share: connections, routes, groups.
+
+``acquire`` counts users; the last ``release`` closes the connections. Python workers fork: the child finds the
+instance usable, with connections, threads and a client id of its own, and without the parent's groups.
+
+Each client goes through the states of :class:`ServiceState`, once: it is started once and not again after its end.
+
+Thread-safety: all of it. Corresponds to MQClientManager, MQClientInstance and ServiceState.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
+from enum import Enum
+from typing import TypeVar
+
+from spark_rocket.client.core.address_server import LOOK_UP_SECONDS, look_up
+from spark_rocket.client.core.config import ClientConfig
+from spark_rocket.client.core.membership import Membership
+from spark_rocket.client.core.responses import error_of
+from spark_rocket.client.core.routes import RouteTable
+from spark_rocket.errors import (
+    NameServerUnreachableError,
+    RemotingConnectError,
+    RemotingTimeoutError,
+    RocketError,
+    StateError,
+    TopicNotFoundError,
+)
+from spark_rocket.protocol.message_id import UniqKeyGenerator
+from spark_rocket.protocol.wire.bodies import GetConsumerListByGroupResponseBody
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.headers import GetConsumerListByGroupRequestHeader
+from spark_rocket.remoting.address import parse_address
+from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.timer import Deadline, DeadlineTimer
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_ONLY_SUCCESS = frozenset({int(ResponseCode.SUCCESS)})
+
+
+class ServiceState(Enum):
+    """Where a producer or consumer is in its life."""
+
+    CREATE_JUST = "CREATE_JUST"
+    RUNNING = "RUNNING"
+    SHUTDOWN_ALREADY = "SHUTDOWN_ALREADY"
+    START_FAILED = "START_FAILED"
+
+
+class ClientInstance:
+    """Connections, routes, groups and unique keys; see the module."""
+
+    def __init__(self, config: ClientConfig) -> None:
+        self.config = config
+        self.members = Membership(self)
+        self.remoting = RemotingClient(
+            connect_timeout=config.request_timeout,
+            request_handler=self.members.handle,
+            credentials=config.credentials,
+            tls=config.tls,
+        )
+        self.routes = RouteTable(self.remoting, config)
+        self.users = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._keys: UniqKeyGenerator | None = None
+        self._client_id = ""
+        self._knows_members = ""  # the broker that said last who the members of a group are
+        self._timer = DeadlineTimer()
+        self._chores: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._worker: threading.Thread | None = None
+        if self.config.address_server:
+            self.call_later(LOOK_UP_SECONDS, self.find_name_servers)
+
+    def find_name_servers(self) -> None:
+        """Ask the address server again, and use what it names from now on."""
+        try:
+            found = look_up(self.config.address_server, self.config.request_timeout)
+        except NameServerUnreachableError as error:
+            logger.warning("the name servers stay as they are: %s", error)
+        else:
+            if found != self.routes.name_servers.addresses:
+                logger.info("the name servers are %s now", ", ".join(found))
+                self.routes.name_servers.addresses = found
+        self.call_later(LOOK_UP_SECONDS, self.find_name_servers)
+
+    def after_fork(self) -> None:
+        self._begin()
+        self.routes.after_fork()
+        self.members.after_fork()
+
+    def close(self) -> None:
+        self._timer.close()
+        self._chores.put(None)
+        self.members.close()
+        self.routes.close()
+        self.remoting.close()
+
+    # --- requests to brokers ----------------------------------------------------------------------------------
+
+    def invoke(
+        self,
+        address: str,
+        request: RemotingCommand,
+        what: str,
+        *,
+        topic: str | None = None,
+        timeout: float | None = None,
+        allowed: frozenset[int] = _ONLY_SUCCESS,
+    ) -> RemotingCommand:
+        """The answer, if its code is among ``allowed``; else the error that it says."""
+        try:
+            answer = self.remoting.invoke(address, request, timeout or self.config.request_timeout)
+        except (RemotingConnectError, RemotingTimeoutError):
+            self.routes.went_away(address)
+            raise
+        return self.checked(answer, address, what, topic, allowed)
+
+    def invoke_async(
+        self,
+        address: str,
+        request: RemotingCommand,
+        what: str,
+        value: Callable[[RemotingCommand], T],
+        *,
+        topic: str | None = None,
+        timeout: float | None = None,
+        allowed: frozenset[int] = _ONLY_SUCCESS,
+    ) -> Future[T]:
+        """As ``invoke``, with what ``value`` makes of the answer in the future's result."""
+        result: Future[T] = Future()
+        result.set_running_or_notify_cancel()
+
+        def done(answered: Future[RemotingCommand]) -> None:
+            try:
+                answer = self.checked(answered.result(), address, what, topic, allowed)
+                result.set_result(value(answer))
+            except Exception as error:
+                if isinstance(error, RemotingConnectError | RemotingTimeoutError):
+                    self.routes.went_away(address)
+                result.set_exception(error)
+
+        self.remoting.invoke_async(address, request, timeout or self.config.request_timeout).add_done_callback(done)
+        return result
+
+    def checked(
+        self, answer: RemotingCommand, address: str, what: str, topic: str | None, allowed: frozenset[int]
+    ) -> RemotingCommand:
+        if answer.code in allowed:
+            return answer
+        error = error_of(answer, f"Broker {address}", what, topic)
+        if isinstance(error, TopicNotFoundError) and topic is not None:
+            self.routes.forget(topic)
+        raise error
+
+    # --- small services ---------------------------------------------------------------------------------------
+
+    @property
+    def client_id(self) -> str:
+        """What brokers know this instance by: ``ip@pid``, and a part that tells apart what shares both."""
+        if not self._client_id:
+            with _lock:
+                if not self._client_id:
+                    name = self.config.instance_name or os.urandom(4).hex()
+                    self._client_id = f"{_own_ip(self.config.name_servers[0])}@{os.getpid()}#{name}"
+        return self._client_id
+
+    def next_key(self) -> str:
+        """A new UNIQ_KEY."""
+        return self.keys().next()
+
+    def keys(self) -> UniqKeyGenerator:
+        """What makes UNIQ_KEYs in this process."""
+        keys = self._keys
+        if keys is None:
+            seed = int.from_bytes(os.urandom(4), "big")
+            address = _own_ip(self.config.name_servers[0])
+            keys = self._keys = UniqKeyGenerator(address, os.getpid(), lambda: time.time_ns() // 1_000_000, seed=seed)
+        return keys
+
+    def call_later(self, seconds: float, chore: Callable[[], object]) -> None:
+        """``later``, in a while. What is still waiting when the instance is closed never comes."""
+        self._timer.call_at(time.monotonic() + seconds, _Due(lambda: self.later(chore)))
+
+    def consumer_ids(self, group: str, topic: str) -> list[str] | None:
+        """Client ids of a group's members, sorted, as one of the topic's brokers knows them; None if none does."""
+        header = GetConsumerListByGroupRequestHeader(consumer_group=group).to_ext()
+        brokers = self.routes.route(topic).brokers.values()
+        every = [address for addresses in brokers for address in addresses.values()]
+        connected = self.remoting.is_connected
+        # Who answered the last time, then who is there: those that do not answer cost a time-out each.
+        for address in sorted(every, key=lambda address: (address != self._knows_members, not connected(address))):
+            request = RemotingCommand.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
+            try:
+                answer = self.invoke(address, request, f"the question for the members of {group}")
+                self._knows_members = address
+                return sorted(GetConsumerListByGroupResponseBody.from_json(answer.body).consumer_id_list)
+            except RocketError as error:
+                logger.info("the members of %s are not known to %s: %s", group, address, error)
+        return None
+
+    def at(self, when: float, deadline: Deadline) -> None:
+        """Have something quick done at a time (``time.monotonic``) on the timer's thread, unless it is not needed."""
+        self._timer.call_at(when, deadline)
+
+    def later(self, chore: Callable[[], object]) -> None:
+        """Run something that may block on a thread that no connection depends on."""
+        self._chores.put(chore)
+        if self._worker is None:
+            with _lock:
+                if self._worker is None:
+                    self._worker = threading.Thread(target=self._work, name="rocket-retries", daemon=True)
+                    self._worker.start()
+
+    def _work(self) -> None:
+        while (chore := self._chores.get()) is not None:
+            try:
+                chore()
+            except BaseException:  # even a call-back's SystemExit: the next chore is somebody else's
+                logger.exception("a client's chore failed")
+
+
+class _Due:
+    """A moment at which something is done, once."""
+
+    __slots__ = ("_action",)
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        self._action = action
+
+    def needed(self) -> bool:
+        return True
+
+    def expire(self) -> None:
+        self._action()
+
+
+def _own_ip(name_server: str) -> str:
+    """This machine's address as seen from the name server's network; no packet is sent to find out."""
+    host, port = parse_address(name_server)
+    try:
+        family, kind, _, _, peer = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(peer)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return "127.0.0.1"
+
+
+_lock = threading.Lock()
+_instances: dict[tuple[object, ...], ClientInstance] = {}
+_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+def acquire(config: ClientConfig) -> ClientInstance:
+    """The instance for the config's name servers and name, made if there is none."""
+    key = _key(config)
+    if config.address_server and key not in _instances:
+        config = replace(config, name_servers=look_up(config.address_server, config.request_timeout))
+    with _lock:
+        instance = _instances.get(key)
+        if instance is None:
+            instance = _instances[key] = ClientInstance(config)
+        instance.users += 1
+        return instance
+
+
+def living_clients() -> list[Client]:
+    """Every client of this process that somebody still has."""
+    return list(_clients)
+
+
+def _key(config: ClientConfig) -> tuple[object, ...]:
+    return config.address_server or config.name_servers, config.instance_name, config.credentials, config.tls
+
+
+def release(instance: ClientInstance) -> None:
+    """Give it back; the last one closes its connections."""
+    with _lock:
+        instance.users -= 1
+        if instance.users > 0:
+            return
+        key = _key(instance.config)
+        if _instances.get(key) is instance:
+            del _instances[key]
+    instance.close()
+
+
+def _after_fork_in_child() -> None:
+    global _lock
+    _lock = threading.Lock()
+    for instance in _instances.values():
+        instance.after_fork()
+    for client in list(_clients):
+        client.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+class Client:
+    """What producers, consumers, reader and admin have in common: start, close, the shared instance."""
+
+    def __init__(self, config: ClientConfig) -> None:
+        self._config = config
+        self._shared: ClientInstance | None = None
+        self._closed = False
+        self._failed = False
+        _clients.add(self)
+
+    def after_fork(self) -> None:
+        """In the child: what belongs to the parent's threads is left behind."""
+
+    @property
+    def name_server(self) -> str:
+        return self._config.address_server or ";".join(self._config.name_servers)
+
+    @property
+    def state(self) -> ServiceState:
+        if self._failed:
+            return ServiceState.START_FAILED
+        if self._closed:
+            return ServiceState.SHUTDOWN_ALREADY
+        return ServiceState.CREATE_JUST if self._shared is None else ServiceState.RUNNING
+
+    def start(self) -> None:
+        """Optional: the first request starts a client by itself."""
+        self._instance()
+
+    def close(self) -> None:
+        """Give the connections back. Closing twice is closing once."""
+        with _lock:
+            shared, self._shared, self._closed = self._shared, None, True
+        if shared is not None:
+            release(shared)
+
+    def _start_failed(self) -> None:
+        """The start came to nothing: give the connections back, for good."""
+        with _lock:
+            shared, self._shared, self._failed = self._shared, None, True
+        if shared is not None:
+            release(shared)
+
+    def _instance(self) -> ClientInstance:
+        shared = self._shared
+        if shared is not None:
+            return shared
+        if self._failed:
+            raise StateError(f"This {type(self).__name__} could not be started before.", remedy="Make a new one.")
+        if self._closed:
+            raise StateError(f"This {type(self).__name__} was closed.", remedy="Make a new one.")
+        acquired = acquire(self._config)
+        with _lock:
+            if self._shared is None:
+                self._shared = acquired
+                return acquired
+            shared = self._shared
+        release(acquired)  # another thread was first
+        return shared

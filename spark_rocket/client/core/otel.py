@@ -1,0 +1,208 @@
+"""OpenTelemetry: a span for every send and every call of a listener, joined by W3C's trace context in the messages.
+
+===============  ========  ==========================================================================================
+span             kind      when
+===============  ========  ==========================================================================================
+``send TOPIC``   PRODUCER  a send, with all its attempts; of a batch one span, which all its messages carry
+``process T…``   CONSUMER  a call of a listener; the child of its message's send, or linked to those of several
+===============  ========  ==========================================================================================
+
+The context travels in the properties that the propagator names: ``traceparent``, ``tracestate`` and ``baggage`` as
+OpenTelemetry's instrumentation of RocketMQ's Java client has it, so Java's consumers go on with our traces and ours
+with Java's. A message that is sent again with such a property, while no span is active, goes on with that trace;
+Spark's ``properties`` column carries it through as any other property. Attributes are those of the semantic conventions
+for messaging.
+
+The application's own messages are not changed: what is sent is a copy with the context. Without ``open_telemetry``
+nothing of this is imported or run.
+
+Thread-safety: all methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from opentelemetry import context as otel_context
+from opentelemetry import propagate, trace
+from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer, TracerProvider
+
+import spark_rocket
+from spark_rocket.client.consume.hooks import ConsumeMessageContext
+from spark_rocket.model import DELAY, SHARDING_KEY, TRAN_MSG, Message, SendResult
+
+_SYSTEM = {"messaging.system": "rocketmq"}
+_TIMED = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
+
+
+class Traced(Message):
+    """A message with its context in it."""
+
+    __slots__ = ()
+
+
+class TracedBatch(list[Message]):
+    """Messages with theirs."""
+
+
+def _tracer(provider: TracerProvider | bool) -> Tracer:
+    given = provider if isinstance(provider, TracerProvider) else None
+    return trace.get_tracer("spark_rocket", spark_rocket.__version__, given)
+
+
+def _attributes(messages: Sequence[Message], operation: str) -> dict[str, Any]:
+    first = messages[0]
+    found: dict[str, Any] = {
+        **_SYSTEM,
+        "messaging.operation.name": operation,
+        "messaging.operation.type": operation,
+        "messaging.destination.name": first.topic,
+    }
+    if len(messages) > 1:
+        found["messaging.batch.message_count"] = len(messages)
+        return found
+    found["messaging.message.body.size"] = len(first.body)
+    found["messaging.rocketmq.message.type"] = _type_of(first)
+    if first.tags:
+        found["messaging.rocketmq.message.tag"] = first.tags
+    if first.keys:
+        found["messaging.rocketmq.message.keys"] = first.keys.split()
+    return found
+
+
+def _type_of(message: Message) -> str:
+    properties = message.properties
+    if properties.get(TRAN_MSG) == "true":
+        return "transaction"
+    if SHARDING_KEY in properties:
+        return "fifo"
+    if properties.get(DELAY, "0") != "0" or any(name in properties for name in _TIMED):
+        return "delay"
+    return "normal"
+
+
+class SendTracing:
+    """Of one producer."""
+
+    def __init__(self, provider: TracerProvider | bool, group: str) -> None:
+        self._tracer = _tracer(provider)
+        self._group = group
+
+    def wraps(self, message: object) -> bool:
+        """Whether a send of it is to go through here: not what comes from here, nor what is no message."""
+        if isinstance(message, Message):
+            return type(message) is not Traced
+        return (
+            isinstance(message, list | tuple)
+            and type(message) is not TracedBatch
+            and bool(message)
+            and all(isinstance(one, Message) for one in message)
+        )
+
+    def send(self, send: Callable[..., SendResult | None], message: Any, how: dict[str, Any]) -> Any:
+        """``send(message, **how)`` within a span."""
+        span, copy = self._begin(message)
+        try:
+            with trace.use_span(span, record_exception=False, set_status_on_exception=False):
+                result = send(copy, **how)
+            if result is not None:
+                _stored(span, result)
+            return result
+        except BaseException as error:
+            _failed(span, error)
+            raise
+        finally:
+            span.end()
+
+    def send_async(
+        self, send: Callable[..., Future[SendResult]], message: Any, how: dict[str, Any]
+    ) -> Future[SendResult]:
+        """The same; the span ends with the future."""
+        span, copy = self._begin(message)
+        try:
+            future = send(copy, **how)
+        except BaseException as error:
+            _failed(span, error)
+            span.end()
+            raise
+        future.add_done_callback(lambda done: _over(span, done))
+        return future
+
+    def _begin(self, message: Message | Sequence[Message]) -> tuple[Span, Any]:
+        """A span, and the message or messages with its context."""
+        every = [message] if isinstance(message, Message) else list(message)
+        parent = None
+        if not trace.get_current_span().get_span_context().is_valid and len(every) == 1:
+            parent = propagate.extract(every[0].properties)
+        attributes = {**_attributes(every, "send"), "messaging.rocketmq.client_group": self._group}
+        span = self._tracer.start_span(f"send {every[0].topic}", parent, SpanKind.PRODUCER, attributes)
+        carrier: dict[str, str] = {}
+        propagate.inject(carrier, trace.set_span_in_context(span, parent))
+        copies = [Traced(one.topic, one.body, {**one.properties, **carrier}, one.flag) for one in every]
+        return span, copies[0] if isinstance(message, Message) else TracedBatch(copies)
+
+
+def _stored(span: Span, result: SendResult) -> None:
+    span.set_attributes(
+        {
+            "messaging.message.id": result.msg_id,
+            "messaging.destination.partition.id": str(result.queue.queue_id),
+            "messaging.rocketmq.broker": result.queue.broker_name,
+            "messaging.rocketmq.send_status": result.status.name,
+        }
+    )
+
+
+def _failed(span: Span, error: BaseException) -> None:
+    span.set_attribute("error.type", type(error).__name__)
+    span.set_status(Status(StatusCode.ERROR, str(error)))
+
+
+def _over(span: Span, done: Future[SendResult]) -> None:
+    error = done.exception()
+    if error is None:
+        _stored(span, done.result())
+    else:
+        _failed(span, error)
+    span.end()
+
+
+class ConsumeTracing:
+    """A hook of one consumer; the listener runs within the span."""
+
+    def __init__(self, provider: TracerProvider | bool) -> None:
+        self._tracer = _tracer(provider)
+
+    def consume_message_before(self, context: ConsumeMessageContext) -> None:
+        messages = context.messages
+        if not messages:  # batches of Arrow columns
+            return
+        attributes = {
+            **_attributes(messages, "process"),
+            "messaging.consumer.group.name": context.consumer_group,
+            "messaging.destination.partition.id": str(context.message_queue.queue_id),
+        }
+        parent, links = None, []
+        if len(messages) == 1:
+            parent = propagate.extract(messages[0].properties)
+            attributes["messaging.message.id"] = messages[0].msg_id
+            attributes["messaging.rocketmq.reconsume_times"] = messages[0].reconsume_times
+        else:
+            found = (trace.get_current_span(propagate.extract(one.properties)).get_span_context() for one in messages)
+            links = [Link(one) for one in found if one.is_valid]
+        name = f"process {context.message_queue.topic}"
+        span = self._tracer.start_span(name, parent, SpanKind.CONSUMER, attributes, links)
+        context.properties["otel"] = span, otel_context.attach(trace.set_span_in_context(span, parent))
+
+    def consume_message_after(self, context: ConsumeMessageContext) -> None:
+        begun = context.properties.pop("otel", None)
+        if begun is None:
+            return
+        span, token = begun
+        otel_context.detach(token)
+        if not context.success:
+            span.set_attribute("error.type", context.status)
+            span.set_status(Status(StatusCode.ERROR, f"the listener returned {context.status}"))
+        span.end()

@@ -1,0 +1,349 @@
+"""What a send puts on the wire, and what it makes of the answer.
+
+===========================  ==========================================================================================
+single message               SEND_MESSAGE_V2 (310); a reply (MSG_TYPE ``reply``) goes out as SEND_REPLY_MESSAGE_V2 (325)
+several                      SEND_BATCH_MESSAGE (320), never compressed, as in Java; each message's properties end with
+                             a separator, since brokers before 4.9.1 put their own behind them without one
+properties added             UNIQ_KEY unless there is one, and WAIT=true
+body above ``compress_over`` compressed, unless that makes it larger; sysFlag 0x1 and 0x100 LZ4, 0x200 Zstandard, 0x300
+===========================  ==========================================================================================
+
+Thread-safety: a packer may be shared; what it makes belongs to one send.
+Corresponds to DefaultMQProducerImpl.sendKernelImpl, MessageBatch and MQClientAPIImpl.processSendResponse.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from spark_rocket.client.core.config import MAX_MESSAGE_SIZE
+from spark_rocket.client.core.routes import AUTO_CREATE_TOPIC, DEFAULT_TOPIC_QUEUES
+from spark_rocket.client.core.validators import check_topic_to_send
+from spark_rocket.errors import ClientError, IllegalMessageError, MessageTooLargeError
+from spark_rocket.model import (
+    DELAY,
+    MSG_TYPE,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TRAN_MSG,
+    UNIQ_KEY,
+    WAIT,
+    Message,
+    MessageQueue,
+    SendResult,
+    SendStatus,
+)
+from spark_rocket.protocol.record.compression import COMPRESSION_BITS, compress_body
+from spark_rocket.protocol.record.properties import MAX_PROPERTIES_LENGTH, PROPERTY_SEPARATOR, encode_properties
+from spark_rocket.protocol.record.record import TRANSACTION_PREPARED, encode_batch_body
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import Buffer, RemotingCommand
+from spark_rocket.protocol.wire.headers import SendMessageResponseHeader
+
+logger = logging.getLogger(__name__)
+
+BATCH_OVERHEAD = 22  # bytes that each message of a batch takes beside its body and properties
+STORED_OVERHEAD = 91 + 64 + 96  # the same in a store, with the UNIQ_KEY and WAIT of sending and what brokers add
+_PIECE_HEAD = struct.Struct(">iiiii")
+_PIECE_TAIL = struct.Struct(">h")
+_PIECE_TAILS = tuple(_PIECE_TAIL.pack(length) for length in range(128))  # of properties that are UNIQ_KEY and WAIT
+REPLY = "reply"  # MSG_TYPE of a reply
+
+_TIMES = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
+_SINGLE = int(RequestCode.SEND_MESSAGE_V2)
+_BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
+_REPLY = int(RequestCode.SEND_REPLY_MESSAGE_V2)
+_DEFAULT_QUEUES = str(DEFAULT_TOPIC_QUEUES)
+
+_STORED = {
+    int(ResponseCode.SUCCESS): SendStatus.SEND_OK,
+    int(ResponseCode.FLUSH_DISK_TIMEOUT): SendStatus.FLUSH_DISK_TIMEOUT,
+    int(ResponseCode.SLAVE_NOT_AVAILABLE): SendStatus.SLAVE_NOT_AVAILABLE,
+    int(ResponseCode.FLUSH_SLAVE_TIMEOUT): SendStatus.FLUSH_SLAVE_TIMEOUT,
+}
+STORED_CODES = frozenset(_STORED)
+
+
+def split_batch(messages: Sequence[Message], max_size: int = MAX_MESSAGE_SIZE) -> Iterator[list[Message]]:
+    """Cut messages into batches that a broker takes. A message above ``max_size`` gets a batch of its own.
+
+    Bytes are counted as brokers up to 4.9.3 do, who compare what a batch takes when it is stored with their limit.
+    """
+    batch: list[Message] = []
+    size = 0
+    for message in messages:
+        own = len(message.body) + len(encode_properties(message.properties)) + len(message.topic)
+        length = own + STORED_OVERHEAD
+        if batch and size + length > max_size:
+            yield batch
+            batch, size = [], 0
+        batch.append(message)
+        size += length
+    if batch:
+        yield batch
+
+
+def is_plain(message: Message) -> bool:
+    """Whether it may go out in a batch with others: not delayed, transactional, a retry or a reply."""
+    properties = message.properties
+    if not properties:
+        return not message.topic.startswith("%RETRY%")
+    return (
+        properties.get(DELAY, "0") == "0"
+        and not any(name in properties for name in _TIMES)
+        and TRAN_MSG not in properties
+        and MSG_TYPE not in properties
+        and not message.topic.startswith("%RETRY%")
+    )
+
+
+def batch_properties(wait: str | None) -> str:
+    """What a batch says beside its messages: brokers look for WAIT there."""
+    return f"WAIT\x01{wait or 'true'}"
+
+
+class Outgoing:
+    """One send, whichever queue it goes to in the end."""
+
+    __slots__ = ("body", "code", "count", "flag", "msg_id", "properties", "sys_flag", "topic")
+
+    def __init__(
+        self,
+        topic: str,
+        body: Buffer,
+        *,
+        properties: str = "",
+        msg_id: str = "",
+        flag: int = 0,
+        sys_flag: int = 0,
+        code: int = _BATCH,
+        count: int = 1,
+    ) -> None:
+        self.topic = topic
+        self.count = count
+        self.body = body
+        self.properties = properties
+        self.msg_id = msg_id
+        self.flag = flag
+        self.sys_flag = sys_flag
+        self.code = code
+
+    def request(self, group: str, queue: MessageQueue) -> RemotingCommand:
+        """For one queue. The letters are SendMessageRequestHeader's fields; written here, since it is done so often."""
+        ext = {
+            "a": group,
+            "b": self.topic,
+            "c": AUTO_CREATE_TOPIC,
+            "d": _DEFAULT_QUEUES,
+            "e": str(queue.queue_id),
+            "f": str(self.sys_flag),
+            "g": str(time.time_ns() // 1_000_000),
+            "h": str(self.flag),
+            "i": self.properties,
+            "j": "0",
+            "k": "false",
+            "m": "true" if self.code == _BATCH else "false",
+            "n": queue.broker_name,
+        }
+        return RemotingCommand(self.code, ext_fields=ext, body=self.body)
+
+    def result(self, queue: MessageQueue, answer: RemotingCommand) -> SendResult:
+        """What an answer with one of ``STORED_CODES`` says."""
+        ext = answer.ext_fields
+        try:
+            queue_id, offset, offset_msg_id = int(ext["queueId"]), int(ext["queueOffset"]), ext["msgId"]
+        except (KeyError, ValueError):
+            SendMessageResponseHeader.from_ext(ext)  # says what is wrong with it
+            raise
+        if queue_id != queue.queue_id:
+            queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
+        status = _STORED[answer.code]
+        if status is not SendStatus.SEND_OK:
+            logger.warning("a message for %s is at broker %s with %s", self.topic, queue.broker_name, status.name)
+        return SendResult(
+            status,
+            self.msg_id,
+            offset_msg_id,
+            queue,
+            offset,
+            ext.get("transactionId"),
+            ext.get("recallHandle"),
+            ext.get("MSG_REGION", ""),
+            ext.get("TRACE_ON") != "false",
+        )
+
+
+class Packer:
+    """Checks messages and makes them ready to be sent."""
+
+    def __init__(
+        self, next_key: Callable[[], str], *, max_message_size: int, compress_over: int, compress: str, level: int
+    ) -> None:
+        if compress not in COMPRESSION_BITS:
+            raise ClientError(
+                f"{compress!r} is no way to compress.", remedy=f"compress_type is one of {', '.join(COMPRESSION_BITS)}."
+            )
+        self.next_key = next_key
+        self._max_message_size = max_message_size
+        self._compress_over = compress_over
+        self._compress = compress
+        self._level = level
+        self._small = min(compress_over, max_message_size)
+        self._checked: set[str] = set()  # topics
+        self._plain: set[str] = set()  # those that may be in batches
+
+    def pack(self, message: Message | Sequence[Message]) -> Outgoing:
+        if isinstance(message, Message):
+            return self._single(message)
+        messages = (
+            list(message) if isinstance(message, Sequence) and not isinstance(message, str | bytes) else [message]
+        )
+        if wrong := [type(one).__name__ for one in messages if not isinstance(one, Message)]:
+            raise IllegalMessageError(
+                f"An object of type {wrong[0]} is no message to send.",
+                remedy="Make one: Message.of(topic, body), or send a list of them.",
+            )
+        return self._batch(messages)
+
+    def encoded(self, topic: str, body: Buffer, count: int, sys_flag: int = 0) -> Outgoing:
+        """``count`` messages that somebody else has put into the form of a batch."""
+        if len(body) > self._max_message_size:
+            raise MessageTooLargeError(
+                f"{count} encoded messages for {topic} take {len(body):,} bytes; the limit is"
+                f" {self._max_message_size:,}.",
+                remedy="Send fewer at a time.",
+            )
+        return Outgoing(topic, body, sys_flag=sys_flag, count=count)
+
+    def accumulable(self, message: Message) -> tuple[str, bytes] | None:
+        """As ``_piece``; None if the message is rather sent singly: to be compressed, or not like others."""
+        body = message.body
+        if (
+            message.topic in self._plain
+            and not message.properties
+            and not message.flag
+            and type(body) is bytes
+            and 0 < len(body) <= self._small
+        ):  # nothing can be wrong with it: the same as below, quicker
+            unique_key = self.next_key()
+            raw = f"UNIQ_KEY\x01{unique_key}\x02WAIT\x01true\x02".encode()
+            size, length = len(body), len(raw)
+            head = _PIECE_HEAD.pack(BATCH_OVERHEAD + size + length, 0, 0, 0, size)
+            return unique_key, b"".join((head, body, _PIECE_TAILS[length], raw))
+        if len(message.body or b"") > self._compress_over or not is_plain(message):
+            return None
+        piece = self._piece(message)
+        self._plain.add(message.topic)
+        return piece
+
+    def _piece(self, message: Message) -> tuple[str, bytes]:
+        """A message's unique key and its part of a batch's body."""
+        self._check(message)
+        body = message.body
+        unique_key, raw = self._properties(message)
+        raw += PROPERTY_SEPARATOR
+        size, length = len(body), len(raw)
+        try:
+            head = _PIECE_HEAD.pack(BATCH_OVERHEAD + size + length, 0, 0, message.flag, size)
+            return unique_key, b"".join((head, body, _PIECE_TAIL.pack(length), raw))
+        except struct.error:
+            return unique_key, encode_batch_body(((message.flag, body, raw),))  # says what is wrong with it
+
+    def _single(self, message: Message) -> Outgoing:
+        self._check(message)
+        body, properties = message.body, message.properties
+        unique_key, raw = self._properties(message)
+        code, sys_flag = _SINGLE, 0
+        if len(body) > self._compress_over:
+            packed = compress_body(body, self._level, self._compress)
+            if len(packed) < len(body):
+                body, sys_flag = packed, COMPRESSION_BITS[self._compress]
+        if properties:
+            if properties.get(TRAN_MSG) == "true":
+                sys_flag |= TRANSACTION_PREPARED
+            if properties.get(MSG_TYPE) == REPLY:
+                code = _REPLY
+            if len(raw) > MAX_PROPERTIES_LENGTH:
+                raise MessageTooLargeError(
+                    f"A message for {message.topic} has {len(raw):,} bytes of properties; the limit is"
+                    f" {MAX_PROPERTIES_LENGTH:,}.",
+                    remedy="Move large values into the body.",
+                )
+        return Outgoing(
+            message.topic,
+            body,
+            properties=raw.decode(),
+            msg_id=unique_key,
+            flag=message.flag,
+            sys_flag=sys_flag,
+            code=code,
+        )
+
+    def _properties(self, message: Message) -> tuple[str, bytes]:
+        """A message's unique key, and its property string with what sending adds."""
+        properties = message.properties
+        if not properties:
+            unique_key = self.next_key()
+            return unique_key, f"UNIQ_KEY\x01{unique_key}\x02WAIT\x01true".encode()
+        if UNIQ_KEY not in properties or WAIT not in properties:
+            properties = {UNIQ_KEY: self.next_key(), WAIT: "true"} | properties
+        return properties[UNIQ_KEY], encode_properties(properties)
+
+    def _batch(self, messages: list[Message]) -> Outgoing:
+        if not messages:
+            raise ClientError("A batch of no messages cannot be sent.", remedy="Send at least one.")
+        topic = messages[0].topic
+        for message in messages:
+            if message.topic != topic:
+                raise ClientError(
+                    f"A batch holds messages for {topic!r} and for {message.topic!r}.", remedy="Send a batch per topic."
+                )
+            if not is_plain(message):
+                raise ClientError(
+                    f"A batch for {topic!r} holds a delayed, transactional or retry message, or a reply.",
+                    remedy="Send such messages singly.",
+                )
+            if message.properties.get(WAIT, "true") != messages[0].properties.get(WAIT, "true"):
+                raise ClientError(
+                    f"A batch for {topic!r} holds messages that wait for the disk and others that do not.",
+                    remedy="Send a batch for each kind.",
+                )
+        pieces = [self._piece(message) for message in messages]
+        body = b"".join([piece for _, piece in pieces])
+        if len(body) > self._max_message_size:
+            raise MessageTooLargeError(
+                f"A batch of {len(messages)} messages for {topic} takes {len(body):,} bytes; the limit is"
+                f" {self._max_message_size:,}.",
+                remedy="Cut it with split_batch(messages).",
+            )
+        return Outgoing(
+            topic,
+            body,
+            properties=batch_properties(messages[0].properties.get(WAIT)),
+            msg_id=",".join([key for key, _ in pieces]),
+            count=len(pieces),
+        )
+
+    def _check(self, message: Message) -> None:
+        if message.topic not in self._checked:
+            self._checked.add(check_topic_to_send(message.topic))
+        body = message.body
+        if type(body) is not bytes and not isinstance(body, bytes | bytearray | memoryview):
+            raise IllegalMessageError(
+                f"A message for {message.topic} has a body of type {type(body).__name__}.",
+                remedy="A body is bytes; Message.of() takes text too.",
+            )
+        if not body:
+            raise IllegalMessageError(
+                f"A message for {message.topic} has no body.", remedy="RocketMQ's producers send no empty messages."
+            )
+        if len(body) > self._max_message_size:
+            raise MessageTooLargeError(
+                f"A message for {message.topic} has a body of {len(body):,} bytes; the limit is"
+                f" {self._max_message_size:,}.",
+                remedy="Send it in parts, or raise max_message_size here and maxMessageSize at the brokers.",
+            )

@@ -1,0 +1,523 @@
+"""Sends messages: one or a batch; waiting, with a future, or without an answer.
+
+=========================  ==============================================================================
+which queue                ``queue=`` given; chosen by ``selector``; by the message's sharding key if it has
+                           one; else the next in turn
+what is tried again        only sends whose queue is ours to choose: on another broker, after lost
+                           connections, time-outs and ``retry_response_codes``
+how long                   ``send_timeout`` is for all attempts, routes and connecting included
+what is stored twice       a send that is tried again may have been carried out: at least once, same UNIQ_KEY
+who knows of it            a producer with a group of its own is named in heartbeats from its start, or its
+                           first send, on; one without (``DEFAULT_GROUP``) is not
+=========================  ==============================================================================
+
+A topic that does not exist is sent to the brokers that create topics by themselves (TBW102), as Java's client does.
+With ``auto_batch`` single sends go out together (``accumulator``).
+
+``close`` sends what is accumulated and waits for what is under way, up to ``send_timeout``; then every future is done.
+It does not wait for replies to requests: those fail with StateError.
+
+Thread-safety: all methods; one producer can serve every thread of a process. No state outlives it. A forked child can
+use its copy: it joins the group by itself, and what the parent has under way stays the parent's, futures included.
+Corresponds to org.apache.rocketmq.client.producer.DefaultMQProducer.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
+
+from spark_rocket.client.core.config import MAX_MESSAGE_SIZE, ClientConfig, Connecting
+from spark_rocket.client.core.hooks import ForbiddingHook, Hooks, SendContext, SendHook, no_open_telemetry
+from spark_rocket.client.core.instance import Client, ClientInstance
+from spark_rocket.client.core.metrics import SendStats
+from spark_rocket.client.core.responses import error_of
+from spark_rocket.client.core.trace import SendTraceHook, TraceDispatcher, recalled
+from spark_rocket.client.core.validators import check_group
+from spark_rocket.client.send.accumulator import BATCH_MAX_BYTES, BATCH_MAX_DELAY, TOTAL_BATCH_MAX_BYTES, Accumulator
+from spark_rocket.client.send.async_send import AsyncSend, InFlight
+from spark_rocket.client.send.fault_latency import FaultStrategy
+from spark_rocket.client.send.outgoing import Packer, split_batch
+from spark_rocket.client.send.request_reply import Requester, RequestFuture
+from spark_rocket.client.send.router import Destinations, left
+from spark_rocket.client.send.selectors import Selector, select_by_random, select_by_sharding_key
+from spark_rocket.client.send.sync_send import attempt, send_and_wait
+from spark_rocket.errors import (
+    ClientError,
+    MessageTooLargeError,
+    RemotingError,
+    RemotingTimeoutError,
+    RocketError,
+    StateError,
+    TopicNotFoundError,
+)
+from spark_rocket.model import WAIT, Message, MessageExt, MessageQueue, SendResult
+from spark_rocket.protocol.recall_handle import RecallMessageHandle
+from spark_rocket.protocol.record.compression import DEFAULT_ZLIB_LEVEL
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import Buffer, RemotingCommand
+from spark_rocket.protocol.wire.headers import RecallMessageRequestHeader, RecallMessageResponseHeader
+
+__all__ = [
+    "DEFAULT_GROUP",
+    "RETRY_RESPONSE_CODES",
+    "Producer",
+    "Selector",
+    "select_by_random",
+    "select_by_sharding_key",
+    "split_batch",
+]
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+
+    from spark_rocket.client.core.otel import SendTracing
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_GROUP = "spark_rocket_producer"
+MAX_IN_FLIGHT = 10_000
+TIMER_GRACE = 0.1  # seconds after its deadline in which a send with others is told by the timer
+REPLY_GRACE = 1.0  # seconds after its deadline in which a request is told so by the timer
+
+RETRY_RESPONSE_CODES = frozenset(
+    {
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.NO_BUYER_ID,
+        ResponseCode.NOT_IN_CURRENT_UNIT,
+        ResponseCode.FLOW_CONTROL,
+        ResponseCode.GO_AWAY,
+    }
+)
+"""Answers after which another broker is tried: those of DefaultMQProducer, flow control, and of who is stopping."""
+
+
+def _send_tracing(provider: TracerProvider | bool, group: str) -> SendTracing:
+    try:
+        from spark_rocket.client.core.otel import SendTracing
+    except ImportError as error:
+        raise no_open_telemetry() from error
+    return SendTracing(provider, group)
+
+
+class Producer(Client):
+    """``with Producer("group") as producer: producer.send(Message.of("topic", "body"))``
+
+    The settings have the names, the meaning and the defaults of DefaultMQProducer's; times are seconds. Our own:
+    ``max_in_flight`` bounds the messages that ``send_async`` has under way, and ``block_when_full`` says whether it
+    waits for a free place then (as long as the send may take) or raises RemotingTooMuchRequestError at once;
+    ``member=False`` keeps a producer with a named group out of heartbeats. ``enable_msg_trace`` writes to Apache's
+    trace topic, or to ``customized_trace_topic``, what became of each message (client/trace.py). ``open_telemetry``
+    makes a span of each send, with the global provider of tracers or the given one (client/otel.py).
+    """
+
+    def __init__(
+        self,
+        group: str = DEFAULT_GROUP,
+        *,
+        name_server: str | None = None,
+        instance_name: str = "",
+        send_timeout: float = 3.0,
+        send_msg_max_timeout_per_request: float | None = None,
+        retry_times_when_send_failed: int = 2,
+        retry_times_when_send_async_failed: int = 2,
+        retry_another_broker_when_not_store_ok: bool = False,
+        retry_response_codes: Iterable[int] = RETRY_RESPONSE_CODES,
+        send_latency_fault_enable: bool = False,
+        compress_msg_body_over_howmuch: int = 4096,
+        compress_type: str = "zlib",
+        compress_level: int = DEFAULT_ZLIB_LEVEL,
+        max_message_size: int = MAX_MESSAGE_SIZE,
+        max_in_flight: int = MAX_IN_FLIGHT,
+        block_when_full: bool = True,
+        auto_batch: bool = False,
+        batch_max_bytes: int = BATCH_MAX_BYTES,
+        batch_max_delay: float = BATCH_MAX_DELAY,
+        total_batch_max_bytes: int = TOTAL_BATCH_MAX_BYTES,
+        send_hooks: Sequence[SendHook] = (),
+        forbidding_hooks: Sequence[ForbiddingHook] = (),
+        enable_msg_trace: bool = False,
+        customized_trace_topic: str | None = None,
+        open_telemetry: TracerProvider | bool = False,
+        member: bool = True,
+        **connecting: Unpack[Connecting],
+    ) -> None:
+        self.group = check_group(group)
+        self._new_tracer: Callable[[], TraceDispatcher] | None = None
+        if enable_msg_trace:
+            self._new_tracer = partial(
+                TraceDispatcher,
+                customized_trace_topic,
+                name_server=name_server,
+                instance_name=instance_name,
+                **connecting,
+            )
+            send_hooks = [*send_hooks, SendTraceHook(lambda: self.tracer)]
+        self.max_message_size = max_message_size
+        self.retry_times_when_send_failed = retry_times_when_send_failed
+        self.retry_times_when_send_async_failed = retry_times_when_send_async_failed
+        self.retry_another_broker_when_not_store_ok = retry_another_broker_when_not_store_ok
+        self._tracing = None if open_telemetry is False else _send_tracing(open_telemetry, group)
+        self.hooks = Hooks(send_hooks, forbidding_hooks) if send_hooks or forbidding_hooks else None
+        self.faults = FaultStrategy(time.monotonic, enabled=send_latency_fault_enable)
+        self._send_timeout = send_timeout
+        self._max_timeout_per_request = send_msg_max_timeout_per_request
+        self._retry_codes = frozenset(int(code) for code in retry_response_codes)
+        self._packer = Packer(
+            self._first_key,
+            max_message_size=max_message_size,
+            compress_over=compress_msg_body_over_howmuch,
+            compress=compress_type,
+            level=compress_level,
+        )
+        self._new_in_flight = partial(InFlight, max_in_flight, block=block_when_full)
+        self._new_accumulator = partial(
+            Accumulator, max_bytes=batch_max_bytes, max_delay=batch_max_delay, total_max_bytes=total_batch_max_bytes
+        )
+        self._auto_batch = auto_batch
+        self.member = member and group != DEFAULT_GROUP
+        self.destinations = Destinations(self.running, self.faults, member=self.member)
+        self._closing = False
+        # From here on a fork finds it.
+        super().__init__(ClientConfig.of(name_server, instance_name=instance_name, **connecting))
+        self._begin()
+
+    def _begin(self) -> None:
+        self.stats = SendStats()
+        self.tracer = self._new_tracer() if self._new_tracer is not None else None
+        self.in_flight = self._new_in_flight()
+        self._accumulator = self._new_accumulator(self) if self._auto_batch else None
+        self._requester = Requester(self)
+        self._packer.next_key = self._first_key
+        self._starting = threading.Lock()
+        self._started: ClientInstance | None = None
+
+    def after_fork(self) -> None:
+        super().after_fork()
+        self._begin()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- life -------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Join the group. The first send does it by itself. GroupInUseError, for good."""
+        self._start(wait=True)
+
+    def _start(self, *, wait: bool) -> None:
+        """``wait`` until brokers have heard of it; a send has its own time to keep."""
+        with self._starting:
+            if self._started is not None:
+                return
+            instance = self._instance()
+            if self.member:
+                try:
+                    instance.members.join_producer(self, wait=wait)
+                except BaseException:
+                    instance.members.leave_producer(self)
+                    self._start_failed()
+                    raise
+            self._started = instance
+
+    def close(self) -> None:
+        """Send what is accumulated, wait for what is under way, leave the group. Closing twice is closing once."""
+        self._closing = True
+        shared = self._shared
+        if shared is not None:
+            if self._accumulator is not None:
+                self._accumulator.close()
+            # The thread that reads a connection would wait for itself.
+            if not shared.remoting.is_reading_thread():
+                self.in_flight.wait_until_empty(time.monotonic() + self._send_timeout)
+            shared.members.leave_producer(self)
+        super().close()
+        self._started = None
+        if self.tracer is not None:
+            self.tracer.close(wait=shared is None or not shared.remoting.is_reading_thread())
+        for send in self.in_flight.sends():
+            send.abandon()
+        self._requester.give_up()
+
+    @property
+    def shared(self) -> ClientInstance | None:
+        """The instance, while the producer runs."""
+        return self._shared
+
+    def running(self) -> ClientInstance:
+        """The instance; starts the producer if need be."""
+        started = self._started
+        if started is None:
+            self._start(wait=False)
+            started = self._started = self._instance()
+        return started
+
+    def closed(self) -> StateError:
+        return StateError(
+            "The producer was closed before the send was over.", remedy="The message may have been stored or not."
+        )
+
+    # --- sending ----------------------------------------------------------------------------------------------
+
+    def send(
+        self,
+        message: Message | Sequence[Message],
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        selector_arg: Any = None,
+        timeout: float | None = None,
+    ) -> SendResult:
+        """Send and wait until the broker has it. A sequence of messages of one topic goes out as one batch."""
+        if self._tracing is not None and self._tracing.wraps(message):
+            how = {"queue": queue, "selector": selector, "selector_arg": selector_arg, "timeout": timeout}
+            return cast(SendResult, self._tracing.send(self.send, message, how))
+        if self._accumulator is not None and isinstance(message, Message):
+            return self._send_with_others(message, queue, selector, selector_arg, timeout)
+        timeout = self._send_timeout if timeout is None else timeout
+        deadline = time.monotonic() + timeout
+        self._check_open()
+        out = self._packer.pack(message)
+        fixed = self.destinations.fixed(message, queue, selector, selector_arg, deadline)
+        return send_and_wait(self, message, out, fixed, timeout, deadline)
+
+    def _send_with_others(
+        self,
+        message: Message,
+        queue: MessageQueue | None,
+        selector: Selector | None,
+        selector_arg: Any,
+        timeout: float | None,
+    ) -> SendResult:
+        timeout = self._send_timeout if timeout is None else timeout
+        deadline = time.monotonic() + timeout
+        future = self.send_async(message, queue=queue, selector=selector, selector_arg=selector_arg, timeout=timeout)
+        try:
+            return future.result(left(deadline) + TIMER_GRACE)
+        except TimeoutError:
+            raise self.late(message.topic, timeout, None) from None
+
+    def send_async(
+        self,
+        message: Message | Sequence[Message],
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        selector_arg: Any = None,
+        timeout: float | None = None,
+    ) -> Future[SendResult]:
+        """Send and give a future; ``add_done_callback`` makes it a call-back.
+
+        Call-backs run on the thread that reads the connection: they must be short, and must not wait for another send.
+        The future cannot be cancelled. It may block, no longer than ``timeout``: for the route, while connecting, and
+        while ``max_in_flight`` messages are under way.
+        """
+        if self._tracing is not None and self._tracing.wraps(message):
+            how = {"queue": queue, "selector": selector, "selector_arg": selector_arg, "timeout": timeout}
+            return self._tracing.send_async(self.send_async, message, how)
+        timeout = self._send_timeout if timeout is None else timeout
+        deadline = time.monotonic() + timeout
+        if self._closing:
+            self._check_open()
+        accumulator = self._accumulator
+        if accumulator is not None and isinstance(message, Message):
+            piece = self._packer.accumulable(message)
+            if piece is not None:
+                fixed = None
+                properties = message.properties
+                if queue is not None or selector is not None or properties:
+                    fixed = self.destinations.fixed(message, queue, selector, selector_arg, deadline)
+                key = (message.topic, fixed, properties.get(WAIT) if properties else None)
+                future = accumulator.add(key, message, piece, timeout, deadline)
+                if future is not None:
+                    return future
+        out = self._packer.pack(message)
+        fixed = self.destinations.fixed(message, queue, selector, selector_arg, deadline)
+        send = AsyncSend(self, out, message, fixed, timeout, deadline)
+        send.start()
+        return send.future
+
+    def send_oneway(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        selector_arg: Any = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Send and do not ask whether it arrived."""
+        if self._tracing is not None and self._tracing.wraps(message):
+            how = {"queue": queue, "selector": selector, "selector_arg": selector_arg, "timeout": timeout}
+            self._tracing.send(self.send_oneway, message, how)
+            return
+        deadline = time.monotonic() + (self._send_timeout if timeout is None else timeout)
+        self._check_open()
+        out = self._packer.pack(message)
+        fixed = self.destinations.fixed(message, queue, selector, selector_arg, deadline)
+        chosen, address = (fixed, "") if fixed else self.destinations.choose(out.topic, None, deadline)
+        if self.hooks is not None:
+            self.hooks.before(SendContext(self.group, message, chosen, "oneway"))
+        instance = self.running()
+        address = address or self.destinations.address(chosen, deadline)
+        instance.remoting.invoke_oneway(address, out.request(self.group, chosen), self.allowance(deadline))
+
+    def send_batch_body(
+        self, queue: MessageQueue, body: Buffer, count: int, *, timeout: float | None = None
+    ) -> SendResult:
+        """Send ``count`` messages that are encoded already (``protocol.record.columns.encode_batch``), without a copy.
+
+        One queue, one attempt: the caller knows what may be sent again. ``msg_id`` of the result is empty.
+        """
+        deadline = time.monotonic() + (self._send_timeout if timeout is None else timeout)
+        self._check_open()
+        return attempt(self, (), self._packer.encoded(queue.topic, body, count), queue, "", deadline)
+
+    def send_batch_body_async(
+        self, queue: MessageQueue, body: Buffer, count: int, *, sys_flag: int = 0, timeout: float | None = None
+    ) -> Future[SendResult]:
+        """As ``send_batch_body``, with a future. ``body`` must not change until it is done.
+
+        ``sys_flag`` is stored with every message: that its body is compressed, and how.
+        """
+        timeout = self._send_timeout if timeout is None else timeout
+        deadline = time.monotonic() + timeout
+        self._check_open()
+        out = self._packer.encoded(queue.topic, body, count, sys_flag)
+        send = AsyncSend(self, out, (), queue, timeout, deadline)
+        send.start()
+        return send.future
+
+    def recall_message(self, topic: str, handle: str, *, timeout: float | None = None) -> str:
+        """Take back a message that waits for its time, by ``SendResult.recall_handle``; returns its id.
+
+        BrokerError if it is due already, or if the broker allows no recalls (``recallMessageEnable``).
+        """
+        where = MessageQueue(topic, RecallMessageHandle.decode(handle).broker_name, 0)
+        header = RecallMessageRequestHeader(topic=topic, recall_handle=handle, producer_group=self.group)
+        deadline = time.monotonic() + (self._send_timeout if timeout is None else timeout)
+        self._check_open()
+        instance = self.running()
+        done = False
+        try:
+            answer = instance.invoke(
+                instance.routes.master(where, left(deadline)),
+                RemotingCommand.request(RequestCode.RECALL_MESSAGE, header.to_ext()),
+                f"the recall from {topic}",
+                topic=topic,
+                timeout=left(deadline),
+            )
+            done = True
+        finally:
+            if self.tracer is not None:
+                msg_id = RecallMessageHandle.decode(handle).message_id
+                self.tracer.append(recalled(self.group, topic, msg_id, success=done))
+        return RecallMessageResponseHeader.from_ext(answer.ext_fields).msg_id
+
+    def queues(self, topic: str, *, ordered: bool = False) -> list[MessageQueue]:
+        """The queues that take the topic's messages, sorted.
+
+        ``ordered``: those that selectors choose among, of which some may be away just now.
+        """
+        self._check_open()
+        routes = self.running().routes
+        return list((routes.order_route if ordered else routes.publish_route)(topic))
+
+    # --- request and reply ------------------------------------------------------------------------------------
+
+    def request(
+        self,
+        message: Message,
+        *,
+        timeout: float | None = None,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        selector_arg: Any = None,
+    ) -> MessageExt:
+        """Send a message and wait for the reply of whoever consumes it (``create_reply_message``).
+
+        RequestTimeoutError if none comes in time.
+        """
+        timeout = self._send_timeout if timeout is None else timeout
+        deadline = time.monotonic() + timeout
+        future = self.request_async(message, timeout=timeout, queue=queue, selector=selector, selector_arg=selector_arg)
+        try:
+            return future.result(left(deadline) + REPLY_GRACE)
+        except TimeoutError:  # the timer has not come by
+            future.expire()
+            return future.result()
+
+    def request_async(
+        self,
+        message: Message,
+        *,
+        timeout: float | None = None,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        selector_arg: Any = None,
+    ) -> RequestFuture:
+        """As ``request``, with a future of the reply. It may be cancelled: the reply is dropped then."""
+        timeout = self._send_timeout if timeout is None else timeout
+        self._check_open()
+        return self._requester.ask(message, timeout, queue=queue, selector=selector, selector_arg=selector_arg)
+
+    # --- the exchange -----------------------------------------------------------------------------------------
+
+    def may_go_elsewhere(self, error: RocketError) -> bool:
+        """Whether another broker may take what this one did not."""
+        if isinstance(error, MessageTooLargeError):
+            return False
+        return isinstance(error, RemotingError) or error.response_code in self._retry_codes
+
+    def may_wait(self) -> bool:
+        return not self.running().remoting.is_reading_thread()
+
+    def _first_key(self) -> str:
+        """From the second key on the packer asks who makes them, without a detour."""
+        self._packer.next_key = self.running().keys().next
+        return self._packer.next_key()
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise StateError(f"This {type(self).__name__} was closed.", remedy="Make a new one.")
+
+    def refused(self, answer: RemotingCommand, address: str, topic: str) -> ClientError:
+        """The error that a broker's answer says."""
+        error = error_of(answer, f"Broker {address}", f"the send to {topic}", topic)
+        shared = self._shared
+        if isinstance(error, TopicNotFoundError) and shared is not None:
+            shared.routes.forget(topic)
+        return error
+
+    def late(self, topic: str, timeout: float, error: RocketError | None) -> RemotingTimeoutError:
+        """The time for all attempts is over; ``error`` is what the last one came to."""
+        why = "" if error is None else f" {error.message}"
+        return RemotingTimeoutError(
+            f"The send to {topic} was not done within {timeout:g} s.{why}",
+            remedy="It may have been stored all the same; a longer timeout leaves time for more attempts.",
+        )
+
+    def connect(self, address: str, deadline: float) -> None:
+        """Before an attempt that another may follow: half of the time, no more, is for coming by a connection."""
+        remoting = self.running().remoting
+        if not remoting.is_connected(address):
+            remoting.connect(address, left(deadline) / 2)
+
+    def allowance(self, deadline: float) -> float:
+        """How long one request may take."""
+        left = deadline - time.monotonic()
+        most = self._max_timeout_per_request
+        return max(0.001, left if most is None or left < most else most)

@@ -1,0 +1,326 @@
+"""Messages that are delivered only if a local transaction succeeds.
+
+::
+
+    class Orders(TransactionListener):
+        def execute_local_transaction(self, message, arg):
+            save(arg, message.properties["UNIQ_KEY"])
+            return LocalTransactionState.COMMIT_MESSAGE
+
+        def check_local_transaction(self, message):
+            saved = was_saved(message.properties["UNIQ_KEY"])
+            return LocalTransactionState.COMMIT_MESSAGE if saved else LocalTransactionState.ROLLBACK_MESSAGE
+
+    with TransactionProducer("orders", Orders()) as producer:
+        producer.send_in_transaction(Message.of("paid", "…"), order)
+
+The broker stores the message where no consumer sees it; then the local transaction is executed; then the broker is told
+what came of it, without waiting for an answer. If it does not hear (the listener does not know yet, the process died, a
+connection broke), it asks a member of the producer group: after 6 s, every 30 s, up to 15 times. So a listener must be
+able to answer for what another member of the group, or an earlier life of this one, has sent; the UNIQ_KEY of a message
+is its transaction's id. A commit may be carried out twice, never by halves.
+
+What a listener raises, or what it returns that is no LocalTransactionState, counts as UNKNOW: the broker will ask.
+
+Thread-safety: all methods; checks are answered on one thread of the producer's own, one after another.
+Corresponds to org.apache.rocketmq.client.producer.{TransactionMQProducer, TransactionListener, LocalTransactionState,
+TransactionSendResult}.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import Any, Protocol
+
+from spark_rocket.client.core.instance import ClientInstance
+from spark_rocket.client.core.membership import Membership, RequestHandler
+from spark_rocket.client.core.routes import AUTO_CREATE_TOPIC
+from spark_rocket.client.core.trace import decided
+from spark_rocket.client.core.validators import check_group, check_topic
+from spark_rocket.client.send.producer import Producer
+from spark_rocket.client.send.request_reply import greet_and_wait
+from spark_rocket.client.send.router import left
+from spark_rocket.errors import ClientError, RocketError
+from spark_rocket.model import DELAY, PRODUCER_GROUP, TRAN_MSG, UNIQ_KEY, Message, MessageExt, SendResult, SendStatus
+from spark_rocket.protocol.message_id import decode_offset_msg_id
+from spark_rocket.protocol.record.record import (
+    TRANSACTION_COMMIT,
+    TRANSACTION_NONE,
+    TRANSACTION_ROLLBACK,
+    decode_messages,
+)
+from spark_rocket.protocol.wire.codes import RequestCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.headers import CheckTransactionStateRequestHeader, EndTransactionRequestHeader
+
+logger = logging.getLogger(__name__)
+
+MAX_WAITING_CHECKS = 2_000
+"""More than these are dropped: the broker asks again."""
+_TIMES = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
+
+
+class LocalTransactionState(Enum):
+    """What came of a local transaction. UNKNOW (as RocketMQ spells it): not known yet, ask later."""
+
+    COMMIT_MESSAGE = "COMMIT_MESSAGE"
+    ROLLBACK_MESSAGE = "ROLLBACK_MESSAGE"
+    UNKNOW = "UNKNOW"
+
+
+_ON_THE_WIRE = {
+    LocalTransactionState.COMMIT_MESSAGE: TRANSACTION_COMMIT,
+    LocalTransactionState.ROLLBACK_MESSAGE: TRANSACTION_ROLLBACK,
+    LocalTransactionState.UNKNOW: TRANSACTION_NONE,
+}
+
+
+class TransactionListener(Protocol):
+    """The local transactions of a producer group."""
+
+    def execute_local_transaction(self, message: Message, arg: Any) -> LocalTransactionState:
+        """Do what the message is about; called when the broker has it, before anybody can consume it."""
+
+    def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
+        """Say what came of it: the broker has not heard."""
+
+
+@dataclass(slots=True, unsafe_hash=True)
+class TransactionSendResult(SendResult):
+    """A half message that was stored, and what came of its local transaction."""
+
+    local_transaction_state: LocalTransactionState = LocalTransactionState.UNKNOW
+    local_exception: Exception | None = None
+    """What the listener raised."""
+
+
+class TransactionProducer(Producer):
+    """See the module. ``settings`` are a Producer's; its other ways to send are there too, without transactions.
+
+    The brokers that can ask are those of ``topics``, those that create topics by themselves, and those of every topic
+    sent to.
+    """
+
+    def __init__(
+        self, group: str, listener: TransactionListener, *, topics: Iterable[str] = (), **settings: Any
+    ) -> None:
+        for name in ("execute_local_transaction", "check_local_transaction"):
+            if not callable(getattr(listener, name, None)):
+                raise ClientError(
+                    f"The transaction listener of group {group!r} has no {name}.",
+                    remedy="Give a TransactionListener: an object with both methods.",
+                )
+        super().__init__(check_group(group), **settings)
+        self._listener = listener
+        self._topics = {AUTO_CREATE_TOPIC, *(check_topic(topic) for topic in topics)}
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._joining = threading.Lock()
+        self._checks: ThreadPoolExecutor | None = None
+
+    def start(self) -> None:
+        """Join the group, so that brokers can ask. The first send does it by itself. GroupInUseError, for good."""
+        super().start()
+
+    def _start(self, *, wait: bool) -> None:
+        deadline = time.monotonic() + self._send_timeout
+        if self._join(deadline) and wait:
+            greet_and_wait(self._instance(), deadline)
+
+    def _join(self, deadline: float) -> bool:
+        """False if it was done before. Brokers that are known by the deadline are told; that is not waited for."""
+        with self._joining:
+            if self._checks is not None:
+                return False
+            instance = self._instance()
+            self._checks = ThreadPoolExecutor(1, thread_name_prefix="rocket-transaction-check")
+            try:
+                instance.members.handlers[RequestCode.CHECK_TRANSACTION_STATE] = _answering(instance.members)
+                instance.members.join_producer(self, wait=False)
+                self._find_routes(deadline)
+            except BaseException:
+                self._checks = None
+                instance.members.leave_producer(self)
+                self._start_failed()
+                raise
+            instance.later(instance.members.greet_new_brokers)
+            instance.call_later(instance.config.heartbeat_interval, self._keep_routes)
+            return True
+
+    def close(self) -> None:
+        """Leave the group. Transactions that are not decided are for its other members to answer for."""
+        shared = self._shared
+        if shared is not None and self._checks is not None:
+            shared.members.leave_producer(self)
+            self._checks.shutdown(wait=False, cancel_futures=True)
+        super().close()
+
+    def send_in_transaction(
+        self, message: Message, arg: Any = None, *, timeout: float | None = None
+    ) -> TransactionSendResult:
+        """Have the broker keep a message, execute the local transaction, and tell the broker what came of it.
+
+        The listener gets ``arg`` and the message as it was sent, with its UNIQ_KEY and without any delay: such a
+        message has none. What stops the message from being kept is raised, and nothing is executed then. A broker that
+        has it but not safely (any status but SEND_OK) is told to roll back, and nothing is executed either.
+        ``timeout`` is for all that comes before the local transaction.
+        """
+        deadline = time.monotonic() + (self._send_timeout if timeout is None else timeout)
+        self._join(deadline)
+        instance = self._instance()
+        half = self._half(instance, message)
+        sent = self.send(half, timeout=left(deadline))
+        self._topics.add(message.topic)
+        state, error = LocalTransactionState.ROLLBACK_MESSAGE, None
+        if sent.status is SendStatus.SEND_OK:
+            state, error = self._execute(half, arg)
+        else:
+            logger.warning("transaction %s is rolled back: its message was kept with %s", sent.msg_id, sent.status.name)
+        self._end(instance, half, sent, state, error)
+        stored = {field.name: getattr(sent, field.name) for field in fields(sent)}
+        return TransactionSendResult(**stored, local_transaction_state=state, local_exception=error)
+
+    def _half(self, instance: ClientInstance, message: Message) -> Message:
+        properties = {name: value for name, value in message.properties.items() if name != DELAY and name not in _TIMES}
+        properties.setdefault(UNIQ_KEY, instance.next_key())
+        properties[TRAN_MSG] = "true"
+        properties[PRODUCER_GROUP] = self.group
+        return Message(message.topic, message.body, properties, message.flag)
+
+    def _execute(self, half: Message, arg: Any) -> tuple[LocalTransactionState, Exception | None]:
+        try:
+            return _known_state(self._listener.execute_local_transaction(half, arg)), None
+        except Exception as error:
+            logger.exception("the local transaction of %s failed", half.properties[UNIQ_KEY])
+            return LocalTransactionState.UNKNOW, error
+
+    def _end(
+        self,
+        instance: ClientInstance,
+        half: Message,
+        sent: SendResult,
+        state: LocalTransactionState,
+        error: Exception | None,
+    ) -> None:
+        header = EndTransactionRequestHeader(
+            producer_group=self.group,
+            tran_state_table_offset=sent.queue_offset,
+            commit_log_offset=decode_offset_msg_id(sent.offset_msg_id)[1],
+            commit_or_rollback=_ON_THE_WIRE[state],
+            msg_id=sent.msg_id,
+            topic=sent.queue.topic,
+            transaction_id=sent.transaction_id,
+            broker_name=sent.queue.broker_name,
+        )
+        try:
+            address = instance.routes.master(sent.queue, self._send_timeout)
+            self._trace(half, header, state, address)
+            self._tell(instance, address, header, error)
+        except RocketError as failure:
+            logger.warning("the broker will ask what came of transaction %s: %s", sent.msg_id, failure)
+
+    def _trace(
+        self, message: Message, header: EndTransactionRequestHeader, state: LocalTransactionState, address: str
+    ) -> None:
+        if self.tracer is not None:
+            self.tracer.append(
+                decided(
+                    self.group,
+                    message,
+                    msg_id=header.msg_id or "",
+                    transaction_id=header.transaction_id,
+                    state=state.value,
+                    store_host=address,
+                    check=bool(header.from_transaction_check),
+                )
+            )
+
+    def _tell(
+        self, instance: ClientInstance, address: str, header: EndTransactionRequestHeader, error: Exception | None
+    ) -> None:
+        request = RemotingCommand.request(RequestCode.END_TRANSACTION, header.to_ext(), oneway=True)
+        if error is not None:
+            request.remark = f"the listener raised {type(error).__name__}: {error}"
+        instance.remoting.invoke_oneway(address, request, self._send_timeout)
+
+    # --- what brokers ask -------------------------------------------------------------------------------------
+
+    def check(self, address: str, header: CheckTransactionStateRequestHeader, message: MessageExt) -> None:
+        """A broker asks: the listener is called, and the broker told, soon and elsewhere."""
+        checks = self._checks
+        if checks is None or checks._work_queue.qsize() >= MAX_WAITING_CHECKS:
+            logger.warning("no answer to broker %s for transaction %s: too many wait", address, message.msg_id)
+            return
+        try:
+            checks.submit(self._check, address, header, message)
+        except RuntimeError:  # closed at this moment
+            logger.info("no answer to broker %s for transaction %s: closed", address, message.msg_id)
+
+    def _check(self, address: str, header: CheckTransactionStateRequestHeader, message: MessageExt) -> None:
+        error: Exception | None = None
+        try:
+            state = _known_state(self._listener.check_local_transaction(message))
+        except Exception as failure:
+            logger.exception("the check of transaction %s failed", message.msg_id)
+            state, error = LocalTransactionState.UNKNOW, failure
+        answer = EndTransactionRequestHeader(
+            producer_group=self.group,
+            tran_state_table_offset=header.tran_state_table_offset,
+            commit_log_offset=header.commit_log_offset,
+            commit_or_rollback=_ON_THE_WIRE[state],
+            msg_id=message.msg_id,
+            topic=message.topic,
+            from_transaction_check=True,
+            transaction_id=header.transaction_id,
+            broker_name=header.broker_name,
+        )
+        self._trace(message, answer, state, address)
+        try:
+            self._tell(self._instance(), address, answer, error)
+        except RocketError as failure:
+            logger.warning("the broker will ask again what came of transaction %s: %s", message.msg_id, failure)
+
+    def _find_routes(self, deadline: float | None = None) -> None:
+        routes = self._instance().routes
+        for topic in sorted(self._topics):
+            try:
+                routes.route(topic, None if deadline is None else left(deadline))
+            except RocketError as error:
+                logger.info("brokers of topic %s are not known yet: %s", topic, error)
+
+    def _keep_routes(self) -> None:
+        """Heartbeats go to the brokers of topics in use: these are, also while nothing is sent."""
+        shared = self._shared
+        if shared is not None:
+            self._find_routes()
+            shared.call_later(shared.config.heartbeat_interval, self._keep_routes)
+
+
+def _known_state(returned: object) -> LocalTransactionState:
+    if isinstance(returned, LocalTransactionState):
+        return returned
+    logger.error("the listener returned %r, which is no LocalTransactionState: taken as UNKNOW", returned)
+    return LocalTransactionState.UNKNOW
+
+
+def _answering(members: Membership) -> RequestHandler:
+    """The handler of CHECK_TRANSACTION_STATE (39) for all producers of an instance."""
+
+    def handle(address: str, request: RemotingCommand) -> None:
+        header = CheckTransactionStateRequestHeader.from_ext(request.ext_fields)
+        (message,) = decode_messages(bytes(request.body))
+        group = message.properties.get(PRODUCER_GROUP, "")
+        producer = members.producers.get(group)
+        if isinstance(producer, TransactionProducer):
+            producer.check(address, header, message)
+        else:
+            logger.warning("broker %s asks for a transaction of group %r, which is not here", address, group)
+
+    return handle

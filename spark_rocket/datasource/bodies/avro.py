@@ -1,0 +1,275 @@
+"""Avro bodies, by fastavro (the extra ``avro``): raw datums, or single objects that begin with their schema's print.
+
+=======  ========================================================================
+bytes    a single object
+=======  ========================================================================
+0, 1     C3 01
+2 … 9    CRC-64-AVRO of the schema's canonical form, little endian
+10 …     the datum
+=======  ========================================================================
+
+Types become what Spark's ``from_avro`` makes of them; unions of several types, but for numbers and null, and schemas
+that contain themselves are refused, and arrays of what takes no bytes (a body of five could have a billion of them).
+Dates and times of any year are read, as numbers that Arrow knows. A negative index is no symbol of an enum; in a union
+fastavro counts from its end. Belongs to one task.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from spark_rocket.datasource.bodies.decoding import BAD, Decoded, decode_each, reason
+from spark_rocket.datasource.bodies.settings import AvroEncoding, BodySettings
+from spark_rocket.errors import OptionError, ProtocolError, SchemaError, StateError
+from spark_rocket.protocol.avro_shape import check_nesting, measure
+
+_HEADER = b"\xc3\x01"
+_MAX_VALUES = 20_000  # columns and fields, with those of a type counted where it is used
+_REMEDY = "Read the body as binary, and use from_avro in the query."
+_PLAIN: dict[str, DataType] = {
+    "null": NullType(),
+    "boolean": BooleanType(),
+    "int": IntegerType(),
+    "long": LongType(),
+    "float": FloatType(),
+    "double": DoubleType(),
+    "bytes": BinaryType(),
+    "string": StringType(),
+    "enum": StringType(),
+    "fixed": BinaryType(),
+}
+_LOGICAL: dict[tuple[str, str], DataType] = {
+    ("int", "date"): DateType(),
+    ("long", "timestamp-millis"): TimestampType(),
+    ("long", "timestamp-micros"): TimestampType(),
+    ("long", "local-timestamp-millis"): TimestampNTZType(),
+    ("long", "local-timestamp-micros"): TimestampNTZType(),
+    ("string", "uuid"): StringType(),
+}
+# Fastavro makes times of day and UUIDs of these, which Spark's Avro reader leaves as numbers and texts.
+_IGNORED = ("time-millis", "time-micros", "uuid")
+_MOST_DIGITS = 38
+# What fastavro is told to call for a number when it reads; named so that nobody else's schema has them.
+_SYMBOL, _MILLIS = "spark-rocket-symbol", "spark-rocket-millis"
+
+
+class AvroSchema:
+    """A parsed schema, its Spark columns, and its header as a single object."""
+
+    def __init__(self, settings: BodySettings) -> None:
+        try:
+            import fastavro
+            import fastavro.read
+            import fastavro.schema
+        except ImportError:
+            raise StateError(
+                "bodyFormat=avro needs fastavro, which is not installed here.",
+                remedy="pip install fastavro, on the driver and on the executors.",
+            ) from None
+        self._library = fastavro
+        self._encoding = settings.avro_encoding
+        try:
+            raw = json.loads(settings.avro_schema)
+            check_nesting(raw)
+            self.parsed: Any = fastavro.parse_schema(_without_ignored(raw))
+            shape = measure(self.parsed)
+            form = fastavro.schema.to_parsing_canonical_form(self.parsed)
+            digest = fastavro.schema.fingerprint(form, "CRC-64-AVRO")
+        except (*BAD, fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as error:
+            raise OptionError(
+                f"option avroSchema is no Avro schema: {reason(error)}.", remedy="Give JSON, or the path of a file."
+            ) from None
+        except ProtocolError as error:
+            raise SchemaError(error.message, remedy=_REMEDY) from None
+        if shape.values > _MAX_VALUES:
+            raise SchemaError(
+                f"The Avro schema has {shape.values:,} columns and fields; at most {_MAX_VALUES:,} are read.",
+                remedy=_REMEDY,
+            )
+        self.header = _HEADER + bytes.fromhex(digest)
+        fastavro.read.LOGICAL_READERS[f"int-{_SYMBOL}"] = _symbol
+        fastavro.read.LOGICAL_READERS[f"long-{_MILLIS}"] = _micros
+        self._reading = _for_reading(self.parsed)
+        self._named: dict[str, Any] = {}
+        _collect(self.parsed, self._named)
+        kind = self._spark_type(self.parsed)
+        if not isinstance(kind, StructType):
+            raise OptionError(
+                f"option avroSchema describes {kind.simpleString()}, not a record.", remedy="Bodies must be records."
+            )
+        self.columns = kind
+
+    def _spark_type(self, schema: Any) -> DataType:
+        if isinstance(schema, list):
+            rest = [branch for branch in schema if _type_name(branch) != "null"]
+            if len(rest) == 1:
+                return self._spark_type(rest[0])
+            names = {_type_name(branch) for branch in rest}
+            if names and names <= {"int", "long"}:
+                return LongType()
+            if names and names <= {"float", "double"}:
+                return DoubleType()
+            if not rest:
+                return NullType()
+            raise SchemaError(
+                f"the Avro schema has a union of {', '.join(sorted(names))}, which is no column's type.",
+                remedy=_REMEDY,
+            )
+        if isinstance(schema, str):
+            if schema in _PLAIN:
+                return _PLAIN[schema]
+            return self._spark_type(self._named[schema])
+        kind, logical = schema["type"], schema.get("logicalType", "")
+        if kind in ("record", "error"):
+            return StructType(
+                [StructField(field["name"], self._spark_type(field["type"])) for field in schema["fields"]]
+            )
+        if kind == "array":
+            return ArrayType(self._spark_type(schema["items"]))
+        if kind == "map":
+            return MapType(StringType(), self._spark_type(schema["values"]))
+        if logical == "decimal" and kind in ("bytes", "fixed"):
+            if schema["precision"] > _MOST_DIGITS:
+                raise SchemaError(
+                    f"the Avro schema has a decimal of {schema['precision']} digits, and Spark's have {_MOST_DIGITS}.",
+                    remedy="Read the body as binary, and decode it in the query.",
+                )
+            return DecimalType(schema["precision"], schema.get("scale", 0))
+        if isinstance(kind, (dict, list)):
+            return self._spark_type(kind)
+        return _LOGICAL.get((kind, logical)) or self._spark_type(kind)
+
+    def read(self, body: bytes) -> dict[str, Any]:
+        """Decode a body; all of it must be used."""
+        start = 0
+        if self._encoding is not AvroEncoding.RAW:
+            if body[:10] == self.header:
+                start = 10
+            elif body[:2] == _HEADER or self._encoding is AvroEncoding.SINGLE:
+                raise ValueError(
+                    f"it begins with {body[:10].hex()}, and single objects of avroSchema with {self.header.hex()}"
+                    + (" (raw datums need avroEncoding=raw)" if self._encoding is AvroEncoding.AUTO else "")
+                )
+        file = io.BytesIO(body)
+        file.seek(start)
+        value: Any = self._library.schemaless_reader(file, self._reading, None)
+        if file.tell() != len(body):
+            raise ValueError(f"the datum ends at byte {file.tell()} of {len(body)}")
+        return value  # type: ignore[no-any-return]
+
+    def write(self, row: dict[str, Any]) -> bytes:
+        """Encode a row: a single object, unless ``avroEncoding=raw``."""
+        file = io.BytesIO()
+        if self._encoding is not AvroEncoding.RAW:
+            file.write(self.header)
+        self._library.schemaless_writer(file, self.parsed, _with_maps(row), strict_allow_default=True)
+        return file.getvalue()
+
+
+class AvroDecoder:
+    """Decodes records to the columns of ``fields``, a body at a time."""
+
+    def __init__(self, fields: pa.Schema, schema: AvroSchema) -> None:
+        self._fields = fields
+        self._schema = schema
+
+    def decode(self, bodies: pa.Array) -> Decoded:
+        return decode_each(bodies, self._fields, self._schema.read)
+
+
+def _with_maps(value: Any) -> Any:
+    """Arrow gives maps as lists of pairs."""
+    if isinstance(value, dict):
+        return {name: _with_maps(item) for name, item in value.items()}
+    if isinstance(value, list):
+        if value and isinstance(value[0], tuple):
+            return {name: _with_maps(item) for name, item in value}
+        return [_with_maps(item) for item in value]
+    return value
+
+
+def _without_ignored(schema: Any) -> Any:
+    """A schema without the logical types that Spark's Avro reader ignores, those that are invalid among them."""
+    if isinstance(schema, list):
+        return [_without_ignored(branch) for branch in schema]
+    if isinstance(schema, dict):
+        logical = schema.get("logicalType")
+        ignored = logical in _IGNORED or (logical == "decimal" and not _is_decimal(schema))
+        return {key: _without_ignored(value) for key, value in schema.items() if not (key == "logicalType" and ignored)}
+    return schema
+
+
+def _is_decimal(schema: dict[str, Any]) -> bool:
+    """Whether a decimal says what the specification demands. Without it the type is what it is based on: bytes."""
+    precision, scale = schema.get("precision"), schema.get("scale", 0)
+    return type(precision) is int and type(scale) is int and 0 <= scale <= precision > 0
+
+
+def _for_reading(schema: Any) -> Any:
+    """A parsed schema by which dates and times are read as Arrow's numbers, and enums by their own reader."""
+    if isinstance(schema, list):
+        return [_for_reading(branch) for branch in schema]
+    if not isinstance(schema, dict):
+        return schema
+    logical = schema.get("logicalType", "")
+    if schema["type"] == "enum":
+        return {"type": "int", "logicalType": _SYMBOL, "symbols": schema["symbols"]}
+    if schema["type"] in ("int", "long") and (schema["type"], logical) in _LOGICAL:
+        return {"type": schema["type"]} | ({"logicalType": _MILLIS} if logical.endswith("-millis") else {})
+    made = schema | {key: _for_reading(schema[key]) for key in ("type", "items", "values") if key in schema}
+    if "fields" in schema:
+        made["fields"] = [field | {"type": _for_reading(field["type"])} for field in schema["fields"]]
+    if "__named_schemas" in schema:
+        made["__named_schemas"] = {name: _for_reading(one) for name, one in schema["__named_schemas"].items()}
+    return made
+
+
+def _symbol(index: int, schema: Any, _: Any = None) -> str:
+    if not 0 <= index < len(schema["symbols"]):
+        raise ValueError(f"an enum of {len(schema['symbols'])} symbols has none at {index}")
+    return str(schema["symbols"][index])
+
+
+def _micros(millis: int, *_: Any) -> int:
+    return millis * 1000
+
+
+def _type_name(schema: Any) -> str:
+    kind = schema["type"] if isinstance(schema, dict) else schema
+    return kind if isinstance(kind, str) else _type_name(kind)
+
+
+def _collect(schema: Any, named: dict[str, Any]) -> None:
+    if isinstance(schema, list):
+        for branch in schema:
+            _collect(branch, named)
+    elif isinstance(schema, dict):
+        if schema.get("type") in ("record", "error", "enum", "fixed"):
+            named[schema["name"]] = schema
+        for key in ("type", "items", "values"):
+            _collect(schema.get(key), named)
+        for field in schema.get("fields", ()):
+            _collect(field["type"], named)

@@ -1,0 +1,150 @@
+"""Which columns of typed rows are the body's, which the message's, and which holds bad records. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType, StructField, StructType
+
+from spark_rocket.datasource.bodies.settings import BadRecords, BodyFormat, BodySettings
+from spark_rocket.datasource.schema import SOURCE_SCHEMA
+from spark_rocket.errors import SchemaError
+
+_BY_KEY = {field.name.lower(): field for field in SOURCE_SCHEMA.fields}
+_ALL = tuple((name, name) for name in SOURCE_SCHEMA.names if name != "body")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A schema taken apart."""
+
+    body: StructType
+    metadata: dict[str, str]
+    """The message's column behind each column that is the message's."""
+    bad_column: str | None
+
+
+def metadata_fields(settings: BodySettings) -> list[tuple[str, StructField]]:
+    """What ``metadataColumns`` names: each column's name in the rows, and what it is."""
+    fields = []
+    for source, name in settings.metadata if settings.metadata is not None else _ALL:
+        known = _BY_KEY.get(source.lower())
+        if known is None:
+            raise SchemaError(
+                f"option metadataColumns names {source}, and messages have no such column.",
+                remedy=f"They have {', '.join(SOURCE_SCHEMA.names)}.",
+            )
+        fields.append((name, known))
+    return fields
+
+
+def default_schema(settings: BodySettings, body: StructType) -> StructType:
+    """What is read when the user gives no schema."""
+    fields = list(body.fields)
+    fields += [StructField(name, known.dataType, known.nullable) for name, known in metadata_fields(settings)]
+    if settings.bad_records is BadRecords.COLUMN:
+        fields.append(StructField(settings.bad_record_column, BinaryType()))
+    _check_names(StructType(fields))
+    return StructType(fields)
+
+
+def layout(settings: BodySettings, schema: StructType) -> Layout:
+    """Take a schema apart, and refuse what cannot be."""
+    _check_names(schema)
+    wanted = {name.lower(): known for name, known in metadata_fields(settings)}
+    bad_column = settings.bad_record_column if settings.bad_records is BadRecords.COLUMN else None
+    metadata: dict[str, str] = {}
+    body = []
+    for field in schema.fields:
+        known = wanted.pop(field.name.lower(), None)
+        if known is not None:
+            _check_metadata(field, known)
+            metadata[field.name] = known.name
+        elif bad_column is not None and field.name.lower() == bad_column.lower():
+            if not isinstance(field.dataType, (StringType, BinaryType)) or not field.nullable:
+                raise SchemaError(
+                    f"the column {field.name} of bad records is {field.dataType.simpleString()}.",
+                    remedy=f"Declare it as `{field.name} binary` or `{field.name} string`, without NOT NULL.",
+                )
+            bad_column = field.name
+        else:
+            _check_nullable(field.dataType, field.name, field.nullable)
+            body.append(field)
+    if wanted and settings.metadata is not None:
+        missing = next(iter(wanted))
+        raise SchemaError(
+            f"option metadataColumns names {missing}, and the schema has no such column.",
+            remedy=f"Add `{missing} {wanted[missing].dataType.simpleString()}` to the schema, or leave it out of both.",
+        )
+    if bad_column is not None and bad_column not in schema.names:
+        raise SchemaError(
+            f"badRecords=column puts bad records into {bad_column}, and the schema has no such column.",
+            remedy=f"Add `{bad_column} binary` to the schema, or name another column with badRecordColumn.",
+        )
+    return Layout(StructType(body), metadata, bad_column)
+
+
+def looks_like_metadata(settings: BodySettings, schema: StructType) -> list[str]:
+    """Columns that are looked for in bodies, but are named as those of messages. Avro and Protobuf bodies say what
+    they have."""
+    if settings.metadata != () or settings.format not in (BodyFormat.JSON, BodyFormat.CSV, BodyFormat.ARROW):
+        return []
+    return [name for name in schema.names if name in SOURCE_SCHEMA.names and name != "body"]
+
+
+def _check_names(schema: StructType) -> None:
+    seen = set()
+    for name in schema.names:
+        if name.lower() in seen:
+            raise SchemaError(
+                f"there are two columns {name}.",
+                remedy="Give the message's another name: metadataColumns takes `storeTimestamp as stored_at`.",
+            )
+        seen.add(name.lower())
+
+
+def _check_metadata(field: StructField, known: StructField) -> None:
+    if _nullable(field.dataType) != _nullable(known.dataType):
+        raise SchemaError(
+            f"the column {field.name} (the message's {known.name}) is {known.dataType.simpleString()}, "
+            f"not {field.dataType.simpleString()}.",
+            remedy=f"Declare it as `{field.name} {known.dataType.simpleString()}`.",
+        )
+    if known.nullable and not field.nullable:
+        raise SchemaError(
+            f"the column {field.name} can be null, and the schema says NOT NULL.", remedy="Leave NOT NULL out."
+        )
+
+
+def _nullable(kind: DataType) -> DataType:
+    return MapType(kind.keyType, kind.valueType) if isinstance(kind, MapType) else kind
+
+
+def _check_nullable(kind: DataType, name: str, nullable: bool) -> None:
+    inner: list[tuple[DataType, bool]] = []
+    if isinstance(kind, StructType):
+        inner = [(field.dataType, field.nullable) for field in kind.fields]
+    elif isinstance(kind, ArrayType):
+        inner = [(kind.elementType, kind.containsNull)]
+    elif isinstance(kind, MapType):
+        inner = [(kind.keyType, True), (kind.valueType, kind.valueContainsNull)]
+    if not nullable:
+        raise SchemaError(
+            f"the column {name} is of the body, can be null, and the schema says NOT NULL.",
+            remedy="Leave NOT NULL out: a body may lack anything.",
+        )
+    for one, may_be_null in inner:
+        _check_nullable(one, name, may_be_null)
+
+
+def same_types(given: DataType, known: DataType) -> bool:
+    """Whether two types are the same but for what may be null, and structs of the one need not have all fields."""
+    if isinstance(given, StructType) and isinstance(known, StructType):
+        return all(
+            field.name in known.names and same_types(field.dataType, known[field.name].dataType) for field in given
+        )
+    if isinstance(given, ArrayType) and isinstance(known, ArrayType):
+        return same_types(given.elementType, known.elementType)
+    if isinstance(given, MapType) and isinstance(known, MapType):
+        return same_types(given.keyType, known.keyType) and same_types(given.valueType, known.valueType)
+    return bool(given == known)

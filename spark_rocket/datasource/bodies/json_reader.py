@@ -1,0 +1,189 @@
+"""JSON bodies to columns, a batch at once: by ``json_alike`` where they are written alike, else by Arrow's parser.
+
+The bodies of a batch are written one behind the other, each with a first member put in: ``{"3f…": 1, `` and the rest of
+the body. The member's name is random, so no body has it; each object that the parser finds must have it once. There are
+as many such members as bodies, in order, so when there are as many objects, every one begins at its own body's first
+byte and ends before the next: a body that is half an object, two of them, or has something behind it cannot move the
+rows of others. (NUL ends Arrow's parser and is never JSON, so it is made another illegal byte.)
+
+What the parser refuses, ``json_values`` looks at: it takes everything that this takes, and more (numbers as
+strings, repeated names, Spark's date formats). It alone is given bodies with decimals that the parser might misread
+(``text_values``).
+
+Belongs to one task. Corresponds to Spark's JacksonParser.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json
+
+from spark_rocket.datasource.bodies.decoding import BAD, I64, Decoded, columns_of, decode_together, raw, reason
+from spark_rocket.datasource.bodies.json_alike import AlikeDecoder
+from spark_rocket.datasource.bodies.json_values import converter, parse_object
+from spark_rocket.datasource.bodies.text_values import wide_decimal
+
+_Decode = Callable[[int, int], list[pa.Array]]
+
+_BRACE = ord("{")
+# A number that may have an exponent of two digits, and an escape that may hide one.
+_EXPONENT = r"""[\s":,\[][+-]?[0-9.]+[eE][+-]?[0-9][0-9]+[\s",}\]]|\\u00"""
+_MANY = 512  # bodies from which on it pays to find out whether they are alike
+
+
+class JsonDecoder:
+    """Decodes JSON objects to the columns of ``fields``."""
+
+    def __init__(self, fields: pa.Schema) -> None:
+        self._fields = fields
+        self._convert = {item.name: converter(item.type) for item in fields}
+        self._alike = AlikeDecoder(fields)
+        self._mark = secrets.token_hex(8)
+        readable = [_readable(item.type) for item in fields]
+        self._by_arrow = all(kind is not None for kind in readable)
+        self._has_decimals = any(_holds_decimals(item.type) for item in fields)
+        if self._by_arrow:
+            named = zip(fields.names, readable, strict=True)
+            explicit = pa.schema([pa.field(self._mark, pa.int8()), *(pa.field(name, kind) for name, kind in named)])
+            self._options = pyarrow.json.ParseOptions(
+                explicit_schema=explicit, newlines_in_values=False, unexpected_field_behavior="ignore"
+            )
+
+    def decode(self, bodies: pa.Array) -> Decoded:
+        data, edges = raw(bodies)
+        doubtful = np.ones(len(bodies), np.bool_)
+        if self._by_arrow:
+            filled = np.flatnonzero(edges[1:] > edges[:-1])
+            doubtful[filled] = data[edges[:-1][filled]] != _BRACE
+            doubtful |= self._may_be_misread(bodies)
+        return decode_together(bodies, self._fields, doubtful, self._prepare, self._one_by_one)
+
+    def _may_be_misread(self, bodies: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Bodies that may hold a decimal with a large exponent, whose power of ten Arrow's table may lack."""
+        if not self._has_decimals:
+            return np.zeros(len(bodies), np.bool_)
+        return np.asarray(pc.match_substring_regex(bodies, _EXPONENT).to_numpy(zero_copy_only=False))
+
+    def _prepare(self, bodies: pa.Array) -> _Decode:
+        parser: _Decode | None = None
+
+        def decode(low: int, high: int) -> list[pa.Array]:
+            nonlocal parser
+            alike = self._alike.decode(bodies.slice(low, high - low)) if high - low >= _MANY else None
+            if alike is not None:
+                rows, columns = alike
+                if rows is None:
+                    return columns
+                others = np.setdiff1d(np.arange(high - low), rows, assume_unique=True)
+                try:
+                    rest = self._parser(bodies.take(pa.array(low + others)))(0, len(others))
+                except BAD:
+                    pass  # the parser is to say which body it is
+                else:
+                    back = pa.array(np.argsort(np.concatenate((rows, others))))
+                    return [pa.concat_arrays(pair).take(back) for pair in zip(columns, rest, strict=True)]
+            parser = parser or self._parser(bodies)
+            return parser(low, high)
+
+        return decode
+
+    def _parser(self, bodies: pa.Array) -> _Decode:
+        marked = pc.binary_replace_slice(bodies, 0, 1, f'{{"{self._mark}":1,'.encode())
+        data, edges = raw(marked)
+        special = data <= 13
+        if special.any():
+            # Line ends are white space or, in a string, illegal; so is a tab, which does not part lines.
+            data = data.copy()
+            data[(data == 10) | (data == 13)] = 9
+            data[data == 0] = 1
+        buffer = pa.py_buffer(data)
+
+        def decode(low: int, high: int) -> list[pa.Array]:
+            begin, end = int(edges[low]), int(edges[high])
+            return self._read(buffer.slice(begin, end - begin), high - low)
+
+        return decode
+
+    def _read(self, buffer: pa.Buffer, count: int) -> list[pa.Array]:
+        options = pyarrow.json.ReadOptions(use_threads=False, block_size=buffer.size + 1)
+        table = pyarrow.json.read_json(pa.BufferReader(buffer), read_options=options, parse_options=self._options)
+        marks = table.column(self._mark)
+        if table.num_rows != count or marks.null_count:
+            raise ValueError("some body is not one JSON object")
+        columns = []
+        for item in self._fields:
+            column = table.column(item.name)
+            array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+            array.validate(full=True)  # the parser does not look whether strings are UTF-8
+            columns.append(array if array.type.equals(item.type, check_metadata=True) else array.cast(item.type))
+        return columns
+
+    def _one_by_one(self, bodies: pa.Array) -> Decoded:
+        rows: list[dict[str, Any] | None] = []
+        bad: dict[int, str] = {}
+        doubted: set[int] = set()
+        for index, body in enumerate(bodies.to_pylist()):
+            try:
+                found = parse_object(body)
+                rows.append({name: convert(found.get(name)) for name, convert in self._convert.items()})
+            except BAD as error:
+                rows.append(None)
+                bad[index] = reason(error)
+                if isinstance(error, (UnicodeDecodeError, RecursionError)) or b"Inf" in body:
+                    doubted.add(index)
+        columns = columns_of(rows, self._fields, bad)
+        return Decoded(self._second_opinion(bodies, columns, bad, doubted) if self._by_arrow else columns, bad)
+
+    def _second_opinion(
+        self, bodies: pa.Array, columns: list[pa.Array], bad: dict[int, str], doubted: set[int]
+    ) -> list[pa.Array]:
+        """Whether a record is bad must not depend on its batch. Arrow's parser alone takes ``Inf`` for a number, and
+        passes over bytes that are no UTF-8 and over any depth, in members that are no columns."""
+        places: I64 = np.arange(len(bodies))
+        parts: list[list[pa.Array]] = [[column] for column in columns]
+        for index in sorted(doubted):
+            body = bodies.slice(index, 1)
+            if body[0].as_py()[:1] != b"{" or self._may_be_misread(body)[0]:
+                continue
+            try:
+                values = self._prepare(body)(0, 1)
+            except BAD:
+                continue
+            del bad[index]
+            places[index] = len(bodies) + len(parts[0]) - 1
+            for part, value in zip(parts, values, strict=True):
+                part.append(value)
+        if not parts or len(parts[0]) == 1:
+            return columns
+        return [pa.concat_arrays(part).take(pa.array(places)) for part in parts]
+
+
+def _readable(kind: pa.DataType) -> pa.DataType | None:
+    """The type as which Arrow's JSON parser reads a column that is then cast; None where it cannot."""
+    types = pa.types
+    if types.is_date32(kind) or (types.is_timestamp(kind) and kind.tz is None):
+        return pa.string()  # the parser takes zones away from times that should have none; the cast refuses them
+    if types.is_struct(kind):
+        inner = [_readable(kind.field(index).type) for index in range(kind.num_fields)]
+        if not inner or any(one is None for one in inner):
+            return None
+        return pa.struct([kind.field(index).with_type(one) for index, one in enumerate(inner)])
+    if types.is_list(kind):
+        item = _readable(kind.value_type)
+        return None if item is None else pa.list_(kind.value_field.with_type(item))
+    if types.is_decimal(kind):
+        return wide_decimal(kind)
+    plain = (types.is_boolean, types.is_integer, types.is_float32, types.is_float64, types.is_string)
+    return kind if any(check(kind) for check in plain) or types.is_timestamp(kind) else None
+
+
+def _holds_decimals(kind: pa.DataType) -> bool:
+    if pa.types.is_decimal(kind):
+        return True
+    return any(_holds_decimals(kind.field(index).type) for index in range(kind.num_fields))

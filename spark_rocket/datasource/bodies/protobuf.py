@@ -1,0 +1,268 @@
+"""Protobuf bodies, by google.protobuf (the extra ``protobuf``) and a FileDescriptorSet.
+
+Types live in a descriptor pool of their own, so that they meet no others of the same names in the process. Fields
+become what Spark's ``from_protobuf`` makes of them, but unsigned numbers get a type that holds them all, and fields
+without presence are never null: proto3 does not tell 0 from nothing. Messages that contain themselves are refused.
+
+Belongs to one task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from spark_rocket.datasource.bodies.decoding import BAD, Decoded, columns_of, reason
+from spark_rocket.datasource.bodies.settings import BodySettings
+from spark_rocket.errors import OptionError, SchemaError, StateError
+
+_WELL_KNOWN = ("timestamp", "duration", "any", "wrappers", "struct", "empty", "field_mask")
+_TIMESTAMP = "google.protobuf.Timestamp"
+# By FieldDescriptorProto.Type.
+_PLAIN: dict[int, DataType] = {
+    1: DoubleType(),
+    2: FloatType(),
+    3: LongType(),
+    4: DecimalType(20, 0),
+    5: IntegerType(),
+    6: DecimalType(20, 0),
+    7: LongType(),
+    8: BooleanType(),
+    9: StringType(),
+    12: BinaryType(),
+    13: LongType(),
+    14: StringType(),
+    15: IntegerType(),
+    16: LongType(),
+    17: IntegerType(),
+    18: LongType(),
+}
+_ENUM = 14
+_UNSIGNED_64 = (4, 6)
+Read = Callable[[Any], Any]
+
+
+class ProtobufType:
+    """A message type, its Spark columns, and both directions."""
+
+    def __init__(self, settings: BodySettings) -> None:
+        try:
+            from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
+        except ImportError:
+            raise StateError(
+                "bodyFormat=protobuf needs google.protobuf, which is not installed here.",
+                remedy="pip install protobuf, on the driver and on the executors.",
+            ) from None
+        pool = descriptor_pool.DescriptorPool()
+        try:
+            files = descriptor_pb2.FileDescriptorSet.FromString(settings.protobuf_descriptor).file
+            _add(pool, files)
+        except (*BAD, message.DecodeError) as error:
+            raise OptionError(
+                f"option protobufDescriptor is no whole FileDescriptorSet: {reason(error)}.",
+                remedy="Make it with protoc --include_imports --descriptor_set_out=….",
+            ) from None
+        try:
+            found = pool.FindMessageTypeByName(settings.protobuf_message)
+        except KeyError:
+            names = sorted(_names(files))
+            raise OptionError(
+                f"option protobufMessage is {settings.protobuf_message}, and the descriptor has no such message.",
+                remedy=f"It has {', '.join(names[:20]) or 'none'}.",
+            ) from None
+        self._errors = (*BAD, message.DecodeError, message.EncodeError)
+        self._class = message_factory.GetMessageClass(found)
+        self._descriptor: Any = found
+        self.columns = _struct(found, ())
+
+    def decode(self, bodies: pa.Array, fields: pa.Schema) -> Decoded:
+        wanted = set(fields.names)
+        read = _message_reader([field for field in self._descriptor.fields if field.name in wanted])
+        rows: list[dict[str, Any] | None] = []
+        bad: dict[int, str] = {}
+        for index, body in enumerate(bodies.to_pylist()):
+            try:
+                rows.append(read(self._class.FromString(body)))
+            except self._errors as error:
+                rows.append(None)
+                bad[index] = reason(error)
+        columns = columns_of(rows, fields, bad)
+        return Decoded(columns, dict(sorted(bad.items())))
+
+    def write(self, row: dict[str, Any]) -> bytes:
+        message = self._class()
+        _fill(message, self._descriptor, row)
+        return bytes(message.SerializeToString())
+
+
+class ProtobufDecoder:
+    """Decodes messages to the columns of ``fields``, a body at a time."""
+
+    def __init__(self, fields: pa.Schema, kind: ProtobufType) -> None:
+        self._fields = fields
+        self._kind = kind
+
+    def decode(self, bodies: pa.Array) -> Decoded:
+        return self._kind.decode(bodies, self._fields)
+
+
+def _add(pool: Any, files: Any) -> None:
+    """Add the files in their order of dependence; Google's own may be left out of the set."""
+    import importlib
+
+    by_name = {file.name: file for file in files}
+    added: set[str] = set()
+
+    def add(name: str) -> None:
+        if name in added:
+            return
+        added.add(name)
+        file = by_name.get(name)
+        if file is None:
+            stem = name.removeprefix("google/protobuf/").removesuffix(".proto")
+            if stem not in _WELL_KNOWN:
+                raise ValueError(f"{name} is imported, and not in it")
+            module = importlib.import_module(f"google.protobuf.{stem}_pb2")
+            pool.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
+            return
+        for needed in file.dependency:
+            add(needed)
+        pool.AddSerializedFile(file.SerializeToString())
+
+    for name in by_name:
+        add(name)
+
+
+def _names(files: Any) -> list[str]:
+    return [f"{file.package}.{kind.name}".lstrip(".") for file in files for kind in file.message_type]
+
+
+def _repeated(field: Any) -> bool:
+    return bool(field.is_repeated)
+
+
+def _entry(field: Any) -> bool:
+    return field.message_type is not None and field.message_type.GetOptions().map_entry
+
+
+def _struct(descriptor: Any, inside: tuple[str, ...]) -> StructType:
+    if descriptor.full_name in inside:
+        raise SchemaError(
+            f"the Protobuf message {descriptor.full_name} contains itself, and a column's type cannot.",
+            remedy="Read the body as binary, and use from_protobuf in the query.",
+        )
+    inside = (*inside, descriptor.full_name)
+    return StructType([StructField(field.name, _spark_type(field, inside)) for field in descriptor.fields])
+
+
+def _spark_type(field: Any, inside: tuple[str, ...]) -> DataType:
+    if _entry(field):
+        key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
+        return MapType(_single_type(key, inside), _single_type(value, inside))
+    single = _single_type(field, inside)
+    return ArrayType(single) if _repeated(field) else single
+
+
+def _single_type(field: Any, inside: tuple[str, ...]) -> DataType:
+    if field.message_type is None:
+        return _PLAIN[field.type]
+    return TimestampType() if field.message_type.full_name == _TIMESTAMP else _struct(field.message_type, inside)
+
+
+def _message_reader(fields: list[Any]) -> Read:
+    readers = [(field.name, _field_reader(field)) for field in fields]
+    return lambda message: {name: read(message) for name, read in readers}
+
+
+def _field_reader(field: Any) -> Read:
+    name = field.name
+    if _entry(field):
+        key = _value_reader(field.message_type.fields_by_name["key"])
+        value = _value_reader(field.message_type.fields_by_name["value"])
+        return lambda message: [(key(one), value(item)) for one, item in getattr(message, name).items()]
+    read = _value_reader(field)
+    if _repeated(field):
+        return lambda message: [read(item) for item in getattr(message, name)]
+    if field.has_presence:
+        return lambda message: read(getattr(message, name)) if message.HasField(name) else None
+    return lambda message: read(getattr(message, name))
+
+
+def _value_reader(field: Any) -> Read:
+    if field.message_type is not None:
+        if field.message_type.full_name == _TIMESTAMP:
+            return lambda moment: moment.seconds * 1_000_000 + moment.nanos // 1000
+        return _message_reader(list(field.message_type.fields))
+    if field.type == _ENUM:
+        names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
+        return lambda number: names.get(number, str(number))
+    return Decimal if field.type in _UNSIGNED_64 else _same
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _fill(message: Any, descriptor: Any, row: dict[str, Any]) -> None:
+    for field in descriptor.fields:
+        value = row.get(field.name)
+        if value is None:
+            continue
+        if _entry(field):
+            held = field.message_type.fields_by_name["value"]
+            target = getattr(message, field.name)
+            for key, item in value:
+                if held.message_type is not None:
+                    _fill_value(target[key], held, item)
+                else:
+                    target[key] = _plain(held, item)
+        elif _repeated(field):
+            target = getattr(message, field.name)
+            for item in value:
+                if field.message_type is not None:
+                    _fill_value(target.add(), field, item)
+                else:
+                    target.append(_plain(field, item))
+        elif field.message_type is not None:
+            target = getattr(message, field.name)
+            target.SetInParent()
+            _fill_value(target, field, value)
+        else:
+            setattr(message, field.name, _plain(field, value))
+
+
+def _fill_value(target: Any, field: Any, value: Any) -> None:
+    if value is None:
+        raise ValueError(f"{field.name} has a null, which Protobuf does not have in lists and maps")
+    if field.message_type.full_name == _TIMESTAMP:
+        target.FromDatetime(value)
+    else:
+        _fill(target, field.message_type, value)
+
+
+def _plain(field: Any, value: Any) -> Any:
+    if field.type == _ENUM:
+        known = field.enum_type.values_by_name.get(value)
+        if known is None:
+            raise ValueError(f"{field.name} is {value!r}, which {field.enum_type.full_name} does not have")
+        return known.number
+    return int(value) if isinstance(value, Decimal) else value

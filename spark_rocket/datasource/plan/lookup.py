@@ -1,0 +1,273 @@
+"""``lookupKeys``, ``lookupMsgIds``: find messages in the brokers' index instead of reading whole queues.
+
+A broker's index tells which records have a key. It cannot be asked whether it is complete, so a broker's answers count
+only if all of this holds; else its queues are read as without a look-up, and the log says why:
+
+* the broker builds an index (``messageIndexEnable``);
+* the first and the last of the messages that would be read are found in it by their own keys: it has neither been
+  trimmed further than the log nor does it lag behind it;
+* each answer has fewer records than the broker gives at most (``maxMsgsNumBatch``, 64), and less than ``_MOST_BYTES``:
+  nothing was cut off. Records of other keys with the same hash count as well.
+
+What cannot be seen is a hole in the middle: an index that was switched off for a time, or that an Apache broker did not
+make up for after it was killed (``messageIndexSafe=false``, its default). Brokers of this package have none. That is
+why look-ups are options of their own, and not what a filter of a query does.
+
+A message is found by each of the words of ``KEYS``. A ``msgId`` is a unique key, which the index has, or, of messages
+without one, an offset id, which says itself where the message is. The index compares hashes, and whole queues may be
+read: ``LookedUp`` compares the words of each message that was read, so that rows never depend on the index alone.
+
+Ranges are planned for one reader with its own options; nothing is shared with another data frame. ``find`` is pure over
+the ``Index`` questions. Corresponds to MQAdminImpl.queryMessage.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from spark_rocket.client.consume.pull import PullResult, PullStatus
+from spark_rocket.client.consume.reader import Reader
+from spark_rocket.client.core.responses import error_of
+from spark_rocket.datasource.options.options import LookUp
+from spark_rocket.datasource.plan.ranges import OffsetRange
+from spark_rocket.datasource.schema import SOURCE_SCHEMA, Projection
+from spark_rocket.errors import ProtocolError, RocketError
+from spark_rocket.model import UNIQ_KEY, MessageExt, MessageQueue
+from spark_rocket.protocol.message_id import decode_offset_msg_id
+from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.headers import QueryMessageRequestHeader, ViewMessageRequestHeader
+
+log = logging.getLogger("spark_rocket.datasource")
+
+MOST_LOOK_UPS = 200  # of one broker: more are slower than they are worth
+_MOST_RECORDS = 64
+_MOST_BYTES = 3 * 1024 * 1024  # brokers of this package cut at 8 MiB, before a record of at most 4
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A broker's answer: the records in it, and their bytes."""
+
+    messages: Sequence[MessageExt] = ()
+    records: bytes | bytearray | memoryview = b""
+
+
+class Index(Protocol):
+    """The questions that a look-up asks; tests answer them from a table."""
+
+    def settings(self, queue: MessageQueue) -> dict[str, str]: ...
+    def query(self, queue: MessageQueue, key: str, at_most: int) -> Found: ...
+    def view(self, queue: MessageQueue, physical_offset: int) -> Found: ...
+    def messages_at(self, places: Sequence[tuple[MessageQueue, int]]) -> list[MessageExt | None]: ...
+
+
+class _NotSureError(Exception):
+    """Why the index alone does not do."""
+
+
+def find(spans: Iterable[OffsetRange], look_up: LookUp, index: Index) -> list[OffsetRange]:
+    """The messages of the ranges that the index names; whole ranges of brokers whose index cannot be relied upon."""
+    by_broker: dict[str, list[OffsetRange]] = defaultdict(list)
+    for span in spans:
+        by_broker[span.queue.broker_name].append(span)
+    found: list[OffsetRange] = []
+    for broker, whole in by_broker.items():
+        try:
+            hits = _BrokerLookUp(whole, index).hits(look_up)
+        except (_NotSureError, RocketError) as reason:
+            log.warning("%s: the queues on %s are read through: %s", look_up.option, broker, reason)
+            found += whole
+        else:
+            found += [piece for span in whole for piece in _pieces(span, hits[span.queue])]
+    return found
+
+
+def _pieces(span: OffsetRange, offsets: Iterable[int]) -> list[OffsetRange]:
+    """The messages of a range at some offsets; neighbours are one piece."""
+    found: list[OffsetRange] = []
+    for offset in sorted({offset for offset in offsets if span.start <= offset < span.end}):
+        if found and found[-1].end == offset:
+            found[-1] = OffsetRange(span.queue, found[-1].start, offset + 1)
+        else:
+            found.append(OffsetRange(span.queue, offset, offset + 1))
+    return found
+
+
+class LookedUp:
+    """Keeps the messages that are looked up, of a task's batches.
+
+    Batches are to be made with ``projection``: the columns of the read, and the one to compare.
+    """
+
+    def __init__(self, look_up: LookUp, projection: Projection) -> None:
+        self._is_list = look_up.column == "keys"
+        self._values = pa.array(look_up.values, pa.string())
+        self._width = len(projection.columns)
+        self.projection = projection
+        if look_up.column not in projection.columns:
+            compared = to_arrow_schema(StructType([SOURCE_SCHEMA[look_up.column]]), timezone="UTC").field(0)
+            columns = (*projection.columns, look_up.column)
+            self.projection = replace(projection, columns=columns, target=projection.target.append(compared))
+        self._compared = self.projection.columns.index(look_up.column)
+
+    def rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            chosen = batch.filter(self._matches(batch.column(self._compared))).select(list(range(self._width)))
+            if chosen.num_rows:
+                yield chosen
+
+    def _matches(self, texts: pa.Array) -> pa.Array:
+        if not self._is_list:
+            return pc.is_in(texts, value_set=self._values)
+        words = pc.split_pattern(texts, " ")
+        found = pc.list_parent_indices(words).filter(pc.is_in(pc.list_flatten(words), value_set=self._values))
+        mask = np.zeros(len(texts), bool)
+        mask[found.to_numpy(zero_copy_only=False)] = True
+        return pa.array(mask)
+
+
+class _BrokerLookUp:
+    """The look-ups of one read on one broker."""
+
+    def __init__(self, spans: Sequence[OffsetRange], index: Index) -> None:
+        self._index = index
+        self._spans = spans
+        self._queues = {span.queue.topic: span.queue for span in spans}  # one of each topic, to say where to ask
+        self._most = _MOST_RECORDS
+        self._first = self._last = 0
+
+    def hits(self, look_up: LookUp) -> defaultdict[MessageQueue, set[int]]:
+        keys = look_up.values
+        if len(keys) * len(self._queues) > MOST_LOOK_UPS:
+            raise _NotSureError(f"{len(keys)} keys in {len(self._queues)} topics are too many to look up")
+        self._check()
+        found: defaultdict[MessageQueue, set[int]] = defaultdict(set)
+        for queue in self._queues.values():
+            for key in keys:
+                for message in self._query(queue, key):
+                    found[_queue_of(message, queue)].add(message.queue_offset)
+        queue = self._spans[0].queue
+        for msg_id in keys if look_up.column == "msgId" else ():
+            at = physical_offset(msg_id)
+            if self._first <= at <= self._last:
+                for message in self._index.view(queue, at).messages:
+                    found[_queue_of(message, queue)].add(message.queue_offset)
+        return found
+
+    def _check(self) -> None:
+        if any(topic.startswith("%LMQ%") for topic in self._queues):
+            raise _NotSureError("messages of light queues are indexed under another topic")
+        settings = self._index.settings(self._spans[0].queue)
+        if settings.get("messageIndexEnable") != "true":
+            raise _NotSureError("it builds no index (messageIndexEnable)")
+        given = settings.get("maxMsgsNumBatch", "")
+        if given.isdecimal():
+            self._most = min(self._most, int(given))
+        ends = [(span.queue, offset) for span in self._spans for offset in sorted({span.start, span.end - 1})]
+        messages = self._index.messages_at(ends)
+        there = [message for message in messages if message is not None]
+        if len(there) < len(messages):
+            raise _NotSureError("messages at the ends of its queues are gone")
+        first, last = min(there, key=_place), max(there, key=_place)
+        self._first, self._last = first.physical_offset, last.physical_offset
+        for message in first, last:
+            key = message.properties.get(UNIQ_KEY) or _first_word(message.keys or "")
+            queue = self._queues.get(message.topic)
+            if not key or queue is None:
+                raise _NotSureError(f"the message {message.msg_id}, at the end of a queue, has no key")
+            answer = self._query(queue, key)
+            if all(one.physical_offset != message.physical_offset for one in answer):
+                raise _NotSureError(f"its index does not have the message {message.msg_id}")
+
+    def _query(self, queue: MessageQueue, key: str) -> Sequence[MessageExt]:
+        answer = self._index.query(queue, key, self._most)
+        if len(answer.messages) >= self._most or len(answer.records) > _MOST_BYTES:
+            raise _NotSureError(f"its answer for the key {key} may be cut off ({len(answer.messages)} messages)")
+        return answer.messages
+
+
+def _place(message: MessageExt) -> int:
+    return message.physical_offset
+
+
+def _queue_of(message: MessageExt, asked: MessageQueue) -> MessageQueue:
+    return MessageQueue(message.topic, asked.broker_name, message.queue_id)
+
+
+def _first_word(text: str) -> str:
+    return next((word for word in text.split(" ") if word), "")
+
+
+def physical_offset(msg_id: str) -> int:
+    """Where the message is if this is an offset id; -1 if it is none."""
+    try:
+        return decode_offset_msg_id(msg_id)[1]
+    except ProtocolError:
+        return -1
+
+
+class BrokerIndex:
+    """The questions, asked of the masters of queues."""
+
+    def __init__(self, reader: Reader, timeout: float) -> None:
+        self._reader = reader
+        self._timeout = timeout
+
+    def settings(self, queue: MessageQueue) -> dict[str, str]:
+        answer = self._ask(queue, RequestCode.GET_BROKER_CONFIG, {})
+        lines = bytes(answer.body).decode("utf-8", "replace").splitlines()
+        pairs = (line.partition("=") for line in lines)
+        return {name.strip(): value.strip() for name, _, value in pairs}
+
+    def query(self, queue: MessageQueue, key: str, at_most: int) -> Found:
+        header = QueryMessageRequestHeader(
+            topic=queue.topic, key=key, max_num=at_most, begin_timestamp=0, end_timestamp=2**63 - 1
+        )
+        answer = self._ask(queue, RequestCode.QUERY_MESSAGE, header.to_ext(), ResponseCode.QUERY_NOT_FOUND)
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return Found()
+        return Found(decode_messages(answer.body, queue.broker_name), answer.body)
+
+    def view(self, queue: MessageQueue, physical_offset: int) -> Found:
+        """The message at a place in the log; nothing if none begins there, which brokers call a SYSTEM_ERROR."""
+        header = ViewMessageRequestHeader(topic=queue.topic, offset=physical_offset)
+        answer = self._ask(queue, RequestCode.VIEW_MESSAGE_BY_ID, header.to_ext(), ResponseCode.SYSTEM_ERROR)
+        if answer.code == ResponseCode.SYSTEM_ERROR:
+            return Found()
+        try:
+            found = decode_messages(answer.body, queue.broker_name)
+        except ProtocolError:
+            return Found()
+        return Found(found, answer.body) if [one.physical_offset for one in found] == [physical_offset] else Found()
+
+    def messages_at(self, places: Sequence[tuple[MessageQueue, int]]) -> list[MessageExt | None]:
+        asked = [(self._reader.pull_async(queue, offset, max_msgs=1), queue, offset) for queue, offset in places]
+        return [_message(pulled.result(), queue, offset) for pulled, queue, offset in asked]
+
+    def _ask(
+        self, queue: MessageQueue, code: RequestCode, ext: dict[str, str], allowed: ResponseCode = ResponseCode.SUCCESS
+    ) -> RemotingCommand:
+        address = self._reader.address(queue)
+        answer = self._reader.remoting.invoke(address, RemotingCommand.request(code, ext), self._timeout)
+        if answer.code not in (ResponseCode.SUCCESS, allowed):
+            raise error_of(answer, f"Broker {address}", f"{code.name} for {queue.topic}", queue.topic)
+        return answer
+
+
+def _message(pulled: PullResult, queue: MessageQueue, offset: int) -> MessageExt | None:
+    if pulled.status is not PullStatus.FOUND:
+        return None
+    found = decode_messages(pulled.records, queue.broker_name)
+    return next((message for message in found if message.queue_offset == offset), None)

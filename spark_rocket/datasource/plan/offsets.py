@@ -1,0 +1,198 @@
+"""Positions in queues as JSON: the offsets in a Spark checkpoint, and the JSON form of ``startingOffsets``.
+
+Both are public formats. An offset always means *next*: the first message not yet read.
+
+The checkpoint's JSON (version 1)::
+
+    {"initial": true, "version": 1}                                       before anything was planned, a constant
+    {"offsets": {TOPIC: {BROKER: {QUEUE: next}}}, "version": 1}           where a batch ends
+    {"offsets": {…}, "start": {TOPIC: {BROKER: {QUEUE: first}}}, "version": 1}
+    {"first": {TOPIC: {BROKER: {QUEUE: [offset, store time in ms]}}}, "offsets": {…}, "version": 1}
+    {"last": {TOPIC: {BROKER: {QUEUE: [offset, store time in ms]}}}, "offsets": {…}, "version": 1}
+
+``start`` names queues whose batch does *not* begin where the previous offset ended: all of them in the first batch,
+new ones later, and those moved on after a data loss. A batch can therefore be planned again from its two offsets
+alone, in a new process and at another time, and reads the same messages. ``first`` is a message that was each queue's
+first one at some time: by it a queue that was deleted and created again is recognized. ``last`` is the last message
+before the queue's end here: by it a queue that lost its newest messages, and has grown again, is recognized. Spark
+compares offsets as text, so the text is stable: keys are sorted as text at every level and the numbers are integers.
+
+The option's JSON is the inner tree alone, ``{"orders": {"broker-a": {"0": 123, "1": -2}}}``; -1 is latest, -2
+earliest.
+
+Pure and immutable, so safe from any thread. Corresponds to the offset tables of RemoteBrokerOffsetStore.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from spark_rocket.datasource.options.conditions import error
+from spark_rocket.model import MessageQueue
+
+V = TypeVar("V")
+
+VERSION = 1
+LATEST = -1
+EARLIEST = -2
+
+Positions = Mapping[MessageQueue, int]
+Stored = Mapping[MessageQueue, tuple[int, int]]
+"""Of each queue one message: its offset, and when it was stored, in ms."""
+Tree = dict[str, dict[str, dict[str, V]]]
+
+_QUEUE_ID = re.compile("0|[1-9][0-9]{0,8}")  # one spelling for each queue
+_EXAMPLE = '{"topic": {"broker-a": {"0": 123, "1": -2}}} with -1 for latest and -2 for earliest'
+
+
+def to_tree(positions: Mapping[MessageQueue, V]) -> Tree[V]:
+    """Nest positions by topic, broker and queue, every level sorted as text."""
+    tree: Tree[V] = {}
+    for queue in sorted(positions, key=lambda q: (q.topic, q.broker_name, str(q.queue_id))):
+        brokers = tree.setdefault(queue.topic, {})
+        brokers.setdefault(queue.broker_name, {})[str(queue.queue_id)] = positions[queue]
+    return tree
+
+
+def from_tree(tree: object, *, lowest: int = 0) -> dict[MessageQueue, int]:
+    """Read a nested tree; ValueError says what is wrong with it."""
+    positions: dict[MessageQueue, int] = {}
+    for queue, value in _leaves(tree):
+        if not _is_number(value, lowest):
+            raise ValueError(f"{name(queue)} is {json.dumps(value)}, which is not an offset")
+        positions[queue] = value
+    return positions
+
+
+def _stored_from(tree: object) -> dict[MessageQueue, tuple[int, int]]:
+    stored: dict[MessageQueue, tuple[int, int]] = {}
+    for queue, value in _leaves(tree):
+        if not isinstance(value, list) or len(value) != 2 or not all(_is_number(each, 0) for each in value):
+            raise ValueError(f"{name(queue)} has {json.dumps(value)}, which is not an offset and a time")
+        stored[queue] = (value[0], value[1])
+    return stored
+
+
+def _leaves(tree: object) -> Iterator[tuple[MessageQueue, Any]]:
+    for topic, brokers in _entries(tree, "topics"):
+        for broker, queues in _entries(brokers, f"the brokers of {topic}"):
+            for queue_id, value in _entries(queues, f"the queues of {topic}/{broker}"):
+                if not _QUEUE_ID.fullmatch(queue_id):
+                    raise ValueError(f"{topic}/{broker} has a queue called {queue_id!r}, which is not a queue's number")
+                yield MessageQueue(topic, broker, int(queue_id)), value
+
+
+def _is_number(value: object, lowest: int) -> bool:
+    return type(value) is int and lowest <= value < 2**63
+
+
+def no_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """For ``json.loads``: a name that comes twice is a mistake, not the last one's."""
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
+        twice = next(key for at, (key, _) in enumerate(pairs) if key in dict(pairs[:at]))
+        raise ValueError(f"{twice!r} is named twice")
+    return entries
+
+
+def _entries(value: object, what: str) -> list[tuple[str, object]]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{what} should be a JSON object, not {json.dumps(value)}")
+    return list(value.items())
+
+
+def parse_offsets_option(text: str, option: str) -> dict[MessageQueue, int]:
+    """Read the JSON of ``startingOffsets`` or ``endingOffsets``. -1 and -2 are kept as they are."""
+    try:
+        positions = from_tree(json.loads(text, object_pairs_hook=no_duplicates), lowest=EARLIEST)
+        if not positions:
+            raise ValueError("it names no queue")
+    except (ValueError, RecursionError) as problem:
+        raise error("BAD_OPTION.JSON", option=option, what="offsets", problem=problem, example=_EXAMPLE) from None
+    return positions
+
+
+@dataclass(frozen=True)
+class StreamOffset:
+    """Where a batch ends, and where its queues began if not at the end of the batch before.
+
+    Offsets are equal that say the same of what to read; ``firsts`` and ``lasts`` only go along: a message that was the
+    queue's first when it was met, and the last one before its end here."""
+
+    ends: Positions
+    starts: Positions = field(default_factory=dict)
+    firsts: Stored = field(default_factory=dict, compare=False)
+    lasts: Stored = field(default_factory=dict, compare=False)
+
+    def to_json(self) -> dict[str, object]:
+        """The offset as Spark stores it; two equal offsets are the same text."""
+        value: dict[str, object] = {}
+        if self.firsts:
+            value["first"] = to_tree({queue: list(first) for queue, first in self.firsts.items()})
+        if self.lasts:
+            value["last"] = to_tree({queue: list(last) for queue, last in self.lasts.items()})
+        value["offsets"] = to_tree(self.ends)
+        if self.starts:
+            value["start"] = to_tree(self.starts)
+        value["version"] = VERSION
+        return value
+
+
+def initial_offset() -> dict[str, object]:
+    """The marker that stands for "nothing planned yet". It never changes, whatever the cluster does."""
+    return {"initial": True, "version": VERSION}
+
+
+def parse_stream_offset(value: Mapping[str, object]) -> StreamOffset | None:
+    """Read an offset of a checkpoint; None is the initial marker."""
+    version = value.get("version") if isinstance(value, Mapping) else None
+    if version != VERSION:
+        raise error("BAD_OFFSETS.CHECKPOINT_VERSION", version=repr(version), ours=VERSION)
+    if value.get("initial") is True:
+        return None
+    try:
+        return StreamOffset(
+            from_tree(value.get("offsets")),
+            from_tree(value.get("start", {})),
+            _stored_from(value.get("first", {})),
+            _stored_from(value.get("last", {})),
+        )
+    except ValueError as problem:
+        raise error("BAD_OFFSETS.CHECKPOINT_UNREADABLE", problem=problem) from None
+
+
+def starts_of(previous: StreamOffset | None, end: StreamOffset) -> dict[MessageQueue, int]:
+    """Where each queue of the batch that ends at ``end`` begins."""
+    before: Positions = previous.ends if previous is not None else {}
+    starts: dict[MessageQueue, int] = {}
+    for queue in end.ends:
+        start = end.starts.get(queue, before.get(queue))
+        if start is None:
+            raise error("BAD_OFFSETS.CHECKPOINT_INCOMPLETE", queue=name(queue))
+        starts[queue] = start
+    return starts
+
+
+def name(queue: MessageQueue) -> str:
+    """A queue in messages to people: ``orders/broker-a/3``."""
+    return f"{queue.topic}/{queue.broker_name}/{queue.queue_id}"
+
+
+def listed(queues: Iterable[MessageQueue], at_most: int = 8) -> str:
+    """Queues in messages to people, only the first of many."""
+    return some([name(queue) for queue in sorted(queues)], at_most)
+
+
+def listed_at(positions: Positions, at_most: int = 8) -> str:
+    """The same with where they are: ``orders/broker-a/3 at 17``."""
+    return some([f"{name(queue)} at {positions[queue]}" for queue in sorted(positions)], at_most)
+
+
+def some(texts: list[str], at_most: int = 8) -> str:
+    """Texts in messages to people, only the first of many."""
+    more = f" and {len(texts) - at_most} more" if len(texts) > at_most else ""
+    return ", ".join(texts[:at_most]) + more

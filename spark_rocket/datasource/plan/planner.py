@@ -1,0 +1,325 @@
+"""What a batch takes and where it ends: the decisions of reading, over the ``Queues`` questions and without Spark.
+
+A ``StreamPlanner`` lives in one driver process per query and is called from one thread; what it remembers (what was
+committed, what was said) only saves requests and log lines, so nothing is lost with it.
+Corresponds to KafkaOffsetReader and KafkaMicroBatchStream in Spark.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+
+from spark_rocket.datasource.options.conditions import error
+from spark_rocket.datasource.options.options import ReadOptions
+from spark_rocket.datasource.plan.offsets import EARLIEST, Positions, Stored, StreamOffset, name
+from spark_rocket.datasource.plan.ranges import OffsetRange, limit_ends, ranges_between, split
+from spark_rocket.datasource.plan.resolve import (
+    LossPolicy,
+    Queues,
+    Seen,
+    compare,
+    fit,
+    resolve_end,
+    resolve_start,
+    starts_of_new,
+)
+from spark_rocket.datasource.plan.sizes import UNSIZED, limit_bytes, limit_unsized
+from spark_rocket.datasource.plan.topics import Found, WhatToRead
+from spark_rocket.model import MessageQueue
+
+log = logging.getLogger("spark_rocket.datasource")
+
+RECHECK_SECONDS = 60.0
+
+
+def plan_batch(queues: Queues, options: ReadOptions) -> list[OffsetRange]:
+    """Decide what a batch read takes, and how it is cut."""
+    return split(
+        batch_ranges(queues, options),
+        min_partitions=options.min_partitions,
+        max_records=options.max_records_per_partition,
+    )
+
+
+def batch_ranges(queues: Queues, options: ReadOptions) -> list[OffsetRange]:
+    """What a batch read takes of each queue."""
+    what = WhatToRead(queues, options)
+    loss = LossPolicy(options)
+    found = what.complete(loss)
+    if problem := what.problem(found):
+        raise problem
+    if options.topic_pattern is not None and not found.wanted:
+        raise what.nothing_matches()
+    latest = queues.max_offsets(found.wanted)
+    starts = resolve_start(queues, options.starting, latest, group=options.consumer_group, loss=loss)
+    ends = resolve_end(queues, options.ending, latest, starts, group=options.consumer_group, loss=loss)
+    backwards = sorted(queue for queue, end in ends.items() if starts[queue] > end)
+    firsts = queues.min_offsets(backwards) if backwards else {}
+    for queue in backwards:
+        start, end = starts[queue], ends[queue]
+        asked = (options.starting.offsets or {}).get(queue, EARLIEST)
+        if asked > end or start > firsts[queue]:
+            raise error("BAD_OFFSETS.END_BEFORE_START", queue=name(queue), start=start, end=end)
+        if end:  # what was to be read is deleted, up to its end and beyond
+            loss.all_deleted(queue, max(asked, 0), end, firsts[queue])
+        ends[queue] = start
+    return ranges_between(starts, ends)
+
+
+def replayed(
+    queues: Queues, options: ReadOptions, end: StreamOffset, spans: Mapping[MessageQueue, OffsetRange]
+) -> list[OffsetRange]:
+    """What is left of a batch that is planned again: without queues that were created again, and without messages that
+    took the place of those that it was planned with. DataLossError if something is lost that is still to be read."""
+    seen = Seen()
+    seen.firsts |= end.firsts
+    anew = seen.made_anew(queues, spans.keys())
+    lasts = {q: end.lasts[q] for q, span in spans.items() if q not in anew and q in end.lasts}
+    _, others = compare(queues, lasts)
+    left = []
+    for queue, span in spans.items():
+        loss = LossPolicy(options, queue)
+        if queue in anew:
+            loss.made_anew(queue, *end.firsts[queue], anew[queue][1], span.start)
+            continue
+        if queue in others:
+            loss.replaced(queue, others[queue])
+            span = replace(span, end=min(span.end, others[queue].since))
+        if span.size > 0:
+            left.append(span)
+    return left
+
+
+@dataclass(frozen=True)
+class _View:
+    """What there was at a moment."""
+
+    found: Found
+    latest: Positions
+
+
+class StreamPlanner:
+    """All of the stream's decisions, over the ``Queues`` questions and without Spark."""
+
+    def __init__(self, queues: Queues, options: ReadOptions, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._queues = queues
+        self._options = options
+        self._what = WhatToRead(queues, options)
+        self._loss = LossPolicy(options)
+        self._pinned: _View | None = None
+        self._is_pinned_for = False  # whether what a checkpoint knows was asked of the pinned view
+        self._seen = Seen()
+        self._latest: Positions = {}
+        self._parted: set[MessageQueue] = set()
+        self._missed: set[MessageQueue] = set()  # of deleted topics
+        self._matches_nothing = False
+        self._clock = clock
+        self._last_batch: float | None = None
+        self._accepted: Positions = {}  # where the batch before ended, as far as that is where the queues can go on
+        self._committed: dict[MessageQueue, int] = {}
+        self._checked = clock()
+        self._compared: float | None = None
+        self._said: set[str] = set()
+        self._has_planned = False
+
+    def pin(self) -> None:
+        """Take what is there now as the end of all, for AvailableNow."""
+        self._pinned = self._look({})
+
+    def latest_seen(self) -> Positions:
+        """The queues' ends when last asked."""
+        return self._latest
+
+    def next_end(
+        self, previous: StreamOffset | None, max_records: int | None, *, is_limited: bool = True
+    ) -> StreamOffset | None:
+        """Where the batch after ``previous`` ends; None if there is nothing new, or not enough yet.
+
+        ``is_limited`` is whether the limits of the options count beside ``max_records``.
+        """
+        before = {} if previous is None else {q: end for q, end in previous.ends.items() if self._what.has(q)}
+        view = self._pinned_for(before) or self._look(before)
+        if previous is None:
+            self._check_all_there(view.found)
+            fresh = resolve_start(
+                self._queues, self._options.starting, view.latest, group=self._options.consumer_group, loss=self._loss
+            )
+        else:
+            self._note_lost_topics(before, view)
+            self._seen.firsts = {**previous.firsts} | self._seen.firsts
+            fresh = self._moved(before, view.latest, previous.lasts)
+        starts = before | fresh
+        checked = view.latest.keys() & before.keys() - {*self._queues.from_slaves}
+        self._accepted = {queue: starts[queue] for queue in checked}
+        self._commit(self._accepted)
+        view = self._passed(view, starts)
+        latest = view.latest
+        self._seen.learn(self._queues, {q for q, end in latest.items() if end} - set(self._queues.from_slaves))
+        self._note_absent(starts, view)
+        known = {queue: starts[queue] for queue in latest}
+        if is_limited and previous is not None and not fresh and self._waits(known, latest):
+            return None
+        upto = limit_ends(known, latest, max_records) if max_records is not None else dict(latest)
+        if is_limited and self._options.max_bytes_per_trigger is not None:
+            upto = self._limited(known, upto, self._options.max_bytes_per_trigger)
+        ends = starts | upto
+        if previous is not None and not fresh and ends == previous.ends:
+            return None
+        self._last_batch = self._clock()
+        self._has_planned = True
+        firsts = {queue: first for queue, first in self._seen.firsts.items() if queue in ends}
+        return StreamOffset(ends, fresh, firsts, self._lasts(previous, ends, fresh))
+
+    def _lasts(self, previous: StreamOffset | None, ends: Positions, fresh: Positions) -> Stored:
+        """The last messages before the ends, asked of queues that moved; else, and where nobody tells, earlier ones."""
+        known = previous.ends if previous is not None else {}
+        moved = {queue: end - 1 for queue, end in ends.items() if end and (queue in fresh or end != known.get(queue))}
+        lasts = {queue: (moved[queue], stored) for queue, stored in self._queues.store_times(moved).items()}
+        before = previous.lasts if previous is not None else {}
+        return {queue: last for queue, last in before.items() if queue in ends and queue not in fresh} | lasts
+
+    def there_still(self, end: StreamOffset, spans: list[OffsetRange]) -> list[OffsetRange]:
+        """What is left to read of a batch. One that another process planned, and did not finish, is planned no more:
+        whether its queues are still those that they were is asked here, once in a process."""
+        if self._has_planned:
+            return spans
+        self._has_planned = True
+        there = self._what.readable({span.queue.topic for span in spans})
+        asked = {span.queue: span for span in spans if span.queue in there}  # of others the tasks find out
+        self._queues.max_offsets(asked.keys(), {queue: span.end for queue, span in asked.items()})
+        for queue in self._queues.from_slaves:  # their masters are not there to be asked
+            asked.pop(queue, None)
+        left = {span.queue: span for span in replayed(self._queues, self._options, end, asked)}
+        return [left.get(span.queue, span) for span in spans if span.queue in left or span.queue not in asked]
+
+    def _pinned_for(self, before: Positions) -> _View | None:
+        """The pinned view. It was taken before anybody knew the checkpoint: where that has more queues, once anew."""
+        if self._pinned is not None and not self._is_pinned_for:
+            self._is_pinned_for = True
+            if before.keys() - self._pinned.latest.keys():
+                self._pinned = self._look(before)
+        return self._pinned
+
+    def _look(self, before: Positions) -> _View:
+        found = self._what.complete(self._loss, before)
+        self._latest = self._queues.max_offsets(found.wanted, before)
+        if self._queues.from_slaves:
+            away = sorted({queue.broker_name for queue in self._queues.from_slaves})
+            self._say(f"The masters of {', '.join(away)} are away: their slaves are read, as far as those have come.")
+        return _View(found, self._latest)
+
+    def _passed(self, view: _View, starts: Positions) -> _View:
+        """The view with no end before its start: retention may pass an end that was looked up before, or pinned."""
+        latest = {queue: max(end, starts[queue]) for queue, end in view.latest.items()}
+        if latest != view.latest:
+            view = _View(view.found, latest)
+            if self._pinned is not None:
+                self._pinned = view
+        return view
+
+    def _limited(self, starts: Positions, ends: dict[MessageQueue, int], max_bytes: int) -> dict[MessageQueue, int]:
+        limited = limit_bytes(starts, ends, max_bytes, self._queues.message_sizes)
+        if limited is None:
+            self._say(
+                "The brokers do not tell sizes of messages, so maxBytesPerTrigger cannot be reckoned: "
+                f"a batch takes {UNSIZED} messages of each queue instead."
+            )
+            limited = limit_unsized(starts, ends)
+        return limited
+
+    def _waits(self, starts: Positions, latest: Positions) -> bool:
+        """Whether there are too few messages yet. The first batch of a query, or after its restart, does not wait."""
+        least = self._options.min_offsets_per_trigger
+        if least is None or self._pinned is not None or self._last_batch is None:
+            return False
+        if self._clock() - self._last_batch >= self._options.max_trigger_delay_ms / 1000:
+            return False
+        return sum(latest[queue] - starts[queue] for queue in latest) < least
+
+    def _check_all_there(self, found: Found, known: Collection[MessageQueue] = ()) -> None:
+        problem = self._what.problem(found, known)
+        if self._options.topic_pattern is not None and not found.wanted and not self._matches_nothing:
+            self._matches_nothing = True  # asked and said once
+            self._say(f"{self._what.nothing_matches().message} They are waited for.")
+        if problem is None:
+            return
+        if not self._options.wait_for_topic:
+            raise problem
+        self._say(f"{problem.message} It is waited for (waitForTopic=true).")
+
+    def _note_lost_topics(self, before: Positions, view: _View) -> None:
+        """Topics that are not there: they were, or they are waited for, or they never were."""
+        read = {queue.topic for queue in before}
+        for topic in sorted(view.found.missing.keys() & read):
+            if topic not in view.found.away:
+                self._loss.topic_deleted(topic, before)
+            self._missed.update(queue for queue in before if queue.topic == topic)
+        self._check_all_there(view.found, before)
+
+    def _moved(self, before: Positions, latest: Positions, lasts: Stored) -> dict[MessageQueue, int]:
+        """Starts that are not the end of the batch before: new queues, and after a loss that may be passed over."""
+        moved: dict[MessageQueue, int] = {}
+        new = latest.keys() - before.keys()
+        for position, queues in starts_of_new(self._options.starting, new):
+            ends = {queue: latest[queue] for queue in queues}
+            moved |= resolve_start(self._queues, position, ends, group=self._options.consumer_group, loss=self._loss)
+        # A slave, whose log may begin and end elsewhere, is not asked whether something was lost.
+        away = self._queues.from_slaves
+        old = {queue: before[queue] for queue in latest if queue not in new and queue not in away}
+        suspects = self._missed & old.keys()
+        now = self._clock()
+        if self._compared is None or now - self._compared >= RECHECK_SECONDS:
+            self._compared = now
+            self._seen.asked.clear()
+            suspects = {*old}
+        fitted = fit(self._queues, old, latest, self._loss, self._seen, suspects, lasts)
+        self._missed -= suspects
+        return moved | {queue: start for queue, start in fitted.items() if start != before[queue]}
+
+    def _note_absent(self, starts: Positions, view: _View) -> None:
+        self._parted -= view.latest.keys()
+        absent = sorted(starts.keys() - view.latest.keys() - self._parted - view.found.queues)
+        brokers = {(queue.topic, queue.broker_name) for queue in view.found.queues} if absent else set()
+        for queue in absent:
+            if (queue.topic, queue.broker_name) not in brokers:
+                self._say(f"{name(queue)} cannot be read now; its position is kept until it can.")
+                continue
+            # The broker has the topic, with fewer queues. What was read to its end is no loss.
+            if self._queues.max_offsets([queue])[queue] != starts[queue]:
+                self._loss.queue_deleted(queue, starts[queue])
+            self._parted.add(queue)
+
+    def commit(self, offset: StreamOffset) -> None:
+        """Tell the brokers that the group has processed everything before ``offset``, as far as that was checked.
+
+        Unchecked, it may be beyond the end of a queue that was created again, and the group would miss what comes.
+        """
+        self._commit({queue: end for queue, end in offset.ends.items() if self._accepted.get(queue) == end})
+
+    def _commit(self, positions: Positions) -> None:
+        """Tell the brokers the group's next offsets.
+
+        It is for people and tools to see. The checkpoint is the truth, so a failure is logged and the query goes on;
+        a broker that is away is not waited for but told at a later trigger. What brokers were told is looked at again
+        now and then, for a broker that was killed may have forgotten it.
+        """
+        group = self._options.consumer_group
+        if group is None:
+            return
+        now = self._clock()
+        if now - self._checked >= RECHECK_SECONDS:
+            self._committed.clear()
+            self._checked = now
+        ends = {queue: end for queue, end in positions.items() if self._committed.get(queue) != end}
+        untold = self._queues.commit_offsets(group, ends)
+        self._committed |= {queue: end for queue, end in ends.items() if queue not in untold}
+        for queue, reason in untold.items():
+            self._say(f"the offset of group {group} could not be committed for {name(queue)}: {reason}")
+
+    def _say(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            log.warning("%s", text)

@@ -1,0 +1,419 @@
+"""From what the user said (``earliest``, ``group``, a time, JSON) to a number for each queue, and what is lost
+meanwhile.
+
+A position is checked against what the queue still has: messages that were deleted before they were read, or a queue
+that ended earlier than it once did, are a data loss. It is an error by default; under ``failOnDataLoss=false`` it is
+logged once and reading goes on from the earliest message left.
+
+Pure over the ``Queues`` questions. Corresponds to RebalanceImpl.computePullFromWhere, but that it never guesses.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Protocol
+
+from spark_rocket.datasource.options.checks import shown_time
+from spark_rocket.datasource.options.conditions import error
+from spark_rocket.datasource.options.options import ReadOptions
+from spark_rocket.datasource.options.parsers import Fallback, Position, Start, Strategy
+from spark_rocket.datasource.plan.offsets import EARLIEST, LATEST, Positions, Stored, listed, listed_at, name
+from spark_rocket.errors import RocketError
+from spark_rocket.model import MessageQueue
+
+log = logging.getLogger("spark_rocket.datasource")
+
+
+@dataclass(frozen=True)
+class Route:
+    """Where a topic is now, as the name servers say."""
+
+    queues: tuple[MessageQueue, ...]
+    """Those that may be read."""
+    unreadable: frozenset[str] = frozenset()
+    """Brokers that have the topic, but no queue of it that may be read."""
+
+
+class Queues(Protocol):
+    """The questions that planning asks, about many queues at once; tests answer them from a table.
+
+    Each is asked until there is an answer or ``retryTimeout`` is over, but for ``commit_offsets``.
+    """
+
+    @property
+    def from_slaves(self) -> Collection[MessageQueue]:
+        """The queues whose ends were last said by a slave, their master being away: they may lack the newest."""
+
+    def topics(self) -> list[str]:
+        """All that the name server knows, but those named after clusters and brokers."""
+
+    def route(self, topic: str) -> Route:
+        """Asked anew. TopicNotFoundError if no name server knows the topic."""
+
+    def brokers(self) -> Collection[str] | None:
+        """All that the name server knows now; None if it does not say."""
+
+    def configured(self) -> Mapping[str, Collection[str]]:
+        """The brokers that ORDER_TOPIC_CONFIG gives each of its topics to, whether they are there or not."""
+
+    def min_offsets(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]: ...
+    def max_offsets(self, queues: Collection[MessageQueue], going_on: Positions = ...) -> dict[MessageQueue, int]:
+        """``going_on``: where queues are already read up to. Of those a slave may say the end while the master is away,
+        and it is not before that. Where to begin is for masters to say: their slaves may lack the oldest, too."""
+
+    def first_times(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
+        """When the first message of each was stored, in ms; without queues that have none, or whose broker does not
+        say."""
+
+    def store_times(self, at: Positions) -> dict[MessageQueue, int]:
+        """When the message at an offset of each queue was stored, in ms; without offsets that have no message."""
+
+    def offsets_for_times(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]: ...
+    def committed_offsets(self, group: str, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
+        """Without the queues of which the group has committed nothing."""
+
+    def message_sizes(self, starts: Positions, count: int) -> dict[MessageQueue, list[int]]:
+        """Bytes of up to so many stored messages from each start on."""
+
+    def commit_offsets(self, group: str, ends: Positions) -> dict[MessageQueue, RocketError]:
+        """Tell the brokers, and wait for none that is away; the queues that were not told, and why.
+
+        An offset beyond a queue's end is not committed. None goes backwards, but where the group's is beyond the end.
+        """
+
+
+_FROM_EARLIEST = "from the earliest left"
+
+
+class LossPolicy:
+    """What to do about lost messages: fail, or say so once per queue and kind and go on.
+
+    A task gives its ``queue``: a batch that is repeated may be of a topic that the options no longer name, and then a
+    loss does not stop it.
+    """
+
+    def __init__(self, options: ReadOptions, queue: MessageQueue | None = None) -> None:
+        is_read = queue is None or options.reads(queue)
+        self._fail = options.fail_on_data_loss and is_read
+        self._reason = "failOnDataLoss=false" if is_read else "it is no longer read"
+        self._go_on = "To go on from the earliest message left, set failOnDataLoss=false"
+        if options.is_stream:
+            self._go_on += "; to begin anew, use a new checkpoint directory"
+        self._said: set[tuple[object, str]] = set()
+
+    def deleted(self, queue: MessageQueue, wanted: int, first_left: int, until: int | None = None) -> None:
+        """Messages from ``wanted`` on are gone; the queue now begins at ``first_left``."""
+        last = (first_left if until is None else min(first_left, until)) - 1
+        self._lost(queue, "MESSAGES_DELETED", queue=name(queue), first=wanted, last=last, left=first_left)
+
+    def all_deleted(self, queue: MessageQueue, wanted: int, end: int, first_left: int) -> None:
+        """Everything from ``wanted`` to ``end`` is gone."""
+        self._lost(
+            queue, "MESSAGES_DELETED", "without them", queue=name(queue), first=wanted, last=end - 1, left=first_left
+        )
+
+    def missing(self, queue: MessageQueue, start: int, end: int, count: int) -> None:
+        """The broker passed over messages without a word: their file was deleted, or the topic is compacted."""
+        self._lost(queue, "MESSAGES_MISSING", queue=name(queue), first=start, last=end - 1, count=count)
+
+    def shortened(self, queue: MessageQueue, wanted: int, end: int) -> None:
+        """The queue ends before a position that it once had."""
+        self._lost(queue, "QUEUE_SHORTENED", queue=name(queue), wanted=wanted, end=end, last=wanted - 1)
+
+    def went_back(self, queue: MessageQueue, which: str, was: int, now: int, at: int) -> None:
+        """The queue's first message or its end is before where it was seen."""
+        then = "where it was" if which == "end" else _FROM_EARLIEST
+        self._lost(queue, "OFFSETS_WENT_BACK", then, queue=name(queue), which=which, was=was, now=now, at=at)
+
+    def made_anew(self, queue: MessageQueue, offset: int, was_ms: int, now_ms: int, at: int) -> None:
+        """The queue holds other messages than it did."""
+        was, now = shown_time(was_ms), shown_time(now_ms)
+        self._lost(queue, "QUEUE_MADE_ANEW", queue=name(queue), offset=offset, was=was, now=now, at=at)
+
+    def replaced(self, queue: MessageQueue, found: Replaced) -> None:
+        """The queue lost its newest messages, and holds others in their place."""
+        was, now = shown_time(found.was_ms), shown_time(found.now_ms)
+        given = {"queue": name(queue), "offset": found.offset, "was": was, "now": now, "since": found.since}
+        self._lost(queue, "MESSAGES_REPLACED", f"from message {found.since}", **given)
+
+    def queue_deleted(self, queue: MessageQueue, at: int) -> None:
+        """The topic has fewer queues on a broker than it had."""
+        self._lost(queue, "QUEUE_DELETED", "without it", queue=name(queue), at=at)
+
+    def broker_away(self, topic: str, broker: str, why: str) -> None:
+        """A broker that should have the topic is not in its route."""
+        self._lost((topic, broker), "BROKER_AWAY", "without it", topic=topic, broker=broker, why=why)
+
+    def topic_deleted(self, topic: str, positions: Positions) -> None:
+        """Nobody knows a topic that was being read."""
+        at = listed_at({queue: offset for queue, offset in positions.items() if queue.topic == topic})
+        self._lost(topic, "TOPIC_DELETED", "without it", topic=topic, at=at)
+
+    def _lost(self, what: object, kind: str, then: str = _FROM_EARLIEST, **values: object) -> None:
+        loss = error(f"DATA_LOSS.{kind}", go_on=self._go_on, **values)
+        if self._fail:
+            raise loss
+        if (what, kind) not in self._said:
+            self._said.add((what, kind))
+            log.warning("[%s] %s Going on %s (%s).", loss.code, loss.message, then, self._reason)
+
+
+class Seen:
+    """What queues have been seen to hold.
+
+    One that reaches less far than before was made anew, or lost messages. One that was made anew and has grown since
+    is told by ``firsts``, which go along in the checkpoint: a queue's messages keep their offsets and store times, so
+    where one with the offset of a former first one, or a smaller offset, was stored later than that, it is another
+    queue of the same name.
+    """
+
+    def __init__(self) -> None:
+        self.lows: dict[MessageQueue, int] = {}
+        self.ends: dict[MessageQueue, int] = {}
+        self.firsts: dict[MessageQueue, tuple[int, int]] = {}
+        self.asked: set[MessageQueue] = set()
+
+    def note(self, lows: Positions, ends: Positions) -> None:
+        self.lows |= lows
+        self.ends |= ends
+
+    def forget(self, queue: MessageQueue) -> None:
+        for known in (self.lows, self.ends, self.firsts):
+            known.pop(queue, None)
+        self.asked.discard(queue)
+
+    def learn(self, queues: Queues, unknown: Collection[MessageQueue]) -> None:
+        """Ask for first messages, of each queue once. Their times are asked last: retention makes them later only."""
+        new = [queue for queue in unknown if queue not in self.firsts and queue not in self.asked]
+        if new:
+            self.asked.update(new)
+            lows = self.lows | queues.min_offsets([queue for queue in new if queue not in self.lows])
+            self.firsts |= {queue: (lows[queue], stored) for queue, stored in queues.first_times(new).items()}
+
+    def made_anew(self, queues: Queues, suspects: Collection[MessageQueue]) -> dict[MessageQueue, tuple[int, int]]:
+        """The first messages of those that are other queues now. Their offsets are asked last: retention makes them
+        larger only, and a larger one proves nothing."""
+        known = [queue for queue in suspects if queue in self.firsts]
+        times = queues.first_times(known) if known else {}
+        lows = queues.min_offsets(times.keys()) if times else {}
+        return {
+            queue: (lows[queue], stored)
+            for queue, stored in times.items()
+            if lows[queue] <= self.firsts[queue][0] and stored > self.firsts[queue][1]
+        }
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """A message that is not the one that was read at its offset."""
+
+    offset: int
+    was_ms: int
+    now_ms: int
+    since: int
+    """The first of the messages that nobody read."""
+
+
+def compare(queues: Queues, lasts: Stored) -> tuple[set[MessageQueue], dict[MessageQueue, Replaced]]:
+    """The queues that still have this message of theirs, and those that have another in its place.
+
+    Of a queue that has none there, nothing is known. Another one is there if the broker lost its newest messages (a
+    copy was restored, a slave that lagged behind took its master's place) and has stored others since. These have later
+    store times, so the first of them is found by time.
+    """
+    times = queues.store_times({queue: offset for queue, (offset, _) in lasts.items()}) if lasts else {}
+    others = {queue: stored for queue, stored in times.items() if stored != lasts[queue][1]}
+    since = queues.offsets_for_times({queue: lasts[queue][1] + 1 for queue in others}) if others else {}
+    return times.keys() - others.keys(), {
+        queue: Replaced(*lasts[queue], stored, min(since[queue], lasts[queue][0])) for queue, stored in others.items()
+    }
+
+
+def fit(
+    queues: Queues,
+    starts: Positions,
+    latest: Positions,
+    loss: LossPolicy,
+    seen: Seen | None = None,
+    suspects: Collection[MessageQueue] = (),
+    lasts: Stored = MappingProxyType({}),
+) -> dict[MessageQueue, int]:
+    """Check starts against what the queues have; return where reading can begin.
+
+    Queues that have grown are asked whether they still have their message of ``lasts``, one before the start: then
+    nothing from the start on was deleted. ``suspects`` are asked whether they are still the queues they were.
+    """
+    behind = {queue for queue, start in starts.items() if start != latest[queue]}
+    grown = {queue for queue in behind & lasts.keys() if starts[queue] < latest[queue]}
+    same, others = compare(queues, {q: lasts[q] for q in grown if lasts[q][0] < starts[q]})
+    first = queues.min_offsets(sorted(behind - same))
+    seen = seen or Seen()
+    back = {queue for queue, low in first.items() if low < seen.lows.get(queue, 0)}
+    anew = seen.made_anew(queues, {*suspects, *back, *others} & {q for q in starts if starts[q] <= latest[q]})
+    fitted = {}
+    for queue, start in starts.items():
+        low, end = first.get(queue, start), latest[queue]
+        was_first, was_end = seen.lows.get(queue, 0), seen.ends.get(queue, 0)
+        if queue in anew:
+            low, stored = anew[queue]
+            loss.made_anew(queue, seen.firsts[queue][0], seen.firsts[queue][1], stored, start)
+            seen.firsts[queue] = anew[queue]
+            start = min(low, end)
+        elif start > end:
+            if end == 0 and queue.topic not in queues.topics():
+                loss.topic_deleted(queue.topic, starts)
+            else:
+                loss.shortened(queue, start, end)
+            seen.forget(queue)  # what comes is of another one
+            start = low
+        elif start < low:
+            loss.deleted(queue, start, low)
+            start = low
+        elif queue in others:
+            loss.replaced(queue, others[queue])
+            start = max(low, others[queue].since)
+        elif queue in back and queue not in seen.firsts:  # else it is a slave's that kept more, in its master's place
+            loss.went_back(queue, "first message", was_first, low, start)
+            start = low
+        elif end < was_end:  # rather a broker that lost the newest messages than a topic made anew: go on here
+            loss.went_back(queue, "end", was_end, end, start)
+        fitted[queue] = start
+    seen.note(first, {queue: latest[queue] for queue in starts})
+    return fitted
+
+
+def _earliest(queues: Queues, latest: Positions) -> dict[MessageQueue, int]:
+    return {queue: min(low, latest[queue]) for queue, low in queues.min_offsets(latest.keys()).items()}
+
+
+def _at_times(
+    queues: Queues, latest: Positions, times_ms: Positions, position: Position, option: str
+) -> dict[MessageQueue, int]:
+    found = queues.offsets_for_times({queue: times_ms[queue] for queue in latest})
+    if position.strategy is Strategy.ERROR and (none := sorted(q for q, at in found.items() if at >= latest[q])):
+        time = shown_time(times_ms[none[0]])
+        raise error("BAD_OFFSETS.NOTHING_SINCE", option=option, queue=name(none[0]), time=time)
+    return {queue: min(offset, latest[queue]) for queue, offset in found.items()}
+
+
+def resolve_start(
+    queues: Queues,
+    position: Position,
+    latest: Positions,
+    *,
+    group: str | None,
+    loss: LossPolicy,
+) -> dict[MessageQueue, int]:
+    """The first offset to read of each queue in ``latest``."""
+    if not latest:
+        return {}
+    if position.kind is Start.LATEST:
+        return dict(latest)
+    if position.kind is Start.EARLIEST:
+        return _earliest(queues, latest)
+    if position.kind is Start.TIMESTAMP:
+        times = dict.fromkeys(latest, position.timestamp_ms)
+        return _at_times(queues, latest, times, position, "startingTimestamp")
+    if position.kind is Start.TIMES:
+        named = _named(position.times or {}, latest, "startingOffsetsByTimestamp", "")
+        return _at_times(queues, latest, named, position, "startingOffsetsByTimestamp")
+    if position.kind is Start.GROUP:
+        assert group is not None
+        committed = queues.committed_offsets(group, latest.keys())
+        others = {queue: end for queue, end in latest.items() if queue not in committed}
+        if others and position.fallback is Fallback.ERROR:
+            raise error("BAD_OFFSETS.NOTHING_COMMITTED", group=group, queue=listed(others))
+        if others and not committed:
+            _say_nothing_committed(group, listed(others), position.fallback.value)
+        otherwise = replace(position, kind=_INSTEAD[position.fallback]) if others else position
+        fallen_back = resolve_start(queues, otherwise, others, group=group, loss=loss)
+        return fit(queues, committed, latest, loss) | fallen_back
+    return _from_json(queues, position, latest, "startingOffsets", loss)
+
+
+@lru_cache(64)
+def _say_nothing_committed(group: str, queues: str, instead: str) -> None:
+    """Once: the name may be mistyped."""
+    log.warning("group %s has committed nothing for %s: begins at %s (groupOffsetsFallback)", group, queues, instead)
+
+
+_INSTEAD = {
+    Fallback.EARLIEST: Start.EARLIEST,
+    Fallback.LATEST: Start.LATEST,
+    Fallback.TIMESTAMP: Start.TIMESTAMP,
+}
+
+
+def starts_of_new(position: Position, queues: Collection[MessageQueue]) -> list[tuple[Position, set[MessageQueue]]]:
+    """How queues begin that appear while a stream runs, or whose broker was away when it began.
+
+    A group's offset and a point in time mean the same then and now. For the other ways, and for a time that counted
+    from the start of the query, the first message is the one start that loses nothing.
+    """
+    new = {*queues}
+    earliest = Position(Start.EARLIEST)
+    if position.is_relative or position.kind not in (Start.GROUP, Start.TIMESTAMP, Start.TIMES):
+        return [(earliest, new)]
+    position = replace(position, strategy=Strategy.LATEST)
+    if position.kind is Start.TIMES:
+        times = {queue: time for queue, time in (position.times or {}).items() if queue in new}
+        return [(replace(position, times=times), {*times}), (earliest, new - {*times})]
+    if position.fallback is not Fallback.TIMESTAMP:
+        position = replace(position, fallback=Fallback.EARLIEST)
+    return [(position, new)]
+
+
+def resolve_end(
+    queues: Queues, position: Position, latest: Positions, starts: Positions, *, group: str | None, loss: LossPolicy
+) -> dict[MessageQueue, int]:
+    """The first offset of each queue that a batch read leaves out."""
+    if position.kind is Start.LATEST or not latest:
+        return dict(latest)
+    if position.kind is Start.TIMESTAMP:
+        times = dict.fromkeys(latest, position.timestamp_ms)
+        return _at_times(queues, latest, times, position, "endingTimestamp")
+    if position.kind is Start.TIMES:
+        named = _named(position.times or {}, latest, "endingOffsetsByTimestamp", "")
+        return _at_times(queues, latest, named, position, "endingOffsetsByTimestamp")
+    if position.kind is Start.GROUP:
+        assert group is not None
+        ends = dict(starts)  # where the group has not come so far, nothing is read
+        for queue, offset in queues.committed_offsets(group, latest.keys()).items():
+            if offset > latest[queue]:
+                loss.shortened(queue, offset, latest[queue])
+            ends[queue] = max(starts[queue], min(offset, latest[queue]))
+        return ends
+    return _from_json(queues, position, latest, "endingOffsets", None)
+
+
+def _named(given: Positions, latest: Positions, option: str, how: str) -> Positions:
+    """What was said for each queue, if it was said for each queue there is and for no other."""
+    if unknown := sorted(given.keys() - latest.keys()):
+        raise error("BAD_OFFSETS.NO_SUCH_QUEUE", option=option, queue=name(unknown[0]), queues=listed(latest))
+    if missing := sorted(latest.keys() - given.keys()):
+        raise error(
+            "BAD_OFFSETS.QUEUE_NOT_NAMED", option=option, queue=name(missing[0]), how=how, queues=listed(missing)
+        )
+    return given
+
+
+def _from_json(
+    queues: Queues, position: Position, latest: Positions, option: str, loss: LossPolicy | None
+) -> dict[MessageQueue, int]:
+    given = _named(position.offsets or {}, latest, option, ", with -1 for latest or -2 for earliest")
+    earliest = _earliest(queues, {queue: latest[queue] for queue, offset in given.items() if offset == EARLIEST})
+    positions = {}
+    for queue, offset in given.items():
+        if offset == LATEST:
+            positions[queue] = latest[queue]
+        elif offset == EARLIEST:
+            positions[queue] = earliest[queue]
+        elif offset > latest[queue]:
+            raise error("BAD_OFFSETS.AFTER_END", option=option, offset=offset, queue=name(queue), end=latest[queue])
+        else:
+            positions[queue] = offset
+    return positions if loss is None else fit(queues, positions, latest, loss)

@@ -1,0 +1,179 @@
+"""Which queues are read: those of ``subscribe``, of the topics that ``subscribePattern`` matches now, or of ``assign``.
+
+Asked anew for every batch, so that new topics and queues are found while a stream runs. A name server drops a dead
+broker from its routes, and the queues that are left look like all there are. So what should be there is known from
+elsewhere: from the stream's checkpoint, from the topic's ORDER_TOPIC_CONFIG, and from the option ``expectedBrokers``,
+which overrides both. Brokers that should be there are waited for (``retryTimeout``).
+
+Pure over the ``Queues`` questions, but for the pauses of ``Patience``. Corresponds to ConsumerStrategy of Spark's Kafka
+source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import MappingProxyType
+
+from spark_rocket.datasource.options.conditions import error
+from spark_rocket.datasource.options.options import ReadOptions
+from spark_rocket.datasource.options.parsers import matching
+from spark_rocket.datasource.plan.offsets import Positions, listed, listed_at, some
+from spark_rocket.datasource.plan.resolve import LossPolicy, Queues, Route
+from spark_rocket.datasource.read.retry_deadline import Patience
+from spark_rocket.errors import DataLossError, RocketError, TopicNotFoundError
+from spark_rocket.model import MessageQueue
+
+
+@dataclass(frozen=True)
+class Found:
+    """What there is at a moment."""
+
+    routes: Mapping[str, Route]
+    wanted: tuple[MessageQueue, ...]
+    missing: dict[str, TopicNotFoundError]
+    """Topics that are to be read and that nobody knows."""
+    away: frozenset[str] = frozenset()
+    """Those of them whose brokers are not known either."""
+
+    @cached_property
+    def queues(self) -> frozenset[MessageQueue]:
+        """All queues of the topics that may be read, whether they are to be read or not."""
+        return frozenset(queue for route in self.routes.values() for queue in route.queues)
+
+    @cached_property
+    def brokers(self) -> set[tuple[str, str]]:
+        """Which brokers have which topics, readable or not."""
+        readable = {(queue.topic, queue.broker_name) for queue in self.queues}
+        return readable | {(topic, broker) for topic, route in self.routes.items() for broker in route.unreadable}
+
+
+class WhatToRead:
+    """The options that say what to read, over the ``Queues`` questions."""
+
+    def __init__(self, queues: Queues, options: ReadOptions) -> None:
+        self._queues = queues
+        self._options = options
+        self._topics = options.topics
+        self._pattern = options.topic_pattern
+        self._matches: dict[str, bool] = {}
+        self._assigned = frozenset(options.assigned) if options.assigned is not None else None
+
+    def has(self, queue: MessageQueue) -> bool:
+        """Whether a queue belongs to what is read."""
+        if self._assigned is not None:
+            return queue in self._assigned
+        if self._pattern is None:
+            return queue.topic in self._topics
+        if queue.topic not in self._matches:
+            self._matches[queue.topic] = self._options.reads(queue)
+        return self._matches[queue.topic]
+
+    def now(self, known: Iterable[str] = ()) -> Found:
+        """What there is now. ``known`` are topics to be asked for though no name server may list them any more."""
+        topics: Iterable[str] = self._topics
+        if self._pattern is not None:
+            there = {*self._queues.topics(), *self._queues.configured()}
+            topics = sorted({*matching(self._pattern, there), *known})
+        routes: dict[str, Route] = {}
+        missing: dict[str, TopicNotFoundError] = {}
+        for topic in topics:
+            try:
+                routes[topic] = self._queues.route(topic)
+            except TopicNotFoundError as reason:
+                missing[topic] = reason
+        wanted = tuple(queue for route in routes.values() for queue in route.queues if self.has(queue))
+        return Found(routes, wanted, missing)
+
+    def readable(self, topics: Iterable[str]) -> set[MessageQueue]:
+        """The queues of these topics that may be read now."""
+        found: set[MessageQueue] = set()
+        for topic in topics:
+            with suppress(TopicNotFoundError):
+                found.update(self._queues.route(topic).queues)
+        return found
+
+    def complete(self, loss: LossPolicy, positions: Positions = MappingProxyType({})) -> Found:
+        """``now``, as soon as all brokers are there that should be. ``positions``: where a stream is.
+
+        DataLossError if one does not come within ``retryTimeout``; with ``failOnDataLoss=false`` it is not waited for.
+        OffsetsError where queues are there and may not be read.
+        """
+        patience = Patience(self._options.retry_timeout_ms)
+        topics = {queue.topic for queue in positions}
+        while True:
+            found = self.now(topics)
+            self._check_readable(found)
+            away = self._away(found, positions)
+            try:
+                for (topic, broker), why in away.items():
+                    loss.broker_away(topic, broker, why)
+            except DataLossError as problem:
+                problem.retriable = True
+                patience.wait(problem, "to find all brokers")
+            else:
+                return replace(found, away=frozenset(topic for topic, _ in away) & found.missing.keys())
+
+    def _away(self, found: Found, positions: Positions) -> dict[tuple[str, str], str]:
+        """The topics' brokers that are not there, though they should be, and why."""
+        expected, configured = self._options.expected_brokers, self._queues.configured()
+        topics = {*found.routes, *found.missing}
+        known = {(q.topic, q.broker_name) for q in positions}
+        known |= {(topic, broker) for topic in topics for broker in configured.get(topic, ())}
+        away: dict[tuple[str, str], str] = {}
+        for topic, broker in sorted(known - found.brokers):
+            if self._is_expected(topic, broker):
+                at = {q: offset for q, offset in positions.items() if (q.topic, q.broker_name) == (topic, broker)}
+                why = f"the stream is at {listed_at(at)}" if at else "the topic's ORDER_TOPIC_CONFIG names it"
+                away[topic, broker] = why
+        if expected is not None:
+            what = some(sorted(topics)) or str(self._pattern)
+            for broker in sorted({*expected} - {broker for _, broker in found.brokers | away.keys()}):
+                away[what, broker] = "the option expectedBrokers names it"
+        if away and (found.missing or not found.routes):
+            # A topic that no name server knows was deleted or does not exist yet, unless its brokers are unknown, too.
+            alive = self._queues.brokers()
+            away = {
+                (topic, broker): why
+                for (topic, broker), why in away.items()
+                if topic in found.routes or (alive is not None and broker not in alive)
+            }
+        return away
+
+    def _is_expected(self, topic: str, broker: str) -> bool:
+        """Whether a broker is one of those that the options leave room for."""
+        if self._options.expected_brokers is not None:
+            return broker in self._options.expected_brokers
+        return self._assigned is None or any((q.topic, q.broker_name) == (topic, broker) for q in self._assigned)
+
+    def _check_readable(self, found: Found) -> None:
+        for topic, route in found.routes.items():
+            closed = [broker for broker in sorted(route.unreadable) if self._is_expected(topic, broker)]
+            if route.unreadable and not route.queues:
+                closed = sorted(route.unreadable)
+            if closed:
+                raise error("BAD_OFFSETS.NOT_READABLE", topic=topic, brokers=", ".join(closed))
+
+    def problem(self, found: Found, known: Collection[MessageQueue] = ()) -> RocketError | None:
+        """What is named and does not exist, but for queues that are being read."""
+        never_read = found.missing.keys() - {queue.topic for queue in known}
+        if self._pattern is None and never_read:
+            return found.missing[min(never_read)]
+        absent = sorted((self._assigned or frozenset()) - found.queues - {*known})
+        if absent:
+            return error(
+                "BAD_OFFSETS.NO_SUCH_QUEUE", option="assign", queue=listed(absent[:1]), queues=listed(found.queues)
+            )
+        return None
+
+    def nothing_matches(self) -> RocketError:
+        """A pattern without a topic."""
+        users = matching(".*", self._queues.topics())
+        return error(
+            "BAD_OFFSETS.NO_TOPIC_MATCHES",
+            pattern=self._pattern,
+            count=len(users),
+            topics=", ".join(users[:8]) or "none",
+        )

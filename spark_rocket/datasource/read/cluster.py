@@ -1,0 +1,263 @@
+"""What the data source asks of RocketMQ: a few questions about queues, asked with patience.
+
+``Cluster`` puts retries with back-off around the client's ``Reader``: a broker that restarts under a query is a
+delay, not a failure, until ``retryTimeout`` is over. Python workers are reused, so clients are kept per process and
+name server and found again by the next task; the client itself sees to forks.
+
+Thread-safe as the client is. Nothing here needs ``close``: Spark kills workers without notice, and brokers drop dead
+connections by themselves. Corresponds to the pull side of RocketMQ's DefaultMQPullConsumer.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache, partial
+from types import MappingProxyType
+from typing import TypeVar
+
+from spark_rocket.client.consume.reader import AWAY, Reader
+from spark_rocket.client.core.broker_query import Pending
+from spark_rocket.datasource.options.credentials import connecting
+from spark_rocket.datasource.options.options import ReadOptions
+from spark_rocket.datasource.plan.offsets import Positions
+from spark_rocket.datasource.plan.resolve import Route
+from spark_rocket.datasource.read.retry_deadline import Patience, is_retriable
+from spark_rocket.errors import (
+    BrokerError,
+    NameServerUnreachableError,
+    OffsetsError,
+    RemotingConnectError,
+    RocketError,
+)
+from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.auth import Credentials
+from spark_rocket.remoting.tls.settings import TlsSettings
+
+T = TypeVar("T")
+log = logging.getLogger("spark_rocket.datasource")
+
+_SEARCHES = 8  # by time, at once: each is a handful of questions, one after the other
+READER_GROUP = "spark_rocket_reader"
+
+
+class Cluster:
+    """A RocketMQ cluster as the driver sees it."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._reader = reader_for(options.name_server, options.request_timeout_ms, options.credentials, options.tls)
+        self._timeout = options.request_timeout_ms / 1000
+        self._retry_timeout_ms = options.retry_timeout_ms
+        self._met = False
+        self._sql_filter = options.sql_filter
+        self._filtered: set[str] = set()
+        self._configured: dict[str, frozenset[str]] | None = None
+        self.from_slaves: dict[MessageQueue, int] = {}
+        """The queues whose ends were last said by a slave, and these."""
+
+    def route(self, topic: str) -> Route:
+        found = self._ask(lambda reader: reader.route(topic), f"to find {topic}")
+        if self._sql_filter is not None and topic not in self._filtered:
+            self._reader.check_filter(topic, self._sql_filter)
+            self._filtered.add(topic)
+        return Route(found.readable, found.unreadable)
+
+    def configured(self) -> dict[str, frozenset[str]]:
+        """Asked once: brokers that come later get into the checkpoint."""
+        if self._configured is None:
+            try:
+                doing = "to ask for ORDER_TOPIC_CONFIG"
+                self._configured = self._ask(lambda reader: reader.configured_brokers(), doing)
+            except BrokerError as refused:
+                log.warning("brokers that are away are not known from ORDER_TOPIC_CONFIG: %s", refused)
+                self._configured = {}
+        return self._configured
+
+    def brokers(self) -> Collection[str] | None:
+        try:
+            return self._ask(lambda reader: reader.brokers(), "to ask for the list of brokers").keys()
+        except BrokerError as refused:  # a proxy in its place
+            log.info("%s", refused)
+            return None
+
+    def topics(self) -> list[str]:
+        return self._ask(lambda reader: reader.topics(), "to ask for the list of topics")
+
+    def min_offsets(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
+        return self._ask_each(queues, self._reader.min_offset_later, "to ask for queues' first offsets")
+
+    def first_times(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
+        found = self._ask_each(queues, self._reader.earliest_store_time_later, "to ask for queues' first times")
+        return {queue: stored for queue, stored in found.items() if stored is not None}
+
+    def store_times(self, at: Positions) -> dict[MessageQueue, int]:
+        def question(queue: MessageQueue) -> Pending[int]:
+            return self._reader.store_time_later(queue, at[queue])
+
+        def of_slave(queue: MessageQueue) -> int | None:
+            return self._reader.slave_store_time(queue, at[queue]) if queue in self.from_slaves else None
+
+        found = self._ask_each(at.keys(), question, "to ask for messages' times", of_slave)
+        return {queue: stored for queue, stored in found.items() if stored >= 0}
+
+    def max_offsets(
+        self, queues: Collection[MessageQueue], going_on: Positions = MappingProxyType({})
+    ) -> dict[MessageQueue, int]:
+        def of_slave(queue: MessageQueue) -> int | None:
+            if queue not in going_on:
+                return None
+            end = self._reader.slave_max_offset(queue)
+            if end is not None:
+                end = self.from_slaves[queue] = max(end, going_on[queue])
+            return end
+
+        for queue in queues:
+            self.from_slaves.pop(queue, None)
+        return self._ask_each(queues, self._reader.max_offset_later, "to ask for queues' ends", of_slave)
+
+    def message_sizes(self, starts: Positions, count: int) -> dict[MessageQueue, list[int]]:
+        def question(queue: MessageQueue) -> Future[list[int]]:
+            return self._reader.message_sizes_async(queue, starts[queue], count)
+
+        def of_slave(queue: MessageQueue) -> list[int] | None:
+            if queue not in self.from_slaves:
+                return None
+            return self._reader.slave_message_sizes(queue, starts[queue], count)
+
+        return self._ask_each(starts.keys(), question, "to ask for sizes of messages", of_slave)
+
+    def offsets_for_times(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+        def search(queue: MessageQueue) -> int:
+            return self._ask(lambda reader: reader.offset_for_time(queue, times_ms[queue]), "to search by time")
+
+        if not times_ms:
+            return {}
+        with ThreadPoolExecutor(min(_SEARCHES, len(times_ms))) as pool:
+            return dict(zip(times_ms, pool.map(search, times_ms), strict=True))
+
+    def committed_offsets(self, group: str, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
+        question = partial(self._reader.committed_offset_later, group)
+        found = self._ask_each(queues, question, "to ask for a group's offsets")
+        return {queue: offset for queue, offset in found.items() if offset is not None}
+
+    def commit_offsets(self, group: str, ends: Positions) -> dict[MessageQueue, RocketError]:
+        wanted, untold = self._to_commit(group, ends)
+        taken, failed = _at_once(
+            wanted.keys(), lambda queue: self._reader.commit_offset_async(group, queue, wanted[queue], self._timeout)
+        )
+        untold |= failed
+        for queue in (queue for queue, is_taken in taken.items() if not is_taken):  # its broker does not know the group
+            try:
+                self._reader.commit_offset(group, queue, wanted[queue])
+            except RocketError as error:
+                untold[queue] = error
+        return untold
+
+    def _to_commit(
+        self, group: str, ends: Positions
+    ) -> tuple[dict[MessageQueue, int], dict[MessageQueue, RocketError]]:
+        """The offsets that a group lacks, and the queues that cannot be told one."""
+        known, untold = _at_once(ends.keys(), partial(self._reader.committed_offset_later, group))
+        others = [queue for queue, offset in known.items() if offset != ends[queue]]
+        latest, failed = _at_once(others, self._reader.max_offset_later)
+        untold |= failed
+        wanted: dict[MessageQueue, int] = {}
+        for queue, last in latest.items():
+            offset, end = known[queue], ends[queue]
+            if end > last:
+                untold[queue] = OffsetsError(f"offset {end} is beyond the end of the queue, {last}.")
+            elif offset is None or offset < end or offset > last:
+                wanted[queue] = end
+        return wanted, untold
+
+    def _ask_each(
+        self,
+        queues: Collection[MessageQueue],
+        question: Callable[[MessageQueue], Pending[T] | Future[T]],
+        doing: str,
+        of_slave: Callable[[MessageQueue], T | None] | None = None,
+    ) -> dict[MessageQueue, T]:
+        patience = Patience(self._retry_timeout_ms)
+        found, failed = _at_once(queues, question)
+        while failed:
+            if of_slave is not None:
+                for queue in [queue for queue, error in failed.items() if isinstance(error, AWAY)]:
+                    answer = of_slave(queue)
+                    if answer is not None:
+                        found[queue] = answer
+                        del failed[queue]
+                if not failed:
+                    break
+            queue, error = min(failed.items(), key=lambda one: is_retriable(one[1]))
+            patience.wait(self._judged(explained(error, queue, self._reader)), doing)
+            again, failed = _at_once(failed.keys(), question)
+            found |= again
+        self._met = True
+        return {queue: found[queue] for queue in queues}
+
+    def _ask(self, question: Callable[[Reader], T], doing: str) -> T:
+        patience = Patience(self._retry_timeout_ms)
+
+        def ask() -> T:
+            try:
+                return question(self._reader)
+            except RocketError as error:
+                raise self._judged(error) from None
+
+        answer = patience.call(ask, doing)
+        self._met = True
+        return answer
+
+    def _judged(self, error: RocketError) -> RocketError:
+        """A name server that was never reached: a wrong address is likelier than a restart, so say so at once."""
+        if isinstance(error, NameServerUnreachableError):
+            error.retriable = self._met
+        return error
+
+
+def _at_once(
+    queues: Collection[MessageQueue], question: Callable[[MessageQueue], Pending[T] | Future[T]]
+) -> tuple[dict[MessageQueue, T], dict[MessageQueue, RocketError]]:
+    """Ask about all queues before waiting for any answer: the answers, and the failures.
+
+    A broker that cannot be connected to is not tried for each of its queues.
+    """
+    asked: dict[MessageQueue, Pending[T] | Future[T]] = {}
+    away: dict[str, Pending[T]] = {}
+    for queue in queues:
+        pending = away.get(queue.broker_name) or question(queue)
+        if isinstance(pending, Pending) and isinstance(pending.refused, RemotingConnectError):
+            away[queue.broker_name] = pending
+        asked[queue] = pending
+    found: dict[MessageQueue, T] = {}
+    failed: dict[MessageQueue, RocketError] = {}
+    for queue, pending in asked.items():
+        try:
+            found[queue] = pending.result()
+        except RocketError as error:
+            failed[queue] = error
+    return found, failed
+
+
+def explained(error: RocketError, queue: MessageQueue, reader: Reader) -> RocketError:
+    """An error that a queue's broker cannot be reached also says whose address that is, and where it came from."""
+    said = f"broker {queue.broker_name} cannot be reached from {socket.gethostname()}: "
+    if isinstance(error, RemotingConnectError) and not error.message.startswith(said):
+        error.message = said + error.message
+        error.remedy = (
+            f"Name server {reader.name_server} gave this address. Start the broker if it is down; if it runs, have it "
+            "advertise an address that driver and executors reach (brokerIP1), and open its port to them."
+        )
+    return error
+
+
+@cache
+def reader_for(
+    name_server: str, request_timeout_ms: int, credentials: Credentials | None, tls: TlsSettings | None = None
+) -> Reader:
+    """This process's reader for a name server."""
+    return Reader(
+        name_server, group=READER_GROUP, request_timeout=request_timeout_ms / 1000, **connecting(credentials, tls)
+    )

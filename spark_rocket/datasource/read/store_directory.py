@@ -1,0 +1,415 @@
+"""``storePath``: a stopped broker's disk as a data frame, read from its files without a broker.
+
+The commit log is the truth and all that is read of messages; so a store works whose consume queues are lost, one whose
+broker was killed, and one on a read-only mount. What comes out is what a broker that is started on the directory would
+serve, in the columns of a topic read:
+
+===================================  ================================================================================
+prepared and rolled-back messages    have no queue, and are left out
+deleted topics                       left out: those of ``config/deletedTopic.json`` and, after a clean stop, those that
+                                     have no consume queue and that ``config/topics.json`` does not list
+an earlier topic of the same name    left out where the consume queue shows that its first message lies behind; without
+                                     consume queues an Apache store does not tell, and both are read
+system topics, %RETRY%…, %DLQ%…      only when ``subscribe`` names them: they hold copies, or what brokers note
+what is not a whole record           an error that names file and offset, or passed over (``failOnDataLoss=false``);
+                                     behind the last whole record of all it is a torn tail, and left out; so is
+                                     what a killed broker's next start would cut off
+===================================  ================================================================================
+
+Planning holds the store's lock, shared; tasks only read, each one span of one file (``log_span.py``), decoded in
+columns. A record is selected before it is decoded, by its topic, time and place. The only module of the data source
+that knows the store. Values only: Spark pickles readers and partitions. Corresponds to nothing in RocketMQ.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from spark_rocket.datasource.options.options import ReadOptions
+from spark_rocket.datasource.options.parsers import Position, Start, is_for_users
+from spark_rocket.datasource.pickled_by_value import Traveller
+from spark_rocket.datasource.plan.offsets import LATEST, Positions, name
+from spark_rocket.datasource.read.store_location import broker_name_of, locate
+from spark_rocket.datasource.read.typed_rows import projection_of, rows_of
+from spark_rocket.datasource.schema import Projection
+from spark_rocket.datasource.tracebacks import short
+from spark_rocket.datasource.worker import settle_worker
+from spark_rocket.errors import DataLossError, OffsetsError, ProtocolError, StoreError, TopicNotFoundError
+from spark_rocket.protocol.record.columns import decode_records
+from spark_rocket.protocol.record.record import scan_record
+from spark_rocket.store.layout import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from spark_rocket.store.log.end import cut_of
+from spark_rocket.store.log.record_scan import RecordBlock
+from spark_rocket.store.log.span import LogSpan, Lost, plan_spans, read_span
+from spark_rocket.store.queues.queue_table import is_storable
+from spark_rocket.store.recovery.recovery import is_deleted, topics_on_record
+from spark_rocket.store.tools.view import StoreView, view_store
+
+log = logging.getLogger("spark_rocket.datasource")
+
+_SPAN_SIZE = 128 << 20
+_SMALLEST_SPAN = 4096
+_CLOCK_SLACK_MS = 60_000  # store times rise with offsets, but for clocks that were set back a little
+_NOWHERE = 2**63 - 1
+_REMEDY = (
+    "failOnDataLoss=false reads what is whole. To have the rest, put the file back from a copy of it. To serve what is "
+    "whole from a broker, run `rocket store rebuild --skip-damage` on a copy of the directory; near the log's end, "
+    "where the broker refuses it even then, its error says how to go on."
+)
+
+Queue = tuple[str, int]
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+@dataclass
+class SpanPartition(InputPartition):
+    """One Spark partition: a span of the log, and what its task has to know of the store."""
+
+    span: LogSpan
+    store_path: Path
+    queues_path: Path
+    broker_name: str
+    deleted: dict[str, int]
+    """Topics whose records below an offset are a deleted topic's."""
+    firsts: dict[Queue, tuple[int, int]] = field(default_factory=dict)
+    """Queue offset and physical offset of queues' first messages, of those that lie behind the span's start."""
+    lists_topics: bool = True
+    """Whether a topic that has neither a consume queue nor a place in ``config/topics.json`` was deleted."""
+
+
+class StoreDirectoryReader(Traveller, DataSourceReader):
+    """Plans on the driver, and reads in the executors."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        projection_of(options, schema)
+        self._options = options
+        self._schema = schema
+
+    @short
+    def partitions(self) -> list[InputPartition]:
+        return [*plan_directory(self._options)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """An empty plan arrives as ``InputPartition(None)`` and has no rows."""
+        if not isinstance(partition, SpanPartition):
+            return iter(())
+        settle_worker()
+        projection = projection_of(self._options, self._schema)
+        return rows_of(read_partition(partition, self._options, projection), self._options, self._schema, projection)
+
+
+# --- planning: on the driver ------------------------------------------------------------------------------------
+
+
+def plan_directory(options: ReadOptions) -> list[SpanPartition]:
+    """Find the store, refuse what cannot be, and cut its log into partitions."""
+    given = Path(options.store_path or "")
+    path = locate(given)
+    broker_name = options.broker_name or broker_name_of(path, given)
+    _check_positions(options, broker_name)
+    with view_store(path) as view:
+        if not view.config.commit_log_path.is_dir():
+            raise StoreError(
+                f"{path} has no commit log: {view.config.commit_log_path} is not a directory.",
+                remedy="If its broker.conf sets storePathCommitLog, start and stop it with a broker of this package, "
+                "which writes down where it is; or make a link with that name to it.",
+            )
+        for problem in view.log.unreadable:
+            raise StoreError(
+                f"{problem.path}: {problem.text} (on the driver).",
+                remedy="Driver and executors need the right to read all of the directory.",
+            )
+        lists_topics = _lists_topics(view)
+        if lists_topics:
+            _check_topics(options, view)
+        firsts, queued_end = _look_at_queues(view, options)
+        size = _SPAN_SIZE
+        if options.min_partitions is not None:
+            total = view.data_end() - view.log.min_offset
+            pieces = options.min_partitions + len(view.log.files)  # the last of each file may be half as long again
+            size = min(size, max(total // pieces, _SMALLEST_SPAN))
+        queued_end = 0 if view.is_killed else queued_end
+        spans = plan_spans(view.log, size, queued_end=queued_end, cut=cut_of(view), lost=_lost(options))
+        return [
+            SpanPartition(
+                span,
+                path,
+                view.config.consume_queue_path,
+                broker_name,
+                view.deleted.offsets,
+                {queue: first for queue, first in firsts.items() if first[1] > span.start},
+                lists_topics,
+            )
+            for span in _in_time(spans, options)
+        ]
+
+
+def _is_wanted(topic: str, options: ReadOptions) -> bool:
+    return topic in options.topics if options.topics else is_for_users(topic)
+
+
+def _check_positions(options: ReadOptions, broker_name: str) -> None:
+    starts, ends = options.starting.offsets or {}, options.ending.offsets or {}
+    for option, positions in (("startingOffsets", starts), ("endingOffsets", ends)):
+        for queue in positions:
+            if queue.broker_name != broker_name:
+                raise OffsetsError(
+                    f"option {option} names the broker {queue.broker_name}, and this is the store of {broker_name}.",
+                    remedy="Name that one, or say with the option brokerName whose store it is.",
+                )
+    for queue, end in ends.items():
+        if 0 <= end < starts.get(queue, 0):
+            raise OffsetsError(
+                f"{name(queue)} would be read from {starts[queue]} to {end}: the end is before the start.",
+                remedy="Check startingOffsets and endingOffsets.",
+            )
+
+
+def _time(position: Position) -> int | None:
+    return position.timestamp_ms if position.kind is Start.TIMESTAMP else None
+
+
+def _lists_topics(view: StoreView) -> bool:
+    """Whether the files say which topics there are: not after a kill, nor where RocksDB has the list instead (5.x)."""
+    return not view.is_killed and not any(
+        any(view.path.glob(f"{part}/CURRENT")) for part in ("config/*", "consumequeue*")
+    )
+
+
+def _check_topics(options: ReadOptions, view: StoreView) -> None:
+    """A name that the store does not know is a typing mistake; without a list of topics nothing can be said."""
+    listed = topics_on_record(view.path)
+    if listed is None:
+        return
+    known = listed | {topic for topic, _ in view.queues}
+    for topic in options.topics:
+        if topic not in known:
+            there = ", ".join(sorted(topic for topic in known if is_for_users(topic))[:20])
+            raise TopicNotFoundError(f"{view.path} has no topic {topic}.", remedy=f"Its topics are {there or 'none'}.")
+
+
+def _look_at_queues(view: StoreView, options: ReadOptions) -> tuple[dict[Queue, tuple[int, int]], int]:
+    """Each queue's first message, where that is sure, and up to where the log must reach for their last ones."""
+    firsts: dict[Queue, tuple[int, int]] = {}
+    end = 0
+    for key in view.queues:
+        if not _is_wanted(key[0], options):
+            continue
+        try:
+            queue = view.queue(*key)
+            if queue is None or not queue.is_sound:
+                continue
+            queue.correct_min_offset(view.log.min_offset)
+            if queue.min_offset < queue.max_offset:
+                physical, size, _ = queue.entry(queue.max_offset - 1)
+                end = max(end, physical + size)
+                first, _, _ = queue.entry(queue.min_offset)
+                if first > view.log.min_offset and _points_to_its_record(view, key, queue.min_offset, first):
+                    firsts[key] = queue.min_offset, first
+        except StoreError as error:  # a queue that cannot be read says nothing; the log does
+            log.warning("%s", error)
+    return firsts, end
+
+
+def _points_to_its_record(view: StoreView, queue: Queue, number: int, physical: int) -> bool:
+    file = view.log.find(physical)
+    if file is None:
+        return False
+    at = physical - file.file_from_offset
+    size = int.from_bytes(file.read(at, 4), "big")
+    record = scan_record(file.read(at, max(0, min(size, file.size - at)))).record
+    return (
+        record is not None
+        and record.physical_offset == physical
+        and (str(record.topic, "utf-8", "replace"), record.queue_id, record.queue_offset) == (*queue, number)
+    )
+
+
+def _in_time(spans: list[LogSpan], options: ReadOptions) -> Iterator[LogSpan]:
+    """Leave out the spans that lie before or behind the time stamps."""
+    first, last = _time(options.starting), _time(options.ending)
+    for span, following in pairwise([*spans, None]):
+        assert span is not None
+        until = following.store_timestamp if following is not None else None
+        if first is not None and until is not None and until + _CLOCK_SLACK_MS < first:
+            continue
+        if last is not None and span.store_timestamp is not None and span.store_timestamp - _CLOCK_SLACK_MS >= last:
+            continue
+        yield span
+
+
+def _lost(options: ReadOptions) -> Lost:
+    """What to do about damage: fail, or say so and go on."""
+
+    def lost(text: str) -> None:
+        if options.fail_on_data_loss:
+            raise DataLossError(f"{text}.", remedy=_REMEDY)
+        log.warning("%s. Going on behind it (failOnDataLoss=false).", text)
+
+    return lost
+
+
+# --- reading: in the executors ----------------------------------------------------------------------------------
+
+
+def read_partition(partition: SpanPartition, options: ReadOptions, projection: Projection) -> Iterator[pa.RecordBatch]:
+    """The messages of a span in the log's order, as batches of Spark's own schema."""
+    selection = _Selection(partition, options)
+    bounds = _Bounds(options)
+    columns = [*projection.columns, *(column for column in bounds.columns if column not in projection.columns)]
+    rows = options.arrow_batch_rows
+    tags = None if options.tags is None else frozenset(options.tags)
+    blocks = read_span(partition.span, _lost(options), chunk=options.arrow_batch_bytes)
+    while (block := _next(blocks, partition)) is not None:
+        run = selection.run(block)
+        if not len(run):
+            continue
+        try:
+            batch = decode_records(run, columns, broker_name=partition.broker_name, tags=tags)
+        except ProtocolError as error:
+            raise ProtocolError(
+                f"{partition.span.path}: some record from offset {block.base} to {block.base + len(block.data)} cannot "
+                f"be decoded: {error.message}",
+                remedy="Narrow it down with arrowBatchBytes=1024. Leave out body (.schema(…)) if only that cannot be "
+                "read, or begin behind it with startingOffsets as JSON.",
+            ) from error
+        batch = bounds.filter(batch)
+        for start in range(0, batch.num_rows, rows):
+            yield projection.conform(batch.slice(start, rows))
+
+
+def _next(blocks: Iterator[RecordBlock], partition: SpanPartition) -> RecordBlock | None:
+    try:
+        return next(blocks, None)
+    except OSError as error:
+        raise StoreError(
+            f"{partition.span.path} cannot be read on an executor: {error.strerror or error}.",
+            remedy="storePath must be visible to all executors under the same path, and no broker may run on it.",
+        ) from None
+
+
+class _Selection:
+    """Which records of a block are messages that are to be read. Topics and queues are compared as numbers."""
+
+    def __init__(self, partition: SpanPartition, options: ReadOptions) -> None:
+        self._partition = partition
+        self._options = options
+        self._first_time, self._last_time = _time(options.starting), _time(options.ending)
+        self._numbers: dict[bytes, int] = {}
+        self._valid_from: list[int] = []
+        firsts = {(self._number(topic.encode()), queue): at for (topic, queue), at in partition.firsts.items()}
+        order = sorted(firsts)
+        self._first_keys = np.array([_key(number, queue) for number, queue in order], np.int64)
+        self._first_numbers = np.array([firsts[key][0] for key in order], np.int64)
+        self._first_places = np.array([firsts[key][1] for key in order], np.int64)
+        self._firsts_end = max(self._first_places.tolist(), default=0)
+
+    @cached_property
+    def _topics_on_record(self) -> frozenset[str] | None:
+        return topics_on_record(self._partition.store_path)
+
+    def _number(self, topic: bytes) -> int:
+        number = self._numbers.get(topic)
+        if number is None:
+            number = self._numbers[topic] = len(self._valid_from)
+            self._valid_from.append(self._from(topic.decode("utf-8", "replace")))
+        return number
+
+    def _from(self, topic: str) -> int:
+        """The physical offset from which on a topic's records are to be read."""
+        if not _is_wanted(topic, self._options) or not is_storable(topic, 0):
+            return _NOWHERE
+        queues = self._partition.queues_path / topic
+        if self._partition.lists_topics and not queues.is_dir() and is_deleted(topic, self._topics_on_record):
+            return _NOWHERE
+        return self._partition.deleted.get(topic, 0)
+
+    def run(self, block: RecordBlock) -> memoryview:
+        """The records to read, one after another."""
+        state = block.sys_flags & TRANSACTION_MASK
+        keep: Bools = (state != TRANSACTION_PREPARED) & (state != TRANSACTION_ROLLBACK) & (block.queue_ids >= 0)
+        if self._first_time is not None:
+            keep &= block.store_timestamps >= self._first_time
+        if self._last_time is not None:
+            keep &= block.store_timestamps < self._last_time
+        offsets = block.physical_offsets
+        topics, codes = _topics(block)
+        numbers = np.array([self._number(topic) for topic in topics], np.int64)
+        keep &= offsets >= np.array([self._valid_from[number] for number in numbers], np.int64)[codes]
+        if block.base < self._firsts_end:
+            keys = _key(numbers[codes], block.queue_ids)
+            at = np.minimum(np.searchsorted(self._first_keys, keys), len(self._first_keys) - 1)
+            keep &= ~(
+                (self._first_keys[at] == keys)
+                & (block.queue_offsets >= self._first_numbers[at])
+                & (offsets < self._first_places[at])
+            )
+        return _gather(block, keep)
+
+
+def _key(number: Any, queue: Any) -> Any:
+    return number << 32 | queue
+
+
+def _topics(block: RecordBlock) -> tuple[list[bytes], Any]:
+    """The topics of a block, each once, and which of them each record is of."""
+    count = len(block)
+    bounds = np.zeros(2 * count + 1, np.int32)
+    bounds[1::2], bounds[2::2] = block.topic_starts, block.topic_ends
+    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(block.data)]
+    every = pa.Array.from_buffers(pa.binary(), 2 * count, buffers)
+    coded = every.take(pa.array(np.arange(1, 2 * count, 2))).dictionary_encode()
+    return coded.dictionary.to_pylist(), coded.indices.to_numpy()
+
+
+def _gather(block: RecordBlock, keep: Bools) -> memoryview:
+    if keep.all():
+        return memoryview(block.data)[int(block.starts[0]) : int(block.starts[-1] + block.sizes[-1])]
+    if not keep.any():
+        return memoryview(b"")
+    bounds = np.append(block.starts, block.starts[-1] + block.sizes[-1]).astype(np.int32)
+    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(block.data)]
+    records = pa.Array.from_buffers(pa.binary(), len(block), buffers).filter(pa.array(keep))
+    return memoryview(records.buffers()[2])[: int(block.sizes[keep].sum())]
+
+
+class _Bounds:
+    """Offsets as JSON: from where to where each queue is read. Applied to rows, for inner batches hide theirs."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._sides: list[tuple[str, Positions]] = []
+        for option, position in (("startingOffsets", options.starting), ("endingOffsets", options.ending)):
+            if position.offsets is not None:
+                self._sides.append((option, position.offsets))
+        self.columns = ("topic", "queueId", "queueOffset") if self._sides else ()
+
+    def filter(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        for option, positions in self._sides:
+            keep = named = pa.repeat(pa.scalar(False), batch.num_rows)
+            for queue, offset in positions.items():
+                mine = pc.and_(pc.equal(batch["topic"], queue.topic), pc.equal(batch["queueId"], queue.queue_id))
+                named = pc.or_(named, mine)
+                # -1 is behind every message, -2 before.
+                bound = pa.scalar(_NOWHERE if offset == LATEST else offset, pa.int64())
+                compare = pc.greater_equal if option == "startingOffsets" else pc.less
+                keep = pc.or_(keep, pc.and_(mine, compare(batch["queueOffset"], bound)))
+            if batch.num_rows and not pc.all(named).as_py():
+                row = batch.filter(pc.invert(named)).slice(0, 1).to_pylist()[0]
+                raise OffsetsError(
+                    f"option {option} does not say where {row['topic']}, queue {row['queueId']}, begins or ends.",
+                    remedy="Name every queue, with -1 for latest or -2 for earliest.",
+                )
+            batch = batch.filter(keep)
+        return batch

@@ -1,0 +1,174 @@
+"""Typed rows: a reader's batches of messages -> batches of the columns of their bodies (``bodyFormat``).
+
+Made on the driver to check a schema before any task, and in each task to decode. What the message's own columns are,
+and which of them bad records need, is asked of the reader below; this takes them apart again.
+
+Belongs to one task.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StringType, StructType
+
+from spark_rocket.datasource.bodies.codecs import decoder, known_columns
+from spark_rocket.datasource.bodies.columns import default_schema, layout, looks_like_metadata
+from spark_rocket.datasource.bodies.decoding import Decoded, raw
+from spark_rocket.datasource.bodies.settings import BodySettings
+from spark_rocket.datasource.options.options import ReadOptions
+from spark_rocket.datasource.read.bad_records import BadRecordCounter, kept_rows
+from spark_rocket.datasource.schema import SOURCE_SCHEMA, Projection, project, retype
+
+log = logging.getLogger("spark_rocket.datasource")
+
+
+def schema_of(settings: BodySettings) -> StructType:
+    """The schema of a read for which the user gives none."""
+    return default_schema(settings, known_columns(settings))
+
+
+def warn_of_names(options: ReadOptions, schema: StructType) -> None:
+    """Say in the driver's log which columns are named like a message's and are not its."""
+    if options.body is not None and (names := looks_like_metadata(options.body, schema)):
+        _say_which(tuple(names))
+
+
+@lru_cache(64)
+def _say_which(names: tuple[str, ...]) -> None:
+    """Once."""
+    log.warning(
+        'columns %s are read from the bodies: the message\'s own are named by .option("metadataColumns", "%s")',
+        ", ".join(names),
+        ", ".join(names),
+    )
+
+
+def projection_of(options: ReadOptions, schema: StructType) -> Projection:
+    """What a read takes of each message; SchemaError if the schema cannot be read so."""
+    return project(schema) if options.body is None else TypedRows(options, options.body, schema).projection
+
+
+def rows_of(
+    batches: Iterator[pa.RecordBatch], options: ReadOptions, schema: StructType, projection: Projection
+) -> Iterator[pa.RecordBatch]:
+    """A task's batches, made with ``projection``, as Spark is to get them."""
+    if options.body is None:
+        return batches
+    return TypedRows(options, options.body, schema, projection.damaged).rows(batches)
+
+
+class TypedRows:
+    """Decodes the bodies of a task's batches."""
+
+    def __init__(
+        self,
+        options: ReadOptions,
+        settings: BodySettings,
+        schema: StructType,
+        damaged: dict[int, str] | None = None,
+    ) -> None:
+        self._damaged = {} if damaged is None else damaged
+        self._layout = layout(settings, schema)
+        self._decoder = decoder(settings, self._layout.body)
+        self._counter = BadRecordCounter(options, settings)
+        self._target = to_arrow_schema(schema, timezone="UTC")
+        self._limit = options.arrow_batch_rows
+        self._most_bytes = options.arrow_batch_bytes
+        self._bad_text = self._layout.bad_column is not None and isinstance(
+            schema[self._layout.bad_column].dataType, StringType
+        )
+        needed = {"body", *self._layout.metadata.values(), *self._counter.needed()}
+        projection = project(StructType([field for field in SOURCE_SCHEMA.fields if field.name in needed]))
+        self.projection = replace(projection, damaged=self._damaged)
+
+    def rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            for batch in batches:
+                start = 0
+                while start < batch.num_rows:
+                    decoded = self._decoder.decode(batch.column("body").slice(start))
+                    part = batch.slice(start, decoded.count)
+                    yield from self._assemble(part, self._spoilt(part, decoded))
+                    start += part.num_rows
+                self._damaged.clear()
+        finally:
+            self._counter.report()
+
+    def _spoilt(self, batch: pa.RecordBatch, decoded: Decoded) -> Decoded:
+        """With the bodies that could not be decompressed among the bad ones, whatever was made of their bytes."""
+        if not self._damaged:
+            return decoded
+        offsets = batch.column("queueOffset").to_numpy()
+        found = np.flatnonzero(np.isin(offsets, np.fromiter(self._damaged, np.int64)))
+        for index in found.tolist():
+            decoded.bad[index] = self._damaged[int(offsets[index])]
+        of_body = np.arange(batch.num_rows) if decoded.rows is None else decoded.rows
+        values = pa.array(np.arange(len(of_body)), mask=np.isin(of_body, found))
+        return replace(decoded, columns=[column.take(values) for column in decoded.columns])
+
+    def _assemble(self, batch: pa.RecordBatch, decoded: Decoded) -> Iterator[pa.RecordBatch]:
+        dropped = self._counter.take(batch, decoded.bad)
+        columns = dict(zip(self._layout.body.names, decoded.columns, strict=True))
+        message = {name: batch.column(source) for name, source in self._layout.metadata.items()}
+        if self._layout.bad_column is not None:
+            message[self._layout.bad_column] = self._bad_bodies(batch.column("body"), decoded.bad)
+        mask = kept_rows(batch.num_rows, dropped)
+        for low, high in self._spans(list(message.values()), batch.num_rows, decoded):
+            arrays = []
+            for item in self._target:
+                if item.name in columns:
+                    array = columns[item.name].slice(low, high - low)
+                elif decoded.rows is None:
+                    array = message[item.name].slice(low, high - low)
+                else:
+                    array = message[item.name].take(pa.array(decoded.rows[low:high]))
+                arrays.append(array if array.type.equals(item.type, check_metadata=True) else retype(array, item.type))
+            if arrays:
+                rows = pa.RecordBatch.from_arrays(arrays, schema=self._target)
+            else:
+                rows = pa.RecordBatch.from_struct_array(pa.array([{}] * (high - low), pa.struct([])))
+            if dropped:
+                rows = rows.filter(pa.array(mask[low:high] if decoded.rows is None else mask[decoded.rows[low:high]]))
+            if rows.num_rows:
+                yield rows
+
+    def _spans(self, message: list[pa.Array], count: int, decoded: Decoded) -> Iterator[tuple[int, int]]:
+        """Rows that become a batch: ``arrowBatchRows``, and less where the message's columns are long and repeated."""
+        if decoded.rows is None:
+            for start in range(0, count, self._limit):
+                yield start, min(start + self._limit, count)
+            return
+        sizes = sum((_sizes(array) for array in message), np.zeros(count, np.int64))
+        ends = np.cumsum(sizes[decoded.rows])
+        low, used = 0, 0
+        while low < len(ends):
+            high = int(np.searchsorted(ends, used + self._most_bytes, side="right"))
+            high = min(max(high, low + 1), low + self._limit, len(ends))
+            yield low, high
+            low, used = high, int(ends[high - 1])
+
+    def _bad_bodies(self, bodies: pa.Array, bad: dict[int, str]) -> pa.Array:
+        found: np.ndarray[tuple[int], np.dtype[np.object_]] = np.full(len(bodies), None, object)
+        for index in bad:
+            body = bodies[index].as_py()
+            found[index] = body.decode("utf-8", "replace") if self._bad_text else body
+        return pa.array(found, pa.string() if self._bad_text else pa.binary())
+
+
+def _sizes(array: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """The bytes of each of a message column's texts, binaries and maps of texts; the rest is short."""
+    if pa.types.is_map(array.type):
+        edges = array.offsets.to_numpy()
+        return sum(
+            (np.diff(raw(texts)[1][edges]) for texts in (array.keys, array.items)), np.zeros(len(array), np.int64)
+        )
+    if pa.types.is_string(array.type) or pa.types.is_binary(array.type):
+        return np.diff(raw(array)[1])
+    return np.zeros(len(array), np.int64)

@@ -1,0 +1,296 @@
+"""How far streaming queries are behind: in the log, and for Prometheus.
+
+``RocketLagListener`` hears the progress of all queries of a session and looks at the sources that are ours, which it
+knows by their offsets. Messages behind are ``latestOffset`` less ``endOffset`` of the progress. Seconds behind are the
+age of the first message that is not processed yet, which a broker is asked for.
+
+=============================================  ==================================================================
+``rocket_stream_lag_messages``                 by ``query``, ``topic``, ``broker``, ``queue``
+``rocket_stream_lag_seconds``                  the same; a queue of which no broker said is left out
+``rocket_stream_lag_messages_all``             by ``query``: the sum
+``rocket_stream_lag_seconds_max``              by ``query``: of the queue that is furthest behind
+``rocket_stream_progress_timestamp_seconds``   by ``query``: when it was last heard of
+=============================================  ==================================================================
+
+``query`` is the query's name, or its id if it has none. The series of a query are gone when it ends.
+
+Threads: Spark's listener thread only notes the numbers of the progress. Brokers are asked on a thread of our own, the
+newest progress of a query first and only that, all queues at once and within ``request_timeout``; a broker that hangs
+delays the seconds and nothing else. The HTTP server of prometheus_client has threads of its own.
+
+Corresponds to ConsumerLagCalculator of RocketMQ's brokers, for readers whose position is in a checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Unpack
+
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    SourceProgress,
+    StreamingQueryListener,
+)
+
+from spark_rocket.client.consume.pull import PullResult, PullStatus
+from spark_rocket.client.consume.reader import Reader
+from spark_rocket.client.core.config import Connecting
+from spark_rocket.datasource.plan.offsets import Positions, StreamOffset, name, parse_stream_offset
+from spark_rocket.errors import ConfigError, OffsetsError, RocketError
+from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.record.record import view_record
+
+if TYPE_CHECKING:
+    from prometheus_client.core import GaugeMetricFamily
+
+log = logging.getLogger("spark_rocket.datasource")
+
+_MOST_ASKED = 64  # queues a progress, those with the most messages behind
+
+
+@dataclass(slots=True)
+class QueryLag:
+    """A query's lag as last heard."""
+
+    query: str
+    heard: float = 0.0
+    messages: dict[MessageQueue, int] = field(default_factory=dict)
+    seconds: dict[MessageQueue, float] = field(default_factory=dict)
+
+
+def lags(sources: Sequence[SourceProgress]) -> tuple[dict[MessageQueue, int], dict[MessageQueue, int]] | None:
+    """Messages behind and the next offset of each queue of our sources; None if the progress does not tell."""
+    behind: dict[MessageQueue, int] = {}
+    following: dict[MessageQueue, int] = {}
+    told = False
+    for source in sources:
+        end, latest = _positions(source.endOffset), _positions(source.latestOffset)
+        if end is None or latest is None:
+            continue
+        told = True
+        for queue, last in latest.items():
+            at = end.get(queue, 0)
+            lag = max(0, last - at)
+            if lag >= behind.get(queue, 0):  # two sources of a query may read one queue
+                behind[queue], following[queue] = lag, at
+    return (behind, following) if told else None
+
+
+def _positions(text: str) -> Positions | None:
+    try:
+        offset = parse_stream_offset(json.loads(text))
+    except (ValueError, OffsetsError):
+        return None  # another source's, or none
+    return offset.ends if isinstance(offset, StreamOffset) else None
+
+
+class RocketLagListener(StreamingQueryListener):
+    """``spark.streams.addListener(RocketLagListener(port=9404))``
+
+    ``port`` (0 is any free one) serves Prometheus at ``http://host:port/metrics``; without it there is only the log.
+    ``name_server`` is the streams' own; without it ``NAMESRV_ADDR`` counts, as for the option. ``seconds=False`` asks
+    no broker. ``access_key`` and ``secret_key`` are as a client's. ``close`` after ``spark.streams.removeListener``.
+    """
+
+    def __init__(
+        self,
+        port: int | None = None,
+        *,
+        host: str = "127.0.0.1",
+        name_server: str | None = None,
+        seconds: bool = True,
+        request_timeout: float = 3.0,
+        clock: Callable[[], float] = time.time,
+        **connecting: Unpack[Connecting],
+    ) -> None:
+        self._name_server = name_server
+        self._connecting = connecting
+        self._seconds = seconds
+        self._timeout = request_timeout
+        self._clock = clock
+        self._queries: dict[str, QueryLag] = {}  # by run
+        self._pending: dict[str, dict[MessageQueue, int]] = {}  # next offsets by run: of the newest progress only
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        self._reader: Reader | None = None
+        self._server: Any = None
+        self.port: int | None = None
+        if port is not None:
+            self._server = _serve(self, port, host)
+            self.port = self._server.server_port
+
+    # --- what Spark tells -------------------------------------------------------------------------------------
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+        """Nothing is known yet."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        progress = event.progress
+        found = lags(progress.sources)
+        if found is None:
+            return
+        behind, following = found
+        run = str(progress.runId)
+        with self._changed:
+            if self._closed:
+                return
+            known = self._queries.setdefault(run, QueryLag(progress.name or str(progress.id)))
+            known.heard = self._clock()
+            known.messages = behind
+            known.seconds = {queue: seconds for queue, seconds in known.seconds.items() if behind.get(queue)}
+            known.seconds |= {queue: 0.0 for queue, lag in behind.items() if not lag}
+            self._pending[run] = {queue: following[queue] for queue, lag in behind.items() if lag}
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="rocket-lag", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        """There is nothing new: what was known holds."""
+        with self._changed:
+            known = self._queries.get(str(event.runId))
+            if known is not None:
+                known.heard = self._clock()
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        with self._changed:
+            self._queries.pop(str(event.runId), None)
+            self._pending.pop(str(event.runId), None)
+
+    # --- what others see --------------------------------------------------------------------------------------
+
+    def queries(self) -> list[QueryLag]:
+        """What is known now, a copy."""
+        with self._changed:
+            return [
+                QueryLag(one.query, one.heard, dict(one.messages), dict(one.seconds)) for one in self._queries.values()
+            ]
+
+    def close(self) -> None:
+        """Stop the thread and the server."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(self._timeout + 1)
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+        if self._reader is not None:
+            self._reader.close()
+
+    # --- our own thread ---------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                while not self._pending and not self._closed:
+                    self._changed.wait()
+                if self._closed:
+                    return
+                run = next(iter(self._pending))
+                following = self._pending.pop(run)
+                lag = self._queries[run]
+                most = sorted(following, key=lambda queue: -lag.messages.get(queue, 0))[:_MOST_ASKED]
+            try:
+                seconds = self._ages({queue: following[queue] for queue in most}) if self._seconds else {}
+            except Exception:
+                log.exception("the lag's seconds are not known")
+                seconds = {}
+            with self._changed:
+                current = self._queries.get(run)
+                if current is None:
+                    continue
+                current.seconds = {queue: 0.0 for queue, behind in current.messages.items() if not behind} | seconds
+                line = _line(current)
+            log.info("%s", line)
+
+    def _ages(self, following: Mapping[MessageQueue, int]) -> dict[MessageQueue, float]:
+        """How old the next messages are; queues whose broker does not tell in time are left out."""
+        if self._reader is None:
+            self._reader = Reader(self._name_server, request_timeout=self._timeout, **self._connecting)
+        reader, until = self._reader, time.monotonic() + self._timeout
+        asked: dict[MessageQueue, Future[PullResult]] = {
+            queue: reader.pull_async(queue, offset, max_msgs=1, timeout=self._timeout)
+            for queue, offset in following.items()
+        }
+        ages = {}
+        for queue, pulled in asked.items():
+            try:
+                answer = pulled.result(max(0.0, until - time.monotonic()))
+            except (RocketError, TimeoutError) as error:
+                log.debug("how long %s is behind is not known: %s", name(queue), error)
+                continue
+            if answer.status is PullStatus.FOUND:
+                stored = view_record(answer.records, check_crc=False).store_timestamp
+                ages[queue] = max(0.0, self._clock() - stored / 1000)
+        return ages
+
+
+def _line(lag: QueryLag) -> str:
+    total = sum(lag.messages.values())
+    if not total:
+        return f"query {lag.query} is not behind"
+    worst = max(lag.messages, key=lambda queue: (lag.seconds.get(queue, 0.0), lag.messages[queue]))
+    age = f", {max(lag.seconds.values()):.1f} s" if any(lag.seconds.values()) else ""
+    behind = sum(1 for count in lag.messages.values() if count)
+    return (
+        f"query {lag.query} is behind by {total:,} messages{age} in {behind} queues, most in {name(worst)} "
+        f"({lag.messages[worst]:,} messages)"
+    )
+
+
+# --- Prometheus -------------------------------------------------------------------------------------------------
+
+
+def _serve(listener: RocketLagListener, port: int, host: str) -> Any:
+    try:
+        from prometheus_client import CollectorRegistry, start_http_server
+    except ImportError:
+        raise ConfigError(
+            "RocketLagListener was given a port, and prometheus_client is not installed.",
+            remedy="Install it (pip install prometheus-client), or leave port out for the log alone.",
+        ) from None
+    registry = CollectorRegistry()
+    registry.register(_Collector(listener))
+    server, _ = start_http_server(port, host, registry)
+    return server
+
+
+class _Collector:
+    """The series, made anew from what is known whenever somebody asks."""
+
+    def __init__(self, listener: RocketLagListener) -> None:
+        self._listener = listener
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        from prometheus_client.core import GaugeMetricFamily
+
+        by_queue = ["query", "topic", "broker", "queue"]
+        messages = GaugeMetricFamily("rocket_stream_lag_messages", "Messages not processed yet", labels=by_queue)
+        seconds = GaugeMetricFamily("rocket_stream_lag_seconds", "Age of the next message", labels=by_queue)
+        total = GaugeMetricFamily("rocket_stream_lag_messages_all", "Messages in all queues", labels=["query"])
+        most = GaugeMetricFamily("rocket_stream_lag_seconds_max", "Of the queue furthest behind", labels=["query"])
+        heard = GaugeMetricFamily(
+            "rocket_stream_progress_timestamp_seconds", "When the last progress came", labels=["query"]
+        )
+        for one in self._listener.queries():
+            for queue, count in one.messages.items():
+                messages.add_metric([one.query, queue.topic, queue.broker_name, str(queue.queue_id)], count)
+            for queue, age in one.seconds.items():
+                seconds.add_metric([one.query, queue.topic, queue.broker_name, str(queue.queue_id)], age)
+            total.add_metric([one.query], sum(one.messages.values()))
+            if one.seconds:
+                most.add_metric([one.query], max(one.seconds.values()))
+            heard.add_metric([one.query], one.heard)
+        yield from (messages, seconds, total, most, heard)

@@ -1,0 +1,221 @@
+"""A cluster's state as data frames: ``spark.read.format("rocket").option("view", "lag").load()``.
+
+Each view has a fixed schema and its own options; ``VIEWS`` is the list of them, and ``docs/datasource.md`` shows it.
+One task asks the servers when the query runs (view_rows.py) and makes rows of the answers.
+
+Values only until ``read``. Corresponds to the list commands of RocketMQ's mqadmin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from spark_rocket.datasource.options.conditions import error
+from spark_rocket.datasource.options.options import ViewOptions, check_options, parse_view_options
+from spark_rocket.datasource.options.table import OPTIONS, Scope
+from spark_rocket.datasource.options.tls import OPTIONS as TLS_OPTIONS
+from spark_rocket.datasource.pickled_by_value import Traveller
+from spark_rocket.datasource.schema import SOURCE_SCHEMA
+from spark_rocket.errors import SchemaError
+
+_TEXT, _INT, _LONG, _TIME, _FLAG = StringType(), IntegerType(), LongType(), TimestampType(), BooleanType()
+_TEXTS, _MAP = ArrayType(StringType(), False), MapType(StringType(), StringType(), False)
+_ROWS_A_BATCH = 4096
+
+
+@dataclass(frozen=True)
+class View:
+    """One view. ``takes`` are the options that it may have, ``needs`` those that it must have."""
+
+    row: str
+    schema: StructType
+    takes: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+
+
+def _schema(*, keys: int, **columns: DataType) -> StructType:
+    """Columns of which the first ``keys`` are never null."""
+    return StructType([StructField(name, kind, at >= keys) for at, (name, kind) in enumerate(columns.items())])
+
+
+VIEWS: dict[str, View] = {
+    "cluster": View(
+        "an address of a broker, as the name server knows it",
+        _schema(keys=4, cluster=_TEXT, brokerName=_TEXT, brokerId=_LONG, address=_TEXT, zone=_TEXT),
+    ),
+    "brokers": View(
+        "a broker, a master or a slave, and what it says about itself",
+        _schema(
+            keys=4, cluster=_TEXT, brokerName=_TEXT, brokerId=_LONG, address=_TEXT,
+            version=_TEXT, startTime=_TIME, putTps=DoubleType(), getTps=DoubleType(), messagesToday=_LONG,
+            commitLogMinOffset=_LONG, commitLogMaxOffset=_LONG, diskRatio=DoubleType(), info=_MAP, error=_TEXT,
+        ),
+    ),
+    "topics": View(
+        "a topic on a broker",
+        _schema(
+            keys=9, topic=_TEXT, cluster=_TEXT, brokerName=_TEXT, readQueues=_INT, writeQueues=_INT, perm=_TEXT,
+            order=_FLAG, isSystem=_FLAG, attributes=_MAP, type=_TEXT,
+        ),
+        takes=("subscribe",),
+    ),
+    "queues": View(
+        "a queue",
+        _schema(
+            keys=6, topic=_TEXT, brokerName=_TEXT, queueId=_INT, minOffset=_LONG, maxOffset=_LONG, messages=_LONG,
+            lastUpdateTime=_TIME,
+        ),
+        takes=("subscribe",),
+    ),
+    "groups": View(
+        "a consumer group",
+        _schema(
+            keys=4, group=_TEXT, members=_INT, brokers=_TEXTS, topics=_TEXTS,
+            consumeType=_TEXT, messageModel=_TEXT, consumeFromWhere=_TEXT, retryMaxTimes=_INT,
+        ),
+        takes=("consumerGroup",),
+    ),
+    "lag": View(
+        "a queue of a group",
+        _schema(
+            keys=7, group=_TEXT, topic=_TEXT, brokerName=_TEXT, queueId=_INT, brokerOffset=_LONG, consumerOffset=_LONG,
+            lag=_LONG, lastConsumeTime=_TIME,
+        ),
+        takes=("consumerGroup", "subscribe"),
+    ),
+    "consumers": View(
+        "a client that is connected to a broker as a member of a group",
+        _schema(
+            keys=7, group=_TEXT, clientId=_TEXT, brokerName=_TEXT, address=_TEXT, language=_TEXT, version=_INT,
+            subscription=_MAP, consumeType=_TEXT, messageModel=_TEXT,
+        ),
+        takes=("consumerGroup",),
+    ),
+    "producers": View(
+        "a client that is connected to a broker as a producer of a group",
+        _schema(
+            keys=6, group=_TEXT, clientId=_TEXT, brokerName=_TEXT, address=_TEXT, language=_TEXT, version=_INT
+        ),
+        needs=("producerGroup",),
+    ),
+    "messages": View(
+        "a message with a key or an id",
+        SOURCE_SCHEMA,
+        takes=("key", "msgId"),
+        needs=("subscribe",),
+    ),
+    "dlq": View(
+        "a dead letter of a group",
+        StructType(
+            [
+                StructField("group", _TEXT, False),
+                StructField("originTopic", _TEXT, True),
+                StructField("originMsgId", _TEXT, True),
+                *(field for field in SOURCE_SCHEMA.fields if field.name != "topic"),
+            ]
+        ),
+        needs=("consumerGroup",),
+    ),
+}  # fmt: skip
+
+_CREDENTIALS = ("accessKey", "secretKey", "securityToken", "credentialsFile")
+_ALWAYS = ("view", "nameServer", "requestTimeout")
+
+
+def view_schema(raw: Mapping[str, str]) -> StructType:
+    """The columns of the view that the options name."""
+    return VIEWS[checked_view_options(raw).view].schema
+
+
+def checked_view_options(raw: Mapping[str, str]) -> ViewOptions:
+    """Parse a view's options. An error says what does not belong to it, or is missing."""
+    check_options(raw, frozenset({Scope.VIEW}))
+    options = parse_view_options(raw)
+    view = VIEWS[options.view]
+    given = {key.lower() for key in raw}
+    mine = [*_ALWAYS, *view.needs, *view.takes]
+    allowed = {*mine, *_CREDENTIALS, *TLS_OPTIONS}
+    for option in OPTIONS:
+        if Scope.VIEW in option.scopes and option.name.lower() in given and option.name not in allowed:
+            hint = f": the view has {', '.join(mine[1:])}"
+            raise error("BAD_OPTION.TOGETHER", option=option.name, other=f"view={options.view}", hint=hint)
+    shown = repr(options.view)
+    for name in view.needs:
+        if name.lower() not in given:
+            example = f'.option("{name}", "…")'
+            raise error("BAD_OPTION.ALONE", option="view", value=shown, needed=name, example=example)
+    if options.view == "messages" and options.key is None and options.msg_id is None:
+        example = '.option("key", "…") or .option("msgId", "…"), or leave view out to read all of a topic'
+        raise error("BAD_OPTION.ALONE", option="view", value=shown, needed="key or msgId", example=example)
+    if options.key is not None and options.msg_id is not None:
+        raise error("BAD_OPTION.TOGETHER", option="key", other="msgId", hint="")
+    return options
+
+
+class ViewReader(Traveller, DataSourceReader):
+    """Asks and makes rows, in one task."""
+
+    def __init__(self, options: ViewOptions, schema: StructType) -> None:
+        self._options = options
+        self._columns = _project(options.view, schema)
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(0)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from spark_rocket.datasource.views.rows import batches_of, rows_of
+
+        target = to_arrow_schema(self._schema, timezone="UTC")
+        whole = to_arrow_schema(VIEWS[self._options.view].schema, timezone="UTC")
+        if self._options.view in ("messages", "dlq"):
+            for batch in batches_of(self._options, whole):
+                yield pa.RecordBatch.from_arrays([batch.column(name) for name in self._columns], schema=target)
+            return
+        rows = iter(rows_of(self._options))
+        while some := list(islice(rows, _ROWS_A_BATCH)):
+            yield pa.RecordBatch.from_pylist(
+                [{field.name: row[name] for field, name in zip(target, self._columns, strict=True)} for row in some],
+                schema=target,
+            )
+
+
+def _project(view: str, schema: StructType) -> list[str]:
+    """The view's names of a schema's columns; SchemaError if it has others."""
+    known = {field.name.lower(): field for field in VIEWS[view].schema.fields}
+    names = []
+    for field in schema.fields:
+        mine = known.get(field.name.lower())
+        if mine is None:
+            raise SchemaError(
+                f"the view {view} has no column {field.name}.",
+                remedy=f"Its columns are {', '.join(VIEWS[view].schema.names)}.",
+            )
+        if field.dataType.simpleString() != mine.dataType.simpleString() or (mine.nullable and not field.nullable):
+            raise SchemaError(
+                f"the column {mine.name} of the view {view} is {mine.dataType.simpleString()}"
+                f"{' and may be null' if mine.nullable else ''}, not {field.dataType.simpleString()}"
+                f"{'' if field.nullable else ' NOT NULL'}.",
+                remedy="Leave the schema out, or cast in the query.",
+            )
+        names.append(mine.name)
+    return names

@@ -1,0 +1,434 @@
+"""Rows of a data frame -> blocks that are ready to be sent: the pure half of writing.
+
+A batch of rows is checked, each row gets its queue, its properties and its UNIQ_KEY, and the batch is encoded at once
+into batch bodies, one for each run of rows that go to one queue. No Python runs per row, but to compress a body.
+
+A batch request cannot hold everything (brokers refuse delayed messages in it, and it has one sysFlag for all that is in
+it), so rows that go to one queue make up to three kinds of blocks:
+
+* plain ones;
+* compressed ones. Of free rows those that are large enough; of rows with a queue of their own all or none of a batch,
+  so that their order stays;
+* delayed rows, each a block of its own. They are delivered later than the rows around them anyhow.
+
+Which queue: ``queueId`` names it; else ``shardingKey``, or the sharding key among the properties of a copied message,
+chooses as RocketMQ's SelectMessageQueueByHash does, so that Java producers and this one put a key into the same queue;
+else the row is *free*. A task's rows are in *lots* of at
+most 10,000 rows and about 4 MiB of bodies; the free ones of a lot go to one queue that is drawn for it. A lot follows
+from the rows alone: where batches and requests are cut, and what is compressed, moves no row to another queue.
+
+UNIQ_KEY (16 bytes, shown as 32 hexadecimal digits; the size and shape of the classic client's):
+
+==========  ======================================================================================
+bytes       what
+==========  ======================================================================================
+0 … 9       BLAKE2b of the write (query or job), the batch and the partition
+10 … 15     the row's number in its partition. Where the classic id has its time stamp, so that tools
+            which search the index from that time on begin at the start of the month
+==========  ======================================================================================
+
+It is a pure function of those four, so that a repeated task's duplicates can be told.
+
+A ``RowEncoder`` belongs to one task and counts its rows. Corresponds to MessageBatch, MessageClientIDSetter and
+SelectMessageQueueByHash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_rocket.datasource.options.options import WriteOptions
+from spark_rocket.datasource.options.parsers import WRITABLE_TOPIC, can_be_written
+from spark_rocket.datasource.read.retry_deadline import Patience
+from spark_rocket.errors import ProtocolError, RowError
+from spark_rocket.model import (
+    DELAY,
+    KEYS,
+    MOST_DELAY_LEVEL,
+    SHARDING_KEY,
+    TAGS,
+    TIMER_DELIVER_MS,
+    UNIQ_KEY,
+    MessageQueue,
+)
+from spark_rocket.protocol.filter.tags import java_hash
+from spark_rocket.protocol.record.columns import hex_strings
+from spark_rocket.protocol.record.compression import COMPRESSION_BITS, compress_body
+from spark_rocket.protocol.record.properties import MAX_PROPERTIES_LENGTH
+from spark_rocket.protocol.record.rows import RowsPlan, plan_rows
+
+I64 = np.ndarray[Any, np.dtype[np.int64]]
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+
+PROPERTIES_LIMIT = MAX_PROPERTIES_LENGTH - 512  # brokers and the client add CLUSTER, WAIT and more
+FREE = -1  # a row whose queue is drawn
+LOT_ROWS, LOT_BYTES = 10_000, 4 << 20
+# What brokers and clients set by themselves, or what belongs to one stored message: not copied from one that was read.
+_NOT_COPIED = (
+    UNIQ_KEY, "CLUSTER", "MSG_REGION", "TRACE_ON", "WAIT", "MIN_OFFSET", "MAX_OFFSET", "MSG_TYPE",
+    DELAY, TIMER_DELIVER_MS, "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_OUT_MS", "TIMER_ENQUEUE_MS",
+    "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "TIMER_DELAY_LEVEL", "REAL_TOPIC", "REAL_QID",
+    "TRAN_MSG", "PGROUP", "TRANSACTION_CHECK_TIMES", "TRAN_PREPARED_QUEUE_OFFSET", "CHECK_IMMUNITY_TIME_IN_SECONDS",
+    "__transactionId__", "RETRY_TOPIC", "RECONSUME_TIME", "MAX_RECONSUME_TIMES", "CONSUME_START_TIME",
+    "POP_CK", "POP_CK_OFFSET", "1ST_POP_TIME", "INNER_NUM", "INNER_BASE", "INNER_MULTI_DISPATCH",
+    "INNER_MULTI_QUEUE_OFFSET", "__CRC32#", "PROPERTY_FORWARD_QUEUE_ID", "REDIRECT",
+)  # fmt: skip
+_TEXTS = ((TAGS, "tags"), (KEYS, "keys"), (SHARDING_KEY, "shardingkey"))
+_TRANSIENT = "__RMQ.TRANSIENT."
+
+_PLAIN, _COMPRESSED, _DELAYED = range(3)
+_ROOM = 40_000  # above any message's properties and what compressing nonsense adds
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Rows for one queue (or for any, when ``queue`` is None), encoded as one batch body."""
+
+    topic: str
+    queue: MessageQueue | None
+    body: memoryview
+    count: int
+    first_row: int
+    sys_flag: int = 0
+    is_delayed: bool = False
+    """One row, to be sent singly."""
+    order: str | None = None
+    """Of delayed rows only those with the same text have an order."""
+    lot: int = 0
+    """Free blocks of one lot go to one queue; a delayed row is a lot of its own."""
+
+    def rows(self) -> str:
+        """The rows in messages to people."""
+        return f"row {self.first_row}" if self.count == 1 else f"{self.count} rows from row {self.first_row} on"
+
+
+def write_key(name: str, batch_id: str, partition: int) -> bytes:
+    """The first ten bytes of UNIQ_KEY: the same for all rows of a task."""
+    text = f"{name}\0{batch_id}\0{partition}".encode()
+    return hashlib.blake2b(text, digest_size=10, person=b"spark_rocket").digest()
+
+
+def unique_keys(key: bytes, rows: I64) -> pa.Array:
+    """UNIQ_KEY of each row number."""
+    count, task = len(rows), key.hex().upper().encode()
+    numbers = hex_strings(rows.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 2:])
+    text = np.empty(count, np.dtype([("task", f"V{len(task)}"), ("row", "V12")]))
+    text["task"] = np.frombuffer(task, f"V{len(task)}")
+    text["row"] = np.frombuffer(numbers.buffers()[2], "V12") if count else b""
+    bounds = np.arange(count + 1, dtype=np.int32) * np.int32(text.itemsize)
+    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(bounds), pa.py_buffer(text)])
+
+
+class RowEncoder:
+    """Turns the Arrow batches of one task into blocks."""
+
+    def __init__(
+        self,
+        options: WriteOptions,
+        queues_of: Callable[[str], Sequence[MessageQueue]],
+        key: bytes,
+        where: str,
+    ) -> None:
+        self._options = options
+        self._queues_of = queues_of
+        self._key = key
+        self._where = where
+        self._rows_before = 0
+        self._lot_bytes = 0  # of bodies, since the last row whose number is a multiple of LOT_ROWS
+        self._queues: dict[str, list[MessageQueue]] = {}
+
+    def blocks(self, batch: pa.RecordBatch) -> Iterator[Block]:
+        """Check and encode one batch. A row that cannot be written is found before any block is yielded."""
+        count = batch.num_rows
+        if count == 0:
+            return
+        columns = {name.lower(): batch.column(index) for index, name in enumerate(batch.schema.names)}
+        body = columns["body"]
+        lengths = self._check_body(body)
+        properties = _copied(columns.get("properties"))
+        if (keys := _sharding_keys(columns.get("shardingkey"), properties)) is not None:
+            columns["shardingkey"] = keys
+        given = {
+            **{name: columns.get(column) for name, column in _TEXTS},
+            **self._delays(columns),
+            UNIQ_KEY: unique_keys(self._key, np.arange(self._rows_before, self._rows_before + count)),
+        }
+        queues, targets = self._targets(count, columns)
+        is_free = np.array([queue is None for _, queue in queues])[targets]
+        kinds = self._kinds(targets, is_free, lengths, given)
+        groups = targets * 3 + kinds
+        rows = np.arange(self._rows_before, self._rows_before + count)
+        lots = np.where(is_free, self._lots(rows, lengths), 0)
+        if bool((groups != groups[0]).any()):
+            order = np.argsort(groups, kind="stable")
+            groups, rows, kinds, lots = groups[order], rows[order], kinds[order], lots[order]
+            taken = pa.array(order)
+            given = {name: column if column is None else column.take(taken) for name, column in given.items()}
+            body, properties = body.take(taken), properties if properties is None else properties.take(taken)
+        try:
+            plan = plan_rows(self._compressed(body, kinds == _COMPRESSED), given, properties)
+        except ProtocolError as error:
+            raise self._bad_row(rows, error) from None
+        self._check_properties(plan.property_lengths, rows)
+        self._rows_before += count
+        sharding = given[SHARDING_KEY]
+        for low, high in self._cuts(groups, lots, plan):
+            topic, queue = queues[int(groups[low]) // 3]
+            kind = int(kinds[low])
+            yield Block(
+                topic,
+                queue,
+                plan.encode(low, high),
+                high - low,
+                int(rows[low]),
+                COMPRESSION_BITS[self._options.compression] if kind == _COMPRESSED else 0,
+                kind == _DELAYED,
+                sharding[low].as_py() if kind == _DELAYED and sharding is not None else None,
+                int(rows[low] if kind == _DELAYED else lots[low]),
+            )
+
+    # --- kinds ------------------------------------------------------------------------------------------------
+
+    def _delays(self, columns: dict[str, pa.Array]) -> dict[str, pa.Array]:
+        """The properties that delay a message, of those rows that want it; empty if none does."""
+        delays: dict[str, pa.Array] = {}
+        level = columns.get("delaylevel")
+        if level is not None:
+            level = level.cast(pa.int64())
+            bad = pc.fill_null(pc.or_(pc.less(level, 0), pc.greater(level, MOST_DELAY_LEVEL)), False)
+            if pc.any(bad).as_py():
+                row = _first(bad)
+                raise self._error(
+                    row, f"delayLevel is {level[row].as_py()}.", f"Use 1 to {MOST_DELAY_LEVEL}; 0 or null is no delay."
+                )
+            delays[DELAY] = pc.if_else(pc.equal(level, 0), pa.scalar(None, pa.int64()), level).cast(pa.string())
+        moment = columns.get("deliverat")
+        if moment is not None:
+            micros = moment.cast(pa.timestamp("us", moment.type.tz)).cast(pa.int64())
+            before = pc.fill_null(pc.less(micros, 0), False)
+            if pc.any(before).as_py():
+                raise self._error(_first(before), "deliverAt is before 1970.", "Use null for now.")
+            delays[TIMER_DELIVER_MS] = pc.divide(micros, 1000).cast(pa.string())
+        if len(delays) == 2:
+            both = pc.and_(delays[DELAY].is_valid(), delays[TIMER_DELIVER_MS].is_valid())
+            if pc.any(both).as_py():
+                raise self._error(_first(both), "it has both delayLevel and deliverAt.", "Make one of them null.")
+        return {name: column for name, column in delays.items() if column.null_count < len(column)}
+
+    def _kinds(
+        self, targets: I64, is_free: Mask, lengths: I64, given: dict[str, pa.Array | None]
+    ) -> np.ndarray[Any, np.dtype[np.int64]]:
+        kinds = np.full(len(targets), _PLAIN, np.int64)
+        if self._options.compression != "none":
+            large = lengths >= self._options.compress_above
+            # A body that may not fit into a batch goes alone, and the producer compresses it.
+            small_enough = lengths <= self._options.max_message_size - _ROOM
+            any_large = np.bincount(targets, large) > 0
+            all_fit = np.bincount(targets, ~small_enough) == 0
+            kinds[np.where(is_free, large & small_enough, (any_large & all_fit)[targets])] = _COMPRESSED
+        for name in (DELAY, TIMER_DELIVER_MS):
+            column = given.get(name)
+            if column is not None:
+                kinds[column.is_valid().to_numpy(zero_copy_only=False)] = _DELAYED
+        return kinds
+
+    def _compressed(self, body: pa.Array, chosen: Mask) -> pa.Array:
+        if not chosen.any():
+            return body
+        kind = self._options.compression
+        bodies = body.cast(pa.binary())
+        values = [compress_body(value.as_buffer(), kind=kind) for value in bodies.filter(pa.array(chosen))]
+        return pc.replace_with_mask(bodies, pa.array(chosen), pa.array(values, pa.binary()))
+
+    # --- checks -----------------------------------------------------------------------------------------------
+
+    def _error(self, row: int, text: str, remedy: str) -> RowError:
+        return RowError(f"row {self._rows_before + row} of {self._where}: {text}", remedy=remedy)
+
+    def _check_body(self, body: pa.Array) -> I64:
+        """The bodies' lengths."""
+        if body.null_count:
+            raise self._error(_first(body.is_null()), "body is null.", "Filter such rows out, or use an empty body.")
+        lengths = pc.binary_length(body)
+        limit = self._options.max_message_size
+        if pc.max(lengths).as_py() > limit:
+            row = _first(pc.greater(lengths, limit))
+            raise self._error(
+                row,
+                f"its body has {lengths[row].as_py()} bytes, and the limit is {limit} (option maxMessageSize).",
+                "Split or compress it, or raise maxMessageSize here and on the brokers.",
+            )
+        return np.asarray(lengths.to_numpy(), np.int64)
+
+    def _check_properties(self, lengths: I64, rows: I64) -> None:
+        if lengths.max() > PROPERTIES_LIMIT:
+            row = int((lengths > PROPERTIES_LIMIT).argmax())
+            raise RowError(
+                f"row {int(rows[row])} of {self._where}: its properties take {int(lengths[row])} bytes, tags, keys "
+                f"and ids included, and the limit is {PROPERTIES_LIMIT}: RocketMQ's 32767 less what brokers add.",
+                remedy="Move large values into the body.",
+            )
+
+    def _bad_row(self, rows: I64, error: ProtocolError) -> RowError:
+        row = getattr(error, "row", None)
+        if isinstance(row, int):
+            # The codec counts the rows as they are put in order; only our number means something to the user.
+            text = re.sub(r"^row -?\d+ ", "it ", error.message)
+            return RowError(f"row {int(rows[row])} of {self._where}: {text}", remedy=error.remedy)
+        return RowError(f"{self._where}: {error.message}", remedy=error.remedy)
+
+    # --- queues -----------------------------------------------------------------------------------------------
+
+    def _targets(
+        self, count: int, columns: dict[str, pa.Array]
+    ) -> tuple[list[tuple[str, MessageQueue | None]], np.ndarray[Any, Any]]:
+        """What can be sent to, and for every row which of these it is."""
+        places: list[tuple[str, MessageQueue | None]] = []
+        targets = np.zeros(count, np.int64)
+        for topic, members in self._topics(count, columns):
+            queues = self._queues_for(topic, members)
+            chosen = self._choose(topic, queues, columns, members)
+            base = len(places)
+            if chosen is None:
+                places.append((topic, None))
+                targets[members] = base
+                continue
+            found = np.unique(chosen)
+            places += [(topic, None if index == FREE else queues[index]) for index in found.tolist()]
+            targets[members] = base + np.searchsorted(found, chosen)
+        return places, targets
+
+    def _topics(self, count: int, columns: dict[str, pa.Array]) -> Iterator[tuple[str, I64]]:
+        everything = np.arange(count)
+        if self._options.topic is not None:
+            yield self._options.topic, everything
+            return
+        column = columns["topic"]
+        if column.null_count:
+            raise self._error(_first(column.is_null()), "topic is null.", "Give it one, or use the option topic.")
+        encoded = column.dictionary_encode()
+        codes = encoded.indices.to_numpy()
+        for code, topic in enumerate(encoded.dictionary.to_pylist()):
+            yield topic, everything if len(encoded.dictionary) == 1 else np.flatnonzero(codes == code)
+
+    def _queues_for(self, topic: str, members: I64) -> list[MessageQueue]:
+        queues = self._queues.get(topic)
+        if queues is None:
+            if not can_be_written(topic):
+                raise self._error(
+                    int(members[0]),
+                    f"topic is {topic[:200]!r}, which cannot be written to.",
+                    f"It should be {WRITABLE_TOPIC}.",
+                )
+            patience = Patience(self._options.retry_timeout_ms)
+            queues = self._queues[topic] = sorted(patience.call(lambda: self._queues_of(topic), f"to find {topic}"))
+        return queues
+
+    def _choose(
+        self, topic: str, queues: list[MessageQueue], columns: dict[str, pa.Array], members: I64
+    ) -> np.ndarray[Any, Any] | None:
+        """For each row of one topic the index of its queue, or FREE; None if all are free."""
+        sharding, queue_id = columns.get("shardingkey"), columns.get("queueid")
+        if sharding is None and queue_id is None:
+            return None
+        chosen = np.full(len(members), FREE, np.int64)
+        if sharding is not None:
+            encoded = sharding.take(pa.array(members)).dictionary_encode()
+            places = [abs(java_hash(key)) % len(queues) for key in encoded.dictionary.to_pylist()]
+            codes = encoded.indices.fill_null(len(places)).to_numpy()
+            chosen = np.array([*places, FREE], np.int64)[codes]
+        if queue_id is not None:
+            given = queue_id.take(pa.array(members)).cast(pa.int64())
+            ids = given.fill_null(FREE).to_numpy()
+            known = given.is_valid().to_numpy(zero_copy_only=False)
+            by_id: dict[int, list[int]] = {}
+            for index, queue in enumerate(queues):
+                by_id.setdefault(queue.queue_id, []).append(index)
+            bad = known & ~np.isin(ids, list(by_id))
+            if bad.any():
+                at = int(np.flatnonzero(bad)[0])
+                raise self._error(
+                    int(members[at]),
+                    f"queueId is {int(ids[at])}, and the topic {topic} has no such queue.",
+                    f"Its queues are {', '.join(map(str, sorted(by_id)))}.",
+                )
+            # Several brokers have the queue: always the same one, so that order holds; not the same one for all ids.
+            for number, indexes in by_id.items():
+                chosen[known & (ids == number)] = indexes[number % len(indexes)]
+        return chosen
+
+    def _lots(self, rows: I64, lengths: I64) -> I64:
+        ends = self._lot_bytes + np.cumsum(lengths)
+        starts = ends - lengths
+        first = -int(rows[0]) % LOT_ROWS
+        base = np.zeros(len(rows), np.int64)
+        base[first::LOT_ROWS] = starts[first::LOT_ROWS]
+        np.maximum.accumulate(base, out=base)
+        self._lot_bytes = int(ends[-1] - base[-1])
+        lots: I64 = rows // LOT_ROWS << 32 | (starts - base) // LOT_BYTES
+        return lots
+
+    # --- blocks -----------------------------------------------------------------------------------------------
+
+    def _cuts(self, groups: I64, lots: I64, plan: RowsPlan) -> Iterator[tuple[int, int]]:
+        positions = plan.positions
+        changes = (np.diff(groups) != 0) | (np.diff(lots) != 0)
+        changes[np.array(plan.edges[1:-1], np.int64) - 1] = True  # rows of one length cost a broker a fifth of others
+        edges = [0, *(np.flatnonzero(changes) + 1).tolist(), len(groups)]
+        for low, end in pairwise(edges):
+            if groups[low] % 3 == _DELAYED:
+                yield from pairwise(range(low, end + 1))
+                continue
+            # Blocks of nearly the same size, rather than full ones and a small rest.
+            size = int(positions[end] - positions[low])
+            aim = -(-size // -(-size // self._options.send_batch_bytes))
+            while low < end:
+                fits = int(np.searchsorted(positions, positions[low] + aim, side="right")) - 1
+                high = min(end, low + self._options.send_batch_size, max(low + 1, fits))
+                yield low, high
+                low = high
+
+
+def _first(mask: pa.Array) -> int:
+    return int(pc.index(mask, True).as_py())
+
+
+def _copied(properties: pa.Array | None) -> pa.Array | None:
+    """The map without what belongs to the message that it was read from."""
+    if properties is None or len(properties.keys) == 0:
+        return properties
+    if properties.offset:  # a slice's keys are those of the whole array
+        properties = properties.take(pa.array(np.arange(len(properties))))
+    names = properties.keys
+    drop = pc.or_(pc.is_in(names, value_set=pa.array(_NOT_COPIED, names.type)), pc.starts_with(names, _TRANSIENT))
+    if not pc.any(drop).as_py():
+        return properties
+    # A null value is left out by the encoder, so dropping an entry is making its value null.
+    items = pc.if_else(drop, pa.scalar(None, properties.items.type), properties.items)
+    kind = pa.map_(names.type, items.type)
+    mask = properties.is_null() if properties.null_count else None
+    return pa.MapArray.from_arrays(properties.offsets, names, items, type=kind, mask=mask)
+
+
+def _sharding_keys(column: pa.Array | None, properties: pa.Array | None) -> pa.Array | None:
+    """Each row's sharding key: the column's, or else the property's."""
+    if properties is None:
+        return column
+    at = np.flatnonzero(pc.equal(properties.keys, SHARDING_KEY).to_numpy(zero_copy_only=False))
+    if not len(at):
+        return column
+    rows = np.searchsorted(properties.offsets.to_numpy(), at, side="right") - 1
+    places = np.full(len(properties) + 1, -1, np.int64)  # the last is for what lies behind the rows of a slice
+    places[np.minimum(rows, len(properties))] = at
+    missing = (places[:-1] < 0) | properties.is_null().to_numpy(zero_copy_only=False)
+    found = properties.items.take(pa.array(places[:-1], mask=missing))
+    return found if column is None else pc.coalesce(column, found)

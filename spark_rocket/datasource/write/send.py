@@ -1,0 +1,196 @@
+"""Blocks on their way to the brokers: several under way at once, in order where order matters, again where that may
+help.
+
+A block for a given queue waits until the queue's last one is answered, retries included, so that rows keep their order
+even if a broker handles requests of one connection in several threads. Of delayed rows only those of one sharding key
+wait for each other. A free block's queue is a function of the write, the block's lot and the queues that there are:
+a queue that comes or goes moves no lot between the others, and a repeat of the rows finds the queue of the first
+attempt, where a reader can tell it. After a failure a free block goes to another broker; one that will not take the
+topic (codes 1, 16, 17) is left out from then on. A request that failed may have been carried out, so rows may be stored
+twice: at least once, and the repeat has the same UNIQ_KEY.
+
+A broker that could not flush or replicate in time has the messages all the same (RocketMQ counts it as sent). They are
+counted as ``unconfirmed`` and logged once.
+
+Belongs to one task and thread. Corresponds to DefaultMQProducerImpl's retries and its back-pressure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+
+from spark_rocket.datasource.read.retry_deadline import Patience
+from spark_rocket.datasource.write.rows import Block
+from spark_rocket.errors import MessageTooLargeError, RocketError, RowError
+from spark_rocket.model import MessageQueue, SendResult, SendStatus
+from spark_rocket.protocol.wire.codes import ResponseCode
+
+log = logging.getLogger("spark_rocket.datasource")
+
+# This broker does not take the topic; another one may, as the client's producer has it.
+_ELSEWHERE = frozenset({ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST})
+
+Submit = Callable[[Block, MessageQueue], Future[SendResult]]
+
+
+@dataclass(slots=True)
+class _Flight:
+    block: Block
+    queue: MessageQueue
+    patience: Patience
+    refused_by: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Sent:
+    """What was stored in a topic."""
+
+    messages: int = 0
+    bytes: int = 0
+    requests: int = 0
+
+
+class BlockSender:
+    """Keeps up to ``limit`` requests under way, and ``delayed_limit`` of delayed rows; errors surface in ``put`` or
+    ``finish``."""
+
+    def __init__(
+        self,
+        submit: Submit,
+        queues_of: Callable[[str], Sequence[MessageQueue]],
+        *,
+        limit: int,
+        delayed_limit: int,
+        key: bytes,
+        patience: Callable[[], Patience],
+        where: str = "",
+    ) -> None:
+        self._submit = submit
+        self._queues_of = queues_of
+        self._limits = {False: limit, True: delayed_limit}
+        self._key = key
+        self._patience = patience
+        self._where = where and f" of {where}"  # for messages to people
+        self._under_way: dict[Future[SendResult], _Flight] = {}
+        self._counts = {False: 0, True: 0}  # of ``_under_way``, by whether they are delayed
+        self._busy: set[Hashable] = set()
+        self._done: SimpleQueue[Future[SendResult]] = SimpleQueue()
+        self.topics: dict[str, Sent] = {}
+        self.retries = 0
+        self.unconfirmed = 0
+
+    def put(self, block: Block) -> None:
+        """Send a block as soon as there is room."""
+        order = _order(block)
+        while self._counts[block.is_delayed] >= self._limits[block.is_delayed] or order in self._busy:
+            self._settle()
+        patience = self._patience()
+        queue = block.queue or patience.call(
+            lambda: self._choose(block, self._queues_of(block.topic)), f"to find {block.topic}"
+        )
+        if order is not None:
+            self._busy.add(order)
+        self._counts[block.is_delayed] += 1
+        self._launch(_Flight(block, queue, patience))
+
+    def finish(self) -> None:
+        """Wait until everything is stored."""
+        while self._under_way:
+            self._settle()
+
+    def _choose(self, block: Block, queues: Sequence[MessageQueue]) -> MessageQueue:
+        """Each queue draws a number for the block's lot; the highest has it."""
+        lot = block.lot.to_bytes(8, "big")
+
+        def drawn(queue: MessageQueue) -> bytes:
+            name = f"{queue.broker_name}\0{queue.queue_id}".encode()
+            return hashlib.blake2b(name, digest_size=8, key=self._key, salt=lot).digest()
+
+        return max(queues, key=drawn)
+
+    def _launch(self, flight: _Flight) -> None:
+        while True:
+            try:
+                future = self._submit(flight.block, flight.queue)
+            except RocketError as error:
+                self._failed(flight, error)
+            else:
+                self._under_way[future] = flight
+                future.add_done_callback(self._done.put)
+                return
+
+    def _settle(self) -> None:
+        future = self._done.get()
+        flight = self._under_way.pop(future)
+        block = flight.block
+        try:
+            result = future.result()
+        except RocketError as error:
+            self._failed(flight, error)
+            self._launch(flight)
+            return
+        self._counts[block.is_delayed] -= 1
+        self._busy.discard(_order(block))
+        sent = self.topics.setdefault(block.topic, Sent())
+        sent.requests += 1
+        sent.messages += block.count
+        sent.bytes += len(block.body)
+        if result.status is not SendStatus.SEND_OK:
+            self._note_unconfirmed(flight, result.status)
+
+    def _note_unconfirmed(self, flight: _Flight, status: SendStatus) -> None:
+        if not self.unconfirmed:
+            log.warning(
+                "%s stored %s but answered %s: they could be lost if it fails right now. This is said once per task.",
+                flight.queue.broker_name,
+                flight.block.rows(),
+                status.value,
+            )
+        self.unconfirmed += flight.block.count
+
+    def _failed(self, flight: _Flight, error: RocketError) -> None:
+        """Prepare the next try, or raise: ``error``, or the RowError that it means."""
+        if error.response_code == ResponseCode.MESSAGE_ILLEGAL or isinstance(error, MessageTooLargeError):
+            about_body = error.response_code is not None and "body" in error.message.lower()
+            if flight.block.is_delayed and re.search("timer|delay", error.message, re.IGNORECASE):
+                raise RowError(
+                    f"{flight.block.rows()}{self._where}: the broker does not take its deliverAt or delayLevel: "
+                    f"{error.message}",
+                    remedy="Choose an earlier deliverAt, or raise the broker's timerMaxDelaySec.",
+                ) from error
+            raise RowError(
+                f"{flight.block.rows()}{self._where} ({len(flight.block.body)} bytes) cannot be sent: {error.message}",
+                remedy="Make it smaller, or raise the broker's maxMessageSize and set the option maxMessageSize to it."
+                if about_body
+                else error.remedy,
+            ) from error
+        self.retries += 1
+        free = flight.block.queue is None
+        elsewhere = self._elsewhere(flight) if free else []
+        if elsewhere and error.response_code in _ELSEWHERE:
+            flight.refused_by.add(flight.queue.broker_name)
+        else:
+            flight.patience.wait(error, f"to send to {flight.queue.topic}/{flight.queue.broker_name}")
+        if elsewhere:
+            flight.queue = self._choose(flight.block, elsewhere)
+
+    def _elsewhere(self, flight: _Flight) -> list[MessageQueue]:
+        """Queues of other brokers than the one that just failed and those that refused; none if none is known now."""
+        avoid = flight.refused_by | {flight.queue.broker_name}
+        try:
+            return [queue for queue in self._queues_of(flight.block.topic) if queue.broker_name not in avoid]
+        except RocketError:
+            return []
+
+
+def _order(block: Block) -> Hashable:
+    """Blocks of which this is the same go one after another; None if the order is free."""
+    if block.queue is None or (block.is_delayed and block.order is None):
+        return None
+    return (block.queue, block.order) if block.is_delayed else block.queue

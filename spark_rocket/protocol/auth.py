@@ -1,0 +1,280 @@
+"""Signing requests with a secret key, and checking who signed: HMAC-SHA1, as Apache's ACL 1.0.
+
+**Classic protocol.** A request's fields ``AccessKey`` and, where there is one, ``SecurityToken`` say who asks;
+``Signature`` is Base64 of HMAC-SHA1(secret key, content), where
+
+    content = the values of all other fields, in the order of their names, one after the other, then the body
+
+There is no time in it, no request number and no code: whoever has seen a signed request can send it again, and the same
+fields and body as a request of another code.
+
+**gRPC.** The metadata ``authorization`` is
+
+    MQv2-HMAC-SHA1 Credential=<access key>[/<region>/<service>], SignedHeaders=x-mq-date-time, Signature=<hex>
+
+and what is signed is the text of the metadata ``x-mq-date-time`` (20260131T120000Z; clients put local time there, for
+all its Z; Rust's writes 2026-01-31T12:00:00.123456789+01:00), nothing else of the request.
+
+A secret is in no repr, and no error of this module has one in its text.
+
+Thread-safety: values and pure functions behind a small cache. Corresponds to org.apache.rocketmq.acl.common.{AclUtils,
+AclSigner, AclClientRPCHook, AuthorizationHeader, SessionCredentials}.
+"""
+
+from __future__ import annotations
+
+import re
+from binascii import b2a_base64
+from calendar import timegm
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha1
+from hmac import compare_digest
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from spark_rocket.errors import ConfigError, ProtocolError
+from spark_rocket.protocol.wire import json as json_codec
+from spark_rocket.protocol.wire.command import Buffer, RemotingCommand
+
+ACCESS_KEY = "AccessKey"
+SIGNATURE = "Signature"
+SECURITY_TOKEN = "SecurityToken"
+
+V4_9_3 = 399
+#: Clients up to 4.9.3 put this field into a request that they have signed already.
+UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
+
+GRPC_ALGORITHM = "MQv2-HMAC-SHA1"
+
+_BLOCK = 64
+_INNER = bytes(byte ^ 0x36 for byte in range(256))
+_OUTER = bytes(byte ^ 0x5C for byte in range(256))
+
+_MAX_KNOWN = 512
+_MAX_NAMES = 2_048  # characters
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+# RFC 3339 with or without its marks: RocketMQ's Rust client writes them, all others do not.
+_DATE_TIME = re.compile(
+    r"([0-9]{4})-?([0-9]{2})-?([0-9]{2})T([0-9]{2}):?([0-9]{2}):?([0-9]{2})(?:\.[0-9]{1,9})?"
+    r"(?:Z|([+-])([0-9]{2}):([0-9]{2}))"
+)
+
+
+class SecretKey:
+    """A secret, made ready for signing. Two hashes that have seen the key are copied for each signature."""
+
+    __slots__ = ("_inner", "_outer")
+
+    def __init__(self, secret: str) -> None:
+        key = secret.encode(errors="replace")  # lone surrogates become ? in Java too
+        if len(key) > _BLOCK:
+            key = sha1(key, usedforsecurity=False).digest()
+        key = key.ljust(_BLOCK, b"\0")
+        self._inner = sha1(key.translate(_INNER), usedforsecurity=False)
+        self._outer = sha1(key.translate(_OUTER), usedforsecurity=False)
+
+    def digest(self, content: Buffer, body: Buffer = b"") -> bytes:
+        """HMAC-SHA1 of both, one after the other."""
+        inner, outer = self._inner.copy(), self._outer.copy()
+        inner.update(content)
+        if body:
+            inner.update(body)
+        outer.update(inner.digest())
+        return outer.digest()
+
+    def __repr__(self) -> str:
+        return "SecretKey(…)"
+
+
+# --- the classic protocol -------------------------------------------------------------------------------------------
+
+
+def signed_content(ext_fields: Mapping[str, str], version: int = V4_9_3 + 1) -> bytes:
+    """What of a request's fields is signed; the body comes behind it. ``version`` is the sender's."""
+    names = tuple(ext_fields)
+    pick = _known.get(names)
+    if pick is None:
+        pick = _picker(names)
+    if version <= V4_9_3 and UNIQUE_KEY_QUERY in ext_fields:
+        pick = _picker(tuple(name for name in names if name != UNIQUE_KEY_QUERY))
+    return _bytes("".join(pick(ext_fields)))
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode() if text.isascii() else text.encode(errors="replace")  # to ask for errors takes longer
+
+
+_known: dict[tuple[str, ...], Callable[[Any], Any]] = {}
+
+
+def _picker(names: tuple[str, ...]) -> Callable[[Any], Any]:
+    """What takes the values of these names in their order; kept, for most requests have the same few names."""
+    order = sorted((name for name in names if name != SIGNATURE), key=_java_order)
+    pick: Callable[[Any], Any] = itemgetter(*order) if order else _nothing
+    if sum(map(len, names)) <= _MAX_NAMES:
+        if len(_known) >= _MAX_KNOWN:
+            _known.clear()
+        _known[names] = pick
+    return pick
+
+
+def _java_order(name: str) -> bytes:
+    """Java compares UTF-16, which has what is beyond U+FFFF before U+E000."""
+    return name.encode("utf-16-be", "surrogatepass")
+
+
+def _nothing(_: object) -> str:
+    return ""
+
+
+def is_signed_by(request: RemotingCommand, key: SecretKey) -> bool:
+    """Whether the request's signature is this key's. Takes as long for a wrong signature as for a right one."""
+    fields = request.ext_fields
+    given = fields.get(SIGNATURE)
+    if not given:
+        return False
+    right = b2a_base64(key.digest(signed_content(fields, request.version), request.body), newline=False)
+    return compare_digest(right, _bytes(given))
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Who a client says it is, and the secret that shows it. ConfigError for what cannot be a key."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    security_token: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        for name, text in (("access key", self.access_key), ("secret key", self.secret_key)):
+            problem = key_problem(text)
+            if problem is not None:
+                raise ConfigError(f"The {name} {problem}.", remedy=f"Give the {name} as it is on the broker.")
+
+
+def inner_credentials(text: str) -> Credentials | None:
+    """``{"accessKey": "…", "secretKey": "…"}``; None if there is no text. ConfigError, without the text, for others."""
+    if not text.strip():
+        return None
+    try:
+        value = json_codec.loads(text.encode())
+        return Credentials(value["accessKey"], value["secretKey"], value.get("securityToken") or "")
+    except (ValueError, LookupError, TypeError, AttributeError, ConfigError):
+        raise ConfigError(
+            "innerClientAuthenticationCredentials cannot be used.",
+            remedy='It is JSON: {"accessKey": "…", "secretKey": "…"}.',
+        ) from None
+
+
+def inner_credentials_text(credentials: Credentials) -> str:
+    """What :func:`inner_credentials` reads."""
+    found = {"accessKey": credentials.access_key, "secretKey": credentials.secret_key}
+    return json_codec.dumps(found | {"securityToken": credentials.security_token}).decode()
+
+
+def key_problem(text: str) -> str | None:
+    """Why a text is no access key or secret key."""
+    if not text:
+        return "is empty"
+    if _CONTROL.search(text):  # HMAC fills keys up with NUL: "key" and "key\\0" would sign alike
+        return "has a control character"
+    if text != text.strip():
+        return "has blanks around it"
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "is not Unicode text"
+    return None
+
+
+class RequestSigner:
+    """``sign`` makes a request one of these credentials'; again, if the request was signed before."""
+
+    __slots__ = ("_access_key", "_key", "_token")
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._access_key = credentials.access_key
+        self._token = credentials.security_token
+        self._key = SecretKey(credentials.secret_key)
+
+    def sign(self, request: RemotingCommand) -> None:
+        """The fields are new ones: others may hold the old."""
+        fields = request.ext_fields.copy()
+        fields[ACCESS_KEY] = self._access_key
+        if self._token:
+            fields[SECURITY_TOKEN] = self._token
+        digest = self._key.digest(signed_content(fields), request.body)
+        fields[SIGNATURE] = b2a_base64(digest, newline=False).decode()
+        request.ext_fields = fields
+
+    def __repr__(self) -> str:
+        return f"RequestSigner({self._access_key})"
+
+
+# --- gRPC -------------------------------------------------------------------------------------------------------------
+
+
+class Authorization(NamedTuple):
+    """What the metadata ``authorization`` says."""
+
+    access_key: str
+    digest: bytes
+
+    @classmethod
+    def parse(cls, header: str) -> Authorization:
+        """ProtocolError for what is none; its text does not repeat the signature."""
+        values: dict[str, str] = {}
+        for part in header.partition(" ")[2].split(","):
+            name, equals, value = part.strip().partition("=")
+            if not equals:
+                raise _no_authorization("has a part without '='")
+            if name in values:
+                raise _no_authorization(f"has {name[:20]!r} twice")
+            values[name] = value
+        access_key = values.get("Credential", "").partition("/")[0]
+        if not access_key:
+            raise _no_authorization("names no access key: Credential is missing or empty")
+        try:
+            return cls(access_key, bytes.fromhex(values["Signature"]))
+        except (KeyError, ValueError):
+            raise _no_authorization("has no Signature in hexadecimal digits") from None
+
+    def is_signed_by(self, key: SecretKey, date_time: str) -> bool:
+        return compare_digest(key.digest(date_time.encode(errors="replace")), self.digest)
+
+
+def access_key_of(metadata: Mapping[str, str]) -> str:
+    """Who a call's metadata says that it is, empty if they do not."""
+    try:
+        return Authorization.parse(metadata.get("authorization", "")).access_key
+    except ProtocolError:
+        return ""
+
+
+def authorization_of(credentials: Credentials, date_time: str) -> str:
+    """The metadata ``authorization``, as RocketMQ 5's clients make it."""
+    digest = SecretKey(credentials.secret_key).digest(date_time.encode())
+    return (
+        f"{GRPC_ALGORITHM} Credential={credentials.access_key}, SignedHeaders=x-mq-date-time, "
+        f"Signature={digest.hex().upper()}"
+    )
+
+
+def seconds_of(date_time: str) -> int:
+    """``x-mq-date-time`` as seconds since 1970, its Z believed. ProtocolError for what is no time."""
+    found = _DATE_TIME.fullmatch(date_time)
+    if found is not None:
+        year, month, day, hour, minute, second = map(int, found.groups()[:6])
+        if year >= 1970 and 1 <= month <= 12 and 1 <= day <= 31 and hour < 24 and minute < 60 and second < 61:
+            seconds = timegm((year, month, day, hour, minute, second))
+            sign, hours, minutes = found.groups()[6:]
+            return seconds if sign is None else seconds - int(f"{sign}1") * (int(hours) * 3600 + int(minutes) * 60)
+    raise ProtocolError(f"x-mq-date-time is {date_time[:40]!r}.", remedy="It is written like 20260131T120000Z.")
+
+
+def _no_authorization(what: str) -> ProtocolError:
+    return ProtocolError(
+        f"The metadata authorization {what}.",
+        remedy=f"It reads '{GRPC_ALGORITHM} Credential=…, SignedHeaders=x-mq-date-time, Signature=…'.",
+    )

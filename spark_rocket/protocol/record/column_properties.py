@@ -1,0 +1,280 @@
+"""The property strings of many records -> Arrow map, keys and values, in one scan.
+
+A property string is ``name 0x01 value`` pairs separated by 0x02, with or without a 0x02 after the last pair
+(``properties.py`` reads a single one; what it says about odd strings holds here too).
+
+The strings are gathered one after the other, each with one byte more in front, which becomes a 0x02, and without a
+final 0x02. Then the separators of the whole run, found with one scan, must alternate 2 1 2 1 …: text before a 1 is a
+name, text before the next 2 is a value, and both columns are ``take``n from one array whose offsets alternate separator
+and text. Where every record has the same names in the same places, as from one producer, the first tells for all, and
+only bytes that are not the same everywhere are looked at: between the least and the greatest of each place.
+Strings that break the pattern (a part without 0x01, a 0x01 inside a value, a name given twice, or not UTF-8
+and so perhaps shown like another) send the run to the slow and exact path, one dictionary a record.
+
+Thread-safety: an instance belongs to one decode, and points into its scratch memory.
+Corresponds to MessageDecoder.string2messageProperties.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_rocket.protocol.record.column_repeats import even_edges, repeated_text, repeated_texts
+from spark_rocket.protocol.record.column_scratch import Scratch, Tails, column_extremes
+from spark_rocket.protocol.record.properties import decode_properties
+
+_I64 = np.ndarray[Any, np.dtype[np.int64]]
+_U64 = np.ndarray[Any, np.dtype[np.uint64]]
+_U8 = np.ndarray[Any, np.dtype[np.uint8]]
+
+_PAD = 8  # bytes of room on both sides, so that eight bytes can be read before any end and after any start
+_LOW_BYTES = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)
+_MIX_TAIL = np.uint64(0x9E3779B97F4A7C15)
+_MIX_LENGTH = np.uint64(0xC2B2AE3D27D4EB4F)
+_SORT_ABOVE = 64  # pairs in one record above which duplicates are looked for by sorting
+
+
+def to_strings(array: pa.Array) -> pa.Array:
+    """Binary -> string; bytes that are not UTF-8 become U+FFFD."""
+    try:
+        return array.cast(pa.string())
+    except pa.ArrowInvalid:
+        texts = [None if value is None else value.decode("utf-8", "replace") for value in array.to_pylist()]
+        return pa.array(texts, pa.string())
+
+
+class PropertyColumns:
+    """The properties of ``len(starts)`` records that lie in ``raw`` at ``starts`` … ``ends``."""
+
+    def __init__(self, raw: _U8, starts: _I64, ends: _I64, scratch: Scratch, tails: Tails | None = None) -> None:
+        """``tails``: the same strings as rows, if they are all as long and somebody has them."""
+        self._count = len(starts)
+        self._pair_offsets: _I64 = np.zeros(self._count + 1, np.int64)
+        self._per_record: int | None = None  # pairs in every record, when they are equally many
+        self._names: pa.Array | None = None
+        self._values: pa.Array | None = None
+        self._texts: pa.Array | None = None  # separator, text, separator, text … where the usual path was taken
+        self._layout: list[bytes] | None = None  # the names of every record, when all have the same
+        self._rows: _U8 | None = None  # the strings of all records, when names and values lie in the same places
+        if self._count:
+            if tails is None:
+                tails = self._as_rows(raw, starts, ends, scratch)
+            if tails is not None and self._split_alike(tails):
+                return
+            if self._split(raw, starts, ends, scratch):
+                return
+        self._split_slowly(raw, starts, ends)
+
+    def map_array(self, map_type: pa.DataType) -> pa.Array:
+        """All properties as a column of ``map_type``, a map of string to string."""
+        offsets = pa.py_buffer(self._pair_offsets.astype(np.int32))
+        struct = pa.StructArray.from_arrays(
+            [self._name_array(), self._value_array()], fields=[map_type.key_field, map_type.item_field]
+        )
+        return pa.Array.from_buffers(map_type, self._count, [None, offsets], children=[struct])
+
+    def value_of(self, name: str) -> pa.Array:
+        """The value of one property (of at most eight ASCII characters), null where a record has none."""
+        if self._layout is not None and self._per_record is not None:
+            if name.encode() not in self._layout:
+                return pa.nulls(self._count, pa.string())
+            column = self._layout.index(name.encode())
+            if self._rows is not None:
+                return self._cut(*self._places[column])
+            return self._take_texts(4 * np.arange(column, self._count * self._per_record, self._per_record) + 3)
+        if self._texts is None:
+            found = np.flatnonzero(pc.equal(self._name_array(), name).to_numpy(zero_copy_only=False))
+        else:
+            wanted = np.uint64(int.from_bytes(name.encode(), "little"))
+            found = np.flatnonzero((self._heads == wanted) & (self._lengths == len(name)))
+        at = np.full(self._count, -1, np.int64)
+        at[np.searchsorted(self._pair_offsets, found, side="right") - 1] = found
+        if self._texts is None:
+            return self._value_array().take(pa.array(at, mask=at < 0))
+        return self._take_texts(4 * at + 3, at < 0)
+
+    # --- records with the same names in the same places -------------------------------------------------------
+
+    def _as_rows(self, raw: _U8, starts: _I64, ends: _I64, scratch: Scratch) -> Tails | None:
+        """The strings, if they are all as long."""
+        count, length = self._count, int(ends[0] - starts[0])
+        if not bool((ends - starts == length).all()):
+            return None
+        rows = scratch.bytes("rows", count * length).reshape(count, length)
+        if length:
+            every = np.ndarray((len(raw) - length + 1,), f"V{length}", raw, strides=(1,))
+            rows.view(f"V{length}")[:, 0] = every[starts]
+        return Tails(rows, *column_extremes(rows))
+
+    def _split_alike(self, tails: Tails) -> bool:
+        count, rows, low, high = self._count, tails.rows, tails.low, tails.high
+        varies = low != high
+        if bool((low[varies] <= 2).any()) or bool((high[varies] > 127).any()):
+            return False
+        text = rows[0].tobytes().removesuffix(b"\2")
+        if not text.isascii():
+            return False
+        names: list[bytes] = []
+        places: list[tuple[int, int]] = []
+        at = 0
+        for pair in text.split(b"\2") if text else ():
+            name, one, value = pair.partition(b"\1")
+            begin = at + len(name) + 1
+            at = begin + len(value) + 1
+            if not one or b"\1" in value or name in names or bool(varies[begin - 1 - len(name) : begin].any()):
+                return False
+            names.append(name)
+            places.append((begin, at - 1))
+        self._layout, self._places, self._rows, self._varies = names, places, rows, varies
+        self._per_record = len(names)
+        self._pair_offsets = np.arange(count + 1) * len(names)
+        return True
+
+    def _cut(self, start: int, end: int) -> pa.Array:
+        """A column of values."""
+        assert self._rows is not None
+        count, length = self._count, end - start
+        if not bool(self._varies[start:end].any()):
+            return repeated_text(self._rows[0, start:end].tobytes().decode(), count)
+        data = pa.py_buffer(self._rows[:, start:end].copy())
+        return pa.Array.from_buffers(pa.string(), count, [None, even_edges((length,), count), data])
+
+    # --- the usual path ---------------------------------------------------------------------------------------
+
+    def _split(self, raw: _U8, starts: _I64, ends: _I64, scratch: Scratch) -> bool:
+        count = self._count
+        lengths = ends - starts
+        some = lengths > 0
+        ends = ends - (some & (raw[ends - 1] == 2))  # ends - 1 is inside: a length field lies before every string
+        some = ends > starts
+        every = bool(some.all())
+        bounds = np.zeros(2 * count + 1, np.int32)
+        bounds[1::2] = starts - some
+        bounds[2::2] = ends
+        layout = [None, pa.py_buffer(bounds), pa.py_buffer(raw)]
+        strings = pa.Array.from_buffers(pa.binary(), 2 * count, layout).take(pa.array(np.arange(1, 2 * count, 2)))
+        begins = np.frombuffer(strings.buffers()[1], np.int32, count).astype(np.int64) + _PAD
+        text = np.frombuffer(strings.buffers()[2] or b"", np.uint8)
+        size = int(np.frombuffer(strings.buffers()[1], np.int32, count + 1)[-1])
+        data = scratch.bytes("properties", size + 2 * _PAD)
+        data[:_PAD] = data[_PAD + size :] = 0
+        data[_PAD : _PAD + size] = text[:size]
+        heads = begins if every else begins[some]
+        data[heads] = 2
+        mask = scratch.bytes("mask", len(data))
+        is_mark = np.less_equal(np.subtract(data, 1, out=mask), 1, out=mask.view(bool))
+        at = np.flatnonzero(is_mark)
+        if len(at) % 2 or bool((data[at].view("<u2") != 0x0102).any()):
+            return False
+        self._find_records(at[0::2], heads, begins, every)
+        self._set_texts(at, data, size)
+        return self._names_are_text() and not self._may_have_duplicates(data, at)
+
+    def _set_texts(self, at: np.ndarray[Any, Any], data: _U8, size: int) -> None:
+        """An array of separator, text, separator, text … over ``data``."""
+        edges = np.empty(2 * len(at) + 1, np.int32)
+        edges[0:-1:2] = at
+        np.add(at, 1, out=edges[1::2], casting="same_kind")
+        edges[-1] = size + _PAD
+        kind = pa.string() if int(data.view(np.int8).min()) >= 0 else pa.binary()
+        self._texts = pa.Array.from_buffers(kind, 2 * len(at), [None, pa.py_buffer(edges), pa.py_buffer(data)])
+
+    def _names_are_text(self) -> bool:
+        assert self._texts is not None
+        if self._texts.type != pa.string():
+            try:
+                self._names = self._texts.take(pa.array(np.arange(1, len(self._texts), 4))).cast(pa.string())
+            except pa.ArrowInvalid:
+                return False
+        return True
+
+    def _find_records(self, opens: _I64, heads: _I64, begins: _I64, every: bool) -> None:
+        count, pairs = self._count, len(opens)
+        if every and pairs and pairs % count == 0:
+            per_record = pairs // count
+            if bool((opens[::per_record] == heads).all()):
+                self._per_record = per_record
+                self._pair_offsets = np.arange(0, pairs + 1, per_record)
+                return
+        self._pair_offsets[:-1] = np.searchsorted(opens, begins)
+        self._pair_offsets[-1] = pairs
+
+    def _may_have_duplicates(self, data: _U8, at: _I64) -> bool:
+        """Whether a record may have one name twice; a false alarm is possible, a miss is not."""
+        begins, ends = at[0::2] + 1, at[1::2]
+        lengths = ends - begins
+        per_record = self._per_record
+        if per_record is not None and bool((lengths.reshape(-1, per_record) == lengths[:per_record]).all()):
+            # Most often every record has the names of the first, in the same order.
+            layout = [data[begins[i] : ends[i]].tobytes() for i in range(per_record)]
+            taken = self._name_array().buffers()[2]
+            if taken is None or taken[: int(lengths.sum())] == b"".join(layout) * self._count:
+                self._layout = layout
+                return len(set(layout)) < per_record
+        eights = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
+        self._lengths = lengths
+        self._heads = eights[begins] & _LOW_BYTES[np.minimum(lengths, 8)]
+        tails = np.where(lengths > 8, eights[ends - 8], np.uint64(0))
+        marks = self._heads + tails * _MIX_TAIL + lengths.astype(np.uint64) * _MIX_LENGTH
+        counts = np.diff(self._pair_offsets)
+        most = int(counts.max())
+        record = np.repeat(np.arange(self._count), counts)
+        if most > _SORT_ABOVE:
+            order = np.lexsort((marks, record))
+            same = (marks[order][1:] == marks[order][:-1]) & (record[order][1:] == record[order][:-1])
+            return bool(same.any())
+        return any(
+            bool(((marks[step:] == marks[:-step]) & (record[step:] == record[:-step])).any()) for step in range(1, most)
+        )
+
+    def _take_texts(self, at: _I64, missing: np.ndarray[Any, Any] | None = None) -> pa.Array:
+        assert self._texts is not None
+        taken = self._texts.take(pa.array(at, mask=missing))
+        return taken if taken.type == pa.string() else to_strings(taken)
+
+    def _name_array(self) -> pa.Array:
+        if self._names is None and self._rows is not None:
+            assert self._layout is not None
+            self._names = repeated_texts(tuple(self._layout), self._count)
+        if self._names is None:
+            self._names = self._take_texts(np.arange(1, 4 * int(self._pair_offsets[-1]), 4))
+        return self._names
+
+    def _value_array(self) -> pa.Array:
+        if self._values is None and self._rows is not None:
+            rows, places = self._rows, self._places
+            first = b"".join([rows[0, start:end].tobytes() for start, end in places])
+            data = np.frombuffer(bytearray(first * self._count), np.uint8).reshape(self._count, -1)
+            at = 0
+            for start, end in places:
+                if bool(self._varies[start:end].any()):
+                    data[:, at : at + end - start] = rows[:, start:end]
+                at += end - start
+            edges = even_edges(tuple(end - start for start, end in places), self._count)
+            self._values = pa.Array.from_buffers(
+                pa.string(), self._count * len(places), [None, edges, pa.py_buffer(data)]
+            )
+        if self._values is None:
+            self._values = self._take_texts(np.arange(3, 4 * int(self._pair_offsets[-1]), 4))
+        return self._values
+
+    # --- the slow and exact path ------------------------------------------------------------------------------
+
+    def _split_slowly(self, raw: _U8, starts: _I64, ends: _I64) -> None:
+        view = raw.data
+        names: list[str] = []
+        values: list[str] = []
+        offsets = [0]
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+            found = decode_properties(bytes(view[start:end]))
+            names.extend(found.keys())
+            values.extend(found.values())
+            offsets.append(len(names))
+        self._per_record = self._layout = self._texts = None  # whatever the usual path had found
+        self._pair_offsets = np.array(offsets, np.int64)
+        self._names = pa.array(names, pa.string())
+        self._values = pa.array(values, pa.string())

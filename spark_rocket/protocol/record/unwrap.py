@@ -1,0 +1,154 @@
+"""Rewrites compressed records and inner batches into plain records, so that columnar decoding sees only those.
+
+===========  ===================================================================================================
+sysFlag      what is done
+===========  ===================================================================================================
+0x1          the body is decompressed (``compression.py``)
+0x80 + 0x40  the body is a batch body (``record.py``); each of its messages becomes a record of its own, with
+             consecutive queue offsets from the outer record's INNER_BASE on, and its hosts and times
+===========  ===================================================================================================
+
+Records without these bits are copied as they are. Sizes are bounded: few received bytes must not fill the memory.
+
+Thread-safety: pure functions. Corresponds to MessageDecoder.decode and decodeMessage.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+from spark_rocket.errors import ProtocolError, RunTooLargeError
+from spark_rocket.protocol.record.compression import MAX_BATCH_LENGTH, MAX_BODY_LENGTH, MAX_RUN, decompress_body
+from spark_rocket.protocol.record.properties import find_property
+from spark_rocket.protocol.record.record import (
+    COMPRESSED,
+    COMPRESSION_MASK,
+    INNER_BATCH,
+    NEED_UNWRAP,
+    decode_batch_body,
+)
+
+_INT = Struct(">i")
+_LONG = Struct(">q")
+_SHORT = Struct(">h")
+_UNWRAP = INNER_BATCH | NEED_UNWRAP
+_NOT_INNER = ~(_UNWRAP | COMPRESSED | COMPRESSION_MASK)
+_I64 = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def needs_unwrap(sys_flags: np.ndarray[Any, Any], *, bodies: bool) -> np.ndarray[Any, Any]:
+    """Which records are not plain, from their system flags; without ``bodies`` a compressed body may stay as it is."""
+    wrapped: np.ndarray[Any, Any] = (sys_flags & _UNWRAP) == _UNWRAP
+    return wrapped | ((sys_flags & COMPRESSED) != 0) if bodies else wrapped
+
+
+def record_name(queue_offset: int, at: int) -> str:
+    """How errors call a record."""
+    return f"record with queue offset {queue_offset}, at byte {at}"
+
+
+def unwrap_records(
+    buffer: memoryview,
+    wrapped: np.ndarray[Any, Any],
+    first_offset: int | None,
+    end_offset: int | None,
+    sys_flags: np.ndarray[Any, Any],
+    queue_offsets: _I64,
+    starts: _I64,
+    sizes: _I64,
+    body_starts: _I64,
+    body_ends: _I64,
+    properties_starts: _I64,
+    damaged: dict[int, str] | None = None,
+) -> bytearray:
+    """The same records in a new buffer, with those that are ``wrapped`` made plain.
+
+    The positions are those of whole, checked records. Of inner batches only those that may have messages within the
+    offsets are looked into. Records whose bodies cannot be decompressed are left as they are if ``damaged`` is given,
+    which is told why.
+    """
+    view = memoryview(buffer).cast("B")
+    out = bytearray()
+    parts_of_rows = (wrapped, sys_flags, queue_offsets, starts, sizes, body_starts, body_ends, properties_starts)
+    rows = zip(*(part.tolist() for part in parts_of_rows), strict=True)
+    for undo, flag, queue_offset, start, size, body_start, body_end, properties_start in rows:
+        end = start + size
+        if not undo:
+            out += view[start:end]
+            continue
+        inner = flag & _UNWRAP == _UNWRAP
+        properties = bytes(view[properties_start:end])
+        offset = _inner_base(properties, queue_offset) if inner else queue_offset
+        if inner and end_offset is not None and offset >= end_offset:
+            continue
+        before = len(out)
+        head = view[start:body_start]
+        body: bytes | memoryview = view[body_start:body_end]
+        try:
+            if flag & COMPRESSED:
+                body = decompress_body(body, flag, MAX_BATCH_LENGTH if inner else MAX_BODY_LENGTH)
+            parts = decode_batch_body(body) if inner else None
+        except ProtocolError as error:
+            if damaged is not None and not inner:
+                damaged[queue_offset] = error.message
+                out += view[start:end]
+                continue
+            name = record_name(queue_offset, start)
+            raise ProtocolError(f"The {name}: {error.message}", remedy=error.remedy) from None
+        if parts is None:
+            _append(out, head, body, view[body_end:end])
+        elif first_offset is None or offset + len(parts) > first_offset:
+            _append_parts(out, head, offset, parts, view[body_end : properties_start - 2])
+        if len(out) > MAX_RUN:
+            raise _too_large(offset, start, before)
+    return out
+
+
+def _too_large(queue_offset: int, at: int, before: int) -> ProtocolError:
+    name = record_name(queue_offset, at)
+    if not before:
+        return ProtocolError(f"The {name}, alone inflates to more than {MAX_RUN:,} bytes.", remedy="Leave it out.")
+    return RunTooLargeError(
+        f"The records before the {name}, inflate to {before:,} bytes, and with it to more than {MAX_RUN:,}.",
+        queue_offset=queue_offset,
+        remedy="Pull fewer at a time.",
+    )
+
+
+def _inner_base(properties: bytes, queue_offset: int) -> int:
+    """The queue offset of an inner batch's first message."""
+    base = find_property(properties, b"INNER_BASE") or b""
+    return int(base) if base.isdigit() and len(base) < 20 else queue_offset
+
+
+def _append(out: bytearray, head: memoryview, body: bytes | memoryview, tail: memoryview | bytes) -> int:
+    """``head`` ends with the body's length, ``tail`` is topic and properties with theirs."""
+    at = len(out)
+    out += head
+    out += body
+    out += tail
+    _INT.pack_into(out, at, len(out) - at)
+    _INT.pack_into(out, at + len(head) - 4, len(body))
+    return at
+
+
+def _append_parts(
+    out: bytearray,
+    head: memoryview,
+    queue_offset: int,
+    parts: list[tuple[int, memoryview, bytes]],
+    topic: memoryview,
+) -> None:
+    (sys_flag,) = _INT.unpack_from(head, 36)
+    for offset, (flag, body, properties) in enumerate(parts, queue_offset):
+        at = _append(out, head, body, b"".join((topic, _SHORT.pack(len(properties)), properties)))
+        _INT.pack_into(out, at + 8, crc32(body) & 0x7FFFFFFF)
+        _INT.pack_into(out, at + 16, flag)
+        _LONG.pack_into(out, at + 20, (offset + 2**63) % 2**64 - 2**63)
+        _INT.pack_into(out, at + 36, sys_flag & _NOT_INNER)
+        if len(out) > MAX_RUN:
+            return

@@ -1,0 +1,137 @@
+"""What clients tell brokers about themselves, and what they ask about queues and groups.
+
+Corresponds to remoting.protocol.heartbeat and the client side of remoting.protocol.body.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.filter.tags import TYPE_TAG, parse_tags
+from spark_rocket.protocol.wire.bodies.base import Body
+
+CONSUME_ACTIVELY = "CONSUME_ACTIVELY"
+CONSUME_PASSIVELY = "CONSUME_PASSIVELY"
+CONSUME_POP = "CONSUME_POP"
+CLUSTERING = "CLUSTERING"
+BROADCASTING = "BROADCASTING"
+CONSUME_FROM_LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
+CONSUME_FROM_FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
+CONSUME_FROM_TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+
+
+@dataclass(slots=True)
+class SubscriptionData(Body):
+    """What a consumer wants of a topic. A larger ``sub_version`` (ms) replaces a stored one."""
+
+    topic: str = ""
+    sub_string: str = "*"
+    tags_set: list[str] = field(default_factory=list)
+    code_set: list[int] = field(default_factory=list)
+    sub_version: int = 0
+    expression_type: str = TYPE_TAG
+    class_filter_mode: bool = False
+    filter_class_source: str | None = None
+
+    @classmethod
+    def build(
+        cls, topic: str, expression: str | None, version: int, expression_type: str = TYPE_TAG
+    ) -> SubscriptionData:
+        """From what a user wrote: tags and their hashes for TAG, the bare expression for SQL92."""
+        if expression_type != TYPE_TAG:
+            return cls(topic, expression or "", sub_version=version, expression_type=expression_type)
+        tags = parse_tags(expression)
+        text = "*" if tags.matches_all else expression or "*"
+        return cls(topic, text, sorted(tags.tags), sorted(tags.codes), version)
+
+
+@dataclass(slots=True)
+class ProducerData(Body):
+    """A producer group of a client."""
+
+    group_name: str = ""
+
+
+@dataclass(slots=True)
+class ConsumerData(Body):
+    """A consumer group of a client, and what it subscribes to."""
+
+    group_name: str = ""
+    consume_type: str = CONSUME_PASSIVELY
+    message_model: str = CLUSTERING
+    consume_from_where: str = CONSUME_FROM_LAST_OFFSET
+    subscription_data_set: list[SubscriptionData] = field(default_factory=list)
+    unit_mode: bool = False
+
+
+@dataclass(slots=True)
+class HeartbeatData(Body):
+    """Body of HEART_BEAT."""
+
+    client_id: str = field(default="", metadata={"wire": "clientID"})
+    producer_data_set: list[ProducerData] = field(default_factory=list)
+    consumer_data_set: list[ConsumerData] = field(default_factory=list)
+    heartbeat_fingerprint: int = 0
+    without_sub: bool = False
+
+
+@dataclass(slots=True)
+class GetConsumerListByGroupResponseBody(Body):
+    """Answer to GET_CONSUMER_LIST_BY_GROUP: client ids."""
+
+    consumer_id_list: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class LockBatchRequestBody(Body):
+    """Body of LOCK_BATCH_MQ and UNLOCK_BATCH_MQ."""
+
+    consumer_group: str = ""
+    client_id: str = ""
+    only_this_broker: bool = False
+    mq_set: list[MessageQueue] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class LockBatchResponseBody(Body):
+    """Answer to LOCK_BATCH_MQ: the queues that are now locked for the caller."""
+
+    lock_ok_mq_set: list[MessageQueue] = field(default_factory=list, metadata={"wire": "lockOKMQSet"})
+
+
+@dataclass(slots=True)
+class QueryAssignmentRequestBody(Body):
+    """Body of QUERY_ASSIGNMENT."""
+
+    topic: str = ""
+    consumer_group: str = ""
+    client_id: str = ""
+    strategy_name: str = ""
+    message_model: str = CLUSTERING
+
+
+@dataclass(slots=True)
+class MessageQueueAssignment(Body):
+    """One queue of a consumer's share. ``mode`` is PULL or POP."""
+
+    message_queue: MessageQueue | None = None
+    mode: str = "PULL"
+    attachments: dict[str, str] | None = None
+
+
+@dataclass(slots=True)
+class QueryAssignmentResponseBody(Body):
+    """Answer to QUERY_ASSIGNMENT. None: the client keeps what it has; an empty list takes everything from it."""
+
+    message_queue_assignments: list[MessageQueueAssignment] | None = None
+
+
+@dataclass(slots=True)
+class SetMessageRequestModeRequestBody(Body):
+    """Body of SET_MESSAGE_REQUEST_MODE."""
+
+    topic: str = ""
+    consumer_group: str = ""
+    mode: str = "PULL"
+    pop_share_queue_num: int = 0

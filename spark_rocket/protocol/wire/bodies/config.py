@@ -1,0 +1,136 @@
+"""What brokers keep in ``config/*.json`` and send to name servers and slaves: topics, groups, offsets.
+
+Corresponds to common.TopicConfig, remoting.protocol.{DataVersion, subscription.SubscriptionGroupConfig} and the
+SerializeWrapper classes of remoting.protocol.body.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from spark_rocket.errors import ProtocolError
+from spark_rocket.protocol.wire.bodies.base import Body
+from spark_rocket.protocol.wire.codes import PERM_READ, PERM_WRITE
+from spark_rocket.protocol.wire.fastjson import REQUEST_LIMITS, dumps_standard, loads_tolerant
+
+
+@dataclass(slots=True)
+class DataVersion(Body):
+    """Which state of a table: grows with each change. Compared whole; ``timestamp`` is the change's time in ms."""
+
+    state_version: int = 0
+    timestamp: int = 0
+    counter: int = 0
+
+    def next(self, now_ms: int) -> DataVersion:
+        """The version after one more change."""
+        return DataVersion(self.state_version, now_ms, self.counter + 1)
+
+
+@dataclass(slots=True)
+class TopicConfig(Body):
+    """A topic on one broker."""
+
+    topic_name: str = ""
+    read_queue_nums: int = 16
+    write_queue_nums: int = 16
+    perm: int = PERM_READ | PERM_WRITE
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    order: bool = False
+    attributes: dict[str, str] = field(default_factory=dict)
+
+    def to_line(self) -> str:
+        """The one-line form in a compressed registration."""
+        line = f"{self.topic_name} {self.read_queue_nums} {self.write_queue_nums} {self.perm} {self.topic_filter_type}"
+        return f"{line} {dumps_standard(self.attributes).decode()}" if self.attributes else line
+
+    @classmethod
+    def from_line(cls, line: str) -> TopicConfig:
+        """From the one-line form: name, read queues, write queues, perm, filter type, attributes (5.x)."""
+        parts = line.split(" ", 5)
+        try:
+            name, reads, writes, perm, filter_type = parts[:5]
+            numbers = int(reads), int(writes), int(perm)
+            if max(map(abs, numbers)) >= 1 << 31:
+                raise ValueError
+        except ValueError:
+            raise ProtocolError(
+                f"{line[:80]!r} is not a topic's configuration.",
+                remedy="It is: name, read queues, write queues, permission, filter type, each after a space.",
+            ) from None
+        topic = cls(name, *numbers, filter_type)
+        if len(parts) > 5 and parts[5].strip():
+            topic.attributes = cls.from_value({"attributes": loads_tolerant(parts[5], REQUEST_LIMITS)}).attributes
+        return topic
+
+
+@dataclass(slots=True)
+class TopicConfigSerializeWrapper(Body):
+    """``topics.json``, the answer to GET_ALL_TOPIC_CONFIG, and the topics of a registration."""
+
+    topic_config_table: dict[str, TopicConfig] = field(default_factory=dict)
+    data_version: DataVersion = field(default_factory=DataVersion)
+    topic_queue_mapping_info_map: object | None = None
+    topic_queue_mapping_detail_map: object | None = None
+    mapping_data_version: DataVersion | None = None
+
+
+@dataclass(slots=True)
+class SubscriptionGroupConfig(Body):
+    """A consumer group on one broker."""
+
+    group_name: str = ""
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    consume_message_orderly: bool = False
+    retry_queue_nums: int = 1
+    retry_max_times: int = 16
+    group_retry_policy: object | None = None
+    broker_id: int = 0
+    which_broker_when_consume_slowly: int = 1
+    notify_consumer_ids_changed_enable: bool = True
+    group_sys_flag: int = 0
+    consume_timeout_minute: int = 15
+    subscription_data_set: object | None = None
+    attributes: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class SubscriptionGroupWrapper(Body):
+    """``subscriptionGroup.json`` and the answer to GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
+
+    subscription_group_table: dict[str, SubscriptionGroupConfig] = field(default_factory=dict)
+    forbidden_table: dict[str, dict[str, int]] = field(default_factory=dict)
+    data_version: DataVersion = field(default_factory=DataVersion)
+
+
+@dataclass(slots=True)
+class ConsumerOffsetSerializeWrapper(Body):
+    """``consumerOffset.json`` and the answer to GET_ALL_CONSUMER_OFFSET: ``topic@group`` -> queue -> next offset."""
+
+    offset_table: dict[str, dict[int, int]] = field(default_factory=dict)
+    data_version: DataVersion | None = None
+
+
+@dataclass(slots=True)
+class DelayOffsetSerializeWrapper(Body):
+    """``delayOffset.json`` and the answer to GET_ALL_DELAY_OFFSET: delay level -> next offset."""
+
+    offset_table: dict[int, int] = field(default_factory=dict)
+    data_version: DataVersion | None = None
+
+
+@dataclass(slots=True)
+class CreateTopicListRequestBody(Body):
+    """Body of UPDATE_AND_CREATE_TOPIC_LIST."""
+
+    topic_config_list: list[TopicConfig] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class SubscriptionGroupList(Body):
+    """Body of UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST."""
+
+    group_config_list: list[SubscriptionGroupConfig] = field(default_factory=list)

@@ -1,0 +1,101 @@
+"""Who has which topic: what brokers register at name servers, and what these answer.
+
+Corresponds to remoting.protocol.route and remoting.protocol.body.{ClusterInfo, TopicList, KVTable, BrokerMemberGroup}.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from spark_rocket.protocol.wire.bodies.base import Body
+from spark_rocket.protocol.wire.codes import PERM_READ, PERM_WRITE
+
+MASTER_ID = 0
+
+
+@dataclass(slots=True)
+class QueueData(Body):
+    """The queues of one topic on one broker."""
+
+    broker_name: str = ""
+    read_queue_nums: int = 0
+    write_queue_nums: int = 0
+    perm: int = 0
+    topic_sys_flag: int = 0
+
+    @property
+    def readable(self) -> bool:
+        return self.perm & PERM_READ != 0
+
+    @property
+    def writable(self) -> bool:
+        return self.perm & PERM_WRITE != 0
+
+
+@dataclass(slots=True)
+class BrokerData(Body):
+    """A broker name and the addresses behind it: 0 is the master, others are slaves."""
+
+    cluster: str = ""
+    broker_name: str = ""
+    broker_addrs: dict[int, str] = field(default_factory=dict)
+    zone_name: str | None = None
+    enable_acting_master: bool | None = None
+
+    @property
+    def master_addr(self) -> str | None:
+        return self.broker_addrs.get(MASTER_ID)
+
+    def select_addr(self) -> str | None:
+        """The master, or for want of one the slave with the least id."""
+        return self.broker_addrs[min(self.broker_addrs)] if self.broker_addrs else None
+
+
+@dataclass(slots=True)
+class TopicRouteData(Body):
+    """Answer to GET_ROUTEINFO_BY_TOPIC. Write ``to_json(standard=True)`` for clients of version 401 and above."""
+
+    order_topic_conf: str | None = None
+    queue_datas: list[QueueData] = field(default_factory=list)
+    broker_datas: list[BrokerData] = field(default_factory=list)
+    filter_server_table: dict[str, list[str]] = field(default_factory=dict)
+    topic_queue_mapping_by_broker: object | None = None
+
+
+@dataclass(slots=True)
+class ClusterInfo(Body):
+    """Answer to GET_BROKER_CLUSTER_INFO."""
+
+    broker_addr_table: dict[str, BrokerData] = field(default_factory=dict)
+    cluster_addr_table: dict[str, list[str]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class TopicList(Body):
+    """Names of topics."""
+
+    topic_list: list[str] = field(default_factory=list)
+    broker_addr: str | None = None
+
+
+@dataclass(slots=True)
+class KVTable(Body):
+    """Names and values: a namespace of the name server's KV configuration, a broker's runtime information."""
+
+    table: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class BrokerMemberGroup(Body):
+    """The living members of one broker name."""
+
+    cluster: str = ""
+    broker_name: str = ""
+    broker_addrs: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class GetBrokerMemberGroupResponseBody(Body):
+    """Answer to GET_BROKER_MEMBER_GROUP."""
+
+    broker_member_group: BrokerMemberGroup | None = None

@@ -1,0 +1,184 @@
+"""What tools ask brokers: progress of topics and groups, who is connected, what was reset.
+
+Several of these have message queues as map keys, which only fastjson's spelling can say.
+Corresponds to remoting.protocol.admin and remoting.protocol.body.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.wire.bodies.base import Body
+from spark_rocket.protocol.wire.bodies.client import SubscriptionData
+
+
+@dataclass(slots=True)
+class TopicOffset(Body):
+    """What a queue holds."""
+
+    min_offset: int = 0
+    max_offset: int = 0
+    last_update_timestamp: int = 0
+
+
+@dataclass(slots=True)
+class TopicStatsTable(Body):
+    """Answer to GET_TOPIC_STATS_INFO."""
+
+    offset_table: dict[MessageQueue, TopicOffset] = field(default_factory=dict)
+    topic_put_tps: float | None = None
+
+
+@dataclass(slots=True)
+class OffsetWrapper(Body):
+    """How far a group is in a queue; the lag is ``broker_offset - consumer_offset``."""
+
+    broker_offset: int = 0
+    consumer_offset: int = 0
+    pull_offset: int | None = None
+    last_timestamp: int = 0
+
+
+@dataclass(slots=True)
+class ConsumeStats(Body):
+    """Answer to GET_CONSUME_STATS."""
+
+    offset_table: dict[MessageQueue, OffsetWrapper] = field(default_factory=dict)
+    consume_tps: float = 0.0
+
+    @property
+    def total_lag(self) -> int:
+        return sum(offset.broker_offset - offset.consumer_offset for offset in self.offset_table.values())
+
+
+@dataclass(slots=True)
+class GroupList(Body):
+    """Names of groups."""
+
+    group_list: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Connection(Body):
+    """A client on a broker."""
+
+    client_id: str = ""
+    client_addr: str = ""
+    language: str = "JAVA"
+    version: int = 0
+
+
+@dataclass(slots=True)
+class ConsumerConnection(Body):
+    """Answer to GET_CONSUMER_CONNECTION_LIST."""
+
+    connection_set: list[Connection] = field(default_factory=list)
+    subscription_table: dict[str, SubscriptionData] = field(default_factory=dict)
+    consume_type: str | None = None
+    message_model: str | None = None
+    consume_from_where: str | None = None
+
+
+@dataclass(slots=True)
+class ProducerConnection(Body):
+    """Answer to GET_PRODUCER_CONNECTION_LIST."""
+
+    connection_set: list[Connection] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class QueueTimeSpan(Body):
+    """From when to when a queue's messages are, and where a group stands, in ms."""
+
+    message_queue: MessageQueue | None = None
+    min_time_stamp: int = 0
+    max_time_stamp: int = 0
+    consume_time_stamp: int = 0
+    delay_time: int = 0
+
+
+@dataclass(slots=True)
+class QueryConsumeTimeSpanBody(Body):
+    """Answer to QUERY_CONSUME_TIME_SPAN."""
+
+    consume_time_span_set: list[QueueTimeSpan] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class QuerySubscriptionResponseBody(Body):
+    """Answer to QUERY_SUBSCRIPTION_BY_CONSUMER."""
+
+    group: str = ""
+    topic: str = ""
+    subscription_data: SubscriptionData | None = None
+
+
+@dataclass(slots=True)
+class ConsumeQueueData(Body):
+    """One entry of a consume queue."""
+
+    physic_offset: int = 0
+    physic_size: int = 0
+    tags_code: int = 0
+    extend_data_json: str | None = None
+    bit_map: str | None = None
+    eval: bool = False
+    msg: str | None = None
+
+
+@dataclass(slots=True)
+class QueryConsumeQueueResponseBody(Body):
+    """Answer to QUERY_CONSUME_QUEUE."""
+
+    subscription_data: SubscriptionData | None = None
+    filter_data: str | None = None
+    queue_data: list[ConsumeQueueData] = field(default_factory=list)
+    max_queue_index: int = 0
+    min_queue_index: int = 0
+
+
+@dataclass(slots=True)
+class ConsumeStatsList(Body):
+    """Answer to GET_BROKER_CONSUME_STATS: of each group, in a map of its own, what GET_CONSUME_STATS says by topic."""
+
+    consume_stats_list: list[dict[str, list[ConsumeStats]]] = field(default_factory=list)
+    broker_addr: str | None = None
+    total_diff: int = 0
+    total_inflight_diff: int = 0
+
+
+@dataclass(slots=True)
+class ProducerInfo(Body):
+    """A producer on a broker; ``remote_ip`` is its address with the port."""
+
+    client_id: str = ""
+    remote_ip: str = field(default="", metadata={"wire": "remoteIP"})
+    language: str = "JAVA"
+    version: int = 0
+    last_update_timestamp: int = 0
+
+
+@dataclass(slots=True)
+class ProducerTableInfo(Body):
+    """Answer to GET_ALL_PRODUCER_INFO: group -> members."""
+
+    data: dict[str, list[ProducerInfo]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class BrokerStatsItem(Body):
+    """A sum over a time, per second, and on average per call."""
+
+    sum: int = 0
+    tps: float = 0.0
+    avgpt: float = 0.0
+
+
+@dataclass(slots=True)
+class BrokerStatsDataBody(Body):
+    """Answer to VIEW_BROKER_STATS_DATA."""
+
+    stats_minute: BrokerStatsItem = field(default_factory=BrokerStatsItem)
+    stats_hour: BrokerStatsItem = field(default_factory=BrokerStatsItem)
+    stats_day: BrokerStatsItem = field(default_factory=BrokerStatsItem)

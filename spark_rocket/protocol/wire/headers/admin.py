@@ -1,0 +1,323 @@
+"""What tools ask a broker, and what a broker asks clients for them.
+
+Fields in the order required, then optional; see ``base`` for how they travel.
+Corresponds to remoting.protocol.header.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from spark_rocket.protocol.wire.headers.base import Header, Int, Long
+
+
+@dataclass(slots=True)
+class CreateTopicRequestHeader(Header):
+    """UPDATE_AND_CREATE_TOPIC."""
+
+    topic: str
+    default_topic: str
+    read_queue_nums: Int
+    write_queue_nums: Int
+    perm: Int
+    topic_filter_type: str
+    topic_sys_flag: Int | None = None
+    order: bool = False
+    attributes: str | None = None
+    force: bool = False
+
+
+@dataclass(slots=True)
+class DeleteTopicRequestHeader(Header):
+    """DELETE_TOPIC_IN_BROKER."""
+
+    topic: str
+
+
+@dataclass(slots=True)
+class GetAllTopicConfigRequestHeader(Header):
+    """GET_ALL_TOPIC_CONFIG."""
+
+    topic_seq: Int = 0
+    data_version: str | None = None
+    max_topic_num: Int | None = None
+
+
+@dataclass(slots=True)
+class GetAllTopicConfigResponseHeader(Header):
+    """The answer to GET_ALL_TOPIC_CONFIG."""
+
+    total_topic_num: Int
+
+
+@dataclass(slots=True)
+class GetTopicConfigRequestHeader(Header):
+    """GET_TOPIC_CONFIG."""
+
+    topic: str
+
+
+@dataclass(slots=True)
+class GetTopicStatsInfoRequestHeader(Header):
+    """GET_TOPIC_STATS_INFO."""
+
+    topic: str
+
+
+@dataclass(slots=True)
+class QueryMessageRequestHeader(Header):
+    """QUERY_MESSAGE."""
+
+    topic: str
+    key: str
+    max_num: Int
+    begin_timestamp: Long
+    end_timestamp: Long
+    unique_key_query: bool | None = field(default=None, metadata={"wire": "_UNIQUE_KEY_QUERY"})
+
+
+@dataclass(slots=True)
+class QueryMessageResponseHeader(Header):
+    """The answer to QUERY_MESSAGE."""
+
+    index_last_update_timestamp: Long
+    index_last_update_phyoffset: Long
+
+
+@dataclass(slots=True)
+class ViewMessageRequestHeader(Header):
+    """VIEW_MESSAGE_BY_ID."""
+
+    offset: Long
+    topic: str | None = None
+
+
+@dataclass(slots=True)
+class GetConsumeStatsRequestHeader(Header):
+    """GET_CONSUME_STATS."""
+
+    consumer_group: str
+    topic: str | None = None
+    topic_list: str | None = None
+
+
+@dataclass(slots=True)
+class GetConsumeStatsInBrokerRequestHeader(Header):
+    """GET_BROKER_CONSUME_STATS: of topics that are ordered only, or of all."""
+
+    is_order: bool = False
+
+
+@dataclass(slots=True)
+class GetConsumerConnectionListRequestHeader(Header):
+    """GET_CONSUMER_CONNECTION_LIST."""
+
+    consumer_group: str
+
+
+@dataclass(slots=True)
+class GetProducerConnectionListRequestHeader(Header):
+    """GET_PRODUCER_CONNECTION_LIST."""
+
+    producer_group: str
+
+
+@dataclass(slots=True)
+class ResetOffsetRequestHeader(Header):
+    """INVOKE_BROKER_TO_RESET_OFFSET."""
+
+    group: str
+    topic: str
+    timestamp: Long
+    is_force: bool
+    queue_id: Int = -1
+    offset: Long | None = None
+
+
+@dataclass(slots=True)
+class DeleteSubscriptionGroupRequestHeader(Header):
+    """DELETE_SUBSCRIPTIONGROUP."""
+
+    group_name: str
+    clean_offset: bool = False
+    remove_offset: bool = False  # what 4.9 clients call it
+
+
+@dataclass(slots=True)
+class GetAllSubscriptionGroupRequestHeader(Header):
+    """GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
+
+    group_seq: Int = 0
+    data_version: str | None = None
+    max_group_num: Int | None = None
+
+
+@dataclass(slots=True)
+class GetAllSubscriptionGroupResponseHeader(Header):
+    """The answer to GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
+
+    total_group_num: Int
+
+
+@dataclass(slots=True)
+class GetSubscriptionGroupConfigRequestHeader(Header):
+    """GET_SUBSCRIPTIONGROUP_CONFIG."""
+
+    group: str
+
+
+@dataclass(slots=True)
+class QueryTopicConsumeByWhoRequestHeader(Header):
+    """QUERY_TOPIC_CONSUME_BY_WHO."""
+
+    topic: str
+
+
+@dataclass(slots=True)
+class QueryTopicsByConsumerRequestHeader(Header):
+    """QUERY_TOPICS_BY_CONSUMER."""
+
+    group: str
+
+
+@dataclass(slots=True)
+class QuerySubscriptionByConsumerRequestHeader(Header):
+    """QUERY_SUBSCRIPTION_BY_CONSUMER."""
+
+    group: str
+    topic: str | None = None
+
+
+@dataclass(slots=True)
+class QueryConsumeTimeSpanRequestHeader(Header):
+    """QUERY_CONSUME_TIME_SPAN."""
+
+    topic: str
+    group: str
+
+
+@dataclass(slots=True)
+class QueryConsumeQueueRequestHeader(Header):
+    """QUERY_CONSUME_QUEUE."""
+
+    topic: str | None = None
+    queue_id: Int | None = None
+    index: Long | None = None
+    count: Int | None = None
+    consumer_group: str | None = None
+
+
+@dataclass(slots=True)
+class CloneGroupOffsetRequestHeader(Header):
+    """CLONE_GROUP_OFFSET."""
+
+    src_group: str
+    dest_group: str
+    topic: str | None = None
+    offline: bool | None = None
+
+
+@dataclass(slots=True)
+class GetBrokerConfigResponseHeader(Header):
+    """The answer to ."""
+
+    version: str
+
+
+@dataclass(slots=True)
+class GetConsumerRunningInfoRequestHeader(Header):
+    """GET_CONSUMER_RUNNING_INFO."""
+
+    consumer_group: str
+    client_id: str
+    jstack_enable: bool | None = None
+
+
+@dataclass(slots=True)
+class GetConsumerStatusRequestHeader(Header):
+    """INVOKE_BROKER_TO_GET_CONSUMER_STATUS."""
+
+    topic: str
+    group: str
+    client_addr: str | None = None
+
+
+@dataclass(slots=True)
+class ConsumeMessageDirectlyResultRequestHeader(Header):
+    """CONSUME_MESSAGE_DIRECTLY."""
+
+    consumer_group: str
+    client_id: str | None = None
+    msg_id: str | None = None
+    broker_name: str | None = None
+    topic: str | None = None
+    topic_sys_flag: Int | None = None
+    group_sys_flag: Int | None = None
+
+
+@dataclass(slots=True)
+class ResumeCheckHalfMessageRequestHeader(Header):
+    """RESUME_CHECK_HALF_MESSAGE."""
+
+    topic: str | None = None
+    msg_id: str | None = None
+
+
+@dataclass(slots=True)
+class ViewBrokerStatsDataRequestHeader(Header):
+    """VIEW_BROKER_STATS_DATA."""
+
+    stats_name: str
+    stats_key: str
+
+
+@dataclass(slots=True)
+class UpdateGroupForbiddenRequestHeader(Header):
+    """UPDATE_AND_GET_GROUP_FORBIDDEN."""
+
+    group: str
+    topic: str
+    readable: bool | None = None
+
+
+# --- accounts (ACL 1.0) -----------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class CreateAccessConfigRequestHeader(Header):
+    """UPDATE_AND_CREATE_ACL_CONFIG: lists with commas between; what is absent stays, but ``admin``, which is false."""
+
+    access_key: str
+    secret_key: str | None = field(default=None, repr=False)
+    white_remote_address: str | None = None
+    admin: bool = False
+    default_topic_perm: str | None = None
+    default_group_perm: str | None = None
+    topic_perms: str | None = None
+    group_perms: str | None = None
+
+
+@dataclass(slots=True)
+class DeleteAccessConfigRequestHeader(Header):
+    """DELETE_ACL_CONFIG."""
+
+    access_key: str
+
+
+@dataclass(slots=True)
+class UpdateGlobalWhiteAddrsConfigRequestHeader(Header):
+    """UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: the whole list, with commas between."""
+
+    global_white_addrs: str
+    acl_file_full_path: str | None = None  # 5.x, whose brokers have several files
+
+
+@dataclass(slots=True)
+class GetBrokerAclConfigResponseHeader(Header):
+    """The answer to GET_BROKER_CLUSTER_ACL_INFO: the file's DataVersion, as JSON."""
+
+    version: str
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    all_acl_file_version: str | None = None  # 5.x: such versions by path

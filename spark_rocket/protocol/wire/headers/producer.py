@@ -1,0 +1,129 @@
+"""What producers send, and what brokers answer and ask them.
+
+Fields in the order required, then optional; see ``base`` for how they travel.
+Corresponds to remoting.protocol.header.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from spark_rocket.protocol.wire.headers.base import Header, Int, Long, build, ext_of, table_of
+
+
+@dataclass(slots=True)
+class SendMessageRequestHeader(Header):
+    """SEND_MESSAGE with these names; SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE with the letters a to n in this order."""
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: Int
+    queue_id: Int
+    sys_flag: Int
+    born_timestamp: Long
+    flag: Int
+    properties: str = ""
+    reconsume_times: Int = 0
+    unit_mode: bool = False
+    max_reconsume_times: Int | None = None
+    batch: bool = False
+    broker_name: str | None = field(default=None, metadata={"wire": "bname"})
+
+    @classmethod
+    def from_ext_v2(cls, ext: Mapping[str, str]) -> SendMessageRequestHeader:
+        """From the one-letter fields of requests 310, 320 and 325."""
+        return build(cls, _LETTERS, ext)
+
+    def to_ext_v2(self) -> dict[str, str]:
+        """As the one-letter fields."""
+        return ext_of(self, _LETTERS)
+
+
+_LETTERS = table_of(SendMessageRequestHeader, "abcdefghijklmn")
+
+
+@dataclass(slots=True)
+class SendMessageResponseHeader(Header):
+    """The answer to a send: where the message is."""
+
+    msg_id: str
+    queue_id: Int
+    queue_offset: Long
+    transaction_id: str | None = None
+    batch_uniq_id: str | None = None
+    recall_handle: str | None = None
+
+
+@dataclass(slots=True)
+class EndTransactionRequestHeader(Header):
+    """END_TRANSACTION."""
+
+    producer_group: str
+    tran_state_table_offset: Long
+    commit_log_offset: Long
+    commit_or_rollback: Int
+    msg_id: str
+    topic: str | None = None
+    from_transaction_check: bool = False
+    transaction_id: str | None = None
+    broker_name: str | None = field(default=None, metadata={"wire": "bname"})
+
+
+@dataclass(slots=True)
+class CheckTransactionStateRequestHeader(Header):
+    """CHECK_TRANSACTION_STATE."""
+
+    tran_state_table_offset: Long
+    commit_log_offset: Long
+    topic: str | None = None
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    offset_msg_id: str | None = None
+    broker_name: str | None = field(default=None, metadata={"wire": "bname"})
+
+
+@dataclass(slots=True)
+class ReplyMessageRequestHeader(Header):
+    """PUSH_REPLY_MESSAGE_TO_CLIENT."""
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: Int
+    queue_id: Int
+    sys_flag: Int
+    born_timestamp: Long
+    flag: Int
+    born_host: str
+    store_host: str
+    store_timestamp: Long
+    properties: str | None = None
+    reconsume_times: Int | None = None
+    unit_mode: bool = False
+
+
+@dataclass(slots=True)
+class RecallMessageRequestHeader(Header):
+    """RECALL_MESSAGE."""
+
+    topic: str
+    recall_handle: str
+    producer_group: str | None = None
+
+
+@dataclass(slots=True)
+class RecallMessageResponseHeader(Header):
+    """The answer to RECALL_MESSAGE."""
+
+    msg_id: str
+
+
+@dataclass(slots=True)
+class UnregisterClientRequestHeader(Header):
+    """UNREGISTER_CLIENT."""
+
+    client_id: str = field(metadata={"wire": "clientID"})
+    producer_group: str | None = None
+    consumer_group: str | None = None

@@ -1,0 +1,166 @@
+"""``/metrics``, ``/health`` and ``/ready`` of a server process.
+
+``/metrics``: Prometheus' text, collected when asked for. A source's ``collect`` is an iterator that gives the turn away
+as often as it can; what it does is done for ``SLICE_SECONDS`` at a time, so that requests wait no longer than that.
+Whoever asks while a collection is under way gets its result: many scrapers cost as much as one.
+
+``/health`` is 200 as long as the loop answers. ``/ready`` is 200 when every source has nothing against being sent
+requests, else 503; both are JSON: ``{"status": "UP"}``, ``{"status": "DOWN", "reasons": ["…"], …}``.
+
+Thread-safety: the event loop's. Corresponds to BrokerMetricsManager's PrometheusHttpServer; Apache has no endpoint for
+health.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl as ssl_module
+import time
+from collections.abc import Iterator, Sequence
+from http import HTTPStatus
+from typing import Any, Protocol
+
+import spark_rocket
+from spark_rocket.remoting.http.exposition import (
+    CONTENT_TYPE,
+    GAUGE,
+    PROCESS_METRICS,
+    Exposition,
+    Metric,
+    add_process,
+    label_text,
+)
+from spark_rocket.remoting.http.server import HttpAnswer, HttpServer
+
+SLICE_SECONDS = 0.002
+_LOOK_SECONDS = 0.25
+
+_NODE = ("cluster", "node_type", "node_id")
+MONITOR_METRICS = (
+    Metric("rocket_build_info", GAUGE, "1; the label says which version runs.", "own", (*_NODE, "version")),
+    Metric("rocket_start_time_seconds", GAUGE, "When the endpoint was started, since the epoch.", "own", _NODE),
+    Metric("rocket_ready", GAUGE, "1 if /ready has nothing against it.", "own", _NODE),
+    Metric("rocket_loop_delay_seconds", GAUGE, "Longest wait for the loop's turn since the last scrape.", "own", _NODE),
+    Metric("rocket_scrape_seconds", GAUGE, "How long the scrape before took to collect.", "own", _NODE),
+    *PROCESS_METRICS,
+)
+
+
+class MetricsSource(Protocol):
+    """A server that runs here."""
+
+    @property
+    def metrics(self) -> Sequence[Metric]:
+        """What it may have samples of."""
+
+    def node_labels(self) -> dict[str, object]:
+        """Of all its samples: ``cluster``, ``node_type``, ``node_id``."""
+
+    def collect(self, exposition: Exposition) -> Iterator[None]:
+        """Fill in its samples, and yield wherever others may have their turn."""
+
+    def problems(self) -> list[str]:
+        """Why it should be sent nothing now; empty if it may be."""
+
+    def facts(self) -> dict[str, Any]:
+        """What /health and /ready say beside that."""
+
+
+class Monitor:
+    """Serves what the sources say. The first source's labels are those of the process."""
+
+    def __init__(
+        self, host: str, port: int, sources: Sequence[MetricsSource], *, ssl: ssl_module.SSLContext | None = None
+    ) -> None:
+        self._sources = list(sources)
+        routes = {"/metrics": self._metrics, "/health": self._health, "/ready": self._ready}
+        self._server = HttpServer(host, port, routes, name="metrics endpoint", ssl=ssl)
+        self._collecting: asyncio.Task[bytes] | None = None
+        self._started = time.time()
+        self._delay = 0.0
+        self._looked = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._took = 0.0
+
+    @property
+    def url(self) -> str:
+        """``http://host:port``."""
+        return self._server.url
+
+    async def start(self) -> None:
+        """Listen. ConfigError if the port is taken."""
+        await self._server.start()
+        self._looked = asyncio.get_running_loop().time()
+        self._look()
+
+    async def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._server.close()
+        if self._collecting is not None:
+            self._collecting.cancel()
+            await asyncio.gather(self._collecting, return_exceptions=True)
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        self._delay = max(self._delay, now - self._looked)
+        self._looked = now + _LOOK_SECONDS
+        self._timer = loop.call_at(self._looked, self._look)
+
+    # --- paths --------------------------------------------------------------------------------------------------
+
+    async def _metrics(self) -> HttpAnswer:
+        if self._collecting is None:
+            self._collecting = asyncio.ensure_future(self._collect())
+            self._collecting.add_done_callback(self._collected)
+        return HttpAnswer(await asyncio.shield(self._collecting), CONTENT_TYPE)
+
+    def _collected(self, task: asyncio.Task[bytes]) -> None:
+        self._collecting = None
+
+    async def _collect(self) -> bytes:
+        begun = time.perf_counter()
+        exposition = Exposition([*MONITOR_METRICS, *(metric for one in self._sources for metric in one.metrics)])
+        labels = label_text(self._sources[0].node_labels())
+        exposition.add("rocket_build_info", f'{labels},version="{spark_rocket.__version__}"', 1)
+        exposition.add("rocket_start_time_seconds", labels, self._started)
+        exposition.add("rocket_ready", labels, int(not self._problems()))
+        exposition.add("rocket_loop_delay_seconds", labels, max(self._delay, 0.0))
+        exposition.add("rocket_scrape_seconds", labels, self._took)
+        self._delay = 0.0
+        add_process(exposition, labels)
+        parts: list[bytes] = []
+        until = time.perf_counter() + SLICE_SECONDS
+        for _ in self._steps(exposition, parts):
+            if time.perf_counter() >= until:
+                await asyncio.sleep(0)
+                until = time.perf_counter() + SLICE_SECONDS
+        self._took = time.perf_counter() - begun
+        return b"".join(parts)
+
+    def _steps(self, exposition: Exposition, parts: list[bytes]) -> Iterator[None]:
+        for source in self._sources:
+            yield from source.collect(exposition)
+        for part in exposition.parts():
+            parts.append(part)
+            yield
+
+    async def _health(self) -> HttpAnswer:
+        return HttpAnswer.of_json({"status": "UP", **self._facts()})
+
+    async def _ready(self) -> HttpAnswer:
+        problems = self._problems()
+        if not problems:
+            return HttpAnswer.of_json({"status": "UP", "reasons": [], **self._facts()})
+        down = {"status": "DOWN", "reasons": problems, **self._facts()}
+        return HttpAnswer.of_json(down, HTTPStatus.SERVICE_UNAVAILABLE)
+
+    def _problems(self) -> list[str]:
+        return [problem for source in self._sources for problem in source.problems()]
+
+    def _facts(self) -> dict[str, Any]:
+        facts: dict[str, Any] = {}
+        for source in self._sources:
+            facts.update(source.facts())
+        return facts

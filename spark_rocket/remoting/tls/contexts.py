@@ -1,0 +1,230 @@
+"""What TLS is spoken with: OpenSSL's contexts, made of files that are read again when they have changed.
+
+The files are looked at (time, size, inode) when a connection begins, so that a new certificate holds for the next
+connection and those that stand are left alone. Files that cannot be used change nothing: the old ones remain, and one
+line says why. Certificate and key are two files, and are seldom replaced in one step; the second one mends it.
+
+TLS 1.2 and 1.3, without renegotiation (a client's demand is refused by OpenSSL) and without tickets, so that a client
+whose CA is trusted no more does not come back by one.
+
+Thread-safety: all methods. Corresponds to org.apache.rocketmq.remoting.netty.TlsHelper and
+org.apache.rocketmq.srvutil.FileWatchService.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+import threading
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from spark_rocket.errors import ConfigError
+from spark_rocket.remoting.tls.self_signed import self_signed
+from spark_rocket.remoting.tls.settings import ClientAuth, TlsMode, TlsSettings, Verify
+
+_log = logging.getLogger(__name__)
+
+_AUTH = {
+    ClientAuth.NONE: ssl.CERT_NONE,
+    ClientAuth.OPTIONAL: ssl.CERT_OPTIONAL,
+    ClientAuth.REQUIRE: ssl.CERT_REQUIRED,
+}
+_REMEDY = "Both are PEM files: the certificate (and those between it and its CA), and its private key."
+
+
+class _Reloaded:
+    """A context made of files."""
+
+    def __init__(self, *files: str) -> None:
+        self._files = [Path(file).expanduser() for file in files if file]
+        self._seen = self._stamps()
+        self._context = self._load()
+
+    def context(self) -> ssl.SSLContext:
+        """For the next connection."""
+        stamps = self._stamps()
+        if stamps != self._seen:
+            self._seen = stamps
+            self._reload()
+        return self._context
+
+    def _reload(self) -> None:
+        names = ", ".join(map(str, self._files))
+        try:
+            self._context = self._load()
+        except ConfigError as error:
+            _log.warning("TLS goes on with what it has; %s changed and cannot be used: %s", names, error.message)
+        else:
+            _log.info("TLS has read %s again", names)
+
+    def _stamps(self) -> list[tuple[int, int, int] | None]:
+        found: list[tuple[int, int, int] | None] = []
+        for file in self._files:
+            try:
+                stat = file.stat()
+            except OSError:
+                found.append(None)
+            else:
+                found.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
+        return found
+
+    def _load(self) -> ssl.SSLContext:
+        """A context of the files as they are now: each kind of context has its own way."""
+        raise NotImplementedError
+
+
+class ServerTls(_Reloaded):
+    """A server's side: its mode, and a context for each connection. ConfigError for files that cannot be used."""
+
+    def __init__(self, settings: TlsSettings, hosts: Iterable[str] = (), *, alpn: Sequence[str] = ()) -> None:
+        """``hosts``: what a certificate of our own making is for, in test mode."""
+        self.mode = settings.server_mode
+        self._settings = settings
+        self._hosts = tuple(dict.fromkeys(hosts))
+        self._alpn = alpn
+        self._lock = threading.Lock()
+        self._own: ssl.SSLContext | None = None
+        super().__init__(settings.server_cert_path, settings.server_key_path, settings.server_trust_cert_path)
+
+    def context(self) -> ssl.SSLContext:
+        if self._settings.server_cert_path:
+            return super().context()
+        with self._lock:  # the library that makes one is loaded for the first who wants it
+            if self._own is None:
+                self._own = self._make()
+        return self._own
+
+    def listening(self) -> ssl.SSLContext:
+        """For ``create_server(ssl=…)``, which keeps it: each connection gets what is in the files then.
+
+        Whether clients show certificates is as it was at the start.
+        """
+
+        def renew(sslobj: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+            sslobj.context = self.context()
+
+        listening = self._load() if self._settings.server_cert_path else self._make()
+        listening.sni_callback = renew
+        return listening
+
+    def _load(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        _harden(context)
+        context.options |= ssl.OP_NO_TICKET
+        context.num_tickets = 0
+        if self._alpn:
+            context.set_alpn_protocols(list(self._alpn))
+        settings = self._settings
+        if settings.server_cert_path:
+            _load_pair(
+                context, settings.server_cert_path, settings.server_key_path, settings.server_key_password, "tls.server"
+            )
+        if settings.need_client_auth is not ClientAuth.NONE:
+            _load_trust(context, settings.server_trust_cert_path, "tls.server.trustCertPath")
+            context.verify_mode = _AUTH[settings.need_client_auth]
+        return context
+
+    def _make(self) -> ssl.SSLContext:
+        context = self._load()
+        pair = self_signed(self._hosts or ("localhost", "127.0.0.1", "::1"))
+        # OpenSSL reads files, and only we may read this directory.
+        with TemporaryDirectory(prefix="rocket-tls-") as directory:
+            certificate, key = Path(directory, "certificate.pem"), Path(directory, "key.pem")
+            certificate.write_bytes(pair.certificate)
+            key.write_bytes(pair.key)
+            context.load_cert_chain(certificate, key)
+        return context
+
+
+class ClientTls(_Reloaded):
+    """A client's side: a context for each connection. ConfigError for files that cannot be used."""
+
+    def __init__(self, settings: TlsSettings, *, alpn: Sequence[str] = ()) -> None:
+        self._settings = settings
+        self._alpn = alpn
+        super().__init__(settings.client_trust_cert_path, settings.client_cert_path, settings.client_key_path)
+
+    def _load(self) -> ssl.SSLContext:
+        settings = self._settings
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        _harden(context)
+        if self._alpn:
+            context.set_alpn_protocols(list(self._alpn))
+        if settings.checks is not Verify.FULL:
+            context.check_hostname = False
+        if settings.checks is Verify.NONE:
+            context.verify_mode = ssl.CERT_NONE
+        elif settings.client_trust_cert_path:
+            _load_trust(context, settings.client_trust_cert_path, "tls.client.trustCertPath")
+        else:
+            context.load_default_certs()
+        if settings.client_cert_path:
+            _load_pair(
+                context, settings.client_cert_path, settings.client_key_path, settings.client_key_password, "tls.client"
+            )
+        return context
+
+
+def server_tls(settings: TlsSettings, hosts: Iterable[str] = (), *, alpn: Sequence[str] = ()) -> ServerTls | None:
+    """What a server needs for TLS; None in mode ``disabled``."""
+    return None if settings.server_mode is TlsMode.DISABLED else ServerTls(settings, hosts, alpn=alpn)
+
+
+def client_tls(settings: TlsSettings | None) -> ClientTls | None:
+    """What a server's own calls of others need; None where those are without TLS."""
+    return ClientTls(settings) if settings is not None and settings.is_client else None
+
+
+def _harden(context: ssl.SSLContext) -> None:
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+
+
+def _load_pair(context: ssl.SSLContext, certificate: str, key: str, password: str, side: str) -> None:
+    asked: list[bool] = []
+
+    def give() -> str:
+        asked.append(True)
+        return password or "\0"
+
+    paths = _readable(certificate, f"{side}.certPath"), _readable(key, f"{side}.keyPath")
+    try:
+        context.load_cert_chain(*paths, give)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", None) or str(error)
+        if reason == "KEY_VALUES_MISMATCH":
+            problem = ConfigError(f"{key} is not the private key of {certificate}.", remedy="Give the two that belong.")
+        elif asked and not password:
+            problem = ConfigError(f"{key} is encrypted.", remedy=f"Set {side}.keyPassword.")
+        elif asked:
+            problem = ConfigError(f"{side}.keyPassword is not the password of {key}.", remedy="Correct it.")
+        else:
+            problem = ConfigError(f"{certificate} and {key} cannot be used for TLS: {reason}.", remedy=_REMEDY)
+        raise problem from None
+
+
+def _load_trust(context: ssl.SSLContext, trusted: str, name: str) -> None:
+    try:
+        context.load_verify_locations(cafile=_readable(trusted, name))
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{name}={trusted} holds no CA: {getattr(error, 'reason', None) or error}.",
+            remedy="Give a PEM file with the certificates of those who sign.",
+        ) from None
+
+
+def _readable(file: str, name: str) -> Path:
+    path = Path(file).expanduser()
+    try:
+        os.close(os.open(path, os.O_RDONLY))
+        if path.is_dir():
+            raise IsADirectoryError("it is a directory")
+    except OSError as error:
+        raise ConfigError(
+            f"{name}={file} cannot be read: {error.strerror or error}.",
+            remedy="Give the path of a PEM file that the process may read.",
+        ) from None
+    return path

@@ -1,0 +1,124 @@
+"""``config/timercheck``: how far the timer is, on disk.
+
+====  =====  ==================================================================================================
+at    type   meaning
+====  =====  ==================================================================================================
+0     int64  lastReadTimeMs: every message of the slots before this time is delivered, and that is on disk
+8     int64  lastTimerLogFlushPos: the timer log is on disk up to here
+16    int64  lastTimerQueueOffset: entries of the timer's queue before this one are in that part of the timer log
+24    int64  masterTimerQueueOffset: the same, as a master's; Apache's goes on from the smaller of the two. Here:
+             entries from this one on may wait although their time is before lastReadTimeMs
+32    int64  dataVersion: stateVersion
+40    int64  dataVersion: timestamp
+48    int64  dataVersion: counter
+====  =====  ==================================================================================================
+
+56 bytes; Apache's broker maps a page, so that the file has 4,096, the rest zero. All zeros say as much as no file.
+
+Thread-safety: one thread at a time. After a crash: written with one ``pwrite`` behind the flush that makes it true, so
+that it is old at worst, never ahead. Corresponds to org.apache.rocketmq.store.timer.TimerCheckpoint.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from struct import Struct
+
+from spark_rocket.errors import StoreCorruptError
+from spark_rocket.store.descriptors import close_file, open_file
+from spark_rocket.store.log.mapped_file import allocate, make_directory, sync_data, sync_directory
+
+TIMER_CHECKPOINT_SIZE = 4096
+FIELDS = Struct(">7q")
+_REMEDY = "Delete it: every message that is still in the topic rmq_sys_wheel_timer is then delivered, again or not."
+
+
+class TimerCheckpoint:
+    """The seven fields, in memory and on disk."""
+
+    def __init__(self, store_path: Path) -> None:
+        self.path = store_path / "config" / "timercheck"
+        self.last_read_time_ms = 0
+        self.last_timer_log_flush_pos = 0
+        self.last_timer_queue_offset = 0
+        self.master_timer_queue_offset = 0
+        self.state_version = 0
+        self.timestamp = 0
+        self.counter = 0
+        self.existed = False
+
+    def load(self) -> None:
+        """Read the file. StoreCorruptError when it cannot be one."""
+        try:
+            raw = self.path.read_bytes()
+        except FileNotFoundError:
+            return
+        if not any(raw):
+            return
+        self._decode(raw, str(self.path))
+
+    def take_over(self, raw: bytes, owner: str) -> None:
+        """Have a master's on disk: for the slave that may be made a master. StoreCorruptError when it cannot be one."""
+        if any(raw):
+            before = self.encode()
+            self._decode(raw, f"The timer's checkpoint of {owner}")
+            if self.encode() != before:
+                self.save()
+
+    def _decode(self, raw: bytes, name: str) -> None:
+        if len(raw) not in (FIELDS.size, TIMER_CHECKPOINT_SIZE):
+            raise StoreCorruptError(f"{name} has {len(raw)} bytes, not {TIMER_CHECKPOINT_SIZE}.", remedy=_REMEDY)
+        values = FIELDS.unpack_from(raw)
+        if min(values) < 0:
+            raise StoreCorruptError(
+                f"{name} has a negative number at byte {8 * values.index(min(values))}.", remedy=_REMEDY
+            )
+        (
+            self.last_read_time_ms,
+            self.last_timer_log_flush_pos,
+            self.last_timer_queue_offset,
+            self.master_timer_queue_offset,
+            self.state_version,
+            self.timestamp,
+            self.counter,
+        ) = values
+        self.existed = True
+
+    def refuse_future(self, latest_ms: int) -> None:
+        """StoreCorruptError for a read time behind ``latest_ms``: what is pending would never be looked at."""
+        if self.last_read_time_ms > latest_ms:
+            raise StoreCorruptError(
+                f"{self.path} says at byte 0 that messages are delivered up to {self.last_read_time_ms}, "
+                "which is in the future.",
+                remedy=f"Set the clock right. If it is: {_REMEDY[0].lower()}{_REMEDY[1:]}",
+            )
+
+    def encode(self) -> bytes:
+        """The 56 bytes."""
+        return FIELDS.pack(
+            self.last_read_time_ms,
+            self.last_timer_log_flush_pos,
+            self.last_timer_queue_offset,
+            self.master_timer_queue_offset,
+            self.state_version,
+            self.timestamp,
+            self.counter,
+        )
+
+    def save(self) -> None:
+        """Write the fields and put them on the disk."""
+        new = not self.path.exists()
+        if new:
+            make_directory(self.path.parent)
+        fd = open_file(self.path, os.O_RDWR | os.O_CREAT)
+        try:
+            if os.fstat(fd).st_size != TIMER_CHECKPOINT_SIZE:
+                os.ftruncate(fd, TIMER_CHECKPOINT_SIZE)
+                allocate(fd, 0, TIMER_CHECKPOINT_SIZE)  # so that a full disk cannot refuse it later
+            os.pwrite(fd, self.encode(), 0)
+            sync_data(fd)
+        finally:
+            close_file(fd)
+        if new:
+            sync_directory(self.path.parent)

@@ -1,0 +1,597 @@
+"""Messages with a time of delivery of their own: from ``rmq_sys_wheel_timer`` to where they were sent.
+
+A message waits in queue 0 of that topic, with TIMER_OUT_MS, the start of the second (``timerPrecisionMs``) in which it
+is due. *Enqueueing* gives it a unit in the timer log, linked into the wheel's slot of that second. *Dequeueing* loads a
+slot shortly before its second begins, reading the chain of its units, and delivers each message at its own millisecond,
+which its other properties tell; those of one millisecond in the order of arrival. A message beyond the wheel's window
+(two days) is put into a nearer slot and *rolled* there: put into the topic once more. A recall is a message of its own
+(TIMER_DEL_UNIQKEY: topic + "+" + unique key, or the unique key alone); it lies in the slot of the message it takes
+away. Everything that has arrived is enqueued before anything is delivered, so that no recall comes too late.
+
+Memory holds the slots that are due, eight bytes' worth of numbers for each message of them, and nothing of the others.
+Nothing here waits or looks at a clock: whoever drives it calls :meth:`TimerMessageStore.deliver`, and
+:meth:`TimerMessageStore.flush` about once a second. Until the first such message there is no file.
+
+Thread-safety: for the store's one thread; ``flush`` may be called from one other.
+After a crash: ``timercheck`` says which slots are done. It moves on when all of them is delivered and on the disk, so
+messages of the last seconds may be delivered once more, and none is left out. Damaged or lost files of the timer are
+made anew from the queue; only messages that were rolled may then come twice as well.
+Corresponds to org.apache.rocketmq.store.timer.TimerMessageStore.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+import numpy as np
+
+from spark_rocket.errors import ProtocolError, StoreError
+from spark_rocket.protocol.filter.tags import java_hash
+from spark_rocket.protocol.record.properties import append_property, find_property, remove_property
+from spark_rocket.protocol.record.record import RecordView, iter_records, view_record
+from spark_rocket.store.delay.redelivery import RETRY_MS, PutRefusedError, redeliver
+from spark_rocket.store.delay.timer_batch import UnitBatch, due_time, number_of
+from spark_rocket.store.delay.timer_checkpoint import TimerCheckpoint
+from spark_rocket.store.delay.timer_log import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, TimerLog, Unit
+from spark_rocket.store.delay.timer_progress import Mark, TimerProgress
+from spark_rocket.store.delay.timer_recovery import TimerLogDamageError, build_slots, find_end
+from spark_rocket.store.delay.timer_wheel import Slots, TimerWheel
+from spark_rocket.store.layout import MAX_PROPERTIES, TIMER_TOPIC
+from spark_rocket.store.message_store import MessageStore
+from spark_rocket.store.results import GetMessageStatus, PutResult, PutStatus
+
+_log = logging.getLogger(__name__)
+
+_PRELOAD_MS = 1_000
+_HORIZON_MS = 60_000
+_BLANK_SLOTS = 60
+_SET_APART_SLOTS = 10
+_TOPIC = TIMER_TOPIC.encode()
+_DAY_MS = 86_400_000
+_READ_AHEAD = 64
+_READ_BYTES = 1 << 18
+_POSITION = (1 << 64) - 1
+_LATEST = 1 << 62
+
+
+class _Recall(NamedTuple):
+    """Where a recall is in the commit log."""
+
+    offset_py: int
+    size_py: int
+    topic_hash: int
+
+
+class TimerMessageStore:
+    """The timer of one store."""
+
+    def __init__(
+        self, store: MessageStore, precision_ms: int = 1_000, *, timer: Callable[[], float] = time.monotonic
+    ) -> None:
+        config = store.config
+        self._store = store
+        self._precision = precision_ms
+        self._timer = timer
+        self._wheel = TimerWheel(config.store_path / "timerwheel", precision_ms, config.timer_wheel_slots)
+        self._timer_log = TimerLog(config.store_path / "timerlog", config.mapped_file_size_timer_log)
+        self._checkpoint = TimerCheckpoint(config.store_path)
+        most = config.timer_wheel_slots - _BLANK_SLOTS
+        window = config.timer_roll_window_slot
+        self._window = (window if 2 <= window <= most else most) * precision_ms
+        self._span = 2 * config.timer_wheel_slots * precision_ms
+        self._next_offset = 0  # of the queue: what is before it is in the timer log
+        self._replay_until = 0  # building anew: what is before it, and due before the read time, has been delivered
+        self._read_time = 0  # slots before it are done
+        self._loaded_to = 0  # slots before it are in the heap, as far as they are not done
+        self._forced_to = 0  # load up to here whatever the clock says
+        # In a slot behind their own time may be messages from this one of the queue on, while that slot is not done:
+        # of these, a read time says nothing.
+        self._late_from: int | None = None
+        self._late_slot = 0
+        self._slots: Slots | None = None  # of the wheel, while there is no room for its file
+        self._walk: tuple[int, int] | None = None  # the slot that is being loaded, and its next unit
+        self._heap: list[int] = []  # millisecond << 64 | position in the timer log
+        self._remaining: dict[int, int] = {}  # by slot: units in the heap
+        self._begun: set[int] = set()  # slots of which something was delivered
+        self._recalls: dict[int, dict[str, _Recall]] = {}
+        self._missing = 0
+        self._last_error = ""
+        self._slots_done = 0  # slots of which something was delivered
+        self.enqueued = 0
+        """Messages and recalls that were put into the wheel since the start."""
+        self.delivered = 0
+        """Messages that went to where they were sent, since the start."""
+        self._progress = TimerProgress(store, self._timer_log, self._wheel, self._checkpoint)
+
+    # --- opening and closing ------------------------------------------------------------------------------------
+
+    def start(self, now_ms: int) -> None:
+        """Find out from the files what waits. StoreCorruptError for files that an operator must look at."""
+        checkpoint, log, store = self._checkpoint, self._timer_log, self._store
+        checkpoint.load()
+        checkpoint.refuse_future(now_ms + _DAY_MS)
+        log.load()
+        first, end = store.get_min_offset(TIMER_TOPIC, 0), store.get_max_offset(TIMER_TOPIC, 0)
+        saved_offset = checkpoint.last_timer_queue_offset
+        self._next_offset = min(max(saved_offset, first), end)
+        if checkpoint.existed:
+            self._read_time = self._slot_of(checkpoint.last_read_time_ms)
+            self._missing = max(first - saved_offset, 0)
+            if checkpoint.master_timer_queue_offset < saved_offset:
+                self._late_from, self._late_slot = checkpoint.master_timer_queue_offset, self._read_time
+        elif log.files.files:
+            _log.warning(
+                "%s is missing: which messages of %s were delivered is not known, and all %d are, unless recalled.",
+                checkpoint.path,
+                TIMER_TOPIC,
+                end - first,
+            )
+            self._begin_anew()
+            return
+        if self._read_time > now_ms:  # the clock was set back: this slot has what was sent since
+            self._forced_to = self._read_time + self._precision
+        if not log.files.files and not checkpoint.last_timer_log_flush_pos:
+            return
+        try:
+            position, behind = find_end(
+                log,
+                checkpoint.last_timer_log_flush_pos,
+                store.max_physical_offset,
+                self._read_time + self._span,
+                self._waiting_offset,
+            )
+            log.go_on_at(position)
+            slots = build_slots(log, self._read_time, self._precision, self._wheel.count)
+        except TimerLogDamageError as damage:
+            _log.warning("%s: the timer log is made anew from the queue of %s.", damage, TIMER_TOPIC)
+            self._replay_until = min(saved_offset, end)
+            self._begin_anew()
+            return
+        self._next_offset = min(max(self._next_offset, behind), end)
+        self._loaded_to = self._read_time
+        self._slots = slots
+        try:
+            self._open_slots()
+        except OSError as error:
+            _log.error("No timed message is delivered: %s cannot be written: %s", self._wheel.path, error)
+            return
+        self._take_mark()
+
+    def _open_slots(self) -> None:
+        """Have the wheel that the timer log tells of. OSError if there is no room for it: nothing is delivered then."""
+        if self._slots is not None:
+            self._wheel.open(self._slots)
+            self._slots = None
+
+    def _waiting_offset(self, offset: int, size: int) -> int:
+        """Number in the timer's queue of the message that a unit names; −1 if there is none."""
+        record = self._store.look_message_by_offset(offset)
+        if record is None or len(record) != size:
+            return -1
+        try:
+            view = view_record(record, check_crc=False)
+        except ProtocolError:
+            return -1
+        return view.queue_offset if view.topic == _TOPIC and view.queue_id == 0 else -1
+
+    def _begin_anew(self) -> None:
+        """Drop timer log and wheel: the whole queue is enqueued again. Until that is done, the checkpoint stays."""
+        if self._late_from is not None:
+            self._replay_until = min(self._replay_until, self._late_from)
+        self._timer_log.clear(self._checkpoint.last_timer_log_flush_pos)
+        self._wheel.close()
+        self._next_offset = self._store.get_min_offset(TIMER_TOPIC, 0)
+        self._loaded_to = self._read_time
+        self._walk = None
+        self._heap.clear()
+        self._remaining.clear()
+        self._begun.clear()
+        self._recalls.clear()
+        self._progress.forget()
+
+    def checkpoint(self) -> bytes:
+        """How far the timer is, as ``timercheck`` says it: for slaves."""
+        return self._checkpoint.encode()
+
+    def close(self) -> None:
+        """Before the store is closed: remember all that was done, to the message."""
+        try:
+            if self._wheel.is_open:
+                self._set_apart()
+                self._take_mark()
+                self._progress.flush_all()
+        except (OSError, StoreError) as error:
+            _log.error("Timed messages of the last second will be delivered again: %s", error)
+        finally:
+            self._wheel.close()
+            self._timer_log.close()
+
+    def _set_apart(self) -> None:
+        """Give what remains of slots that were begun to the slot behind them, so that they are done."""
+        if not self._begun:
+            return
+        while self._walk is not None:
+            self._load_one(*self._walk)
+        if not self._begun:
+            return  # the log turned out to be damaged
+        done_to = max(self._begun) + self._precision
+        batch = UnitBatch(self._timer_log, self._wheel, done_to)
+        for slot, recalls in self._recalls.items():
+            if slot < done_to:
+                for recall in recalls.values():
+                    batch.add(done_to, MAGIC_DEFAULT | MAGIC_DELETE, *recall)
+        for key in sorted(self._heap):
+            unit = self._timer_log.read(key & _POSITION)
+            if unit is not None and self._slot_of(unit.time_ms) < done_to:
+                batch.add(done_to, unit.magic, unit.offset_py, unit.size_py, unit.topic_hash)
+        batch.write()
+        self._read_time = self._loaded_to = done_to
+        self._late_slot = done_to
+        self._slots_done += len(self._begun)
+
+    # --- delivering ---------------------------------------------------------------------------------------------
+
+    def deliver(self, now_ms: int, budget: float) -> int | None:
+        """Enqueue what has arrived and deliver what is due, for about ``budget`` seconds.
+
+        Returns when to call again: ``now_ms`` if there is more to do at once, None if there is no timed message.
+        """
+        is_idle = not self._wheel.is_open and self._slots is None
+        if is_idle and self._next_offset >= self._store.get_max_offset(TIMER_TOPIC, 0):
+            return None
+        deadline = self._timer() + budget
+        try:
+            self._open_slots()
+            done = self._enqueue(now_ms, deadline)
+            if not self._wheel.is_open:
+                return None
+            due = self._dequeue(now_ms, deadline) if done else now_ms
+            self._last_error = ""
+            return due
+        except PutRefusedError:
+            return now_ms + RETRY_MS
+        except (OSError, StoreError) as error:
+            if str(error) != self._last_error:
+                _log.error("The timer cannot go on; tried again every second: %s", error)
+            self._last_error = str(error)
+            return now_ms + RETRY_MS
+        finally:
+            self._take_mark()
+            if self._missing:
+                _log.warning(
+                    "%d timed messages were removed from the commit log before they were delivered.", self._missing
+                )
+                self._missing = 0
+
+    def is_done_to(self, time_ms: int) -> bool:
+        """Whether everything that was due up to then has been delivered."""
+        if self._next_offset < self._store.get_max_offset(TIMER_TOPIC, 0):
+            return False
+        if not self._wheel.is_open:
+            return self._slots is None
+        return self._slot_of(time_ms) < self._loaded_to and not (self._heap and self._heap[0] >> 64 <= time_ms)
+
+    def count_by_topic(self) -> dict[int, int]:
+        """How many messages wait, by the hash code of their topic; what is not in the timer log yet is left out."""
+        found: dict[int, int] = {}
+        if self._wheel.is_open:
+            for _, units in self._timer_log.blocks(self._timer_log.files.min_offset, self._timer_log.position):
+                waiting = units[units["write_time"].astype(np.int64) + units["delay"] >= self._read_time]
+                steps = np.where(waiting["magic"] & MAGIC_DELETE, -1, 1)
+                codes, places = np.unique(waiting["topic_hash"].astype(np.int64), return_inverse=True)
+                for code, count in zip(codes.tolist(), np.bincount(places, steps).tolist(), strict=True):
+                    found[code] = found.get(code, 0) + int(count)
+        return found
+
+    def runtime_info(self, now_ms: int) -> dict[str, str]:
+        """Figures for request 28, under Apache's names."""
+        behind = 0 if self.is_done_to(now_ms) else max(now_ms - self._read_time, 0) // 1000
+        return {
+            "timerReadBehind": str(behind),  # seconds
+            "timerOffsetBehind": str(max(self._store.get_max_offset(TIMER_TOPIC, 0) - self._next_offset, 0)),
+            "timerCongestNum": str(self._wheel.count_from(self._read_time) if self._wheel.is_open else 0),
+        }
+
+    @property
+    def slots_done(self) -> int:
+        """Of how many slots something was delivered, since the start."""
+        return self._slots_done
+
+    # --- from the queue into the wheel --------------------------------------------------------------------------
+
+    def _enqueue(self, now_ms: int, deadline: float) -> bool:
+        """Give units to what has arrived; False if the time was up before the end."""
+        store, count = self._store, _READ_AHEAD
+        while self._next_offset < store.get_max_offset(TIMER_TOPIC, 0):
+            if self._timer() >= deadline:
+                return False
+            found = store.get_message(TIMER_TOPIC, 0, self._next_offset, count, _READ_BYTES)
+            if found.status is not GetMessageStatus.FOUND:  # retention took them, or they are damaged
+                if found.status is GetMessageStatus.OFFSET_TOO_SMALL:
+                    self._missing += found.next_begin_offset - self._next_offset
+                self._next_offset = found.next_begin_offset
+                continue
+            try:
+                views = list(iter_records(found.records))
+            except ProtocolError as error:
+                if count == 1:
+                    _log.warning("Message %d of %s is not delivered: %s", self._next_offset, TIMER_TOPIC, error)
+                    self._next_offset += 1
+                count = 1
+                continue
+            count = _READ_AHEAD
+            if not self._wheel.is_open:
+                self._open_wheel(views[0].store_timestamp)
+            batch = UnitBatch(self._timer_log, self._wheel, self._slot_of(now_ms))
+            loaded: list[tuple[int, int]] = []
+            for view in views:
+                self._enqueue_one(view, batch, loaded)
+            batch.write()
+            for slot, key in loaded:
+                self._push(slot, key)
+            self._next_offset = found.next_begin_offset
+            self.enqueued += len(views)
+        return True
+
+    def _open_wheel(self, first_timestamp: int) -> None:
+        """Have an empty wheel; if nothing is known of earlier ones, it begins with the queue's first message."""
+        self._wheel.open()
+        if not self._read_time:
+            self._read_time = max(self._slot_of(first_timestamp) - self._precision, 0)
+        self._loaded_to = self._read_time
+
+    def _enqueue_one(self, view: RecordView, batch: UnitBatch, loaded: list[tuple[int, int]]) -> None:
+        """Add what goes to a slot that is in memory to ``loaded``."""
+        properties = bytes(view.properties)
+        out = number_of(properties, b"TIMER_OUT_MS")
+        topic = find_property(properties, b"REAL_TOPIC")
+        if out is None or topic is None or view.topic != _TOPIC:
+            _log.warning(
+                "The message at offset %d of the commit log is not delivered: no TIMER_OUT_MS or REAL_TOPIC.",
+                view.physical_offset,
+            )
+            return
+        recall = find_property(properties, b"TIMER_DEL_UNIQKEY")
+        due = due_time(properties, view.store_timestamp, out, self._precision)
+        slot, magic = self._slot_of(out), MAGIC_DEFAULT
+        if slot < self._read_time:
+            # A little before the read time it may be one that a stop had set apart.
+            is_done = slot < self._read_time - _SET_APART_SLOTS * self._precision
+            if is_done and view.queue_offset < self._replay_until:
+                return
+            # It is late, or the clock was set back, or the precision is another one. A recall of it comes here too.
+            slot = self._read_time
+            self._forced_to = slot + self._precision
+            self._late_slot = slot
+            if self._late_from is None:
+                self._late_from = view.queue_offset
+        elif slot - batch.write_time >= self._window:
+            magic |= MAGIC_ROLL
+            third = slot - batch.write_time - self._window < self._window // 3
+            # Near the window's end: half of it, so that what is left is worth a turn.
+            slot = batch.write_time + self._slot_of(self._window // 2 if third else self._window)
+            due = slot
+        if slot >= self._read_time + self._span:  # the timer is far behind the clock
+            magic |= MAGIC_ROLL
+            slot = due = self._read_time + self._span - self._precision
+        if recall is not None:
+            magic |= MAGIC_DELETE
+        text = topic.decode("utf-8", "replace")
+        position = batch.add(slot, magic, view.physical_offset, view.size, java_hash(text))
+        if slot < self._loaded_to or (self._walk is not None and slot == self._walk[0]):
+            if recall is not None and not magic & MAGIC_ROLL:
+                place = _Recall(view.physical_offset, view.size, java_hash(text))
+                self._recalls.setdefault(slot, {})[recall.decode("utf-8", "replace")] = place
+            else:
+                loaded.append((slot, due << 64 | position))
+
+    def _slot_of(self, time_ms: int) -> int:
+        return time_ms // self._precision * self._precision
+
+    # --- from the wheel to where they were sent -----------------------------------------------------------------
+
+    def _dequeue(self, now_ms: int, deadline: float) -> int:
+        target = max(self._slot_of(now_ms + _PRELOAD_MS) + self._precision, self._forced_to)
+        turns, rolled = 0, _LATEST
+        while self._wheel.is_open:
+            turns += 1
+            if not turns % 8 and self._timer() >= deadline:
+                self._close_slots(now_ms)
+                return now_ms
+            ready = now_ms if self._walk is None else min(now_ms, self._walk[0] - 1)
+            first = self._heap[0] >> 64 if self._heap else _LATEST
+            if first > rolled:
+                break  # those, and recalls of them, have to be in the wheel before it goes on
+            if first <= ready and not self._is_of_walked_slot(self._heap[0] & _POSITION):
+                if self._deliver_first(now_ms):
+                    rolled = first
+            elif self._walk is not None:
+                self._load_one(*self._walk)
+            elif self._loaded_to < target:
+                self._begin_slot(target)
+            else:
+                break
+        self._close_slots(now_ms)
+        if not self._wheel.is_open or self._next_offset < self._store.get_max_offset(TIMER_TOPIC, 0):
+            return now_ms
+        due = self._heap[0] >> 64 if self._heap else now_ms + _HORIZON_MS
+        slot = self._wheel.next_slot(self._loaded_to, now_ms + _HORIZON_MS)
+        return due if slot is None else min(due, max(slot - _PRELOAD_MS, now_ms + 1))
+
+    def _is_of_walked_slot(self, position: int) -> bool:
+        """Whether recalls of a unit may not be loaded yet: of those set apart the time is before their slot's."""
+        if self._walk is None:
+            return False
+        unit = self._timer_log.read(position)
+        return unit is not None and self._slot_of(unit.time_ms) == self._walk[0]
+
+    def _begin_slot(self, target: int) -> None:
+        slot_time = self._wheel.next_slot(self._loaded_to, target)
+        slot = self._wheel.get(slot_time) if slot_time is not None else None
+        if slot_time is None or slot is None:
+            self._loaded_to = target
+        else:
+            self._loaded_to = slot_time
+            self._walk = (slot_time, slot.last)
+
+    def _load_one(self, slot: int, position: int) -> None:
+        """Take one unit of a slot's chain into the heap."""
+        log = self._timer_log
+        unit = log.read(position) if position >= log.files.min_offset else None
+        if unit is None:  # the chain's end, or files that were removed with their messages
+            self._walk, self._loaded_to = None, slot + self._precision
+            return
+        view = self._view(unit)
+        is_whole = view is not None or unit.offset_py < self._store.min_physical_offset  # or retention took it
+        if self._slot_of(unit.time_ms) != slot or not -1 <= unit.prev_pos < position or not is_whole:
+            _log.warning(
+                "%s has no unit of slot %d at %d: the timer log is made anew from the queue of %s.",
+                log.files.directory,
+                slot,
+                position,
+                TIMER_TOPIC,
+            )
+            self._replay_until = self._next_offset
+            self._begin_anew()
+            return
+        self._walk = (slot, unit.prev_pos)
+        if view is None:
+            self._missing += 1
+            return
+        properties = bytes(view.properties)
+        recall = find_property(properties, b"TIMER_DEL_UNIQKEY")
+        if unit.magic & MAGIC_ROLL:
+            self._push(slot, slot << 64 | position)
+        elif recall is not None:
+            place = _Recall(unit.offset_py, unit.size_py, unit.topic_hash)
+            self._recalls.setdefault(slot, {})[recall.decode("utf-8", "replace")] = place
+        else:
+            out = number_of(properties, b"TIMER_OUT_MS")
+            due = due_time(properties, view.store_timestamp, slot if out is None else out, self._precision)
+            self._push(slot, due << 64 | position)
+
+    def _push(self, slot: int, key: int) -> None:
+        heappush(self._heap, key)
+        self._remaining[slot] = self._remaining.get(slot, 0) + 1
+
+    def _view(self, unit: Unit, *, check_crc: bool = False) -> RecordView | None:
+        """The message of a unit; None if it is no longer there, or damaged."""
+        record = self._store.look_message_by_offset(unit.offset_py)
+        if record is None or len(record) != unit.size_py:
+            return None
+        try:
+            view = view_record(record, check_crc=check_crc)
+        except ProtocolError:
+            return None
+        return view if view.topic == _TOPIC else None
+
+    def _deliver_first(self, now_ms: int) -> bool:
+        """Deliver the heap's first message, roll it, or find it recalled. Whether it was rolled."""
+        unit = self._timer_log.read(self._heap[0] & _POSITION)
+        assert unit is not None  # its slot is not done, so its file is kept
+        slot = self._slot_of(unit.time_ms)
+        view = self._view(unit, check_crc=True)  # it is stored anew, with a CRC that says that it is good
+        if view is None and unit.offset_py < self._store.min_physical_offset:
+            self._missing += 1
+        elif view is None:
+            _log.error(
+                "The timed message at offset %d of the commit log is damaged and is not delivered.", unit.offset_py
+            )
+        else:
+            result: PutResult | None = None
+            if unit.magic & MAGIC_ROLL:
+                result = self._roll(view, unit, now_ms)
+            elif not self._is_recalled(slot, bytes(view.properties)):
+                notes = {"TIMER_ENQUEUE_MS": str(unit.write_time), "TIMER_DEQUEUE_MS": str(now_ms)}
+                result = redeliver(self._store, view, notes)
+            if result is not None and result.status is PutStatus.SERVICE_NOT_AVAILABLE:
+                raise PutRefusedError
+            self.delivered += result is not None and not unit.magic & MAGIC_ROLL
+        heappop(self._heap)
+        self._remaining[slot] -= 1
+        self._begun.add(slot)
+        return bool(unit.magic & MAGIC_ROLL)
+
+    def _is_recalled(self, slot: int, properties: bytes) -> bool:
+        recalls = self._recalls.get(slot)
+        unique_key = find_property(properties, b"UNIQ_KEY")
+        if not recalls or unique_key is None:
+            return False
+        key = unique_key.decode("utf-8", "replace")
+        topic = (find_property(properties, b"REAL_TOPIC") or b"").decode("utf-8", "replace")
+        return key in recalls or f"{topic}+{key}" in recalls
+
+    def _roll(self, view: RecordView, unit: Unit, now_ms: int) -> PutResult:
+        """Put a message into the timer's topic once more."""
+        properties = bytes(view.properties)
+        times = number_of(properties, b"TIMER_ROLL_TIMES") or 0
+        for name, value in (
+            (b"TIMER_ENQUEUE_MS", unit.write_time),
+            (b"TIMER_ROLL_TIMES", times + 1),
+            (b"TIMER_DEQUEUE_MS", now_ms),
+        ):
+            properties = append_property(remove_property(properties, name), name, str(value))
+        result = self._store.put_message(
+            TIMER_TOPIC,
+            0,
+            view.body,
+            properties if len(properties) <= MAX_PROPERTIES else bytes(view.properties),
+            flag=view.flag,
+            sys_flag=view.sys_flag,
+            born_timestamp=view.born_timestamp,
+            born_host=view.born_host,
+            reconsume_times=view.reconsume_times,
+        )
+        if result.status not in (PutStatus.PUT_OK, PutStatus.SERVICE_NOT_AVAILABLE):
+            _log.warning(
+                "The timed message at offset %d of the commit log cannot wait any longer and is not delivered: %s",
+                view.physical_offset,
+                result.reason,
+            )
+        return result
+
+    def _close_slots(self, now_ms: int) -> None:
+        """Slots whose second is over and of which nothing is left are done."""
+        limit = min(self._slot_of(now_ms), self._loaded_to)
+        done_to = min((slot for slot, count in self._remaining.items() if count), default=limit)
+        done_to = min(done_to, limit)
+        if done_to <= self._read_time:
+            return
+        self._read_time = done_to
+        if done_to > self._late_slot:
+            self._late_from = None
+        for table in (self._remaining, self._recalls):
+            for slot in [slot for slot in table if slot < done_to]:
+                del table[slot]
+        begun = {slot for slot in self._begun if slot >= done_to}
+        self._slots_done += len(self._begun) - len(begun)
+        self._begun = begun
+        self._timer_log.release()
+
+    # --- on disk ------------------------------------------------------------------------------------------------
+
+    def _take_mark(self) -> None:
+        if self._wheel.is_open and self._next_offset >= self._replay_until:
+            self._progress.take(
+                Mark(
+                    self._read_time,
+                    self._next_offset,
+                    self._timer_log.position,
+                    self._slots_done,
+                    self._next_offset if self._late_from is None else min(self._late_from, self._next_offset),
+                    self._store.max_physical_offset,
+                )
+            )
+
+    @property
+    def dirty(self) -> bool:
+        """Whether there is something to flush; that time has passed is nothing."""
+        return self._progress.dirty
+
+    def flush(self) -> None:
+        """Put timer log and wheel on disk, and remember the progress if what was delivered is. OSError."""
+        self._progress.flush()

@@ -1,0 +1,189 @@
+"""One index file: a hash table on disk from keys to physical offsets.
+
+=====================  ===========  =============================================================================
+at                     type         what
+=====================  ===========  =============================================================================
+0                      int64        beginTimestamp: store time of the first record
+8                      int64        endTimestamp: of the last
+16                     int64        beginPhyOffset
+24                     int64        endPhyOffset
+32                     int32        hashSlotCount: slots in use
+36                     int32        indexCount: entries + 1 (entry 0 is never used)
+40                     int32 × S    slots: number of the newest entry whose hash falls there, 0 for none
+40 + 4·S               20 B × N     entries: int32 keyHash, int64 phyOffset, int32 timeDiff (seconds from
+                                    beginTimestamp), int32 number of the slot's entry before this one
+=====================  ===========  =============================================================================
+
+Many keys are put at once: chains inside the batch are made by sorting it by slot. Entries are written before slots, and
+slots before the header. Header and slots get their disk blocks when the file is made, entries as they come, so that a
+full disk is an ``OSError`` before anything is changed.
+
+Thread-safety: callers lock. After a crash: a file whose ``endTimestamp`` is newer than the checkpoint's index time is
+thrown away and built anew from the log. Corresponds to org.apache.rocketmq.store.index.IndexFile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from struct import Struct
+
+import numpy as np
+
+from spark_rocket.errors import StoreCorruptError
+from spark_rocket.store.index.keys import Hashes
+from spark_rocket.store.log.mapped_file import MappedFile
+from spark_rocket.store.log.record_scan import Ints
+
+HEADER_SIZE = 40
+INDEX_ENTRY_SIZE = 20
+INDEX_ENTRY_TYPE = np.dtype(
+    [("key_hash", ">i4"), ("physical_offset", ">i8"), ("time_difference", ">i4"), ("previous", ">i4")]
+)
+_HEADER = Struct(">4q2i")
+_ENTRY = Struct(">iqii")
+_STEP = 1 << 20
+_PATIENCE = 4_000  # entries of a chain that are not wanted
+_BLOCK = 16_384  # entries that are searched at once
+_MAX_INT = (1 << 31) - 1
+
+
+class DamagedIndexError(StoreCorruptError):
+    """A chain that leads nowhere; for index_service.py, which makes the file anew."""
+
+
+class IndexFile:
+    """A file of the index directory."""
+
+    def __init__(self, path: Path, slots: int, entries: int, *, create: bool = False) -> None:
+        self.slots = slots
+        self.capacity = entries
+        self.entries_at = HEADER_SIZE + 4 * slots
+        self.file = MappedFile(path, self.entries_at + INDEX_ENTRY_SIZE * entries, create=create, scattered=True)
+        self.begin_timestamp = self.end_timestamp = self.begin_offset = self.end_offset = 0
+        self.slot_count = 0
+        self.count = 1
+        if create:
+            try:
+                self.file.reserve(self.entries_at)
+            except OSError:
+                self.file.destroy()  # the next attempt has another name
+                raise
+        else:
+            self.read_header()
+
+    def read_header(self) -> None:
+        (
+            self.begin_timestamp,
+            self.end_timestamp,
+            self.begin_offset,
+            self.end_offset,
+            self.slot_count,
+            count,
+        ) = _HEADER.unpack(self.file.read(0, HEADER_SIZE))
+        self.count = max(count, 1)
+
+    @property
+    def is_full(self) -> bool:
+        return self.count >= self.capacity
+
+    def put(self, hashes: Hashes, offsets: Ints, timestamps: Ints) -> int:
+        """Add as many keys as there is room for, and say how many. OSError when the disk is full."""
+        count = min(len(hashes), self.capacity - self.count)
+        if count <= 0:
+            return 0
+        hashes, offsets, timestamps = hashes[:count], offsets[:count], timestamps[:count]
+        at = self.entries_at + INDEX_ENTRY_SIZE * self.count
+        self.file.reserve(self.entries_at)
+        self.file.reserve(at + INDEX_ENTRY_SIZE * count, _STEP)
+        mm = self.file.mm
+        if self.count == 1:
+            self.begin_timestamp, self.begin_offset = int(timestamps[0]), int(offsets[0])
+        numbers = np.arange(self.count, self.count + count)
+        slots = hashes.astype(np.int64) % self.slots
+        table = np.frombuffer(mm, ">i4", self.slots, HEADER_SIZE)
+        order = np.argsort(slots, kind="stable")
+        sorted_slots, sorted_numbers = slots[order], numbers[order]
+        first = np.append(True, sorted_slots[1:] != sorted_slots[:-1])
+        heads = table[sorted_slots[first]].astype(np.int64)
+        heads[(heads < 0) | (heads >= self.count)] = 0
+        before = np.append(0, sorted_numbers[:-1])
+        before[first] = heads
+        previous = np.empty(count, np.int64)
+        previous[order] = before
+        entries = np.empty(count, INDEX_ENTRY_TYPE)
+        entries["key_hash"] = hashes
+        entries["physical_offset"] = offsets
+        entries["time_difference"] = np.clip((timestamps - self.begin_timestamp) // 1000, 0, _MAX_INT)
+        entries["previous"] = previous
+        mm[at : at + INDEX_ENTRY_SIZE * count] = entries.tobytes()
+        last = np.append(first[1:], True)
+        table[sorted_slots[last]] = sorted_numbers[last]
+        del table  # a view: the file could not be closed
+        self.slot_count += int((heads == 0).sum())
+        self.count += count
+        self.end_timestamp, self.end_offset = int(timestamps[-1]), int(offsets[-1])
+        _HEADER.pack_into(
+            mm,
+            0,
+            self.begin_timestamp,
+            self.end_timestamp,
+            self.begin_offset,
+            self.end_offset,
+            self.slot_count,
+            self.count,
+        )
+        return count
+
+    def find(self, key_hash: int, first: int, end: int) -> Iterator[int | None]:
+        """Physical offsets of the entries with a hash, of those numbered from ``first`` up to ``end``, newest first.
+
+        None for each other entry of the chain, and for each block, that was looked at: the caller knows when it has
+        had enough. A chain that has shown thousands of entries that are not wanted is left, and all entries are
+        searched instead, a block of them at a time. DamagedIndexError when the chain cannot be right.
+        """
+        mm = self.file.mm
+        slot = key_hash % self.slots
+        at = HEADER_SIZE + 4 * slot
+        number = int.from_bytes(mm[at : at + 4], "big", signed=True)
+        above, patience = min(self.count, self.capacity), _PATIENCE  # a damaged header may say anything
+        if not 0 <= number < above:
+            raise self._damaged(at, f"slot {slot} names entry {number}, there are {above - 1}")
+        while first <= number and patience:
+            at = self.entries_at + INDEX_ENTRY_SIZE * number
+            hashed, offset, _, previous = _ENTRY.unpack_from(mm, at)
+            if hashed % self.slots != slot or not 0 <= previous < number:  # a chain never goes up
+                raise self._damaged(at, f"entry {number} is in a chain that it does not belong to")
+            if hashed == key_hash and number < end:
+                yield offset
+            else:
+                patience -= 1
+                yield None
+            above, number = number, previous
+        stop = first if patience else min(above, end)
+        while stop > first:
+            start = max(stop - _BLOCK, first)
+            at = self.entries_at + INDEX_ENTRY_SIZE * start
+            entries = np.frombuffer(mm, INDEX_ENTRY_TYPE, stop - start, at)
+            offsets = entries["physical_offset"][entries["key_hash"] == key_hash].tolist()
+            del entries  # a view: the file could not be closed
+            yield None
+            yield from reversed(offsets)
+            stop = start
+
+    def _damaged(self, position: int, what: str) -> DamagedIndexError:
+        return DamagedIndexError(f"{self.file.path} at byte {position}: {what}.")
+
+    def offset_of(self, number: int) -> int:
+        """Physical offset of an entry's record."""
+        offset: int = _ENTRY.unpack_from(self.file.mm, self.entries_at + INDEX_ENTRY_SIZE * number)[1]
+        return offset
+
+    def flush(self) -> None:
+        self.file.flush()
+
+    def close(self) -> None:
+        self.file.close()
+
+    def destroy(self) -> None:
+        self.file.destroy()

@@ -1,0 +1,251 @@
+"""Records that this process has neither written nor scanned at its start, looked at before they are served.
+
+A start scans the end of the log only (recovery.py), so an old file may have been damaged without anybody knowing.
+What a consumer reads of it is compared with its consume-queue entry and its CRC. When that fails, one of two is bad:
+
+- the record: it is left out of the answer, reading goes on behind it, and the log says once in which file and at which
+  byte. A consumer sees a gap in the queue offsets, as it does after filtering by tag;
+- the entry, for the log has the message elsewhere: StoreCorruptError names the consume queue's file and byte, because
+  going on would leave out messages that are whole.
+
+Which it is follows from a scan of the log between the records of the entries around. It takes some 40 ms, so a call
+makes one at most and answers with what it has; what was found is remembered, and a damaged stretch is scanned once.
+Thread-safety: for the store's one thread. Corresponds to nothing in RocketMQ, which serves the bytes as they are.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from zlib import crc32
+
+import numpy as np
+
+from spark_rocket.errors import StoreCorruptError
+from spark_rocket.protocol.record.record import FIXED_SIZE, MAGIC_V1, ScanKind, scan_record
+from spark_rocket.store.layout import BORN_HOST_V6, ENTRY, ENTRY_SIZE, ENTRY_TYPE, STORE_HOST_V6
+from spark_rocket.store.log.commit_log import CommitLog
+from spark_rocket.store.log.record_scan import Ints, LogScan, parse
+from spark_rocket.store.queues.consume_queue import ConsumeQueue
+from spark_rocket.store.queues.deleted_topics import DeletedTopics
+from spark_rocket.store.recovery.salvage import next_good
+
+_HEAD = np.dtype(
+    {
+        "names": [
+            "size",
+            "magic",
+            "body_crc",
+            "queue_id",
+            "queue_offset",
+            "physical_offset",
+            "sys_flag",
+            "body_length",
+        ],
+        "formats": [">i4", ">u4", ">i4", ">i4", ">i8", ">i8", ">i4", ">i4"],
+        "offsets": [0, 4, 8, 12, 20, 28, 36, 84],
+        "itemsize": 88,
+    }
+)
+"""Of a record with IPv4 hosts, which is 91 bytes long at least."""
+_NEIGHBOURS = 64  # entries that are tried on each side for one whose record is good
+_FAR = 16 << 20  # bytes of the log that are scanned for a record
+_STRETCHES = 16
+
+
+class _Stretch(NamedTuple):
+    """A part of the log with damage in it: what it has of the queue's messages from ``first`` on and before ``end``."""
+
+    first: int
+    end: int
+    start: int
+    stop: int
+    numbers: Ints
+    offsets: Ints
+
+    def covers(self, number: int, physical: int) -> bool:
+        return self.first <= number < self.end and self.start <= physical < self.stop
+
+
+class OldRecords:
+    """Looks at what is read from before the part of a queue that is known to be right."""
+
+    def __init__(self, commit_log: CommitLog, deleted: DeletedTopics) -> None:
+        self._log = commit_log
+        self._deleted = deleted
+        self._stretches: dict[tuple[str, int], _Stretch] = {}  # the last one of each queue
+        self._scans = 0
+
+    def are_plausible(self, raw: bytes) -> bool:
+        """Whether entries could be read at all: in ascending order, of records that are within the log."""
+        entries = np.frombuffer(raw, ENTRY_TYPE)
+        starts, sizes = entries["physical_offset"].astype(np.int64), entries["size"].astype(np.int64)
+        if not len(starts) or int(starts[0]) < self._log.min_offset or int(starts[-1]) >= self._log.max_offset:
+            return False
+        return bool(
+            (sizes >= FIXED_SIZE).all() and (sizes <= self._log.file_size).all() and (np.diff(starts) > 0).all()
+        )
+
+    def are_good(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        raw: bytes,
+        tag_codes: frozenset[int] | None,
+        count: int,
+        records: bytes | memoryview,
+    ) -> bool:
+        """Whether ``records`` are those that the first ``count`` (wanted) entries of ``raw`` speak of."""
+        entries = np.frombuffer(raw, ENTRY_TYPE)
+        numbers = np.arange(offset, offset + len(entries))
+        if tag_codes is not None:
+            wanted = np.isin(entries["tags_code"].astype(np.int64), np.array(list(tag_codes), np.int64))
+            entries, numbers = entries[wanted], numbers[wanted]
+        entries, numbers = entries[:count], numbers[:count]
+        sizes = entries["size"].astype(np.int64)
+        if len(sizes) != count or int(sizes.sum()) != len(records):
+            return False
+        if not count:
+            return True
+        starts = np.cumsum(sizes) - sizes
+        source = np.frombuffer(records, np.uint8)
+        heads = np.lib.stride_tricks.sliding_window_view(source, _HEAD.itemsize)[starts].view(_HEAD)[:, 0]
+        is_usual = (heads["magic"] == MAGIC_V1) & ((heads["sys_flag"] & (BORN_HOST_V6 | STORE_HOST_V6)) == 0)
+        if not (
+            (heads["size"] == sizes).all()
+            and (heads["physical_offset"] == entries["physical_offset"]).all()
+            and (heads["queue_offset"] == numbers).all()
+            and (heads["queue_id"] == queue.queue_id).all()
+        ):
+            return False
+        if not is_usual.all():
+            physical = entries["physical_offset"].astype(np.int64)
+            return not parse(bytes(records), 0, starts.tolist(), len(records), physical_offsets=physical)[1]
+        # The topic's length stands behind the body, that of the properties behind the topic.
+        bodies = heads["body_length"].astype(np.int64)
+        topics = starts + 88 + bodies
+        if (bodies < 0).any() or (topics + 3 > starts + sizes).any():
+            return False
+        field = np.frombuffer(queue.topic_field, np.uint8)
+        properties = topics + len(field)
+        if (properties + 2 > starts + sizes).any():
+            return False
+        if (np.lib.stride_tricks.sliding_window_view(source, len(field))[topics] != field).any():
+            return False
+        lengths = source[properties].astype(np.int64) << 8 | source[properties + 1]
+        if (properties + 2 + lengths != starts + sizes).any():
+            return False
+        view = memoryview(records)
+        crcs = [crc32(view[a:b]) for a, b in zip((starts + 88).tolist(), topics.tolist(), strict=True)]
+        return bool(((np.array(crcs, np.int64) & 0x7FFFFFFF) == heads["body_crc"]).all())
+
+    def pick(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        raw: bytes,
+        max_msgs: int,
+        max_bytes: int,
+        tag_codes: frozenset[int] | None,
+    ) -> tuple[int, int, bytes]:
+        """Record by record, those that are good: how many, how many entries are done with, and the records."""
+        parts: list[bytes] = []
+        total = 0
+        for index, (physical, size, code) in enumerate(ENTRY.iter_unpack(raw)):
+            if tag_codes is not None and code not in tag_codes:
+                continue
+            if parts and (len(parts) >= max_msgs or total + size > max_bytes):
+                return len(parts), index, b"".join(parts)
+            scans = self._scans
+            try:
+                record = self.record(queue, offset + index, physical, size)
+            except StoreCorruptError:
+                if not parts:
+                    raise
+                return len(parts), index, b"".join(parts)
+            if record:
+                parts.append(record)
+                total += size
+            if self._scans != scans:
+                return len(parts), index + 1, b"".join(parts)
+        return len(parts), len(raw) // ENTRY_SIZE, b"".join(parts)
+
+    def record(self, queue: ConsumeQueue, number: int, physical: int, size: int) -> bytes:
+        """The record of an entry; empty when it is damaged. StoreCorruptError when the entry is."""
+        if record := self._good(queue, number, physical, size):
+            return record
+        inside = self._log.min_offset <= physical and physical + size <= self._log.max_offset
+        file = queue.files.find(number * ENTRY_SIZE)
+        if not inside or size < FIXED_SIZE or self._is_elsewhere(queue, number, physical):
+            assert file is not None
+            raise StoreCorruptError(
+                f"{file.path} at byte {number * ENTRY_SIZE - file.file_from_offset}: entry {number} is not what the "
+                "commit log says.",
+                remedy="Stop the broker and run `rocket store rebuild`, which makes the queues anew from the log.",
+            )
+        self._log.report_damage(physical, f"message {number} of {queue.topic} queue {queue.queue_id} is left out")
+        return b""
+
+    def _good(self, queue: ConsumeQueue, number: int, physical: int, size: int) -> bytes:
+        """The record of an entry, if there is a good one that says it is the message of that number."""
+        raw = self._log.read(physical, size) if physical >= 0 and FIXED_SIZE <= size <= self._log.file_size else b""
+        if raw and int.from_bytes(raw[:4], "big") == size:
+            scanned = scan_record(raw)
+            record = scanned.record
+            if (
+                scanned.kind is ScanKind.GOOD
+                and record is not None
+                and record.physical_offset == physical
+                and record.queue_offset == number
+                and record.queue_id == queue.queue_id
+                and record.topic == queue.topic.encode()
+            ):
+                return raw
+        return b""
+
+    def _is_elsewhere(self, queue: ConsumeQueue, number: int, physical: int) -> bool:
+        """Whether the log has the message between the good records of the entries around it."""
+        key = queue.topic, queue.queue_id
+        stretch = self._stretches.get(key)
+        if stretch is None or not stretch.covers(number, physical):
+            stretch = self._scan(queue, number, physical)
+            self._stretches.pop(key, None)
+            self._stretches[key] = stretch
+            if len(self._stretches) > _STRETCHES:
+                del self._stretches[next(iter(self._stretches))]
+        for offset in stretch.offsets[stretch.numbers == number].tolist():
+            if self._good(queue, number, offset, int.from_bytes(self._log.read(offset, 4), "big")):
+                return True
+        return False
+
+    def _scan(self, queue: ConsumeQueue, number: int, physical: int) -> _Stretch:
+        """Look at the log between the good records of the entries around one, or as far as is bearable."""
+        self._scans += 1
+        first, end, start, stop = number, queue.max_offset, physical, self._log.max_offset
+        for before in range(number - 1, max(number - _NEIGHBOURS, queue.min_offset) - 1, -1):
+            entry = queue.entry(before)
+            if self._good(queue, before, entry[0], entry[1]):
+                first, start = before + 1, entry[0] + entry[1]
+                break
+        else:
+            if number - queue.min_offset <= _NEIGHBOURS:
+                start = max(self._log.min_offset, self._deleted.offsets.get(queue.topic, 0))
+        for behind in range(number + 1, min(number + _NEIGHBOURS, queue.max_offset)):
+            entry = queue.entry(behind)
+            if self._good(queue, behind, entry[0], entry[1]):
+                end, stop = behind, entry[0]
+                break
+        stop = min(stop, start + _FAR)
+        numbers, offsets = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        at = start
+        while at < stop:
+            scan = LogScan(self._log.queue, at, stop)
+            for block in scan:
+                wanted = (block.queue_ids == queue.queue_id) & (block.queue_offsets >= first)
+                wanted &= block.queue_offsets < end
+                numbers.append(block.queue_offsets[wanted])
+                offsets.append(block.physical_offsets[wanted])
+            file = self._log.queue.find(scan.end.offset)
+            if scan.end.offset >= stop or file is None:
+                break
+            at = file.file_from_offset + next_good(file, scan.end.offset - file.file_from_offset)
+        return _Stretch(first, end, start, stop, np.concatenate(numbers), np.concatenate(offsets))

@@ -1,0 +1,334 @@
+"""Many records of the commit log at once: found by walking their sizes, checked and taken apart in columns.
+
+One pass serves recovery, the building of consume queues and index, and the check. Reading is by ``pread`` in chunks of
+a few MiB, so that a pass over a large log neither maps nor holds it. A record is good when its magic is a record's, its
+lengths add up to its size, it says it stands where it stands, and its body has its CRC.
+
+Thread-safety: pure but for reading the files; anyone may scan below what the writer has shown.
+Corresponds to CommitLog.checkMessageAndReturnSize.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from struct import Struct
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_rocket.protocol.record.record import FIXED_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, ScanKind, scan_record
+from spark_rocket.store.layout import BORN_HOST_V6, STORE_HOST_V6
+from spark_rocket.store.log.byte_search import find_all, group
+from spark_rocket.store.log.mapped_file import MappedFile
+from spark_rocket.store.log.mapped_file_queue import MappedFileQueue
+
+CHUNK = 4 << 20
+_TWO = Struct(">iI")
+_MAGICS = (MAGIC_V1.to_bytes(4, "big"), MAGIC_V2.to_bytes(4, "big"))
+_WINDOW = 64  # bytes of a record's head that are gathered: all whose place does not depend on the hosts
+_PADDING = bytes(64)
+_SHORT = 64 << 10  # bytes in which a walk is as quick as anything
+_STEP = 512  # bytes of a record: through larger ones, too
+_SMALL = 2_048  # bytes
+_ALIKE = 16  # records
+
+Ints = npt.NDArray[np.int64]
+Bytes2D = npt.NDArray[np.uint8]
+
+
+class Stop(Enum):
+    """Why a walk ended."""
+
+    LIMIT = "limit"  # the offset up to which it was to go
+    END = "end"  # zeros: nothing was written yet
+    BLANK = "blank"  # the file's last record: the walk goes on in the next
+    BAD = "bad"
+
+
+@dataclass(slots=True)
+class RecordBlock:
+    """Columns of a run of good records. Positions are into ``data``, whose first byte has physical offset ``base``."""
+
+    data: bytes
+    base: int
+    starts: Ints
+    sizes: Ints
+    queue_ids: Ints
+    queue_offsets: Ints
+    sys_flags: Ints
+    store_timestamps: Ints
+    topic_starts: Ints
+    topic_ends: Ints
+    property_starts: Ints
+    property_ends: Ints
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def physical_offsets(self) -> Ints:
+        return self.starts + self.base
+
+    def topics(self) -> list[str]:
+        numbers, values = group(self.data, self.topic_starts, self.topic_ends)
+        names = [value.decode("utf-8", "replace") for value in values]
+        return [names[number] for number in numbers.tolist()]
+
+
+@dataclass(slots=True)
+class ScanEnd:
+    """Where a scan stopped, and why."""
+
+    offset: int
+    stop: Stop
+    reason: str = ""
+
+
+class LogScan:
+    """Iterates over the blocks of a log from an offset on; afterwards ``end`` says where and why it stopped."""
+
+    def __init__(
+        self,
+        queue: MappedFileQueue,
+        start: int,
+        limit: int | None = None,
+        *,
+        check_crc: bool = True,
+        chunk: int = CHUNK,
+    ) -> None:
+        self._queue = queue
+        self._offset = start
+        self._limit = queue.end_offset if limit is None else limit
+        self._check_crc = check_crc
+        self._chunk = chunk
+        self.end = ScanEnd(start, Stop.LIMIT)
+
+    def __iter__(self) -> Iterator[RecordBlock]:
+        while self._offset < self._limit:
+            file = self._queue.find(self._offset)
+            if file is None:
+                break
+            yield from self._file(file)
+            if self.end.stop is not Stop.BLANK:
+                return
+            self._offset = file.file_from_offset + file.size
+        self.end = ScanEnd(self._offset, Stop.LIMIT)
+
+    def _file(self, file: MappedFile) -> Iterator[RecordBlock]:
+        base = file.file_from_offset
+        position = self._offset - base
+        end = min(file.size, self._limit - base)
+        want = self._chunk
+        while position < end:
+            data = file.read(position, min(want, end - position))
+            starts, at, stop, reason = walk(data, file.size - position)
+            if stop is Stop.LIMIT and not starts and len(data) < end - position:
+                want *= 4  # one record larger than the chunk
+                continue
+            want = self._chunk
+            if stop is Stop.LIMIT and position + len(data) >= end and at < len(data):
+                # The walk was cut by the end of the bytes: of the file, or of what was to be read.
+                stop, reason = Stop.BAD, f"a record goes beyond byte {end} of the file"
+            if starts:
+                block, reason_bad = parse(data, base + position, starts, at, check_crc=self._check_crc)
+                if len(block):
+                    yield block
+                if reason_bad:
+                    at, stop, reason = starts[len(block)], Stop.BAD, reason_bad
+            position += at
+            self._offset = base + position
+            self.end = ScanEnd(self._offset, stop, reason)
+            if stop is not Stop.LIMIT:
+                return
+        self.end = ScanEnd(base + position, Stop.LIMIT if end < file.size else Stop.BLANK)
+
+
+def _chain(data: bytes) -> tuple[list[int], int]:
+    """Records that a walk from the first byte on meets for certain, and the position behind them.
+
+    Every place with a record's magic may be a record. Those of which each begins where the one before ends are: a walk
+    would go the same way. It ends before the first that does not, such as bytes in a body that look like a record.
+    """
+    size = int.from_bytes(data[:4], "big")
+    count = len(data) // max(size, FIXED_SIZE)
+    if count >= _ALIKE and size >= FIXED_SIZE and data[4:8] in _MAGICS:
+        # Most records are followed by others of their size.
+        heads = np.ndarray((count,), ">u8", data, 0, (size,))
+        alike = _first_false(heads == heads[0])
+        if 2 * alike >= count:
+            return list(range(0, alike * size, size)), alike * size
+    if len(data) < _SHORT or size > _STEP:
+        return [], 0
+    source = np.frombuffer(data, np.uint8)
+    places = find_all(source, _MAGICS[0], 1) - 4
+    if not len(places) or places[0] != 0:
+        return [], 0
+    sizes = _gather(source, places, ">i4")
+    ends = places + sizes
+    linked = np.append(ends[:-1] == places[1:], ends[-1] <= len(data)) & (sizes >= FIXED_SIZE)
+    count = _first_false(linked)
+    # The first that is not followed by another record may be whole as well: the walk looks at it.
+    return places[:count].tolist(), int(ends[count - 1]) if count else 0
+
+
+def walk(data: bytes, room: int) -> tuple[list[int], int, Stop, str]:
+    """Starts of the records that lie whole in ``data``, the position behind them, and why the walk ended there.
+
+    ``room`` is how much of the file is left from the first byte on; ``data`` may be less.
+    """
+    starts, at = _chain(data)
+    add = starts.append
+    unpack = _TWO.unpack_from
+    length = len(data)
+    while at + 8 <= length:
+        size, magic = unpack(data, at)
+        if magic != MAGIC_V1 and magic != MAGIC_V2:
+            if magic == MAGIC_BLANK:
+                if size == room - at:
+                    return starts, at, Stop.BLANK, ""
+                return starts, at, Stop.BAD, f"a blank record of {size} bytes where {room - at} are left"
+            if magic == 0 and size == 0:
+                return starts, at, Stop.END, ""
+            return starts, at, Stop.BAD, f"magic {magic:#010x} is no record's"
+        if size < FIXED_SIZE or size > room - at:
+            return starts, at, Stop.BAD, f"a record of {size} bytes where {room - at} are left"
+        if at + size > length:
+            break
+        add(at)
+        at += size
+    return starts, at, Stop.LIMIT, ""
+
+
+def parse(
+    data: bytes,
+    base: int,
+    starts: list[int],
+    end: int,
+    *,
+    check_crc: bool = True,
+    physical_offsets: Ints | None = None,
+) -> tuple[RecordBlock, str]:
+    """Columns of walked records, up to the first that is not good; and what is wrong with that one.
+
+    ``physical_offsets``: where they stand in the log, when they do not stand there one behind the other.
+    """
+    padded = data if end + _WINDOW <= len(data) else data + _PADDING
+    source = np.frombuffer(padded, np.uint8)
+    at = np.array(starts, np.int64)
+    sizes = np.diff(at, append=end)
+    heads = np.lib.stride_tricks.sliding_window_view(source, _WINDOW)[at]
+    sys_flags = _column(heads, 36, ">i4")
+    born_v6 = (sys_flags & BORN_HOST_V6) != 0
+    body_starts = at + 88 + 12 * born_v6 + 12 * ((sys_flags & STORE_HOST_V6) != 0)
+    store_timestamps = _column(heads, 56, ">i8")
+    if born_v6.any():
+        store_timestamps = np.where(born_v6, _gather(source, at + 68, ">i8"), store_timestamps)
+    ends = at + sizes
+    # Lengths may be anything in a bad record, so every position is kept inside its record before it is used.
+    body_lengths = _gather(source, body_starts - 4, ">i4")
+    topic_at = body_starts + body_lengths
+    good = (body_starts <= ends) & (body_lengths >= 0) & (topic_at + 3 <= ends)
+    topic_at = np.where(good, topic_at, at)
+    v2 = _column(heads, 4, ">u4") == MAGIC_V2
+    topic_lengths = source[topic_at].astype(np.int64)
+    if v2.any():
+        topic_lengths = np.where(v2, _gather(source, topic_at, ">i2"), topic_lengths)
+    topic_starts = topic_at + 1 + v2
+    topic_ends = topic_starts + topic_lengths
+    good &= (topic_lengths > 0) & (topic_ends + 2 <= ends)
+    topic_ends = np.where(good, topic_ends, at)
+    property_lengths = _gather(source, topic_ends, ">i2")
+    property_starts = topic_ends + 2
+    good &= (property_lengths >= 0) & (property_starts + property_lengths == ends)
+    reason = "" if good.all() else "lengths of body, topic and properties do not make up the record's size"
+    in_place = _column(heads, 28, ">i8") == (at + base if physical_offsets is None else physical_offsets)
+    count = _first_false(good)
+    if not in_place[:count].all():
+        count, reason = _first_false(in_place), "the record's physical offset is not where it stands"
+    if check_crc:
+        body_starts_list, topic_list = body_starts[:count].tolist(), topic_at[:count].tolist()
+        # A copy of a small body costs less than a view of it.
+        view = data if len(data) < count * _SMALL else memoryview(data)
+        crcs = [crc32(view[a:b]) for a, b in zip(body_starts_list, topic_list, strict=True)]
+        whole = (np.array(crcs, np.int64) & 0x7FFFFFFF) == _column(heads, 8, ">i4")[:count]
+        if not whole.all():
+            count, reason = _first_false(whole), "the body does not have the CRC that the record says"
+    block = RecordBlock(
+        data,
+        base,
+        at[:count],
+        sizes[:count],
+        _column(heads, 12, ">i4")[:count],
+        _column(heads, 20, ">i8")[:count],
+        sys_flags[:count],
+        store_timestamps[:count],
+        topic_starts[:count],
+        topic_ends[:count],
+        property_starts[:count],
+        ends[:count],
+    )
+    return block, reason
+
+
+def _first_false(flags: npt.NDArray[np.bool_]) -> int:
+    return len(flags) if flags.all() else int(np.argmin(flags))
+
+
+def _column(heads: Bytes2D, at: int, kind: str) -> Ints:
+    width = np.dtype(kind).itemsize
+    return np.ascontiguousarray(heads[:, at : at + width]).view(kind)[:, 0].astype(np.int64)
+
+
+def _gather(source: npt.NDArray[np.uint8], at: Ints, kind: str) -> Ints:
+    width = np.dtype(kind).itemsize
+    windows: Any = np.lib.stride_tricks.sliding_window_view(source, width)
+    return np.ascontiguousarray(windows[at]).view(kind)[:, 0].astype(np.int64)
+
+
+@dataclass(slots=True)
+class Remains:
+    """What lies behind the end of the good records."""
+
+    has_data: bool = False
+    good_offsets: list[int] | None = None
+    """Physical offsets of records that are good all the same, at most a handful."""
+
+
+def look_behind(queue: MappedFileQueue, offset: int, limit: int = 16) -> Remains:
+    """Whether something else than zeros lies at or behind ``offset``, and whether whole records are among it."""
+    remains = Remains(good_offsets=[])
+    assert remains.good_offsets is not None
+    for file in queue.files:
+        position = max(offset - file.file_from_offset, 0)
+        for start, stop in file.data_ranges(min(position, file.size)):
+            at = start
+            while at < stop and len(remains.good_offsets) < limit:
+                data = file.read(at, min(CHUNK, stop - at))
+                if data.count(0) != len(data):
+                    remains.has_data = True
+                    _find_good(file, data, at, remains)
+                at += max(len(data) - 8, 1) if at + len(data) < stop else len(data)
+    return remains
+
+
+def _find_good(file: MappedFile, data: bytes, position: int, remains: Remains) -> None:
+    assert remains.good_offsets is not None
+    for magic in _MAGICS:
+        found = data.find(magic)
+        while found >= 0:
+            start = position + found - 4
+            if start >= 0:
+                head = file.read(start, 36)
+                size = int.from_bytes(head[:4], "big")
+                physical = int.from_bytes(head[28:36], "big")
+                if physical == file.file_from_offset + start and FIXED_SIZE <= size <= file.size - start:
+                    scanned = scan_record(file.read(start, size))
+                    if scanned.kind is ScanKind.GOOD and scanned.record is not None:
+                        remains.good_offsets.append(physical)
+                        if len(remains.good_offsets) > 64:
+                            return
+            found = data.find(magic, found + 4)

@@ -1,0 +1,155 @@
+"""All consume queues of a store, by topic and queue id; found on disk at start, opened at first use.
+
+Thread-safety: for the store's one thread; ``take_dirty`` may be called from the flush thread.
+Corresponds to DefaultMessageStore's consumeQueueTable (ConsumeQueueStore in 5.x).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import deque
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+from spark_rocket.errors import StoreCorruptError
+from spark_rocket.store.config import StoreConfig
+from spark_rocket.store.layout import MAX_TOPIC
+from spark_rocket.store.queues.consume_queue import ConsumeQueue, MappingCache
+
+_DELETED = ".deleted-"  # behind the name of the queues' directory, and a number: a topic's that was deleted
+
+
+def is_storable(topic: str, queue_id: int) -> bool:
+    """Whether topic and queue can be names of directories, and stay inside the store's."""
+    return (
+        queue_id >= 0
+        and topic not in ("", ".", "..")
+        and "/" not in topic
+        and "\0" not in topic
+        and len(topic.encode("utf-8", "surrogatepass")) <= MAX_TOPIC
+    )
+
+
+def _entries(directory: Path | str) -> list[os.DirEntry[str]]:
+    """What is in a directory, by name; unlike ``Path.iterdir`` it knows what is a directory without asking again."""
+    try:
+        with os.scandir(directory) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except FileNotFoundError:
+        return []
+
+
+def _foreign(entry: os.DirEntry[str], what: str) -> StoreCorruptError:
+    remedy = "Move it elsewhere; `rocket store check` tells what is then missing."
+    return StoreCorruptError(f"{entry.path} is not {what}.", remedy=remedy)
+
+
+class ConsumeQueueTable:
+    """Consume queues by (topic, queue id)."""
+
+    def __init__(self, config: StoreConfig) -> None:
+        self._root = config.consume_queue_path
+        self._file_size = config.mapped_file_size_consume_queue
+        self._cache = MappingCache(config.max_mapped_consume_queue_files)
+        self.table: dict[tuple[str, int], ConsumeQueue] = {}
+        self._dirty: deque[ConsumeQueue] = deque()
+        self._min_physical_offset = -1  # not known yet; before recovery an entry may be garbage
+
+    def load(self) -> None:
+        """Find the queues that have a directory. Opens none of them."""
+        for topic in _entries(self._root):
+            if not topic.is_dir():
+                raise _foreign(topic, "a topic's directory")
+            for queue in _entries(topic.path):
+                if not queue.name.isdecimal() or not queue.is_dir():
+                    raise _foreign(queue, "a queue's directory: those have numbers for names")
+                self._make(topic.name, int(queue.name), Path(queue.path))
+
+    def _make(self, topic: str, queue_id: int, directory: Path) -> ConsumeQueue:
+        queue = ConsumeQueue(directory, topic, queue_id, self._file_size, self._cache)
+        self.table[topic, queue_id] = queue
+        return queue
+
+    def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue, opened; None if it has never had a message."""
+        queue = self.table.get((topic, queue_id))
+        if queue is not None and queue.log_min_offset != self._min_physical_offset:
+            self._open(queue)
+        return queue
+
+    def find_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, opened; a new one gets its directory with its first message."""
+        queue = self.find(topic, queue_id)
+        if queue is None:
+            queue = self._make(topic, queue_id, self._root / topic / str(queue_id))
+            queue.loaded = True
+            queue.log_min_offset = self._min_physical_offset
+        return queue
+
+    def _open(self, queue: ConsumeQueue) -> None:
+        """Have it loaded, and its minimum where the log's is now."""
+        if not queue.loaded:
+            queue.load()
+        if self._min_physical_offset > 0:
+            queue.correct_min_offset(self._min_physical_offset)
+        queue.log_min_offset = self._min_physical_offset
+
+    def correct_min_offsets(self, min_physical_offset: int) -> None:
+        """The log now begins there. Each queue follows when it is next asked for: nobody waits for ten thousand."""
+        self._min_physical_offset = min_physical_offset
+
+    def opened(self) -> Iterator[ConsumeQueue]:
+        """Every queue, opened one after the other."""
+        for topic, queue_id in list(self.table):
+            queue = self.find(topic, queue_id)
+            if queue is not None:
+                yield queue
+
+    def mark_dirty(self, queue: ConsumeQueue) -> None:
+        queue.dirty = True
+        self._dirty.append(queue)
+
+    def take_dirty(self) -> list[ConsumeQueue]:
+        """The queues written to since the last call. The flag falls before a queue's end is read: nothing is missed."""
+        taken = []
+        while self._dirty:
+            queue = self._dirty.popleft()
+            queue.dirty = False
+            taken.append(queue)
+        return taken
+
+    def delete_topic(self, topic: str) -> tuple[int, list[Path]]:
+        """Let go of every queue of a topic; how many there were, and directories to delete beside everything else.
+
+        The topic's directory gets another name at once: deleting thousands of files takes seconds.
+        """
+        keys = [key for key in self.table if key[0] == topic]
+        for key in keys:
+            queue = self.table.pop(key)
+            queue.close()
+        directory = self._root / topic
+        if not keys or not directory.is_dir():
+            return len(keys), []
+        root = self._root.resolve()
+        taken = {path.name for path in self.leftovers()}
+        name = next(name for number in count() if (name := f"{root.name}{_DELETED}{number}") not in taken)
+        try:
+            return len(keys), [directory.rename(root.with_name(name))]
+        except OSError:  # the root is a file system of its own
+            shutil.rmtree(directory)
+            return len(keys), []
+
+    def leftovers(self) -> list[Path]:
+        """Directories of deleted topics that are still there."""
+        root = self._root.resolve()
+        return [Path(entry.path) for entry in _entries(root.parent) if entry.name.startswith(root.name + _DELETED)]
+
+    def known(self) -> Iterator[tuple[str, int]]:
+        """Topic and queue id of every queue that has, or once had, a message."""
+        return (key for key, queue in self.table.items() if queue.files.files or not queue.loaded)
+
+    def close(self) -> None:
+        for queue in self.table.values():
+            queue.close()

@@ -1,0 +1,206 @@
+"""Reading: messages of a queue from an offset on, by tag; offsets by time; one record by its place in the log.
+
+A read copies: what the broker sends never holds a mapped file open. Neighbouring records are taken as one slice; many
+entries are worked on with NumPy, a few are not, because a handful of array calls costs more than 32 entries.
+
+Thread-safety: for the store's one thread. Corresponds to DefaultMessageStore.getMessage and ConsumeQueue's searches.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+import numpy as np
+
+from spark_rocket.errors import StoreCorruptError
+from spark_rocket.protocol.record.record import MAGIC_V1, MAGIC_V2
+from spark_rocket.store.layout import ENTRY, ENTRY_SIZE, ENTRY_TYPE, STORE_TIME_END, store_time
+from spark_rocket.store.log.commit_log import CommitLog
+from spark_rocket.store.log.old_records import OldRecords
+from spark_rocket.store.queues.consume_queue import ConsumeQueue
+from spark_rocket.store.queues.deleted_topics import DeletedTopics
+from spark_rocket.store.queues.queue_table import ConsumeQueueTable
+from spark_rocket.store.results import GetMessageResult, GetMessageStatus
+
+_FEW = 64
+_MAGICS = (MAGIC_V1.to_bytes(4, "big"), MAGIC_V2.to_bytes(4, "big"))
+_SIZE = Struct(">i")
+_LONG = Struct(">q")
+
+
+class StoreReader:
+    """Reads queues of one store."""
+
+    def __init__(
+        self, commit_log: CommitLog, queues: ConsumeQueueTable, deleted: DeletedTopics, max_filter_message_size: int
+    ) -> None:
+        self._log = commit_log
+        self._queues = queues
+        self._old = OldRecords(commit_log, deleted)
+        self._examined = max_filter_message_size // ENTRY_SIZE
+
+    # --- a run of messages --------------------------------------------------------------------------------------
+
+    def get_message(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_msgs: int,
+        max_bytes: int,
+        tag_codes: frozenset[int] | None = None,
+    ) -> GetMessageResult:
+        """Up to ``max_msgs`` records and ``max_bytes`` bytes, at least one record if there is one that matches."""
+        queue = self._queues.find(topic, queue_id)
+        if queue is None:
+            return GetMessageResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        first, end = queue.min_offset, queue.max_offset
+        if end == 0:
+            return GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+        if offset < first:
+            return GetMessageResult(GetMessageStatus.OFFSET_TOO_SMALL, first, first, end)
+        if offset == end:
+            return GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset, first, end)
+        if offset > end:
+            return GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, end, first, end)
+        max_msgs = max(max_msgs, 1)
+        if tag_codes is not None:
+            raw = queue.read(offset, max(max_msgs, self._examined))
+        else:
+            raw = self._entries(queue, offset, max_msgs, max_bytes)
+        is_old = offset < queue.verified_from and not queue.was_checked(offset, len(raw) // ENTRY_SIZE)
+        if is_old and not self._old.are_plausible(raw):
+            return self._picked(queue, offset, raw, max_msgs, max_bytes, tag_codes)
+        few = len(raw) <= _FEW * ENTRY_SIZE
+        count, size, examined, records = (self._few if few else self._many)(raw, max_msgs, max_bytes, tag_codes)
+        if is_old:
+            if not (len(records) == size and self._old.are_good(queue, offset, raw, tag_codes, count, records)):
+                return self._picked(queue, offset, raw, max_msgs, max_bytes, tag_codes)
+            if tag_codes is None:
+                queue.note_checked(offset, count)
+        if len(records) != size:
+            raise StoreCorruptError(
+                f"{queue.files.directory} has entries from {offset} on that point outside the commit log.",
+                remedy="Stop the broker and run `rocket store rebuild`, which makes the queues anew from the log.",
+            )
+        status = GetMessageStatus.FOUND if count else GetMessageStatus.NO_MATCHED_MESSAGE
+        return GetMessageResult(status, offset + examined, first, end, records, count)
+
+    @staticmethod
+    def _entries(queue: ConsumeQueue, offset: int, max_msgs: int, max_bytes: int) -> bytes:
+        """No more entries than there is room for records: twice what fits if all are as large as the first few."""
+        raw = queue.read(offset, min(max_msgs, _FEW))
+        if max_msgs <= _FEW or len(raw) < _FEW * ENTRY_SIZE:
+            return raw
+        size = int(np.frombuffer(raw, ENTRY_TYPE)["size"].sum()) // _FEW
+        likely = 2 * max_bytes // max(size, 1) + _FEW
+        if likely < max_msgs:
+            raw = queue.read(offset, likely)
+            if int(np.frombuffer(raw, ENTRY_TYPE)["size"].sum(dtype=np.int64)) >= max_bytes:
+                return raw
+        return queue.read(offset, max_msgs)
+
+    def _picked(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        raw: bytes,
+        max_msgs: int,
+        max_bytes: int,
+        tag_codes: frozenset[int] | None,
+    ) -> GetMessageResult:
+        """Where an old record or entry is damaged: what is good."""
+        count, examined, records = self._old.pick(queue, offset, raw, max_msgs, max_bytes, tag_codes)
+        status = GetMessageStatus.FOUND if count else GetMessageStatus.NO_MATCHED_MESSAGE
+        return GetMessageResult(status, offset + examined, queue.min_offset, queue.max_offset, records, count)
+
+    def _few(
+        self, raw: bytes, max_msgs: int, max_bytes: int, tag_codes: frozenset[int] | None
+    ) -> tuple[int, int, int, bytes | memoryview]:
+        """How many records, their bytes' length, how many entries are done with, and the records."""
+        starts: list[int] = []
+        stops: list[int] = []
+        count = total = examined = 0
+        stop = -1
+        for physical, size, code in ENTRY.iter_unpack(raw):
+            if tag_codes is not None and code not in tag_codes:
+                examined += 1
+                continue
+            if count and (count >= max_msgs or total + size > max_bytes):
+                break
+            examined += 1
+            count += 1
+            total += size
+            if physical != stop or not starts:
+                if starts:
+                    stops.append(stop)
+                starts.append(physical)
+            stop = physical + size
+        if not count:
+            return 0, 0, examined, b""
+        stops.append(stop)
+        return count, total, examined, self._log.read_many(starts, stops)
+
+    def _many(
+        self, raw: bytes, max_msgs: int, max_bytes: int, tag_codes: frozenset[int] | None
+    ) -> tuple[int, int, int, bytes | memoryview]:
+        entries = np.frombuffer(raw, ENTRY_TYPE)
+        examined = len(entries)
+        chosen = entries
+        if tag_codes is not None:
+            wanted = np.array(list(tag_codes), np.int64)
+            matches = np.flatnonzero(np.isin(entries["tags_code"].astype(np.int64), wanted))
+            chosen = entries[matches]
+            if not len(chosen):
+                return 0, 0, examined, b""
+        sizes = chosen["size"].astype(np.int64)
+        fitting = int(np.searchsorted(np.cumsum(sizes), max_bytes, side="right"))
+        count = max(min(fitting, max_msgs), 1)
+        if count < len(chosen):  # go on at the first one left out; those that do not match before it are done with
+            examined = int(matches[count]) if tag_codes is not None else count
+            chosen, sizes = chosen[:count], sizes[:count]
+        starts = chosen["physical_offset"].astype(np.int64)
+        stops = starts + sizes
+        breaks = np.flatnonzero(starts[1:] != stops[:-1])
+        first = starts[np.concatenate(([0], breaks + 1))].tolist()
+        last = stops[np.concatenate((breaks, [count - 1]))].tolist()
+        return count, int(sizes.sum()), examined, self._log.read_many(first, last)
+
+    def message_at(self, queue: ConsumeQueue, offset: int) -> bytes | None:
+        """The record of one message, looked at from its size to its CRC; None when it is damaged."""
+        physical, size, _ = queue.entry(offset)
+        return self._old.record(queue, offset, physical, size) or None
+
+    # --- time ---------------------------------------------------------------------------------------------------
+
+    def store_time(self, queue: ConsumeQueue, offset: int) -> int:
+        """Store timestamp of a queue's message; −1 if it is not there."""
+        if not queue.min_offset <= offset < queue.max_offset:
+            return -1
+        physical = queue.entry(offset)[0]
+        head = self._log.read(physical, STORE_TIME_END)
+        if not head or _LONG.unpack_from(head, 28)[0] != physical:
+            return -1
+        return store_time(head)
+
+    def offset_by_time(self, queue: ConsumeQueue, timestamp: int, upper: bool) -> int:
+        """Lower: first message stored at or after the time, or the end. Upper: last one stored at or before it."""
+        low, high = queue.min_offset, queue.max_offset
+        while low < high:
+            middle = readable = (low + high) // 2
+            while (stored := self.store_time(queue, readable)) < 0 and readable + 1 < high:
+                readable += 1  # a damaged record says nothing about the others
+            if 0 <= stored < timestamp or (upper and stored == timestamp):
+                low = readable + 1
+            else:
+                high = middle
+        return max(low - 1, queue.min_offset) if upper else low
+
+    # --- one record ---------------------------------------------------------------------------------------------
+
+    def record_at(self, physical_offset: int) -> bytes | None:
+        """The record that starts there, if one does: its own physical offset says so."""
+        head = self._log.read(physical_offset, STORE_TIME_END) if physical_offset >= 0 else b""
+        if len(head) < STORE_TIME_END or _LONG.unpack_from(head, 28)[0] != physical_offset or head[4:8] not in _MAGICS:
+            return None
+        return self._log.read(physical_offset, _SIZE.unpack_from(head, 0)[0]) or None

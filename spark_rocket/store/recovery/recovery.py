@@ -1,0 +1,451 @@
+"""Making a store whole at its start: where the log ends, and consume queues that say exactly what the log says.
+
+===============  =================================================  ==================================================
+what is found    what is scanned, CRC checked                       what may lie behind the last good record
+===============  =================================================  ==================================================
+clean stop       the last three files, at most 64 MiB               nothing that matters, or StoreCorruptError
+killed           from the file before the checkpoint's time on      the unflushed tail: cut off, and zeroed
+no checkpoint    the whole log                                      as above
+===============  =================================================  ==================================================
+
+*Killed* means that the ``abort`` file is there. The scan stops at the first record that is not good, and the log is cut
+there exactly, so that bytes behind the end are never taken for records later. Three things are not cut but refused
+(``StoreCorruptError`` with file and offset), because they were on disk and are damaged:
+
+- after a clean stop: a record that is not good, with good records or consume-queue entries behind it;
+- after a kill: the same, where a record behind it is older than the checkpoint says was flushed and a consume queue
+  knows it (a torn record's body may hold bytes that only look like records);
+- after a kill: a log that ends before the time that the checkpoint says was flushed.
+
+A machine that loses power may have written later pages of the unflushed tail and not earlier ones. Good records
+in such a tail were never promised; they are cut off with it, but kept in ``quarantine`` and reported. Deleting the
+file ``checkpoint`` lets a refused store start: nothing is then known to have been flushed.
+
+Consume queues are compared with the scanned records and mended where they differ (see dispatch.py); entries that point
+behind the end are dropped; a queue that has lost entries from before the scan, or is shorter than at the last clean
+stop (queue_ends.py), makes it start again from the log's beginning. After a kill nothing that was scanned counts as
+flushed, whoever wrote it: a killed process leaves bytes that only memory has, and the checkpoint must not move before
+they are on disk.
+
+Deleted topics stay deleted: those of deleted_topics.py, and those whose directory is missing and that
+``config/topics.json`` does not list.
+
+Runs alone, before the store takes messages. Corresponds to CommitLog.recoverNormally and recoverAbnormally,
+ConsumeQueue.recover and truncateDirtyLogicFiles.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from spark_rocket.errors import StoreCorruptError
+from spark_rocket.protocol.record.record import scan_record
+from spark_rocket.store.config import StoreConfig
+from spark_rocket.store.layout import ENTRY_SIZE, ENTRY_TYPE, SCHEDULE_TOPIC
+from spark_rocket.store.log.commit_log import CommitLog
+from spark_rocket.store.log.mapped_file import free_name
+from spark_rocket.store.log.record_scan import LogScan, Remains, ScanEnd, Stop, look_behind
+from spark_rocket.store.queues.consume_queue import ConsumeQueue
+from spark_rocket.store.queues.deleted_topics import DeletedTopics
+from spark_rocket.store.queues.dispatch import Dispatcher, QueueGap
+from spark_rocket.store.queues.queue_ends import QueueEnds
+from spark_rocket.store.queues.queue_table import ConsumeQueueTable
+from spark_rocket.store.queues.tags import DelayLevels
+from spark_rocket.store.recovery.checkpoint import Checkpoint
+
+_log = logging.getLogger(__name__)
+_CLEAN_FILES = 3
+_CLEAN_BYTES = 64 << 20
+_SYSTEM_PREFIXES = ("RMQ_SYS_", "rmq_sys_", "TRANS_CHECK_MAX_TIME_TOPIC", SCHEDULE_TOPIC, "%RETRY%", "%DLQ%")
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What recovery found and did."""
+
+    clean: bool
+    start_offset: int = 0
+    end_offset: int = 0
+    records: int = 0
+    last_store_timestamp: int = 0
+    max_store_timestamp: int = 0
+    entries_mended: int = 0
+    cut_reason: str = ""
+    """Why the record at ``end_offset`` was not good; empty when nothing was cut off."""
+    quarantined: list[Path] = field(default_factory=list)
+    """Copies of cut-off bytes with good records in them."""
+
+
+def topics_on_record(store_path: Path) -> frozenset[str] | None:
+    """Topics of ``config/topics.json``; None when it cannot be read, which says nothing about any topic."""
+    for name in ("topics.json", "topics.json.bak"):
+        try:
+            table = json.loads((store_path / "config" / name).read_bytes())["topicConfigTable"]
+            return frozenset(str(topic) for topic in table)
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return None
+
+
+def is_deleted(topic: str, known: frozenset[str] | None) -> bool:
+    """Whether a topic without a directory was deleted: a list of topics exists, and it is not on it."""
+    return known is not None and topic not in known and not topic.startswith(_SYSTEM_PREFIXES)
+
+
+class Recovery:
+    """One run over one store."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        commit_log: CommitLog,
+        queues: ConsumeQueueTable,
+        checkpoint: Checkpoint,
+        delays: DelayLevels,
+        deleted: DeletedTopics,
+        ends: QueueEnds,
+    ) -> None:
+        self._ends = ends
+        self._config = config
+        self._log = commit_log
+        self._queues = queues
+        self._checkpoint = checkpoint
+        self._delays = delays
+        self._deleted = deleted
+        # A replica's list of topics comes later than their messages: it says nothing about deletions.
+        self._known = None if config.is_replica else topics_on_record(config.store_path)
+
+    def run(self, *, clean: bool) -> RecoveryReport:
+        """Recover. StoreCorruptError when bytes that were on disk are damaged."""
+        report = RecoveryReport(clean and self._checkpoint.existed)
+        files = self._log.queue.files
+        if not files:
+            self._without_log(report)
+            return report
+        start = self._start(report.clean)
+        if not any(True for _ in self._queues.table):
+            start = self._log.min_offset  # no consume queues at all: whatever there was is lost
+        elif self._log.min_offset == 0 and any(queue.min_offset for queue in self._queues.opened()):
+            start = 0  # the log has everything, a queue does not: files of it are lost
+        elif short := self._short():
+            _log.warning("%s queue %d is shorter than at the last stop: the whole log is read", *next(iter(short)))
+            start = self._log.min_offset
+        try:
+            end = self._replay(report, start)
+        except QueueGap as gap:
+            _log.warning("%s: all consume queues are compared with the whole log", gap)
+            try:
+                end = self._replay(report, self._log.min_offset)
+            except QueueGap as again:
+                raise StoreCorruptError(
+                    f"{again.queue.files.directory}: {again}, and the log does not have the messages between.",
+                    remedy=f"Run `rocket store check {self._config.store_path}`; `rocket store rebuild` with the same "
+                    "directory makes the queue of what there is.",
+                ) from None
+        self._finish_log(report, end)
+        self._queues.correct_min_offsets(self._log.min_offset)
+        self._go_on_counting()
+        for queue in self._queues.opened():
+            if not report.clean:
+                queue.distrust(report.start_offset)
+            if queue.unflushed and not queue.dirty:
+                self._queues.mark_dirty(queue)
+        if report.records:
+            self._checkpoint.correct(report.max_store_timestamp)
+        return report
+
+    def _short(self) -> dict[tuple[str, int], int]:
+        """Queues that have lost their end, or everything."""
+        short = self._ends.short(self._queues, self._deleted)
+        return {key: end for key, end in short.items() if not is_deleted(key[0], self._known)}
+
+    def _go_on_counting(self) -> None:
+        """A queue that has lost what the log does not have any more either: no number is given twice."""
+        if self._log.min_offset == 0:
+            return
+        for key, end in self._short().items():
+            queue = self._queues.find_or_create(*key)
+            if queue.min_offset == queue.max_offset:
+                _log.warning("%s queue %d goes on at %d, where it ended at the last stop", *key, end)
+                queue.truncate(queue.min_offset)
+                queue.go_on_at(end)
+
+    def _without_log(self, report: RecoveryReport) -> None:
+        """No commit log: fine for a new store, and for nothing else."""
+        for queue in self._queues.opened():
+            if queue.max_offset > queue.min_offset and queue.entry(queue.max_offset - 1)[1] > 0:
+                raise StoreCorruptError(
+                    f"{self._log.queue.directory} has no files, but {queue.files.directory} has entries for them.",
+                    remedy="Put the commit log back; `rocket store check` tells what is missing. Or delete "
+                    "consumequeue to begin with an empty store.",
+                )
+        self._log.open_at(0, flushed=0)
+
+    # --- where to start -----------------------------------------------------------------------------------------
+
+    def _start(self, clean: bool) -> int:
+        """The physical offset to scan from."""
+        files = self._log.queue.files
+        if clean:
+            first = files[max(len(files) - _CLEAN_FILES, 0)].file_from_offset
+            return max(first, self._boundary_before_end())
+        limit = self._checkpoint.recover_timestamp
+        # From the front, so that a clock once set back cannot hide an unflushed file behind an older-looking one.
+        for index, file in enumerate(files):
+            stored = self._first_store_timestamp(file.file_from_offset)
+            if stored is None or stored > limit:
+                return files[max(index - 1, 0)].file_from_offset
+        return files[-1].file_from_offset
+
+    def _boundary_before_end(self) -> int:
+        """Where a record starts, some MiB before the end: the queue with the newest entry knows one."""
+        newest, queue = max(
+            ((queue.entry(queue.max_offset - 1)[0], queue) for queue in self._queues.opened() if queue.max_offset),
+            key=lambda pair: pair[0],
+            default=(0, None),
+        )
+        if queue is None or newest < _CLEAN_BYTES:
+            return 0
+        low, high = queue.min_offset, queue.max_offset - 1
+        while low < high:
+            middle = (low + high) // 2
+            if queue.entry(middle)[0] < newest - _CLEAN_BYTES:
+                low = middle + 1
+            else:
+                high = middle
+        return queue.entry(low)[0] if self._points_to_its_record(queue, low, self._log.queue.end_offset) else 0
+
+    def _first_store_timestamp(self, offset: int) -> int | None:
+        scan = LogScan(self._log.queue, offset, check_crc=False, chunk=4096)
+        for block in scan:
+            return int(block.store_timestamps[0])
+        return None
+
+    # --- the scan -----------------------------------------------------------------------------------------------
+
+    def _replay(self, report: RecoveryReport, start: int) -> ScanEnd:
+        """Scan from an offset on, replay into the queues, and settle where the log ends."""
+        log_queue = self._log.queue
+        known, clean = self._known, report.clean
+        dispatcher = Dispatcher(
+            self._queues,
+            self._delays,
+            self._deleted,
+            may_start_anywhere=start == log_queue.min_offset,
+            ignores=lambda topic, offset: is_deleted(topic, known) and (clean or offset > 0),
+        )
+        report.start_offset, report.records = start, 0
+        scan = LogScan(log_queue, start, check_crc=self._config.check_crc_on_recover)
+        last = before = 0
+        torn: int | None = None
+        properties, flushed = b"", self._checkpoint.physic_msg_timestamp
+        for block in scan:
+            dispatcher.dispatch(block)
+            report.records += len(block)
+            before = int(block.store_timestamps[-2]) if len(block) > 1 else last
+            last = int(block.store_timestamps[-1])
+            report.max_store_timestamp = max(report.max_store_timestamp, int(block.store_timestamps.max()))
+            properties = block.data[int(block.property_starts[-1]) : int(block.property_ends[-1])]
+            torn = int(block.physical_offsets[-1]) if b"\0" in properties else None
+        report.last_store_timestamp = last
+        end = scan.end
+        # Of the same millisecond as the last flushed one, it may be that one: then only what nobody writes is a hole.
+        is_hole = last > flushed or (last == flushed and (properties.endswith(b"\0") or bytes(8) in properties))
+        if end.stop is Stop.END and torn is not None and not clean and is_hole:
+            # The last record's properties have zero bytes, which no store of ours writes: a page that never came.
+            end = ScanEnd(torn, Stop.BAD, "the last record's properties have a hole")
+            report.last_store_timestamp = before
+        self._judge(report, end)
+        self._trim_queues(report, dispatcher, start, end.offset)
+        report.entries_mended += dispatcher.changed
+        return end
+
+    # --- the end ------------------------------------------------------------------------------------------------
+
+    def _place(self, offset: int) -> str:
+        file = self._log.queue.find(offset)
+        if file is None:
+            return f"The end of the commit log in {self._log.queue.directory} (offset {offset})"
+        return f"{file.path} at byte {offset - file.file_from_offset} (offset {offset})"
+
+    def _corrupt(self, offset: int, what: str) -> StoreCorruptError:
+        return StoreCorruptError(
+            f"{self._place(offset)}: {what}.",
+            remedy=(
+                "Restore the file from a copy; `rocket store check` and `rocket store dump` tell what is whole. To go "
+                f"on without what follows, delete {self._checkpoint.path}: the log is then cut there, and what is cut "
+                "off is kept in the directory quarantine."
+            ),
+        )
+
+    def _judge(self, report: RecoveryReport, end: ScanEnd) -> None:
+        """Decide whether the log may be cut where the scan stopped; StoreCorruptError if not."""
+        report.end_offset = end.offset
+        remains = look_behind(self._log.queue, end.offset)
+        good = remains.good_offsets or []
+        why = end.reason or "no record stands there"
+        if report.clean:
+            beyond = self._queue_beyond(end.offset)
+            if good or beyond is not None:
+                what = f"whole records follow from offset {good[0]} on" if good else f"{beyond} has entries for more"
+                raise self._corrupt(end.offset, f"{why}, but {what}")
+        else:
+            flushed = self._checkpoint.physic_msg_timestamp
+            proof = next((offset for offset in good if self._was_flushed(offset, flushed)), None)
+            if proof is not None:
+                raise self._corrupt(end.offset, f"{why}, but whole, flushed records follow from offset {proof} on")
+            if self._checkpoint.existed and report.max_store_timestamp < flushed and self._log_reaches(report):
+                raise self._corrupt(end.offset, f"{why}, but the checkpoint says that later records were flushed")
+        if remains.has_data:
+            report.cut_reason = why
+            if good:
+                self._quarantine(report, end.offset, remains)
+
+    def _was_flushed(self, offset: int, flushed: int) -> bool:
+        """Whether a good record behind the end is older than the checkpoint, and no part of a torn record's body.
+
+        A body may hold whatever its sender likes, but no sender can make a consume queue point into it.
+        """
+        file = self._log.queue.find(offset)
+        if file is None:
+            return False
+        at = offset - file.file_from_offset
+        record = scan_record(file.read(at, int.from_bytes(file.read(at, 4), "big"))).record
+        if record is None or record.store_timestamp >= flushed:
+            return False
+        queue = self._queues.find(str(record.topic, "utf-8", "replace"), record.queue_id)
+        number = record.queue_offset
+        return queue is not None and queue.min_offset <= number < queue.max_offset and queue.entry(number)[0] == offset
+
+    def _log_reaches(self, report: RecoveryReport) -> bool:
+        """Whether the scan could have met the record that the checkpoint's time is of (a trimmed log may be empty)."""
+        return report.records > 0 or report.end_offset > self._log.min_offset or self._log.min_offset == 0
+
+    def _queue_beyond(self, offset: int) -> Path | None:
+        for queue in self._queues.opened():
+            if queue.max_offset > queue.min_offset:
+                physical, size, _ = queue.entry(queue.max_offset - 1)
+                if physical + size > offset:
+                    return queue.files.directory
+        return None
+
+    def _quarantine(self, report: RecoveryReport, offset: int, remains: Remains) -> None:
+        """Keep a copy of a tail that has whole records in it: nothing disappears without a trace."""
+        directory = self._config.store_path / "quarantine"
+        directory.mkdir(exist_ok=True)
+        for file in self._log.queue.files:
+            for start, stop in file.data_ranges(max(offset - file.file_from_offset, 0)):
+                data = file.read(start, stop - start)
+                if data.count(0) != len(data):
+                    path = free_name(directory, file.file_from_offset + start)
+                    path.write_bytes(data.rstrip(b"\0"))
+                    report.quarantined.append(path)
+        _log.warning(
+            "%s: %s; whole records lie behind it %s; it is cut off, a copy is in %s",
+            self._place(offset),
+            report.cut_reason,
+            "in what was never flushed"
+            if self._checkpoint.existed
+            else "and without a checkpoint nobody knows whether they were flushed",
+            directory,
+        )
+
+    def _finish_log(self, report: RecoveryReport, end: ScanEnd) -> None:
+        """Cut the log at its end and make the rest zeros; remove files behind it."""
+        queue = self._log.queue
+        file = queue.find(end.offset)
+        if file is not None:
+            behind = queue.files[queue.files.index(file) + 1 :]
+            if report.cut_reason or behind:
+                queue.truncate(end.offset)
+                if end.offset == file.file_from_offset and queue.find(end.offset) is None:
+                    file = None
+        if report.cut_reason:
+            _log.warning("%s: %s; the log was cut there", self._place(end.offset), report.cut_reason)
+        known = report.clean and not report.cut_reason
+        self._log.open_at(end.offset, flushed=end.offset if known else report.start_offset)
+
+    # --- consume queues -----------------------------------------------------------------------------------------
+
+    def _trim_queues(self, report: RecoveryReport, dispatcher: Dispatcher, start: int, end: int) -> None:
+        """Drop entries for records that are not there."""
+        dropped: list[tuple[int, int, Path]] = []
+        for queue in self._queues.opened():
+            seen = dispatcher.seen.get(queue)
+            if seen is not None:
+                if queue.max_offset > seen:
+                    if report.clean:
+                        raise StoreCorruptError(
+                            f"{queue.files.directory} has {queue.max_offset} entries, its last message in the log is "
+                            f"number {seen - 1}.",
+                            remedy="Put the end of the log back, or run `rocket store rebuild "
+                            f"{self._config.store_path}`; without the file "
+                            f"{self._checkpoint.path} the queue is cut to what the log has.",
+                        )
+                    dropped.append((queue.max_offset - seen, seen, queue.files.directory))
+                    report.entries_mended += queue.max_offset - seen
+                    queue.truncate(seen)
+                while not report.clean and queue.max_offset > queue.min_offset:
+                    if queue.entry(queue.max_offset - 1)[0] < end:
+                        break
+                    queue.truncate(queue.max_offset - 1)  # of the torn last record
+            elif not report.clean and not self._is_sound(queue, start):
+                keep = self._sound_length(queue, start)
+                dropped.append((queue.max_offset - keep, keep, queue.files.directory))
+                report.entries_mended += queue.max_offset - keep
+                queue.truncate(keep)
+            if not report.clean and queue.has_data_behind():
+                queue.truncate(queue.max_offset)
+        if dropped:
+            most, length, directory = max(dropped)
+            _log.warning(
+                "The log in %s ends at offset %d and lacks %d messages that %d consume queues have entries for: these "
+                "are dropped, their numbers are given again. The most are of %s: it ended at %d, and now at %d.",
+                self._log.queue.directory,
+                end,
+                sum(count for count, _, _ in dropped),
+                len(dropped),
+                directory,
+                length + most,
+                length,
+            )
+
+    def _is_sound(self, queue: ConsumeQueue, start: int) -> bool:
+        """Whether the last entry of a queue that the scan did not meet is of a record before the scan's start."""
+        if queue.max_offset == queue.min_offset:
+            return True
+        return self._points_to_its_record(queue, queue.max_offset - 1, start)
+
+    def _points_to_its_record(self, queue: ConsumeQueue, offset: int, start: int) -> bool:
+        physical, size, _ = queue.entry(offset)
+        if size <= 0 or physical < 0 or physical + size > start:
+            return False
+        file = self._log.queue.find(physical)
+        if file is None:
+            return physical < self._log.min_offset  # trimmed from the log's beginning
+        head = file.read(physical - file.file_from_offset, 36)
+        return (
+            int.from_bytes(head[:4], "big") == size
+            and int.from_bytes(head[12:16], "big") == queue.queue_id
+            and int.from_bytes(head[20:28], "big") == offset
+            and int.from_bytes(head[28:36], "big") == physical
+        )
+
+    def _sound_length(self, queue: ConsumeQueue, start: int) -> int:
+        """Entries in ascending order, of records before the scan's start; garbage behind them was never flushed."""
+        per_file = self._config.mapped_file_size_consume_queue // ENTRY_SIZE
+        offset = max(queue.min_offset, queue.max_offset - 2 * per_file)
+        entries = np.frombuffer(queue.read(offset, queue.max_offset - offset), ENTRY_TYPE)
+        physical = entries["physical_offset"].astype(np.int64)
+        ends = physical + entries["size"]
+        good = (physical >= 0) & (ends > physical) & (ends <= start)
+        good[1:] &= physical[1:] >= ends[:-1]
+        keep = offset + (len(good) if good.all() else int(np.argmin(good)))
+        while keep > queue.min_offset and not self._points_to_its_record(queue, keep - 1, start):
+            keep -= 1
+        return keep

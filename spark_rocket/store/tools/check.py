@@ -1,0 +1,297 @@
+"""Is a store directory right? Every invariant of its files, checked against the log, without changing a byte.
+
+==============  ====================================================================================================
+of              what is checked
+==============  ====================================================================================================
+files           names, sizes, rows without gaps; ``abort`` absent; ``lock`` and ``checkpoint`` as they must be
+commit log      records back to back, each whole, with its CRC, saying where it stands; a blank record at the end of
+                every file but the last; nothing but zeros behind the end
+queue offsets   dense per queue, from 0 if the log is complete
+consume queues  every record's entry as it must be, tags code included; no entry without its record; fillers before the
+                first entry, zeros behind the last
+index           every key of every record findable by hash chain, every entry a record's key, header and slots right
+checkpoint      not ahead of the log
+==============  ====================================================================================================
+
+For a stopped store (``StoreLockedError`` otherwise), of Apache or ours. One problem does not hide the next: the scan
+goes on behind damage, and a file that is out of place leaves the others to be checked. Of a killed store (``abort``)
+the tail is let be: what the next start cuts, mends or builds is no further problem. An API, a command (``rocket store
+check``), the teardown of every test that opens a store, and the judge of the crash tests. Reads by ``pread``, once
+through the log; memory does not grow with it. Corresponds to nothing in RocketMQ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from spark_rocket.errors import StoreCorruptError
+from spark_rocket.store.config import StoreConfig
+from spark_rocket.store.layout import ENTRY_SIZE, ENTRY_TYPE, FILLER, FILLER_SIZE
+from spark_rocket.store.paths import StorePaths
+from spark_rocket.store.recovery.checkpoint import Checkpoint
+from spark_rocket.store.recovery.foreign import LMQ_PREFIX
+from spark_rocket.store.recovery.recovery import is_deleted, topics_on_record
+from spark_rocket.store.recovery.salvage import Damage, Salvage
+from spark_rocket.store.store_lock import abort_path
+from spark_rocket.store.tools.check_index import IndexCheck
+from spark_rocket.store.tools.check_timer import check_timer
+from spark_rocket.store.tools.problem import Problem
+from spark_rocket.store.tools.view import Progress, StoreView, ViewedQueue, cannot_be_read, view_store
+
+_BROKER = "Start and stop its broker: that mends it."
+_REBUILD = "`rocket store rebuild DIR` makes queues and index anew from the log."
+_LOG = (
+    "Put the file back from a copy. Without one, `rocket store rebuild DIR --skip-damage` goes on with what is whole; "
+    "`rocket store dump` shows it."
+)
+REMEDIES = {
+    "lock": _BROKER,
+    "abort": _BROKER,
+    "record": _LOG,
+    "hidden": _LOG,
+    "end": _BROKER,
+    "tail": "Start and stop its broker: it cuts what is behind the end, or says why not.",
+    "queue": _REBUILD,
+    "offsets": _LOG,
+    "entry": _REBUILD,
+    "filler": _REBUILD,
+    "index": _REBUILD,
+    "index.behind": _BROKER,
+    "checkpoint": "Delete it: the next start reads the whole log, and makes it anew.",
+    "timer": _BROKER,
+}
+"""What to do about a problem, by its kind. Of ``files`` the path says it, see :func:`remedy_of`."""
+
+_LARGEST_EXT_ADDRESS = -(1 << 31) - 1  # tags codes from here down are addresses in consumequeue_ext
+
+
+def check_store(
+    path: Path | str,
+    config: StoreConfig | None = None,
+    *,
+    progress: Progress | None = None,
+    notes: list[str] | None = None,
+) -> list[Problem]:
+    """Everything that is wrong with the store in ``path``; an empty list when nothing is.
+
+    Without ``config`` the file sizes are taken from the files, and the index's from Apache's defaults. ``notes`` is
+    given what is there and could not be checked, a sentence each.
+    """
+    with view_store(path, config) as view:
+        check = _Check(view, progress)
+        problems = check.run()
+        if notes is not None:
+            notes += [*check.notes, *view.not_looked_at()]
+        return problems
+
+
+def remedy_of(problem: Problem, paths: StorePaths) -> str:
+    """What to do about a problem of the store with these directories."""
+    of_queue = problem.path.is_relative_to(paths.consume_queue)
+    if problem.kind in REMEDIES:
+        return _REBUILD if of_queue and problem.kind == "tail" else REMEDIES[problem.kind]
+    if problem.text.startswith(cannot_be_read()):
+        return "Run this as the user whom the store belongs to."
+    if of_queue or problem.path.is_relative_to(paths.index):
+        return f"{_REBUILD} Move away what does not belong there."
+    return f"{_LOG} Move away what does not belong there."
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the log has of a queue."""
+
+    first: int
+    next: int
+    wrong: list[Problem]
+
+
+class _Check:
+    """One check of one store."""
+
+    def __init__(self, view: StoreView, progress: Progress | None) -> None:
+        self._view = view
+        self._config = view.config
+        self._log = view.log
+        self._progress = progress
+        self._problems = view.problems
+        self._known = topics_on_record(view.path)
+        self._seen: dict[tuple[str, int], _Seen] = {}
+        self._max_timestamp = 0
+        self.notes: list[str] = []
+        self._damage: list[Damage] = []
+        batches = view.path / "batchconsumequeue"
+        self._elsewhere = {path.name for path in batches.iterdir()} if batches.is_dir() else set()
+        self._no_queues = not view.queues and any("RocksDB" in note for note in view.not_looked_at())
+
+    def _add(self, kind: str, path: Path, text: str, offset: int = -1) -> None:
+        self._problems.append(Problem(kind, path, text, offset))
+
+    def run(self) -> list[Problem]:
+        path = self._view.path
+        if self._view.is_killed:
+            self._add("abort", abort_path(path), "the last owner did not stop cleanly: start and stop the broker first")
+        lock = path / "lock"
+        if lock.exists() and lock.read_bytes() != b"lock":
+            self._add("lock", lock, "its content is not the word lock")
+        if self._log.files and all(file.size != self._log.file_size for file in self._log.files):
+            return self._problems  # the sizes are not this store's: everything else would be nonsense
+        index = IndexCheck(self._config, self._problems, None if self._view.index_size_known else self.notes)
+        self._check_log(index)
+        self._check_queues()
+        index.finish(self._log.min_offset, is_killed=self._view.is_killed)
+        self._check_checkpoint()
+        try:
+            self._problems += check_timer(self._config, self._log.end_offset, is_killed=self._view.is_killed)
+        except OSError as error:
+            self._add("timer", Path(error.filename or path / "timerlog"), cannot_be_read(error))
+        return self._problems
+
+    # --- the log ------------------------------------------------------------------------------------------------
+
+    def _check_log(self, index: IndexCheck) -> None:
+        if not self._log.files:
+            return
+        start, total = self._log.min_offset, self._view.data_end() - self._log.min_offset
+        scan = Salvage(self._view)
+        for part in scan:
+            if isinstance(part, Damage):
+                self._report(part, part.offset + part.length)
+                self._damage.append(part)
+                index.skip(part)
+                continue
+            self._max_timestamp = max(self._max_timestamp, int(part.store_timestamps.max()))
+            for key, number, entries in self._view.queue_runs(part):
+                if key[0] not in self._elsewhere:
+                    self._check_run(key, number, entries)
+            index.take(part)
+            if self._progress is not None:
+                self._progress(int(part.physical_offsets[-1]) - start, total)
+        if not self._view.is_killed:  # a killed one's next start cuts the tail, and removes files made ahead
+            self._check_end(scan)
+        if self._progress is not None:
+            self._progress(total, total)
+
+    def _check_end(self, scan: Salvage) -> None:
+        file = self._log.find(scan.end)
+        if scan.tail is not None:
+            self._report(scan.tail)
+        elif file is not None and file is not self._log.files[-1] and scan.end < file.file_from_offset + file.size:
+            self._add("end", file.path, "the log ends here, but files follow", scan.end)
+
+    def _report(self, damage: Damage, next_good: int = -1) -> None:
+        if next_good < 0:
+            kind = "tail" if damage.is_zero else "record"
+            text = "something else than zeros is behind the end of the log" if damage.is_zero else damage.reason
+            self._add(kind, damage.path, text, damage.offset)
+            return
+        self._add("record", damage.path, f"{damage.reason} ({damage.length} bytes)", damage.offset)
+        self._add("hidden", damage.path, f"whole records are behind it, the first at offset {next_good}", damage.offset)
+
+    def _check_run(self, key: tuple[str, int], offset: int, entries: bytes) -> None:
+        """Records of one queue with consecutive offsets against its entries."""
+        count = len(entries) // ENTRY_SIZE
+        path = self._config.consume_queue_path / key[0] / str(key[1])
+        seen = self._seen.get(key)
+        if seen is None:
+            seen = self._seen[key] = _Seen(offset, offset, [])
+            if offset and not self._log.min_offset:
+                seen.wrong.append(Problem("offsets", path, f"the first message in the log is number {offset}, not 0"))
+        elif offset < seen.next:  # deleted and made anew: what was said of the old one is void
+            seen.wrong.clear()
+            seen.first = offset
+        elif offset > seen.next:
+            text = f"messages {seen.next} to {offset - 1} are not in the log"
+            seen.wrong.append(Problem("offsets", path, text))
+        seen.next = offset + count
+        queue = self._view.queue(*key)
+        if queue is None or not queue.is_sound:
+            return
+        present = queue.read(offset, count) if offset * ENTRY_SIZE >= queue.files.min_offset else b""
+        if present != entries and self._view.is_killed and entries.startswith(present):
+            return  # not dispatched yet: the next start does it
+        if present != entries:
+            has, must = np.frombuffer(present, ENTRY_TYPE), np.frombuffer(entries, ENTRY_TYPE)
+            same = has == must[: len(has)]
+            same |= (has["tags_code"] <= _LARGEST_EXT_ADDRESS) & (has["size"] == must["size"][: len(has)])
+            at = len(same) if same.all() else int(np.argmin(same))
+            if at < count:
+                here = has[at : at + 1].tolist() or "nothing"
+                text = f"entry {offset + at} is {here}, its record says {must[at : at + 1].tolist()}"
+                seen.wrong.append(Problem("entry", path, text, offset + at))
+
+    # --- consume queues -----------------------------------------------------------------------------------------
+
+    def _check_queues(self) -> None:
+        for key, seen in self._seen.items():
+            queue = self._view.queue(*key)
+            path = self._config.consume_queue_path / key[0] / str(key[1])
+            if queue is None:
+                if not self._no_queues and not self._view.is_killed and not is_deleted(key[0], self._known):
+                    self._add("queue", path, f"the queue is missing, the log has messages up to {seen.next - 1} of it")
+                continue
+            self._problems += seen.wrong
+            if not queue.is_sound:
+                continue
+            if queue.max_offset > seen.next and not self._view.is_killed:
+                text = f"there are {queue.max_offset} entries, the log's last message is number {seen.next - 1}"
+                self._add("entry", path, text, seen.next)
+            if queue.min_offset < seen.first:
+                self._check_old(queue, queue.min_offset, seen.first)
+        for key in self._view.queues:
+            queue = self._view.queue(*key)
+            if queue is None or key[0].startswith(LMQ_PREFIX) or not queue.is_sound:
+                continue
+            if key not in self._seen and not self._view.is_killed:
+                self._check_old(queue, queue.min_offset, queue.max_offset)
+            self._check_surroundings(queue)
+
+    def _check_old(self, queue: ViewedQueue, first: int, end: int) -> None:
+        """Entries that no record of the log was met for may only point before the log's beginning, or into damage."""
+        entries = np.frombuffer(queue.read(first, end - first), ENTRY_TYPE)
+        physical = entries["physical_offset"].astype(np.int64)
+        loose = (physical >= self._log.min_offset) & (entries["size"] != FILLER_SIZE)
+        for damage in self._damage:
+            loose &= (physical < damage.offset) | (physical >= damage.offset + damage.length)
+        if loose.any():
+            number = first + int(np.argmax(loose))
+            self._add("entry", queue.files.directory, f"entry {number} has no record in the log", number)
+
+    def _check_surroundings(self, queue: ViewedQueue) -> None:
+        files = queue.files
+        if not files.files:
+            return
+        first = files.files[0]
+        blank = queue.min_offset * ENTRY_SIZE - first.file_from_offset
+        head = first.read(0, min(max(blank, 0), first.size))
+        if 0 < blank <= first.size and head != FILLER * (blank // ENTRY_SIZE) and not self._log.min_offset:
+            self._add("filler", first.path, "what stands before the first entry are not fillers")
+        if not self._view.is_killed and queue.has_data_behind():
+            text = "something else than zeros is behind the last entry"
+            self._add("tail", files.directory, text, queue.max_offset)
+
+    # --- the checkpoint -----------------------------------------------------------------------------------------
+
+    def _check_checkpoint(self) -> None:
+        checkpoint = Checkpoint(self._config.store_path / "checkpoint")
+        try:
+            checkpoint.load()
+        except (StoreCorruptError, OSError) as error:
+            text = cannot_be_read(error) if isinstance(error, OSError) else error.message
+            self._add("checkpoint", checkpoint.path, text)
+            return
+        if not checkpoint.existed:
+            if self._log.files:
+                self._add("checkpoint", checkpoint.path, "there is a log, but no checkpoint")
+            return
+        for name, value in (
+            ("physicMsgTimestamp", checkpoint.physic_msg_timestamp),
+            ("logicsMsgTimestamp", checkpoint.logics_msg_timestamp),
+            ("indexMsgTimestamp", checkpoint.index_msg_timestamp),
+        ):
+            if value > self._max_timestamp and self._seen:
+                text = f"{name} {value} is ahead of the log's last message ({self._max_timestamp})"
+                self._add("checkpoint", checkpoint.path, text)

@@ -1,0 +1,207 @@
+"""The index's part of the check: every entry a key of a record, every key findable, chains and headers right.
+
+Each file's own structure is looked at first. Then ``take`` is given the log block by block and compares the keys of its
+records with the entries for the same offsets: both are in the order of the log, so that each is read once, a piece at a
+time, and memory does not grow with either. Corresponds to nothing in RocketMQ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from spark_rocket.store.config import StoreConfig
+from spark_rocket.store.index.index_file import HEADER_SIZE, INDEX_ENTRY_SIZE, INDEX_ENTRY_TYPE, IndexFile
+from spark_rocket.store.index.keys import keys_of
+from spark_rocket.store.log.record_scan import Ints, RecordBlock
+from spark_rocket.store.recovery.salvage import Damage
+from spark_rocket.store.tools.problem import Problem
+from spark_rocket.store.tools.view import ViewedFile, cannot_be_read
+
+_PIECE = 1 << 18  # entries that are read at a time
+_NOTHING = np.zeros(0, np.int64)
+
+
+class ViewedIndexFile(IndexFile):
+    """An index file that is only read."""
+
+    def __init__(self, path: Path, slots: int, entries: int) -> None:
+        self.slots = slots
+        self.capacity = entries
+        self.entries_at = HEADER_SIZE + 4 * slots
+        self.file = ViewedFile(path, self.entries_at + INDEX_ENTRY_SIZE * entries)
+        self.read_header()
+
+    def pieces(self) -> Iterator[np.ndarray[tuple[int], np.dtype[np.void]]]:
+        """The entries, some at a time."""
+        for number in range(1, min(self.count, self.capacity), _PIECE):
+            count = min(_PIECE, self.count - number)
+            raw = self.file.read(self.entries_at + INDEX_ENTRY_SIZE * number, INDEX_ENTRY_SIZE * count)
+            yield np.frombuffer(raw, INDEX_ENTRY_TYPE)
+
+
+class IndexCheck:
+    """The index files of a store, against its log."""
+
+    def __init__(self, config: StoreConfig, problems: list[Problem], unknown: list[str] | None = None) -> None:
+        """``unknown``: where to note that the sizes of the files are not known, if they are not."""
+        self._config = config
+        self._problems = problems
+        self._directory = config.index_path
+        self._files: list[ViewedIndexFile] = []
+        self._first = self._end = self._last_seen = -1
+        self._sorted = True
+        self._behind = 0
+        self._loose: list[int] = []
+        self._exists = False
+        try:
+            paths = sorted(self._directory.iterdir()) if self._directory.is_dir() else []
+            if paths and unknown is not None:
+                unknown.append(
+                    f"{self._directory}: not checked: its files have not Apache's size, and their number of slots and "
+                    "entries is not to be seen; give the broker's configuration with -c broker.conf"
+                )
+                return
+            for path in paths:
+                length = path.stat().st_size
+                if length == 0 and path is paths[-1]:
+                    continue  # a creation that a crash cut short; a broker's start removes it
+                if length != config.index_file_size:
+                    text = f"it has {length} bytes where maxHashSlotNum and maxIndexNum say {config.index_file_size}"
+                    self._add("files", path, text)
+                    return
+                self._file(ViewedIndexFile(path, config.max_hash_slot_num, config.max_index_num))
+        except OSError as error:
+            self._add("files", Path(error.filename or self._directory), cannot_be_read(error))
+            return
+        self._exists = bool(paths)
+        if not self._sorted:
+            self._add("index", self._directory, "entries are not in the order of the log")
+        self._pieces = self._all_pieces()
+        self._held: tuple[Ints, Ints] = (_NOTHING, _NOTHING)
+
+    def _add(self, kind: str, path: Path, text: str, offset: int = -1) -> None:
+        self._problems.append(Problem(kind, path, text, offset))
+
+    # --- each file's own structure ------------------------------------------------------------------------------
+
+    def _file(self, index: ViewedIndexFile) -> None:
+        path = index.file.path
+        if index.count > index.capacity:
+            self._add(
+                "index", path, f"it says it has {index.count - 1} entries, there is room for {index.capacity - 1}"
+            )
+            self._sorted = False
+            return
+        self._files.append(index)
+        heads = np.zeros(index.slots, np.int64)
+        number, wrong_link = 1, 0
+        ends = [0, 0]
+        for entries in index.pieces():
+            if len(entries) == 0:
+                break
+            offsets = entries["physical_offset"].astype(np.int64)
+            if number == 1:
+                ends[0] = int(offsets[0])
+            ends[1] = int(offsets[-1])
+            self._sorted &= int(offsets[0]) >= self._last_seen and bool((np.diff(offsets) >= 0).all())
+            self._first = int(offsets[0]) if self._first < 0 else self._first
+            self._last_seen = int(offsets[-1])
+            slots = entries["key_hash"].astype(np.int64) % index.slots
+            order = np.argsort(slots, kind="stable")
+            in_order, numbers = slots[order], order + number
+            first = np.append(True, in_order[1:] != in_order[:-1])
+            previous = np.append(0, numbers[:-1])
+            previous[first] = heads[in_order[first]]
+            wrong = np.flatnonzero(previous != entries["previous"][order])
+            if len(wrong) and not wrong_link:
+                wrong_link = int(numbers[wrong].min())
+            last = np.append(first[1:], True)
+            heads[in_order[last]] = numbers[last]
+            number += len(entries)
+        if wrong_link:
+            self._add("index", path, "an entry's link to the one before it in its slot is wrong", wrong_link)
+        if number == 1:
+            return
+        table = np.frombuffer(index.file.read(HEADER_SIZE, 4 * index.slots), ">i4")
+        wrong = np.flatnonzero(heads != table)
+        if len(wrong):
+            self._add("index", path, f"slot {int(wrong[0])} does not name its newest entry", int(table[wrong[0]]))
+        used = int((heads > 0).sum())
+        if index.slot_count != used:
+            self._add("index", path, f"{index.slot_count} slots in use by the header, {used} by count")
+        if [index.begin_offset, index.end_offset] != ends:
+            text = f"the header's offsets are {index.begin_offset} and {index.end_offset}, not {ends}"
+            self._add("index", path, text)
+        self._end = max(self._end, index.end_offset)
+
+    # --- against the log ----------------------------------------------------------------------------------------
+
+    def _all_pieces(self) -> Iterator[tuple[Ints, Ints]]:
+        for index in self._files:
+            for entries in index.pieces():
+                yield entries["physical_offset"].astype(np.int64), entries["key_hash"].astype(np.int64)
+
+    def _up_to(self, offset: int) -> tuple[Ints, Ints]:
+        """Offsets and hashes of the next entries, for records up to an offset."""
+        offsets, hashes = [], []
+        while True:
+            if not len(self._held[0]):
+                following = next(self._pieces, None)
+                if following is None:
+                    break
+                self._held = following
+            at = int(np.searchsorted(self._held[0], offset, side="right"))
+            offsets.append(self._held[0][:at])
+            hashes.append(self._held[1][:at])
+            self._held = self._held[0][at:], self._held[1][at:]
+            if len(self._held[0]):
+                break
+        return (np.concatenate(offsets), np.concatenate(hashes)) if offsets else (_NOTHING, _NOTHING)
+
+    def take(self, block: RecordBlock) -> None:
+        """Compare the keys of a block's records with the entries that are there for them."""
+        if not self._exists or not self._sorted:
+            return
+        records, hashes = keys_of(block)
+        offsets = block.physical_offsets[records]
+        self._behind += int((offsets > self._end).sum())
+        covered = (offsets <= self._end) & (offsets >= self._first)
+        there, there_hashes = self._up_to(int(block.physical_offsets[-1]))
+        inside = there >= block.base
+        self._loose += there[~inside][:1].tolist()
+        mine = _pairs(there[inside], there_hashes[inside], block.base)
+        must = _pairs(offsets[covered], hashes[covered].astype(np.int64), block.base)
+        self._loose += there[inside][~np.isin(mine, must)][:1].tolist()
+        missing = offsets[covered][~np.isin(must, mine)]
+        self._behind += int((missing == self._end).sum())  # the next keys of the last record that is in it
+        missing = missing[missing != self._end]
+        if len(missing):
+            self._add("index", self._directory, "a key of a record is not in the index", int(missing[0]))
+
+    def skip(self, damage: Damage) -> None:
+        """Entries for records that cannot be read are neither right nor wrong."""
+        if self._exists and self._sorted:
+            self._loose += self._up_to(damage.offset - 1)[0][:1].tolist()
+            self._up_to(damage.offset + damage.length - 1)
+
+    def finish(self, min_offset: int, *, is_killed: bool = False) -> None:
+        """What no record accounts for (unless it is gone from the log's beginning), and what the index lacks."""
+        if not self._exists:
+            return
+        if self._sorted:
+            if not is_killed:  # a killed store's log may have lost its end
+                self._loose += self._up_to(1 << 62)[0][:1].tolist()
+            loose = next((offset for offset in self._loose if offset >= min_offset), None)
+            if loose is not None:
+                self._add("index", self._directory, "an entry is no key of a record", loose)
+        if self._behind and not is_killed:
+            self._add("index.behind", self._directory, f"the last {self._behind} keys of the log are not in it yet")
+
+
+def _pairs(offsets: Ints, hashes: Ints, base: int) -> Ints:
+    """One number for each (offset, hash), offsets being within some MiB of ``base``."""
+    pairs: Ints = ((offsets - base) << 31) | hashes
+    return pairs

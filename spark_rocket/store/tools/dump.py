@@ -1,0 +1,250 @@
+"""The messages of a stopped store, one by one: in the order of the log, or queue by queue, all or some.
+
+In the order of the log everything that is whole comes out, whatever has become of the consume queues, and every bad
+stretch between (:class:`Damage`) in its place. By queue the messages come as a consumer would have them; a record that
+is not whole is a :class:`Damage` too, and entries that lead to no place in the log are :class:`BadEntries`. Records
+that have no entry (prepared and rolled-back transactional ones, deleted topics) come in the order of the log only.
+
+Reads by ``pread``; memory does not grow with the log. Thread-safety: for one thread. Corresponds to nothing in RocketMQ
+(mqadmin asks a running broker).
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from spark_rocket.errors import StoreError
+from spark_rocket.protocol.record.properties import decode_properties, find_property
+from spark_rocket.protocol.record.record import RecordView, ScanKind, scan_record, view_record
+from spark_rocket.protocol.wire.host import unpack_host
+from spark_rocket.store.layout import ENTRY, ENTRY_SIZE
+from spark_rocket.store.log.record_scan import RecordBlock
+from spark_rocket.store.recovery.foreign import LMQ_PREFIX
+from spark_rocket.store.recovery.salvage import Damage, Salvage
+from spark_rocket.store.tools.view import Progress, StoreView, ViewedQueue
+
+_ENTRIES = 8192  # that are read at a time
+
+
+@dataclass(frozen=True, slots=True)
+class BadEntries:
+    """Entries of a queue, one behind the other, that lead nowhere for the same reason."""
+
+    path: Path
+    position: int
+    """Of the first in its file."""
+    topic: str
+    queue_id: int
+    first: int
+    last: int
+    reason: str
+
+    def __str__(self) -> str:
+        which = f"message {self.first}" if self.first == self.last else f"messages {self.first} to {self.last}"
+        return f"{self.path} at byte {self.position}: {which} of {self.topic}, queue {self.queue_id}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class DumpFilter:
+    """Which messages are wanted; whatever is None does not matter. Ends are included, as their names say."""
+
+    topics: frozenset[str] | None = None
+    queue_id: int | None = None
+    min_offset: int | None = None
+    max_offset: int | None = None
+    """Queue offsets."""
+    begin_ms: int | None = None
+    end_ms: int | None = None
+    """Store times."""
+    key: str | None = None
+    """UNIQ_KEY, or one of the words of KEYS."""
+    physical_offset: int | None = None
+    """The record that starts there, and no other."""
+
+    def wants_queue(self, topic: str, queue_id: int) -> bool:
+        return (self.topics is None or topic in self.topics) and self.queue_id in (None, queue_id)
+
+    def choose(self, block: RecordBlock) -> list[int]:
+        """Indices of the records of a block that are wanted, but for the key."""
+        wanted = np.ones(len(block), np.bool_)
+        if self.topics is not None:
+            wanted &= np.array([topic in self.topics for topic in block.topics()])
+        if self.queue_id is not None:
+            wanted &= block.queue_ids == self.queue_id
+        for values, low, high in (
+            (block.queue_offsets, self.min_offset, self.max_offset),
+            (block.store_timestamps, self.begin_ms, self.end_ms),
+            (block.physical_offsets, self.physical_offset, self.physical_offset),
+        ):
+            if low is not None:
+                wanted &= values >= low
+            if high is not None:
+                wanted &= values <= high
+        chosen: list[int] = np.flatnonzero(wanted).tolist()
+        return chosen
+
+    def wants(self, record: RecordView) -> bool:
+        """Whether a record of a wanted queue and offset is wanted."""
+        in_time = (self.begin_ms is None or record.store_timestamp >= self.begin_ms) and (
+            self.end_ms is None or record.store_timestamp <= self.end_ms
+        )
+        return in_time and self.physical_offset in (None, record.physical_offset) and self.has_key(record)
+
+    def has_key(self, record: RecordView) -> bool:
+        if self.key is None:
+            return True
+        key, properties = self.key.encode(), bytes(record.properties)
+        return find_property(properties, b"UNIQ_KEY") == key or key in (
+            find_property(properties, b"KEYS") or b""
+        ).split(b" ")
+
+
+def dump_log(
+    view: StoreView, wanted: DumpFilter | None = None, *, progress: Progress | None = None
+) -> Iterator[RecordView | Damage]:
+    """Wanted messages, and every damage, in the order of the log. A record's memory is shared: use it and let it go."""
+    wanted = wanted or DumpFilter()
+    start, total = view.log.min_offset, view.data_end() - view.log.min_offset
+    scan = Salvage(view)
+    for part in scan:
+        if isinstance(part, Damage):
+            yield part
+            continue
+        chosen = wanted.choose(part)
+        if chosen:
+            starts, sizes = part.starts.tolist(), part.sizes.tolist()
+            data = memoryview(part.data)
+            for i in chosen:
+                record = view_record(data[starts[i] : starts[i] + sizes[i]], check_crc=False)
+                if wanted.has_key(record):
+                    yield record
+        if progress is not None:
+            progress(int(part.physical_offsets[-1] + part.sizes[-1]) - start, total)
+    if scan.tail is not None:
+        yield scan.tail
+
+
+def dump_queues(
+    view: StoreView, wanted: DumpFilter | None = None, *, progress: Progress | None = None
+) -> Iterator[RecordView | Damage | BadEntries]:
+    """Wanted messages by topic, queue and offset. StoreError when there is no such queue."""
+    wanted = wanted or DumpFilter()
+    keys = [key for key in sorted(view.queues) if wanted.wants_queue(*key)]
+    if not keys:
+        raise StoreError(
+            why_nothing(view, wanted) or f"{view.config.consume_queue_path} has no queues.",
+            remedy="Leave --by-queue out to look at the log itself, or make the queues anew: "
+            f"`rocket store rebuild {view.path}`.",
+        )
+    for done, key in enumerate(keys):
+        queue = view.queue(*key)
+        if queue is not None:
+            yield from _dump_queue(view, queue, wanted)
+        if progress is not None:
+            progress(done + 1, len(keys))
+
+
+def _dump_queue(view: StoreView, queue: ViewedQueue, wanted: DumpFilter) -> Iterator[RecordView | Damage | BadEntries]:
+    if view.log.min_offset:
+        queue.correct_min_offset(view.log.min_offset)
+    number = max(queue.min_offset, wanted.min_offset or 0)
+    end = queue.max_offset if wanted.max_offset is None else min(queue.max_offset, wanted.max_offset + 1)
+    bad: BadEntries | None = None
+    while number < end and (raw := queue.read(number, min(end - number, _ENTRIES))):
+        for physical, size, _ in ENTRY.iter_unpack(raw):
+            found = _record_of(view, queue, number, physical, size)
+            if isinstance(found, BadEntries) and bad is not None and found.reason == bad.reason:
+                bad = replace(bad, last=number)
+            else:
+                if bad is not None:
+                    yield bad
+                bad = found if isinstance(found, BadEntries) else None
+                if isinstance(found, Damage) or (isinstance(found, RecordView) and wanted.wants(found)):
+                    yield found
+            number += 1
+    if bad is not None:
+        yield bad
+
+
+def _record_of(
+    view: StoreView, queue: ViewedQueue, number: int, physical: int, size: int
+) -> RecordView | Damage | BadEntries:
+    """The record that an entry is for, or what is wrong with it."""
+    name = f"message {number} of {queue.topic}, queue {queue.queue_id}"
+    file = view.log.find(physical) if physical >= 0 and size > 0 else None
+    if file is None:
+        reason = "no record can be there" if physical < 0 or size <= 0 else "the log has no file there, or a short one"
+        at = queue.files.find(number * ENTRY_SIZE)
+        path, begin = (at.path, at.file_from_offset) if at is not None else (queue.files.directory, 0)
+        return BadEntries(path, number * ENTRY_SIZE - begin, queue.topic, queue.queue_id, number, number, reason)
+    position = physical - file.file_from_offset
+    found = scan_record(file.read(position, min(size, file.size - position)))
+    record = found.record
+    if found.kind is not ScanKind.GOOD or record is None:
+        reason = f"{name}: {found.reason or 'no record stands there'}"
+    elif record.physical_offset != physical or (
+        (record.queue_id, record.queue_offset) != (queue.queue_id, number) and not queue.topic.startswith(LMQ_PREFIX)
+    ):
+        reason = f"{name}: another record stands there"
+    else:
+        return record
+    return Damage(file.path, position, physical, size, reason)
+
+
+def why_nothing(view: StoreView, wanted: DumpFilter) -> str:
+    """What is there instead of a topic or queue that no message was found of; empty if that is not the reason."""
+    topics = {topic for topic, _ in view.queues}
+    for topic in sorted(wanted.topics or ()):
+        if topics and topic not in topics:
+            return f"There is no queue of {topic}. Topics here: {_some(sorted(topics))}."
+    ids = sorted({queue_id for topic, queue_id in view.queues if wanted.topics is None or topic in wanted.topics})
+    if ids and wanted.queue_id is not None and wanted.queue_id not in ids:
+        return f"There is no queue {wanted.queue_id}. Queues here: {_some(ids)}."
+    return ""
+
+
+def _some(names: Sequence[object]) -> str:
+    shown = ", ".join(map(str, names[:20]))
+    return f"{shown} and {len(names) - 20:,} more" if len(names) > 20 else shown
+
+
+def to_json(record: RecordView) -> dict[str, Any]:
+    """A message under RocketMQ's names. The body is text, or, where it is not UTF-8, in ``bodyBase64``.
+
+    Bodies are as stored: a compressed one (``sysFlag`` 1) stays compressed.
+    """
+    line: dict[str, Any] = {
+        "topic": str(record.topic, "utf-8", "replace"),
+        "queueId": record.queue_id,
+        "queueOffset": record.queue_offset,
+        "physicalOffset": record.physical_offset,
+        "storeSize": record.size,
+        "sysFlag": record.sys_flag,
+        "bornTimestamp": record.born_timestamp,
+        "bornHost": host_text(record.born_host),
+        "storeTimestamp": record.store_timestamp,
+        "storeHost": host_text(record.store_host),
+        "reconsumeTimes": record.reconsume_times,
+        "bodyCRC": record.body_crc,
+        "preparedTransactionOffset": record.prepared_transaction_offset,
+        "flag": record.flag,
+        "msgId": f"{record.store_host.hex().upper()}{record.physical_offset:016X}",
+        "properties": decode_properties(record.properties),
+    }
+    try:
+        line["body"] = str(record.body, "utf-8")
+    except UnicodeDecodeError:
+        line["bodyBase64"] = base64.b64encode(record.body).decode()
+    return line
+
+
+def host_text(packed: bytes) -> str:
+    """``127.0.0.1:10911`` or ``[::1]:10911``."""
+    address, port = unpack_host(packed)
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

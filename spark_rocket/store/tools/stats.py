@@ -1,0 +1,185 @@
+"""What is in a stopped store, and how much room it takes: per queue, per topic, in all.
+
+Figures of a queue come from its consume queue, whose entries know the size of every message: 20 bytes are read a
+message, and the log is looked at only for the first and the last store time. ``scan=True`` reads the log instead, for a
+store whose consume queues are lost or not to be trusted.
+
+Room is given twice: what the files say they have, and what they really take on disk, because they are sparse.
+Thread-safety: for one thread. Corresponds to nothing in RocketMQ.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+
+from spark_rocket.protocol.record.record import ScanKind, scan_record
+from spark_rocket.store.layout import ENTRY_TYPE
+from spark_rocket.store.queues.dispatch import entries_of
+from spark_rocket.store.recovery.salvage import Damage, Salvage
+from spark_rocket.store.tools.check_index import ViewedIndexFile
+from spark_rocket.store.tools.problem import Problem
+from spark_rocket.store.tools.view import Progress, StoreView, ViewedQueue, cannot_be_read
+
+_PIECE = 1 << 16  # entries that are read at a time
+
+
+@dataclass(slots=True)
+class QueueStats:
+    """Messages of a queue that are there. Times are −1 where there is none."""
+
+    topic: str
+    queue_id: int
+    messages: int = 0
+    bytes: int = 0
+    min_offset: int = 0
+    max_offset: int = 0
+    first_store_time: int = -1
+    last_store_time: int = -1
+
+
+@dataclass(slots=True)
+class Files:
+    """Files of one kind: how many, the size they have, and the room they take on disk."""
+
+    count: int = 0
+    size: int = 0
+    on_disk: int = 0
+
+
+@dataclass(slots=True)
+class StoreStats:
+    """All of a store."""
+
+    queues: list[QueueStats] = field(default_factory=list)
+    log: Files = field(default_factory=Files)
+    consume_queues: Files = field(default_factory=Files)
+    index: Files = field(default_factory=Files)
+    everything: Files = field(default_factory=Files)
+    log_min_offset: int = 0
+    log_max_offset: int = 0
+    """One past the last record that a consume queue, or the scan, knows of; −1 where no queue knows any."""
+    first_store_time: int = -1
+    last_store_time: int = -1
+    index_entries: int = -1
+    """−1: the sizes of the index files are not known."""
+    damage: list[Damage] = field(default_factory=list)
+    """Of a scan."""
+
+
+def store_stats(
+    view: StoreView,
+    topics: frozenset[str] | None = None,
+    *,
+    scan: bool = False,
+    progress: Progress | None = None,
+) -> StoreStats:
+    """Figures of a store, or of some of its topics (totals are the whole store's all the same)."""
+    stats = StoreStats(log_min_offset=view.log.min_offset)
+    directories = dict(zip(view.config.paths.directories, (stats.log, stats.consume_queues, stats.index), strict=True))
+    for path in chain(_walk(view.path), *map(_walk, view.config.paths.outside)):
+        try:
+            status = path.stat()
+        except OSError as error:
+            view.problems.append(Problem("files", path, cannot_be_read(error)))
+            continue
+        kind = next((files for directory, files in directories.items() if directory in path.parents), None)
+        for files in (stats.everything, kind) if kind is not None else (stats.everything,):
+            files.count += 1
+            files.size += status.st_size
+            files.on_disk += status.st_blocks * 512
+    stats.log_max_offset = stats.log_min_offset
+    queues = _scanned(view, stats, progress) if scan else _listed(view, stats, progress)
+    stats.queues = [queue for queue in queues if topics is None or queue.topic in topics]
+    if stats.log_max_offset == stats.log_min_offset and view.log.files and any(view.log.files[0].read(0, 4)):
+        stats.log_max_offset = -1
+    times = [queue.first_store_time for queue in queues if queue.first_store_time >= 0]
+    stats.first_store_time = min(times, default=-1)
+    stats.last_store_time = max((queue.last_store_time for queue in queues), default=-1)
+    if view.index_size_known:
+        stats.index_entries = sum(_index_entries(view, path) for path in sorted(_walk(view.config.index_path)))
+    return stats
+
+
+def _index_entries(view: StoreView, path: Path) -> int:
+    config = view.config
+    try:
+        if path.stat().st_size == config.index_file_size:
+            return ViewedIndexFile(path, config.max_hash_slot_num, config.max_index_num).count - 1
+    except OSError as error:
+        view.problems.append(Problem("files", path, cannot_be_read(error)))
+    return 0
+
+
+def _walk(directory: Path) -> Iterator[Path]:
+    for place, _, names in os.walk(directory):
+        yield from (Path(place, name) for name in names)
+
+
+def _listed(view: StoreView, stats: StoreStats, progress: Progress | None) -> list[QueueStats]:
+    """From the consume queues."""
+    found = []
+    for done, key in enumerate(sorted(view.queues)):
+        queue = view.queue(*key)
+        if queue is not None and queue.is_sound:
+            found.append(_of_queue(view, queue, stats))
+        if progress is not None:
+            progress(done + 1, len(view.queues))
+    return found
+
+
+def _of_queue(view: StoreView, queue: ViewedQueue, stats: StoreStats) -> QueueStats:
+    if view.log.min_offset:
+        queue.correct_min_offset(view.log.min_offset)
+    first, end = queue.min_offset, queue.max_offset
+    mine = QueueStats(queue.topic, queue.queue_id, end - first, 0, first, end)
+    for number in range(first, end, _PIECE):
+        entries = np.frombuffer(queue.read(number, min(_PIECE, end - number)), ENTRY_TYPE)
+        mine.bytes += int(entries["size"].sum())
+    if end > first:
+        mine.first_store_time = _store_time(view, queue.entry(first)[0])
+        physical, size, _ = queue.entry(end - 1)
+        mine.last_store_time = _store_time(view, physical)
+        stats.log_max_offset = max(stats.log_max_offset, physical + size)
+    return mine
+
+
+def _store_time(view: StoreView, physical: int) -> int:
+    file = view.log.find(physical) if physical >= 0 else None
+    if file is None:
+        return -1
+    position = physical - file.file_from_offset
+    size = int.from_bytes(file.read(position, 4), "big")
+    found = scan_record(file.read(position, min(size, file.size - position)))
+    return found.record.store_timestamp if found.kind is ScanKind.GOOD and found.record is not None else -1
+
+
+def _scanned(view: StoreView, stats: StoreStats, progress: Progress | None) -> list[QueueStats]:
+    """From the log itself."""
+    found: dict[tuple[str, int], QueueStats] = {}
+    start, total = view.log.min_offset, view.data_end() - view.log.min_offset
+    scan = Salvage(view)
+    for part in scan:
+        if isinstance(part, Damage):
+            stats.damage.append(part)
+            continue
+        topics, chosen, entries = entries_of(part, view.delays, view.deleted)
+        sizes, numbers = entries["size"].tolist(), part.queue_offsets[chosen].tolist()
+        keys = zip(topics, part.queue_ids[chosen].tolist(), strict=True)
+        times = part.store_timestamps[chosen].tolist()
+        for key, size, number, time in zip(keys, sizes, numbers, times, strict=True):
+            mine = found.get(key)
+            if mine is None or number < mine.max_offset:  # the first, or of a topic made anew
+                mine = found[key] = QueueStats(*key, 0, 0, number, number, time)
+            mine.messages += 1
+            mine.bytes += size
+            mine.max_offset, mine.last_store_time = number + 1, time
+        if progress is not None:
+            progress(int(part.physical_offsets[-1]) - start, total)
+    stats.log_max_offset = scan.end
+    return [found[key] for key in sorted(found)]

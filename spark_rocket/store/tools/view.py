@@ -1,0 +1,338 @@
+"""A stopped store, opened to be looked at: what check, dump, stats and rebuild have in common.
+
+Nothing is changed, not even what a broker's start would tidy up: files are opened for reading only, so that a
+read-only mount or a backup will do. While a view is open nobody can start a broker on the directory: it holds a shared
+``flock``, which keeps our brokers out, and a shared POSIX lock on the lock file's first byte, which keeps Java's out.
+
+A view takes what is there: a file with a wrong name or size is a :class:`Problem`, and the others are still read.
+Sizes that no configuration gives are taken from the files (file_sizes.py). What may not be read is a problem too.
+
+Thread-safety: for one thread. Corresponds to nothing in RocketMQ.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from spark_rocket.errors import StoreCorruptError, StoreError, StoreLockedError
+from spark_rocket.store.config import StoreConfig
+from spark_rocket.store.file_sizes import FileSizes, look_at_sizes
+from spark_rocket.store.log.mapped_file import MappedFile
+from spark_rocket.store.log.mapped_file_queue import MappedFileQueue
+from spark_rocket.store.log.record_scan import RecordBlock
+from spark_rocket.store.paths import StorePaths, find_paths
+from spark_rocket.store.queues.consume_queue import ConsumeQueue, MappingCache
+from spark_rocket.store.queues.deleted_topics import DeletedTopics
+from spark_rocket.store.queues.dispatch import entries_of
+from spark_rocket.store.queues.tags import DelayLevels
+from spark_rocket.store.store_lock import StoreLock, lock_directories, read_abort
+from spark_rocket.store.tools.problem import Problem
+
+Progress = Callable[[int, int], None]
+"""Told (bytes done, bytes in all) now and then."""
+
+# What Apache's brokers have and the tools do not look into.
+_UNKNOWN = {
+    "consumequeue_ext": "filter bitmaps of consume queues",
+    "batchconsumequeue": "queues of batch topics",
+    "transaction": "RocketMQ 3's transaction tables",
+    "quarantine": "bytes that a recovery cut off",
+    "rebuild.tmp": "what an interrupted rebuild left: delete it",
+}
+
+
+_NO_LOG = "there is no commit log; if broker.conf sets storePathCommitLog, give it with -c"
+
+
+class ViewedFile(MappedFile):
+    """A file that is read, and nothing else."""
+
+    __slots__ = ()
+
+    @contextmanager
+    def descriptor(self) -> Iterator[int]:
+        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            yield fd
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path)) from None
+        finally:
+            os.close(fd)
+
+    def destroy(self) -> None:
+        """Only forgotten: a file that was made and never written to stays where it is."""
+
+
+class ViewedFiles(MappedFileQueue):
+    """A row of files with whatever is wrong with it; a file may be missing in the middle."""
+
+    def __init__(
+        self, directory: Path, file_size: int, *, setting: str, problems: list[Problem], is_guessed: bool = False
+    ) -> None:
+        super().__init__(directory, file_size, setting=setting)
+        self._problems = problems
+        self._expected = "such files here have" if is_guessed else f"{setting} says"
+        self.gaps: list[Problem] = []
+        """Of the problems those that are files that end too early, or are missing between others."""
+        self.unreadable: list[Problem] = []
+        """Those that are a lack of rights, or of the disk."""
+        self._by_offset: dict[int, MappedFile] = {}
+        self._loaded = False
+        self.sound = True
+
+    def _wrong(self, path: Path, text: str) -> Problem:
+        self.sound = False
+        self._problems.append(Problem("files", path, text))
+        return self._problems[-1]
+
+    def load(self) -> None:
+        """Find the files on disk; problems are added to the list that was given."""
+        if self._loaded:
+            return
+        self._loaded = True
+        try:
+            with os.scandir(self.directory) as entries:
+                names = sorted(entries, key=lambda entry: entry.name)
+        except FileNotFoundError:
+            names = []
+        except OSError as error:
+            self.unreadable.append(self._wrong(self.directory, cannot_be_read(error)))
+            return
+        files: list[MappedFile] = []
+        for entry in names:
+            path = self.directory / entry.name
+            if len(entry.name) != 20 or not entry.name.isdecimal() or not entry.is_file():
+                self._wrong(path, "this is not a file of a log: their names have 20 digits")
+                continue
+            length, offset = entry.stat().st_size, int(entry.name)
+            if length == 0 and entry is names[-1]:
+                continue  # a creation that a crash cut short; a broker's start removes it
+            if not os.access(path, os.R_OK):
+                self.unreadable.append(self._wrong(path, cannot_be_read()))
+                continue
+            if length != self.file_size:
+                problem = self._wrong(path, f"it has {length} bytes where {self._expected} {self.file_size}")
+                if length < self.file_size:
+                    self.gaps.append(problem)
+            if files and (offset - files[0].file_from_offset) % self.file_size:
+                self._wrong(path, f"its name is no multiple of {self.file_size} bytes behind the first file's")
+                continue
+            if files and offset != files[-1].file_from_offset + self.file_size:
+                text = f"the files between {files[-1].path.name} and this one are missing"
+                self.gaps.append(self._wrong(path, text))
+            files.append(ViewedFile(path, min(length, self.file_size), offset))
+        self.files = files
+        self._by_offset = {file.file_from_offset: file for file in files}
+
+    def find(self, offset: int) -> MappedFile | None:
+        """The file that an offset lies in; None where it has been cut off, or a file is missing."""
+        file = self._by_offset.get(offset - (offset - self.min_offset) % self.file_size) if self.files else None
+        return file if file is not None and offset < file.file_from_offset + file.size else None
+
+
+class ViewedQueue(ConsumeQueue):
+    """A consume queue that is only read."""
+
+    __slots__ = ()
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether its files are all there, with the right size: if not, it is taken for empty."""
+        return isinstance(self.files, ViewedFiles) and self.files.sound
+
+    def load(self) -> None:
+        self.files.load()
+        if self.is_sound:
+            super().load()
+        self.loaded = True
+
+
+def cannot_be_read(error: OSError | None = None) -> str:
+    """A problem's text."""
+    return f"it cannot be read: {(error and error.strerror) or os.strerror(errno.EACCES)}"
+
+
+class StoreView:
+    """The files of a stopped store. See :func:`view_store`."""
+
+    def __init__(self, paths: StorePaths, config: StoreConfig | None) -> None:
+        path = self.path = paths.root
+        self.problems: list[Problem] = []
+        if not paths.commit_log.is_dir() and (path / "checkpoint").exists():
+            self.problems.append(Problem("files", paths.commit_log, _NO_LOG))
+        sizes = FileSizes(config, True, True, True) if config else look_at_sizes(paths)
+        self.config = sizes.config.at(paths)
+        self.index_size_known, self.sizes_are_known = sizes.knows_index, sizes.are_known
+        self._are_guessed = config is None
+        self.delays = DelayLevels(self.config.delay_levels())
+        self.deleted = DeletedTopics(path)
+        try:
+            self.deleted.load()
+        except StoreCorruptError as error:
+            self.problems.append(Problem("files", self.deleted.path, error.message))
+        self.log = ViewedFiles(
+            self.config.commit_log_path,
+            self.config.mapped_file_size_commit_log,
+            setting="mappedFileSizeCommitLog",
+            problems=self.problems,
+            is_guessed=self._are_guessed,
+        )
+        self.log.load()
+        self.queues: dict[tuple[str, int], ViewedQueue] = {}
+        self._cache = MappingCache(1)
+        self._find_queues()
+
+    def _find_queues(self) -> None:
+        for topic_directory in self._inside(self.config.consume_queue_path):
+            if not topic_directory.is_dir():
+                self.problems.append(Problem("files", topic_directory, "this is not a topic's directory"))
+                continue
+            for directory in self._inside(topic_directory):
+                if not directory.name.isdecimal() or not directory.is_dir():
+                    text = "this is not a queue's directory: their names are numbers"
+                    self.problems.append(Problem("files", directory, text))
+                    continue
+                key = topic_directory.name, int(directory.name)
+                size = self.config.mapped_file_size_consume_queue
+                queue = ViewedQueue(directory, *key, size, self._cache)
+                queue.files = ViewedFiles(
+                    directory,
+                    size,
+                    setting="mappedFileSizeConsumeQueue",
+                    problems=self.problems,
+                    is_guessed=self._are_guessed,
+                )
+                self.queues[key] = queue
+
+    def _inside(self, directory: Path) -> list[Path]:
+        """What is in a directory; nothing if it is missing, and a problem if it may not be read."""
+        try:
+            return sorted(directory.iterdir()) if directory.is_dir() else []
+        except OSError as error:
+            self.problems.append(Problem("files", directory, cannot_be_read(error)))
+            return []
+
+    def queue(self, topic: str, queue_id: int) -> ViewedQueue | None:
+        """The queue, opened; None if it has no directory."""
+        queue = self.queues.get((topic, queue_id))
+        if queue is not None and not queue.loaded:
+            queue.load()
+        return queue
+
+    def data_end(self) -> int:
+        """The end of what may be data in the log: what progress counts up to."""
+        for file in reversed(self.log.files):
+            end = max((stop for _, stop in file.data_ranges(0)), default=0)
+            if end:
+                return file.file_from_offset + end
+        return self.log.min_offset
+
+    def queue_runs(self, block: RecordBlock) -> Iterator[tuple[tuple[str, int], int, bytes]]:
+        """Entries that a block's records must have: (topic, queue id), the first one's number, and the entries.
+
+        A run ends where its numbers do not go on.
+        """
+        topics, chosen, entries = entries_of(block, self.delays, self.deleted)
+        groups: dict[tuple[str, int], list[int]] = {}
+        for i, key in enumerate(zip(topics, block.queue_ids[chosen].tolist(), strict=True)):
+            groups.setdefault(key, []).append(i)
+        offsets = block.queue_offsets[chosen]
+        for key, places in groups.items():
+            mine, numbers = entries[places], offsets[places]
+            cuts = (np.flatnonzero(np.diff(numbers) != 1) + 1).tolist()
+            for start, stop in zip([0, *cuts], [*cuts, len(places)], strict=True):
+                yield key, int(numbers[start]), mine[start:stop].tobytes()
+
+    @property
+    def is_killed(self) -> bool:
+        """Whether the last owner did not stop cleanly."""
+        return (self.path / "abort").exists()
+
+    def not_looked_at(self) -> list[str]:
+        """What is in the directory that the tools do not understand, a sentence each."""
+        notes = [
+            f"{self.path / name}: {what}; not checked" for name, what in _UNKNOWN.items() if (self.path / name).exists()
+        ]
+        for place in (self.path, self.path / "config"):
+            names = [path.name for path in self._inside(place)]
+            tables = [name for name in names if "rocksdb" in name.lower() or name == "consumequeue_r"]
+            notes += [f"{place / name}: tables of RocksDB; not checked" for name in tables]
+        return notes
+
+
+def paths_of(path: Path, config: StoreConfig | None) -> StorePaths:
+    """Where the parts of the store in ``path`` are: as the configuration says if it is that store's, else as it does.
+
+    Queues and index that are in the root all the same, as Apache's brokers have them, are found there. StoreError where
+    it cannot be known.
+    """
+    if config is None or not config.paths.elsewhere:
+        return find_paths(path)
+    if config.store_path.absolute() == path.absolute():
+        named, usual = config.paths, StorePaths.of(path)
+        if usual.consume_queue.is_dir() and not named.consume_queue.is_dir():
+            named = replace(named, consume_queue=usual.consume_queue)
+        if usual.index.is_dir() and not named.index.is_dir():
+            named = replace(named, index=usual.index)
+        return named
+    raise StoreError(
+        f"The configuration is of the store in {config.store_path}, which has its commit log in "
+        f"{config.commit_log_path}; {path} is another directory.",
+        remedy="Of a copy, give a broker.conf that names the directories of the copy.",
+    )
+
+
+@contextmanager
+def view_store(path: Path | str, config: StoreConfig | None = None) -> Iterator[StoreView]:
+    """Open a stopped store to look at it: StoreError if there is none, StoreLockedError if it is in use."""
+    path = Path(path)
+    if not path.is_dir():
+        raise StoreError(f"{path} is not a directory.", remedy="Give the directory of a store (storePathRootDir).")
+    paths = paths_of(path, config)
+    held = _hold(paths)
+    try:
+        yield StoreView(paths, config)
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+
+
+def _hold(paths: StorePaths) -> list[int]:
+    """Hold all locks of a store, shared; the descriptors."""
+    held = _hold_root(paths.root)
+    try:
+        there = [path for path in paths.directories if path.is_dir() and os.access(path, os.R_OK)]
+        return held + lock_directories(there, fcntl.LOCK_SH)
+    except BaseException:
+        for descriptor in held:
+            os.close(descriptor)
+        raise
+
+
+def _hold_root(path: Path) -> list[int]:
+    """Hold both locks of a directory, shared; the descriptor, or nothing where no broker ever was."""
+    owner = read_abort(path)
+    refusal = StoreLockedError(
+        f"The store in {path} is in use{f' by process {owner}' if owner else ''}.", remedy="Stop its broker first."
+    )
+    if StoreLock.is_held_here(path):
+        raise refusal
+    try:
+        fd = os.open(path / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return []
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.lockf(fd, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, 0)
+    except OSError:
+        os.close(fd)
+        raise refusal from None
+    return [fd]
