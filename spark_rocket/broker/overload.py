@@ -160,11 +160,11 @@ class BrokerOverload:
     def settings_changed(self) -> None:
         """Take the settings into account as they are now."""
         set_limits(self._server.limits, self._config)
-        self._server.intake.changed()
+        self._server.request_queue.changed()
 
     def queue(self, kind: str) -> tuple[int, int, int]:
         """Of a kind of request: how many wait, for how many there is room, milliseconds that the first has waited."""
-        waited = int(self._server.intake.head_waited(kind) * 1000)
+        waited = int(self._server.request_queue.head_waited(kind) * 1000)
         return self.stats.waiting[kind], self.limits.queues[kind].capacity, waited
 
     # --- asked by processors, when ``sends`` or ``pulls`` is not None -----------------------------------------------

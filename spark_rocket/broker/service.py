@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from spark_rocket.broker.delivery.delayed import DelayRules, Waiting
 from spark_rocket.broker.delivery.driver import DeliveryDriver
-from spark_rocket.broker.delivery.durability_gate import StoredMessages
+from spark_rocket.broker.delivery.durability_gate import DurabilityGate
 from spark_rocket.broker.delivery.long_polling import PullRequestHoldService
 from spark_rocket.broker.metrics.runtime_info import RuntimeInfo
 from spark_rocket.broker.metrics.stats import BrokerStats, TopicCounts
@@ -143,7 +143,7 @@ class BrokerService:
         self.slave: ReplicationSlave | None = None
         """What follows the master, if this broker is a slave."""
         self.overload = overload
-        self.stored = StoredMessages(loop, store, replication, config)
+        self.stored = DurabilityGate(loop, store, replication, config)
         self.delays = DelayRules(config, clock)
         #: What delivers the messages that wait, by the topic that they wait in.
         self.drivers: dict[str, DeliveryDriver] = {

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_rocket.datasource.options.options import LookUp, ReadOptions
-from spark_rocket.datasource.pickled_by_value import Traveller
+from spark_rocket.datasource.pickled_by_value import PickledByValue
 from spark_rocket.datasource.plan.lookup import BrokerIndex, LookedUp, find
 from spark_rocket.datasource.plan.planner import batch_ranges, plan_batch
 from spark_rocket.datasource.plan.ranges import OffsetRange, split
@@ -83,7 +83,7 @@ def _looked_up(cluster: Cluster, look_up: LookUp, options: ReadOptions) -> list[
     return alone + [RangesPartition(group) for group in groups]
 
 
-class RocketBatchReader(Traveller, DataSourceReader):
+class RocketBatchReader(PickledByValue, DataSourceReader):
     """Plans and reads. It defines no ``pushFilters``; the module says why."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:

@@ -1,11 +1,11 @@
 """What Spark carries from the driver to the executors, and what it says where this package is missing.
 
-The source, readers and writers are pickled by reference to their class, so a worker without the package could only say
-``No module named 'spark_rocket'``. A ``Traveller`` is pickled as a call of a small function, which is carried by value:
-it needs nothing of ours to run. It looks for the package among the files that Spark sent too, for Spark itself puts
-them on the path only for formats that were registered after, and looks for a stream's in a directory of the session's
-own, which has those of addArtifact, while those of --py-files lie one above. Where there is none it names the machine,
-its Python and the remedy.
+The source, readers and writers are pickled by reference to their class, so a worker without the package could only
+say ``No module named 'spark_rocket'``. A ``PickledByValue`` is pickled as a call of a small function, which is
+carried by value: it needs nothing of ours to run. It looks for the package among the files that Spark sent too, for
+Spark itself puts them on the path only for formats that were registered after, and looks for a stream's in a
+directory of the session's own, which has those of addArtifact, while those of --py-files lie one above. Where there
+is none it names the machine, its Python and the remedy.
 
 Values only. Corresponds to nothing in RocketMQ.
 """
@@ -75,7 +75,7 @@ class _Unpacking:
         return _unpack, (self._packed,)
 
 
-class Traveller:
+class PickledByValue:
     """Mixed into what is carried. ``__getstate__`` says what goes along, as ever."""
 
     def __reduce__(self) -> tuple[Callable[[bytes], Any], tuple[bytes]]:

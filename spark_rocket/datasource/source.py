@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from spark_rocket.datasource.pickled_by_value import Traveller
+from spark_rocket.datasource.pickled_by_value import PickledByValue
 from spark_rocket.datasource.tracebacks import short
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from spark_rocket.datasource.write.writer import RocketStreamWriter, RocketWriter
 
 
-class RocketDataSource(Traveller, DataSource):
+class RocketDataSource(PickledByValue, DataSource):
     """RocketMQ topics as data frames."""
 
     @classmethod

@@ -29,7 +29,7 @@ from pyspark.sql.types import StructType
 
 from spark_rocket.datasource.batch import RangePartition, read_partition
 from spark_rocket.datasource.options.options import ReadOptions
-from spark_rocket.datasource.pickled_by_value import Traveller
+from spark_rocket.datasource.pickled_by_value import PickledByValue
 from spark_rocket.datasource.plan.offsets import StreamOffset, initial_offset, parse_stream_offset, starts_of
 from spark_rocket.datasource.plan.planner import StreamPlanner
 from spark_rocket.datasource.plan.ranges import ranges_between, split
@@ -40,7 +40,7 @@ from spark_rocket.datasource.tracebacks import short
 _NO_LIMIT = 2**62
 
 
-class RocketStreamReader(Traveller, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class RocketStreamReader(PickledByValue, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The planner and the reading tasks in the shape that Spark calls."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:

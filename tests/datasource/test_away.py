@@ -16,7 +16,7 @@ from spark_rocket.datasource.plan.offsets import StreamOffset
 from spark_rocket.datasource.plan.planner import StreamPlanner, plan_batch
 from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.read.cluster import Cluster
-from spark_rocket.datasource.read.retry_deadline import Patience
+from spark_rocket.datasource.read.retry_deadline import RetryDeadline
 from spark_rocket.errors import DataLossError, OffsetsError, OptionError
 from spark_rocket.model import Message
 from spark_rocket.testing import LocalCluster
@@ -49,7 +49,7 @@ def during(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
         if events:
             events.pop(0)()
 
-    monkeypatch.setattr(Patience.__init__, "__kwdefaults__", {"clock": lambda: sum(pauses), "sleep": sleep})
+    monkeypatch.setattr(RetryDeadline.__init__, "__kwdefaults__", {"clock": lambda: sum(pauses), "sleep": sleep})
     return events
 
 

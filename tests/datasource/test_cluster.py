@@ -9,14 +9,14 @@ from typing import TypeVar
 import pytest
 
 from spark_rocket.client import Producer
-from spark_rocket.client.core.broker_query import Pending
+from spark_rocket.client.core.broker_query import PendingQuery
 from spark_rocket.client.core.routes import TopicRoute
 from spark_rocket.datasource.options.options import parse_read_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.plan.resolve import Route
 from spark_rocket.datasource.read import cluster
 from spark_rocket.datasource.read.cluster import Cluster
-from spark_rocket.datasource.read.retry_deadline import Patience
+from spark_rocket.datasource.read.retry_deadline import RetryDeadline
 from spark_rocket.errors import (
     BrokerError,
     NameServerUnreachableError,
@@ -33,7 +33,7 @@ from tests.datasource.fakes import q
 T = TypeVar("T")
 
 
-class Answered(Pending[T]):
+class Answered(PendingQuery[T]):
     def __init__(self, value: T, refused: RocketError | None) -> None:
         self.value = value
         self.refused = refused
@@ -65,7 +65,7 @@ class AwayReader:
 
     end = 7
 
-    def max_offset_later(self, queue: MessageQueue) -> Pending[int]:
+    def max_offset_later(self, queue: MessageQueue) -> PendingQuery[int]:
         return self._later(queue, self.end)
 
     slave_end: int | None = None
@@ -73,7 +73,7 @@ class AwayReader:
     def slave_max_offset(self, queue: MessageQueue) -> int | None:
         return self.slave_end
 
-    def store_time_later(self, queue: MessageQueue, offset: int) -> Pending[int]:
+    def store_time_later(self, queue: MessageQueue, offset: int) -> PendingQuery[int]:
         return self._later(queue, offset if offset else -1)
 
     def slave_store_time(self, queue: MessageQueue, offset: int) -> int | None:
@@ -85,10 +85,10 @@ class AwayReader:
     def message_sizes_async(self, queue: MessageQueue, offset: int, count: int) -> Future[list[int]]:
         return self._answer(queue, [7])
 
-    def committed_offset_later(self, group: str, queue: MessageQueue) -> Pending[int | None]:
+    def committed_offset_later(self, group: str, queue: MessageQueue) -> PendingQuery[int | None]:
         return self._later(queue, 7 if queue.queue_id else None)
 
-    def _later(self, queue: MessageQueue, value: T) -> Pending[T]:
+    def _later(self, queue: MessageQueue, value: T) -> PendingQuery[T]:
         self.asked.append(queue)
         return Answered(value, self.failures.pop(0) if self.failures else None)
 
@@ -105,7 +105,8 @@ class AwayReader:
 @pytest.fixture
 def cluster_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Cluster]:
     pauses: list[float] = []
-    monkeypatch.setattr(Patience.__init__, "__kwdefaults__", {"clock": lambda: sum(pauses), "sleep": pauses.append})
+    settings = {"clock": lambda: sum(pauses), "sleep": pauses.append}
+    monkeypatch.setattr(RetryDeadline.__init__, "__kwdefaults__", settings)
 
     def make(*failures: RocketError) -> Cluster:
         monkeypatch.setattr(cluster, "reader_for", lambda *_: AwayReader(*failures))

@@ -21,7 +21,7 @@ from spark_rocket.datasource.options.options import ReadOptions, parse_read_opti
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.read.fetch import pull_chunks, read_range
-from spark_rocket.datasource.read.retry_deadline import Patience
+from spark_rocket.datasource.read.retry_deadline import RetryDeadline
 from spark_rocket.datasource.read.typed_rows import projection_of, rows_of
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
 from spark_rocket.errors import (
@@ -148,7 +148,8 @@ def offsets(batches: list[pa.RecordBatch]) -> list[int]:
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     pauses: list[float] = []
-    monkeypatch.setattr(Patience.__init__, "__kwdefaults__", {"clock": lambda: sum(pauses), "sleep": pauses.append})
+    settings = {"clock": lambda: sum(pauses), "sleep": pauses.append}
+    monkeypatch.setattr(RetryDeadline.__init__, "__kwdefaults__", settings)
     return pauses
 
 

@@ -7,7 +7,7 @@ from threading import Timer
 
 import pytest
 
-from spark_rocket.datasource.read.retry_deadline import Patience
+from spark_rocket.datasource.read.retry_deadline import RetryDeadline
 from spark_rocket.datasource.write.rows import Block
 from spark_rocket.datasource.write.send import BlockSender, Sent
 from spark_rocket.errors import (
@@ -66,7 +66,7 @@ class Wire:
             limit=limit,
             delayed_limit=4,
             key=b"key",
-            patience=lambda: Patience(1000, clock=lambda: 0.0, sleep=lambda seconds: None),
+            retry_deadline=lambda: RetryDeadline(1000, clock=lambda: 0.0, sleep=lambda seconds: None),
             where="partition 2",
         )
 

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 
 from spark_rocket.datasource.options.options import WriteOptions, parse_write_options
 from spark_rocket.datasource.options.table import Scope
-from spark_rocket.datasource.read.retry_deadline import Patience
+from spark_rocket.datasource.read.retry_deadline import RetryDeadline
 from spark_rocket.datasource.write import writer
 from spark_rocket.datasource.write.rows import Block
 from spark_rocket.datasource.write.send import Sent
@@ -162,7 +162,8 @@ def sink(monkeypatch: pytest.MonkeyPatch) -> FakeSink:
     fake = FakeSink()
     pauses: list[float] = []
     monkeypatch.setattr(writer, "sink_for", lambda options: fake)
-    monkeypatch.setattr(Patience.__init__, "__kwdefaults__", {"clock": lambda: sum(pauses), "sleep": pauses.append})
+    settings = {"clock": lambda: sum(pauses), "sleep": pauses.append}
+    monkeypatch.setattr(RetryDeadline.__init__, "__kwdefaults__", settings)
     return fake
 
 

@@ -153,7 +153,7 @@ def limits(capacity: int = 10_000, patience: float = 0.0, **more: int) -> Limits
 def busy_server(serve: Serve, work: Work, limits: Limits) -> ServerThread:
     """One that serves a request at a time and counts time by ``work``."""
     server = serve(work.handlers(), limits=limits, time_slice=0.0)
-    server.server.intake.clock = lambda: work.now
+    server.server.request_queue.clock = lambda: work.now
     server.server.turn = -1.0
     return server
 
@@ -193,7 +193,7 @@ def test_how_long_the_first_of_a_queue_has_waited(serve: Serve, dial: Dial, work
     seen: list[float] = []
 
     def look(channel: Channel, command: RemotingCommand) -> RemotingCommand:
-        seen.append(server.server.intake.head_waited("send"))
+        seen.append(server.server.request_queue.head_waited("send"))
         return work.handle(channel, command)
 
     server.server.handlers[SEND] = look
@@ -209,8 +209,8 @@ def test_how_long_the_first_of_a_queue_has_waited(serve: Serve, dial: Dial, work
     for client in (one, other):
         assert [client.receive().code for _ in range(10)] == [0] * 10
     assert max(seen) >= 1.0, "the other connection's have waited while this one's were served"
-    assert server.run(lambda: server.server.intake.head_waited("send")) == 0.0
-    assert server.run(lambda: server.server.intake.head_waited("no such kind")) == 0.0
+    assert server.run(lambda: server.server.request_queue.head_waited("send")) == 0.0
+    assert server.run(lambda: server.server.request_queue.head_waited("no such kind")) == 0.0
 
 
 def test_a_queue_that_is_full_sends_its_oldest_away(serve: Serve, dial: Dial, work: Work) -> None:
@@ -312,7 +312,7 @@ def test_time_in_which_a_peer_reads_nothing_is_no_waiting(serve: Serve, dial: Di
         return RemotingCommand.response(command, body=bytes(8_000_000))
 
     server = serve({SEND: big}, limits=limits(patience=0.2), high_water=64 * 1024, time_slice=0.0)
-    server.server.intake.clock = lambda: work.now
+    server.server.request_queue.clock = lambda: work.now
     client = dial(server.address)
     client.send(request(SEND, 1), request(SEND, 2))
     assert paused.wait(30)
@@ -325,7 +325,7 @@ def small() -> Iterator[ServerThread]:
     work = Work()
     work.step = 0.1
     server = ServerThread(work.handlers(), limits=limits(5, 0.35, max_request_bytes=5_000), time_slice=0.0)
-    server.server.intake.clock = lambda: work.now
+    server.server.request_queue.clock = lambda: work.now
     server.server.turn = -1.0
     yield server
     server.close()
@@ -380,15 +380,15 @@ def test_a_fault_with_one_connection_is_not_the_others(
 ) -> None:
     server = busy_server(serve, work, limits())
     clients = [dial(server.address) for _ in range(2)]
-    real = server.server.intake._serve
+    real = server.server.request_queue._serve
 
     def fail_once(channel: Channel, piece: float) -> None:
-        monkeypatch.setattr(server.server.intake, "_serve", real)
+        monkeypatch.setattr(server.server.request_queue, "_serve", real)
         raise RuntimeError("broken")
 
     for client in clients:
         client.ask(request(ECHO))
-    monkeypatch.setattr(server.server.intake, "_serve", fail_once)
+    monkeypatch.setattr(server.server.request_queue, "_serve", fail_once)
     clients[0].send(*(request(SEND, n) for n in range(20)))
     clients[0].receive()
     assert clients[0].at_end()

@@ -28,7 +28,7 @@ from spark_rocket.store.message_store import MessageStore
 StoredCallback = Callable[[ResponseCode], None]
 
 
-class StoredMessages:
+class DurabilityGate:
     """Tells senders' processors when to answer."""
 
     def __init__(

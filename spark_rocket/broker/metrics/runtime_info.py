@@ -2,7 +2,7 @@
 
 The keys and the texts of their values are those of a broker of 5.3.3; a few are our own. Where Apache's broker has a
 queue in front of a pool of threads, the figures are those of the requests of that kind that wait here
-(remoting/intake.py). Light pulls wait with the others, so their own queue is always empty.
+(remoting/server/request_queue.py). Light pulls wait with the others, so their own queue is always empty.
 
 Thread-safety: event loop only. Nothing is kept on disk.
 Corresponds to AdminBrokerProcessor.prepareRuntimeInfo.

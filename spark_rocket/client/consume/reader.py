@@ -36,7 +36,7 @@ from spark_rocket.client.consume.pull import (
     with_broker,
 )
 from spark_rocket.client.core import broker_query as questions
-from spark_rocket.client.core.broker_query import Pending, Question
+from spark_rocket.client.core.broker_query import BrokerQuery, PendingQuery
 from spark_rocket.client.core.config import ClientConfig, Connecting
 from spark_rocket.client.core.instance import Client
 from spark_rocket.client.core.routes import ORDER_NAMESPACE, TopicRoute, order_queues
@@ -184,7 +184,7 @@ class Reader(Client):
         """The first offset that still has a message, or would."""
         return self._ask(queue, questions.min_offset(queue))
 
-    def min_offset_later(self, queue: MessageQueue) -> Pending[int]:
+    def min_offset_later(self, queue: MessageQueue) -> PendingQuery[int]:
         """For a thread that asks about many queues before it waits for the answers; so are the others like it."""
         return self._ask_later(queue, questions.min_offset(queue))
 
@@ -192,7 +192,7 @@ class Reader(Client):
         """One past the last message."""
         return self._ask(queue, questions.max_offset(queue))
 
-    def max_offset_later(self, queue: MessageQueue) -> Pending[int]:
+    def max_offset_later(self, queue: MessageQueue) -> PendingQuery[int]:
         return self._ask_later(queue, questions.max_offset(queue))
 
     def message_sizes_async(self, queue: MessageQueue, offset: int, count: int) -> Future[list[int]]:
@@ -204,10 +204,10 @@ class Reader(Client):
         proxies of RocketMQ 5 do not know the question)."""
         return self._ask(queue, questions.earliest_store_time(queue))
 
-    def earliest_store_time_later(self, queue: MessageQueue) -> Pending[int | None]:
+    def earliest_store_time_later(self, queue: MessageQueue) -> PendingQuery[int | None]:
         return self._ask_later(queue, questions.earliest_store_time(queue))
 
-    def store_time_later(self, queue: MessageQueue, offset: int) -> Pending[int]:
+    def store_time_later(self, queue: MessageQueue, offset: int) -> PendingQuery[int]:
         """When the message at an offset was stored, in ms; -1 if there is none at it."""
         return self._ask_later(queue, questions.store_time(self.group, queue, offset))
 
@@ -273,7 +273,7 @@ class Reader(Client):
                 raise
             return found
 
-    def committed_offset_later(self, group: str, queue: MessageQueue) -> Pending[int | None]:
+    def committed_offset_later(self, group: str, queue: MessageQueue) -> PendingQuery[int | None]:
         return self._ask_later(queue, questions.committed_offset(group, queue))
 
     def commit_offset(self, group: str, queue: MessageQueue, offset: int, *, oneway: bool = False) -> None:
@@ -339,14 +339,14 @@ class Reader(Client):
             allowed=STATUS_CODES,
         )
 
-    def pull_later(self, queue: MessageQueue, offset: int, **options: Unpack[PullOptions]) -> Pending[PullResult]:
+    def pull_later(self, queue: MessageQueue, offset: int, **options: Unpack[PullOptions]) -> PendingQuery[PullResult]:
         """As ``pull_async`` for a thread that has many pulls under way and waits for each: half the work.
 
         It waits for a connection if there is none.
         """
         instance = self._instance()
         from_master = True
-        pending = Pending(
+        pending = PendingQuery(
             instance,
             f"the pull of {queue_name(queue)} at {offset}",
             queue.topic,
@@ -395,13 +395,13 @@ class Reader(Client):
             address, request, what, topic=queue.topic, timeout=timeout or self._timeout, allowed=allowed
         )
 
-    def _ask(self, queue: MessageQueue, question: Question[T]) -> T:
+    def _ask(self, queue: MessageQueue, question: BrokerQuery[T]) -> T:
         """A question about a queue, for its master: a slave that lags behind would name an end that is none."""
         request = RemotingCommand.request(question.code, with_broker(queue, question.ext))
         what = f"{question.what} {queue_name(queue)}"
         return question.value(self._invoke(self.address(queue), queue, request, what, question.allowed))
 
-    def _ask_slave(self, queue: MessageQueue, question: Question[T]) -> T | None:
+    def _ask_slave(self, queue: MessageQueue, question: BrokerQuery[T]) -> T | None:
         """What a slave of the queue's broker says; None if none says anything."""
         address = self._instance().routes.slave(queue)
         if address is None:
@@ -418,9 +418,9 @@ class Reader(Client):
             logger.info("%s", error)
             return None
 
-    def _ask_later(self, queue: MessageQueue, question: Question[T]) -> Pending[T]:
+    def _ask_later(self, queue: MessageQueue, question: BrokerQuery[T]) -> PendingQuery[T]:
         what = f"{question.what} {queue_name(queue)}"
-        pending = Pending(self._instance(), what, queue.topic, question.allowed, question.value)
+        pending = PendingQuery(self._instance(), what, queue.topic, question.allowed, question.value)
         try:
             address = self.address(queue)
         except RocketError as error:
@@ -430,7 +430,7 @@ class Reader(Client):
             pending.send(address, request, self._timeout)
         return pending
 
-    def _ask_async(self, queue: MessageQueue, question: Question[T], timeout: float | None = None) -> Future[T]:
+    def _ask_async(self, queue: MessageQueue, question: BrokerQuery[T], timeout: float | None = None) -> Future[T]:
         try:
             return self._instance().invoke_async(
                 self.address(queue),

@@ -1,9 +1,9 @@
 """Questions about a queue that its broker answers, and answers that are waited for later.
 
-A :class:`Question` is what to ask, for whoever asks it at once, with a future, or with a :class:`Pending`: an answer
-for the one thread that asks about many queues before it waits for any, which costs half of what a future does.
+A :class:`BrokerQuery` can be sent and waited for at once, with a future, or with a :class:`PendingQuery`: an answer for
+the one thread that asks about many queues before it waits for any, which costs half of what a future does.
 
-Thread-safety: questions are values; a Pending belongs to the thread that made it.
+Thread-safety: questions are values; a PendingQuery belongs to the thread that made it.
 Corresponds to the offset methods of org.apache.rocketmq.client.impl.MQClientAPIImpl.
 """
 
@@ -46,7 +46,7 @@ _SAID_OR_NOT_KNOWN = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.REQU
 _FOR_EVER = 3600.0  # seconds: the connection sees to the time-out
 
 
-class Pending(Generic[T]):
+class PendingQuery(Generic[T]):
     """An answer that is to come, for the one thread that asked; ``refused``: why nothing was asked."""
 
     __slots__ = ("_address", "_allowed", "_instance", "_topic", "_value", "_waiter", "_what", "refused")
@@ -92,7 +92,7 @@ class Pending(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Question(Generic[T]):
+class BrokerQuery(Generic[T]):
     """A question about a queue that is asked in either way, and what its answer says."""
 
     code: RequestCode
@@ -102,8 +102,8 @@ class Question(Generic[T]):
     allowed: frozenset[int] = SUCCESS
 
 
-def min_offset(queue: MessageQueue) -> Question[int]:
-    return Question(
+def min_offset(queue: MessageQueue) -> BrokerQuery[int]:
+    return BrokerQuery(
         RequestCode.GET_MIN_OFFSET,
         GetMinOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id).to_ext(),
         "the question for the first offset of",
@@ -112,8 +112,8 @@ def min_offset(queue: MessageQueue) -> Question[int]:
     )
 
 
-def max_offset(queue: MessageQueue) -> Question[int]:
-    return Question(
+def max_offset(queue: MessageQueue) -> BrokerQuery[int]:
+    return BrokerQuery(
         RequestCode.GET_MAX_OFFSET,
         GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id).to_ext(),
         "the question for the end of",
@@ -121,7 +121,7 @@ def max_offset(queue: MessageQueue) -> Question[int]:
     )
 
 
-def message_sizes(queue: MessageQueue, offset: int, count: int) -> Question[list[int]]:
+def message_sizes(queue: MessageQueue, offset: int, count: int) -> BrokerQuery[list[int]]:
     header = QueryConsumeQueueRequestHeader(topic=queue.topic, queue_id=queue.queue_id, index=offset, count=count)
 
     def value(answer: RemotingCommand) -> list[int]:
@@ -130,10 +130,10 @@ def message_sizes(queue: MessageQueue, offset: int, count: int) -> Question[list
         body = QueryConsumeQueueResponseBody.from_json(answer.body)
         return [entry.physic_size for entry in body.queue_data or ()]
 
-    return Question(RequestCode.QUERY_CONSUME_QUEUE, header.to_ext(), "the question for sizes of messages in", value)
+    return BrokerQuery(RequestCode.QUERY_CONSUME_QUEUE, header.to_ext(), "the question for sizes of messages in", value)
 
 
-def committed_offset(group: str, queue: MessageQueue, *, or_zero: bool = False) -> Question[int | None]:
+def committed_offset(group: str, queue: MessageQueue, *, or_zero: bool = False) -> BrokerQuery[int | None]:
     """``or_zero``: of a group that has none 0, if the queue's first message is still in the broker's memory."""
     header = QueryConsumerOffsetRequestHeader(
         consumer_group=group,
@@ -148,15 +148,15 @@ def committed_offset(group: str, queue: MessageQueue, *, or_zero: bool = False) 
         return QueryConsumerOffsetResponseHeader.from_ext(answer.ext_fields).offset
 
     what = f"the question for the offset of group {group} in"
-    return Question(RequestCode.QUERY_CONSUMER_OFFSET, header.to_ext(), what, value, _FOUND_OR_NOT)
+    return BrokerQuery(RequestCode.QUERY_CONSUMER_OFFSET, header.to_ext(), what, value, _FOUND_OR_NOT)
 
 
-def commit(group: str, queue: MessageQueue, offset: int) -> Question[bool]:
+def commit(group: str, queue: MessageQueue, offset: int) -> BrokerQuery[bool]:
     """Its answer: False if the broker does not know the group."""
     header = UpdateConsumerOffsetRequestHeader(
         consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
     )
-    return Question(
+    return BrokerQuery(
         RequestCode.UPDATE_CONSUMER_OFFSET,
         header.to_ext(),
         f"the offset {offset} of group {group} for",
@@ -165,7 +165,7 @@ def commit(group: str, queue: MessageQueue, offset: int) -> Question[bool]:
     )
 
 
-def earliest_store_time(queue: MessageQueue) -> Question[int | None]:
+def earliest_store_time(queue: MessageQueue) -> BrokerQuery[int | None]:
     header = GetEarliestMsgStoretimeRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
 
     def value(answer: RemotingCommand) -> int | None:
@@ -175,10 +175,10 @@ def earliest_store_time(queue: MessageQueue) -> Question[int | None]:
         return None if timestamp < 0 else timestamp
 
     what = "the question for the first time of"
-    return Question(RequestCode.GET_EARLIEST_MSG_STORETIME, header.to_ext(), what, value, _SAID_OR_NOT_KNOWN)
+    return BrokerQuery(RequestCode.GET_EARLIEST_MSG_STORETIME, header.to_ext(), what, value, _SAID_OR_NOT_KNOWN)
 
 
-def store_time(group: str, queue: MessageQueue, offset: int) -> Question[int]:
+def store_time(group: str, queue: MessageQueue, offset: int) -> BrokerQuery[int]:
     """When the message at an offset was stored, in ms; -1 if there is none at it, or it cannot be read."""
     request = pull_request(group, queue, offset, PullOptions(max_msgs=1))
 
@@ -190,12 +190,12 @@ def store_time(group: str, queue: MessageQueue, offset: int) -> Question[int]:
             return -1
         return record.store_timestamp if record.queue_offset == offset else -1
 
-    return Question(RequestCode.PULL_MESSAGE, request.ext_fields, f"the pull at {offset} of", value, STATUS_CODES)
+    return BrokerQuery(RequestCode.PULL_MESSAGE, request.ext_fields, f"the pull at {offset} of", value, STATUS_CODES)
 
 
-def offset_for_time(queue: MessageQueue, timestamp_ms: int) -> Question[int]:
+def offset_for_time(queue: MessageQueue, timestamp_ms: int) -> BrokerQuery[int]:
     """Its answer is a hint only: see Reader.offset_for_time."""
-    return Question(
+    return BrokerQuery(
         RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
         SearchOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms).to_ext(),
         "the search by time in",

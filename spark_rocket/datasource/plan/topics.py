@@ -5,8 +5,8 @@ broker from its routes, and the queues that are left look like all there are. So
 elsewhere: from the stream's checkpoint, from the topic's ORDER_TOPIC_CONFIG, and from the option ``expectedBrokers``,
 which overrides both. Brokers that should be there are waited for (``retryTimeout``).
 
-Pure over the ``Queues`` questions, but for the pauses of ``Patience``. Corresponds to ConsumerStrategy of Spark's Kafka
-source.
+Pure over the ``Queues`` questions, but for the pauses of ``RetryDeadline``. Corresponds to ConsumerStrategy of Spark's
+Kafka source.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.options.parsers import matching
 from spark_rocket.datasource.plan.offsets import Positions, listed, listed_at, some
 from spark_rocket.datasource.plan.resolve import LossPolicy, Queues, Route
-from spark_rocket.datasource.read.retry_deadline import Patience
+from spark_rocket.datasource.read.retry_deadline import RetryDeadline
 from spark_rocket.errors import DataLossError, RocketError, TopicNotFoundError
 from spark_rocket.model import MessageQueue
 
@@ -101,7 +101,7 @@ class WhatToRead:
         DataLossError if one does not come within ``retryTimeout``; with ``failOnDataLoss=false`` it is not waited for.
         OffsetsError where queues are there and may not be read.
         """
-        patience = Patience(self._options.retry_timeout_ms)
+        retry_deadline = RetryDeadline(self._options.retry_timeout_ms)
         topics = {queue.topic for queue in positions}
         while True:
             found = self.now(topics)
@@ -112,7 +112,7 @@ class WhatToRead:
                     loss.broker_away(topic, broker, why)
             except DataLossError as problem:
                 problem.retriable = True
-                patience.wait(problem, "to find all brokers")
+                retry_deadline.wait(problem, "to find all brokers")
             else:
                 return replace(found, away=frozenset(topic for topic, _ in away) & found.missing.keys())
 

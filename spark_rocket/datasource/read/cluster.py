@@ -1,4 +1,4 @@
-"""What the data source asks of RocketMQ: a few questions about queues, asked with patience.
+"""What the data source asks of RocketMQ: a few questions about queues, asked until a deadline.
 
 ``Cluster`` puts retries with back-off around the client's ``Reader``: a broker that restarts under a query is a
 delay, not a failure, until ``retryTimeout`` is over. Python workers are reused, so clients are kept per process and
@@ -19,12 +19,12 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from spark_rocket.client.consume.reader import AWAY, Reader
-from spark_rocket.client.core.broker_query import Pending
+from spark_rocket.client.core.broker_query import PendingQuery
 from spark_rocket.datasource.options.credentials import connecting
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.plan.offsets import Positions
 from spark_rocket.datasource.plan.resolve import Route
-from spark_rocket.datasource.read.retry_deadline import Patience, is_retriable
+from spark_rocket.datasource.read.retry_deadline import RetryDeadline, is_retriable
 from spark_rocket.errors import (
     BrokerError,
     NameServerUnreachableError,
@@ -93,7 +93,7 @@ class Cluster:
         return {queue: stored for queue, stored in found.items() if stored is not None}
 
     def store_times(self, at: Positions) -> dict[MessageQueue, int]:
-        def question(queue: MessageQueue) -> Pending[int]:
+        def question(queue: MessageQueue) -> PendingQuery[int]:
             return self._reader.store_time_later(queue, at[queue])
 
         def of_slave(queue: MessageQueue) -> int | None:
@@ -175,11 +175,11 @@ class Cluster:
     def _ask_each(
         self,
         queues: Collection[MessageQueue],
-        question: Callable[[MessageQueue], Pending[T] | Future[T]],
+        question: Callable[[MessageQueue], PendingQuery[T] | Future[T]],
         doing: str,
         of_slave: Callable[[MessageQueue], T | None] | None = None,
     ) -> dict[MessageQueue, T]:
-        patience = Patience(self._retry_timeout_ms)
+        retry_deadline = RetryDeadline(self._retry_timeout_ms)
         found, failed = _at_once(queues, question)
         while failed:
             if of_slave is not None:
@@ -191,14 +191,14 @@ class Cluster:
                 if not failed:
                     break
             queue, error = min(failed.items(), key=lambda one: is_retriable(one[1]))
-            patience.wait(self._judged(explained(error, queue, self._reader)), doing)
+            retry_deadline.wait(self._judged(explained(error, queue, self._reader)), doing)
             again, failed = _at_once(failed.keys(), question)
             found |= again
         self._met = True
         return {queue: found[queue] for queue in queues}
 
     def _ask(self, question: Callable[[Reader], T], doing: str) -> T:
-        patience = Patience(self._retry_timeout_ms)
+        retry_deadline = RetryDeadline(self._retry_timeout_ms)
 
         def ask() -> T:
             try:
@@ -206,7 +206,7 @@ class Cluster:
             except RocketError as error:
                 raise self._judged(error) from None
 
-        answer = patience.call(ask, doing)
+        answer = retry_deadline.call(ask, doing)
         self._met = True
         return answer
 
@@ -218,17 +218,17 @@ class Cluster:
 
 
 def _at_once(
-    queues: Collection[MessageQueue], question: Callable[[MessageQueue], Pending[T] | Future[T]]
+    queues: Collection[MessageQueue], question: Callable[[MessageQueue], PendingQuery[T] | Future[T]]
 ) -> tuple[dict[MessageQueue, T], dict[MessageQueue, RocketError]]:
     """Ask about all queues before waiting for any answer: the answers, and the failures.
 
     A broker that cannot be connected to is not tried for each of its queues.
     """
-    asked: dict[MessageQueue, Pending[T] | Future[T]] = {}
-    away: dict[str, Pending[T]] = {}
+    asked: dict[MessageQueue, PendingQuery[T] | Future[T]] = {}
+    away: dict[str, PendingQuery[T]] = {}
     for queue in queues:
         pending = away.get(queue.broker_name) or question(queue)
-        if isinstance(pending, Pending) and isinstance(pending.refused, RemotingConnectError):
+        if isinstance(pending, PendingQuery) and isinstance(pending.refused, RemotingConnectError):
             away[queue.broker_name] = pending
         asked[queue] = pending
     found: dict[MessageQueue, T] = {}

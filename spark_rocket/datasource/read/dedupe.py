@@ -34,7 +34,7 @@ from spark_rocket.datasource.plan.offsets import name
 from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.plan.resolve import LossPolicy
 from spark_rocket.datasource.read.fetch import is_gone, read_range
-from spark_rocket.datasource.read.retry_deadline import Patience
+from spark_rocket.datasource.read.retry_deadline import RetryDeadline
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, Projection, project
 from spark_rocket.errors import QueueNotFoundError, TopicNotFoundError
 from spark_rocket.protocol.record.columns import STORED_SCHEMA
@@ -154,7 +154,7 @@ def read_without_repeats(
 ) -> Iterator[pa.RecordBatch]:
     """As ``read_range``, without repeats."""
     repeats = Repeats(window)
-    patience = Patience(options.retry_timeout_ms)
+    retry_deadline = RetryDeadline(options.retry_timeout_ms)
     loss = LossPolicy(options, span.queue)
 
     def first() -> int | None:
@@ -166,7 +166,7 @@ def read_without_repeats(
             error.retriable = True
             raise
 
-    lowest = patience.call(first, f"to ask for the start of {name(span.queue)}")
+    lowest = retry_deadline.call(first, f"to ask for the start of {name(span.queue)}")
     if lowest is None:
         return
     start = max(span.start - window, lowest)

@@ -43,13 +43,13 @@ import pyarrow as pa
 
 from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.client.consume.reader import Reader
-from spark_rocket.client.core.broker_query import Pending
+from spark_rocket.client.core.broker_query import PendingQuery
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.plan.offsets import name
 from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.plan.resolve import LossPolicy
 from spark_rocket.datasource.read.cluster import explained
-from spark_rocket.datasource.read.retry_deadline import Patience
+from spark_rocket.datasource.read.retry_deadline import RetryDeadline
 from spark_rocket.datasource.schema import Projection
 from spark_rocket.errors import (
     OffsetsError,
@@ -164,7 +164,7 @@ class _Pull(NamedTuple):
 
     start: int
     end: int
-    answer: Pending[PullResult]
+    answer: PendingQuery[PullResult]
 
 
 class _Window:
@@ -177,7 +177,7 @@ class _Window:
     """
 
     def __init__(
-        self, span: OffsetRange, options: ReadOptions, ask: Callable[[int, int, int], Pending[PullResult]]
+        self, span: OffsetRange, options: ReadOptions, ask: Callable[[int, int, int], PendingQuery[PullResult]]
     ) -> None:
         self._ask = ask
         self._end = span.end
@@ -250,11 +250,11 @@ class _Window:
 def pull_chunks(span: OffsetRange, options: ReadOptions, reader: Reader) -> Iterator[Chunk]:
     """Pull a range piece by piece, some pulls ahead of whoever uses the pieces."""
     loss = LossPolicy(options, span.queue)
-    patience = Patience(options.retry_timeout_ms)
+    retry_deadline = RetryDeadline(options.retry_timeout_ms)
     doing = f"to pull {name(span.queue)}"
     tags = " || ".join(options.tags or (SUB_ALL,))
 
-    def ask(offset: int, count: int, size: int) -> Pending[PullResult]:
+    def ask(offset: int, count: int, size: int) -> PendingQuery[PullResult]:
         return reader.pull_later(
             span.queue,
             offset,
@@ -281,9 +281,9 @@ def pull_chunks(span: OffsetRange, options: ReadOptions, reader: Reader) -> Iter
                 # The driver has seen the topic and its queue, so a route that lacks them is a broker that is away.
                 error.retriable = True
             window.restart(offset)
-            patience.wait(explained(error, span.queue, reader), doing)
+            retry_deadline.wait(explained(error, span.queue, reader), doing)
             continue
-        patience.reset()
+        retry_deadline.reset()
         if following is None:
             return
         if answer.status is PullStatus.FOUND:

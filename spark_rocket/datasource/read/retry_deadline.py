@@ -25,7 +25,7 @@ def is_retriable(error: RocketError) -> bool:
     return error.retriable or error.response_code in _RETRIABLE_CODES
 
 
-class Patience:
+class RetryDeadline:
     """How long to keep trying. One per piece of work; ``reset`` after each success."""
 
     def __init__(

@@ -39,7 +39,7 @@ from pyspark.sql.types import StructType
 
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.options.parsers import Position, Start, is_for_users
-from spark_rocket.datasource.pickled_by_value import Traveller
+from spark_rocket.datasource.pickled_by_value import PickledByValue
 from spark_rocket.datasource.plan.offsets import LATEST, Positions, name
 from spark_rocket.datasource.read.store_location import broker_name_of, locate
 from spark_rocket.datasource.read.typed_rows import projection_of, rows_of
@@ -89,7 +89,7 @@ class SpanPartition(InputPartition):
     """Whether a topic that has neither a consume queue nor a place in ``config/topics.json`` was deleted."""
 
 
-class StoreDirectoryReader(Traveller, DataSourceReader):
+class StoreDirectoryReader(PickledByValue, DataSourceReader):
     """Plans on the driver, and reads in the executors."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:

@@ -48,7 +48,7 @@ import pyarrow.compute as pc
 
 from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.options.parsers import WRITABLE_TOPIC, can_be_written
-from spark_rocket.datasource.read.retry_deadline import Patience
+from spark_rocket.datasource.read.retry_deadline import RetryDeadline
 from spark_rocket.errors import ProtocolError, RowError
 from spark_rocket.model import (
     DELAY,
@@ -329,8 +329,8 @@ class RowEncoder:
                     f"topic is {topic[:200]!r}, which cannot be written to.",
                     f"It should be {WRITABLE_TOPIC}.",
                 )
-            patience = Patience(self._options.retry_timeout_ms)
-            queues = self._queues[topic] = sorted(patience.call(lambda: self._queues_of(topic), f"to find {topic}"))
+            deadline = RetryDeadline(self._options.retry_timeout_ms)
+            queues = self._queues[topic] = sorted(deadline.call(lambda: self._queues_of(topic), f"to find {topic}"))
         return queues
 
     def _choose(

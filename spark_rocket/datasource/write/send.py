@@ -25,7 +25,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 
-from spark_rocket.datasource.read.retry_deadline import Patience
+from spark_rocket.datasource.read.retry_deadline import RetryDeadline
 from spark_rocket.datasource.write.rows import Block
 from spark_rocket.errors import MessageTooLargeError, RocketError, RowError
 from spark_rocket.model import MessageQueue, SendResult, SendStatus
@@ -43,7 +43,7 @@ Submit = Callable[[Block, MessageQueue], Future[SendResult]]
 class _Flight:
     block: Block
     queue: MessageQueue
-    patience: Patience
+    retry_deadline: RetryDeadline
     refused_by: set[str] = field(default_factory=set)
 
 
@@ -68,14 +68,14 @@ class BlockSender:
         limit: int,
         delayed_limit: int,
         key: bytes,
-        patience: Callable[[], Patience],
+        retry_deadline: Callable[[], RetryDeadline],
         where: str = "",
     ) -> None:
         self._submit = submit
         self._queues_of = queues_of
         self._limits = {False: limit, True: delayed_limit}
         self._key = key
-        self._patience = patience
+        self._retry_deadline = retry_deadline
         self._where = where and f" of {where}"  # for messages to people
         self._under_way: dict[Future[SendResult], _Flight] = {}
         self._counts = {False: 0, True: 0}  # of ``_under_way``, by whether they are delayed
@@ -90,14 +90,14 @@ class BlockSender:
         order = _order(block)
         while self._counts[block.is_delayed] >= self._limits[block.is_delayed] or order in self._busy:
             self._settle()
-        patience = self._patience()
-        queue = block.queue or patience.call(
+        retry_deadline = self._retry_deadline()
+        queue = block.queue or retry_deadline.call(
             lambda: self._choose(block, self._queues_of(block.topic)), f"to find {block.topic}"
         )
         if order is not None:
             self._busy.add(order)
         self._counts[block.is_delayed] += 1
-        self._launch(_Flight(block, queue, patience))
+        self._launch(_Flight(block, queue, retry_deadline))
 
     def finish(self) -> None:
         """Wait until everything is stored."""
@@ -176,7 +176,7 @@ class BlockSender:
         if elsewhere and error.response_code in _ELSEWHERE:
             flight.refused_by.add(flight.queue.broker_name)
         else:
-            flight.patience.wait(error, f"to send to {flight.queue.topic}/{flight.queue.broker_name}")
+            flight.retry_deadline.wait(error, f"to send to {flight.queue.topic}/{flight.queue.broker_name}")
         if elsewhere:
             flight.queue = self._choose(flight.block, elsewhere)
 

@@ -37,8 +37,8 @@ from pyspark.sql.types import (
 from spark_rocket.datasource.bodies.encoding import BodyEncoder
 from spark_rocket.datasource.bodies.settings import BodySettings
 from spark_rocket.datasource.options.options import WriteOptions
-from spark_rocket.datasource.pickled_by_value import Traveller
-from spark_rocket.datasource.read.retry_deadline import Patience
+from spark_rocket.datasource.pickled_by_value import PickledByValue
+from spark_rocket.datasource.read.retry_deadline import RetryDeadline
 from spark_rocket.datasource.schema import SOURCE_SCHEMA
 from spark_rocket.datasource.tracebacks import short
 from spark_rocket.datasource.worker import settle_worker
@@ -210,7 +210,7 @@ def write_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions, name: s
         limit=options.max_requests_in_flight,
         delayed_limit=options.max_delayed_in_flight,
         key=key,
-        patience=lambda: Patience(options.retry_timeout_ms),
+        retry_deadline=lambda: RetryDeadline(options.retry_timeout_ms),
         where=f"partition {partition}",
     )
     for batch in batches:
@@ -241,7 +241,7 @@ def _log_total(what: str, messages: Sequence[WriterCommitMessage | None]) -> Non
         log.warning("%s: %d of them are stored, but were not yet flushed or replicated in time", what, unconfirmed)
 
 
-class RocketWriter(Traveller, DataSourceArrowWriter):
+class RocketWriter(PickledByValue, DataSourceArrowWriter):
     """``df.write``: the write has a name, from ``writeId`` or made up here, once for all tasks."""
 
     def __init__(self, options: WriteOptions, schema: StructType, only_read: Sequence[str] = ()) -> None:
@@ -266,7 +266,7 @@ class RocketWriter(Traveller, DataSourceArrowWriter):
         log.warning("the write failed; messages of %d tasks were already stored and stay", _finished(messages))
 
 
-class RocketStreamWriter(Traveller, DataSourceStreamArrowWriter):
+class RocketStreamWriter(PickledByValue, DataSourceStreamArrowWriter):
     """``df.writeStream``: the query's id and the batch's number make repeated batches tellable."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:

@@ -39,7 +39,7 @@ _HEAD_FIELDS = {
 _VALUES = attrgetter(*(field.name for field in fields(MessageExt)))
 
 
-class StoredMessage(MessageExt):
+class LazyMessage(MessageExt):
     """A message that is read as far as it is asked for: its topic, body and place in its queue are; the numbers at its
     record's head, and its properties, when somebody wants them.
 

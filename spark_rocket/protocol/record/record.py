@@ -44,7 +44,7 @@ from zlib import crc32
 from spark_rocket.errors import ProtocolError, RunTooLargeError
 from spark_rocket.model import Message, MessageExt
 from spark_rocket.protocol.record.compression import MAX_BATCH_LENGTH, MAX_BODY_LENGTH, MAX_RUN, decompress_body
-from spark_rocket.protocol.record.lazy_message import StoredMessage
+from spark_rocket.protocol.record.lazy_message import LazyMessage
 from spark_rocket.protocol.record.properties import decode_properties, encode_properties
 from spark_rocket.protocol.wire.host import IPV4_HOST_SIZE, IPV6_HOST_SIZE, unpack_host
 from spark_rocket.protocol.wire.host import pack_host as pack_host
@@ -381,14 +381,14 @@ def decode_messages(
     Without ``decompress``, as servers want it, compressed bodies stay as they are, also those of inner batches.
     RunTooLargeError, a ProtocolError, when bodies inflate to more than ``MAX_RUN`` together.
 
-    Usual records (v1, IPv4 hosts, not compressed, no inner batch) are checked here and read as ``StoredMessage`` does;
+    Usual records (v1, IPv4 hosts, not compressed, no inner batch) are checked here and read as ``LazyMessage`` does;
     all others, and whatever is wrong with one, are left to ``view_record``.
     """
     raw = buffer if isinstance(buffer, bytes) else bytes(buffer)
     messages: list[MessageExt] = []
     add = messages.append
     unpack = _CHECKED.unpack_from
-    new = StoredMessage.__new__
+    new = LazyMessage.__new__
     topic, topic_raw = "", b""
     length = len(raw)
     inflated = 0
@@ -415,7 +415,7 @@ def decode_messages(
                     if its_topic != topic_raw:
                         topic_raw = its_topic
                         topic = its_topic.decode("utf-8", "replace")
-                    message = new(StoredMessage)
+                    message = new(LazyMessage)
                     message.topic = topic
                     message.body = body
                     message.broker_name = broker_name

@@ -194,11 +194,11 @@ class Channel(asyncio.Protocol):
             server.watch.whole(self)
             self._unusual = self._paused or self.backlog is not None
         if server.over or self._unusual:
-            server.intake.take(self, frames, size)
+            server.request_queue.take(self, frames, size)
         else:
             handled = self.handle(frames, server.time_slice)
             if handled < len(frames):
-                server.intake.take(self, frames[handled:], size)
+                server.request_queue.take(self, frames[handled:], size)
         server._stay_awake()
 
     def place(self) -> memoryview:
@@ -227,7 +227,7 @@ class Channel(asyncio.Protocol):
             transport.set_protocol(protocol)
             transport.resume_reading()
 
-    # --- for intake and watch ---------------------------------------------------------------------------------
+    # --- for request_queue and connection_guard ----------------------------------------------------------------------
 
     @property
     def is_paused(self) -> bool:
@@ -352,7 +352,7 @@ class Channel(asyncio.Protocol):
         if self.backlog is None:
             self.resume_after_backlog()
         else:
-            server.intake.reads_again(self)
+            server.request_queue.reads_again(self)
 
     def _may_wait(self, command: RemotingCommand) -> bool:
         """Whether a request may wait until the peer reads again; a one-way one only as far as there is room."""
@@ -366,7 +366,7 @@ class Channel(asyncio.Protocol):
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._server.intake.forget(self)
+        self._server.request_queue.forget(self)
         self._server.oneways_waiting -= self._oneways
         self._oneways = 0
         for future in self._session.drain():
@@ -385,7 +385,7 @@ class Channel(asyncio.Protocol):
 
     def _garbage(self, error: ProtocolError) -> None:
         logger.warning("%s closed: it sent what is no frame: %s", self, error.message)
-        self._server.intake.forget(self)
+        self._server.request_queue.forget(self)
         self.close()
 
     def _lost(self) -> RemotingConnectError:

@@ -61,7 +61,7 @@ class _Unfinished:
         self.grew = since  # bytes of it came last
 
 
-class Watch:
+class ConnectionGuard:
     """The looks at one server's connections."""
 
     def __init__(self, server: RemotingServer, limits: Limits, stats: OverloadStats) -> None:
@@ -181,7 +181,7 @@ class Watch:
                 return
             if not flag & FLAG_RESPONSE:
                 self.whole(channel)
-                answer = self._server.intake.refusal(code, opaque, flag, start[0])
+                answer = self._server.request_queue.refusal(code, opaque, flag, start[0])
                 channel.skip(missing)
                 channel.write_all([answer] if answer else [])
         elif len(start) >= _LONGEST_HEADER:

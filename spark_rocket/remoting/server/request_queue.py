@@ -62,7 +62,7 @@ class Backlog:
         self.queued = False
 
 
-class Intake:
+class RequestQueue:
     """All that waits at one server."""
 
     def __init__(
@@ -94,7 +94,7 @@ class Intake:
         stats = self._stats
         size += len(frames) * _PER_FRAME
         if stats.waiting_bytes + stats.unfinished_bytes + size > self._limits.max_request_bytes:
-            frames = self._turn_away(channel, frames)
+            frames = self._reject(channel, frames)
             if not frames:
                 return
         backlog = channel.backlog
@@ -109,7 +109,7 @@ class Intake:
         channel.pause_for_backlog()
         self.wait_for_turn(channel)
 
-    def _turn_away(self, channel: Channel, frames: list[memoryview]) -> list[memoryview]:
+    def _reject(self, channel: Channel, frames: list[memoryview]) -> list[memoryview]:
         """Answer all requests among them, and give back the rest."""
         kept, answers = [], []
         for index, frame in enumerate(frames):

@@ -14,7 +14,7 @@ says nothing           closed after ``idle_timeout`` seconds without a byte from
                        half a frame (watch.py)
 opens connections      above the limit, of its address, of all or of the process's descriptors, closed at once
 sends very much        served for ``time_slice`` seconds, then it is the others' turn; nothing more is read meanwhile,
-                       and what has waited too long is sent away (intake.py)
+                       and what has waited too long is sent away (request_queue.py)
 =====================  ==============================================================================================
 
 Thread-safety: everything here, channels included, belongs to the event loop's thread; from another thread use
@@ -38,10 +38,10 @@ from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH
 from spark_rocket.remoting.address import format_address
 from spark_rocket.remoting.cores import cores
 from spark_rocket.remoting.server.channel import Channel, Handler, failure_of
-from spark_rocket.remoting.server.connection_guard import Watch
+from spark_rocket.remoting.server.connection_guard import ConnectionGuard
 from spark_rocket.remoting.server.listening import bind, cannot_listen
 from spark_rocket.remoting.server.overload import Limits, OverloadStats
-from spark_rocket.remoting.server.request_queue import TURN, Intake
+from spark_rocket.remoting.server.request_queue import TURN, RequestQueue
 from spark_rocket.remoting.tls.contexts import ServerTls
 from spark_rocket.remoting.tls.server import TlsGate
 
@@ -94,8 +94,8 @@ class RemotingServer:
         self.idle_timeout = idle_timeout
         self.limits = limits or Limits()
         self.overload = OverloadStats()
-        self.intake: Intake
-        self.watch = Watch(self, self.limits, self.overload)
+        self.request_queue: RequestQueue
+        self.watch = ConnectionGuard(self, self.limits, self.overload)
         self.over = False  # this turn of the loop is used up: what is read in it waits
         self.oneways_waiting = 0
         self.time_slice = time_slice
@@ -149,7 +149,7 @@ class RemotingServer:
             self._server = await self.loop.create_server(self._protocols(), sock=sock, backlog=1024)
         except OSError as error:  # somebody else bound the port too, and listened first
             raise cannot_listen(self.host, self._asked_port, error, self.name, self.port_options) from error
-        self.intake = Intake(self.loop, self.limits, self.overload, self.time_slice)
+        self.request_queue = RequestQueue(self.loop, self.limits, self.overload, self.time_slice)
         self.watch.start(self.loop)
         self._sweep()
 

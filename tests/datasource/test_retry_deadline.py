@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_rocket.datasource.read.retry_deadline import Patience
+from spark_rocket.datasource.read.retry_deadline import RetryDeadline
 from spark_rocket.errors import BrokerError, RemotingConnectError, RocketError, TopicNotFoundError
 
 
@@ -33,23 +33,23 @@ def failing(times: int, error: RocketError, answer: str = "answer") -> object:
 
 def test_a_restart_is_a_delay() -> None:
     clock = Clock()
-    patience = Patience(10_000, clock=clock, sleep=clock.sleep)
-    assert patience.call(failing(5, RemotingConnectError("away")), "to ask") == "answer"  # type: ignore[arg-type]
+    retry_deadline = RetryDeadline(10_000, clock=clock, sleep=clock.sleep)
+    assert retry_deadline.call(failing(5, RemotingConnectError("away")), "to ask") == "answer"  # type: ignore[arg-type]
     assert clock.pauses == [0.1, 0.2, 0.4, 0.8, 1.6]
-    assert patience.call(failing(1, BrokerError("busy", response_code=2)), "to ask") == "answer"  # type: ignore[arg-type]
+    assert retry_deadline.call(failing(1, BrokerError("busy", response_code=2)), "to ask") == "answer"  # type: ignore[arg-type]
     assert clock.pauses[-1] == 0.1, "after a success it begins again"
 
 
 def test_the_time_is_bounded_and_the_error_says_what_was_tried() -> None:
     clock = Clock()
-    patience = Patience(10_000, clock=clock, sleep=clock.sleep)
+    retry_deadline = RetryDeadline(10_000, clock=clock, sleep=clock.sleep)
     with pytest.raises(RemotingConnectError, match=r"away.*Tried to ask for \d+ s \(option retryTimeout\)"):
-        patience.call(failing(1000, RemotingConnectError("away", remedy="Start it.")), "to ask")  # type: ignore[arg-type]
+        retry_deadline.call(failing(1000, RemotingConnectError("away", remedy="Start it.")), "to ask")  # type: ignore[arg-type]
     assert 6 < clock.now <= 10
 
 
 def test_what_cannot_succeed_is_not_tried_again() -> None:
     clock = Clock()
     with pytest.raises(TopicNotFoundError):
-        Patience(10_000, clock=clock, sleep=clock.sleep).call(failing(1, TopicNotFoundError("no")), "to ask")  # type: ignore[arg-type]
+        RetryDeadline(10_000, clock=clock, sleep=clock.sleep).call(failing(1, TopicNotFoundError("no")), "to ask")  # type: ignore[arg-type]
     assert clock.pauses == []
