@@ -44,7 +44,7 @@ def _broker_name(function: Callable[..., Any]) -> Callable[..., Any]:
     return with_name
 
 
-@click.command(short_help="have a broker get no more messages, and say when it can be stopped")
+@click.command(short_help="stop new messages to a broker; say when it can be stopped")
 @_broker_name
 @connection_but_timeout
 @yes_option
