@@ -24,12 +24,13 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
-from spark_rocket.client.core.config import parse_name_servers
+from spark_rocket.client.core.config import address_server_of, parse_name_servers
 from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.auth import Credentials, inner_credentials
 from spark_rocket.protocol.java_properties import expand_variables, parse_properties, render_properties
 from spark_rocket.protocol.setting import setting, settings_of, text_of
 from spark_rocket.protocol.wire import json as json_codec
+from spark_rocket.remoting.http.monitor import MetricsExporterType
 from spark_rocket.remoting.server.listening import own_ip
 from spark_rocket.remoting.tls.settings import TlsSettings, parse_setting
 
@@ -59,7 +60,7 @@ class ProxyConfig:
     """Every setting that the proxy reads. Times are milliseconds, sizes bytes."""
 
     name_server: str = setting("", name="namesrvAddr")
-    """``host:port``, several with ``;`` between."""
+    """``host:port``, several with ``;`` between, or the URL of an address server."""
     host: str = setting("127.0.0.1", name="bindAddress")
     port: int = setting(DEFAULT_PORT, name="grpcServerPort", low=0, high=65535)
     """0 takes a free one."""
@@ -76,6 +77,13 @@ class ProxyConfig:
     acl_max_clock_skew: int = setting(86_400_000, low=0)
     inner_client_authentication_credentials: str = setting("", secret=True, check=inner_credentials)
     proxy_protocol_trusted_addresses: str = setting("", check=_trusted)
+
+    proxy_cluster_name: str = setting("DefaultCluster")
+    proxy_name: str = setting("")
+    """What metrics call this proxy; empty: its address."""
+    metrics_exporter_type: MetricsExporterType = setting(MetricsExporterType.DISABLE)  # noqa: RUF009 - a field
+    metrics_prom_exporter_host: str = setting("")
+    metrics_prom_exporter_port: int = setting(5557, low=0, high=65535)
 
     max_message_size: int = setting(4 * _MIB, low=1, high=15 * _MIB)
     max_connections: int = setting(10_000, low=1)
@@ -157,7 +165,7 @@ class ProxyConfig:
                 f"{there} is set, and {missing} is not.",
                 remedy="Set both, or neither for the certificate of tls.server.certPath or a generated one.",
             )
-        if self.name_server:
+        if self.name_server and not address_server_of(self.name_server):
             parse_name_servers(self.name_server)
 
     # --- what they come to --------------------------------------------------------------------------------------------
@@ -190,13 +198,6 @@ class ProxyConfig:
         ConfigError when they clash.
         """
         settings = self._tls_settings()
-        if self.tls_cert_path:
-            return replace(
-                settings,
-                server_cert_path=self.tls_cert_path,
-                server_key_path=self.tls_key_path,
-                server_key_password=self.tls_key_password,
-            )
         if not settings.server_cert_path:
             return replace(settings, test_mode=settings.test_mode or self.tls_test_mode_enable)
         return settings
@@ -207,7 +208,11 @@ class ProxyConfig:
         return settings if settings.is_client else None
 
     def _tls_settings(self) -> TlsSettings:
-        return TlsSettings.of(dict(self.tls), source=str(self.source or ""))
+        given = dict(self.tls)
+        if self.tls_cert_path:
+            own = {"certPath": self.tls_cert_path, "keyPath": self.tls_key_path, "keyPassword": self.tls_key_password}
+            given |= {f"tls.server.{name}": text for name, text in own.items()}
+        return TlsSettings.of(given, source=str(self.source or ""))
 
     def to_properties(self) -> list[tuple[str, str]]:
         """Every setting by its Apache name, secrets hidden: for the log."""
@@ -223,7 +228,7 @@ class ProxyConfig:
         return render_properties(({**own, "aclFile": str(self.acl_path)} | dict(self.tls)).items())
 
 
-_SPECS = settings_of(ProxyConfig)
+_SPECS = settings_of(ProxyConfig, {"MetricsExporterType": MetricsExporterType})
 
 #: Settings whose only served value this is.
 _MODES = {"proxyMode": ("CLUSTER", "the proxy runs apart from brokers and serves a whole cluster")}
@@ -247,7 +252,7 @@ def _entries(text: str, source: str) -> list[tuple[str, str, int]]:
 
 
 _UNUSED = """
-    rocketMQClusterName proxyClusterName proxyName heartbeatSyncerTopicClusterName heartbeatSyncerThreadPoolNums
+    rocketMQClusterName heartbeatSyncerTopicClusterName heartbeatSyncerThreadPoolNums
     heartbeatSyncerThreadPoolQueueCapacity heartbeatSyncerTopicName enablePrintJstack printJstackInMillis
     printThreadPoolStatusInMillis namesrvDomain namesrvDomainSubgroup tlsCertWatchIntervalMs grpcShutdownTimeSeconds
     grpcBossLoopNum grpcWorkerLoopNum enableGrpcEpoll grpcThreadPoolNums grpcThreadPoolQueueCapacity brokerConfigPath
@@ -272,10 +277,10 @@ _UNUSED = """
     invisibleTimeMillisWhenClear enableProxyAutoRenew maxRenewRetryTimes renewThreadPoolNums renewMaxThreadPoolNums
     renewThreadPoolQueueCapacity lockTimeoutMsInHandleGroup renewAheadTimeMillis renewMaxTimeMillis
     renewSchedulePeriodMillis returnHandleGroupThreadPoolNums enableAclRpcHookForClusterMode useDelayLevel
-    messageDelayLevel metricCollectorMode metricCollectorAddress regionId traceOn metricsExporterType
+    messageDelayLevel metricCollectorMode metricCollectorAddress regionId traceOn
     metricsGrpcExporterTarget metricsGrpcExporterHeader metricGrpcExporterTimeOutInMills
-    metricGrpcExporterIntervalInMills metricLoggingExporterIntervalInMills metricsPromExporterPort
-    metricsPromExporterHost metricsLabel metricsInDelta channelExpiredTimeout enableRemotingLocalProxyGrpc
+    metricGrpcExporterIntervalInMills metricLoggingExporterIntervalInMills
+    metricsLabel metricsInDelta channelExpiredTimeout enableRemotingLocalProxyGrpc
     localProxyConnectTimeoutMs remotingAccessAddr remotingListenPort sendLatencyEnable startDetectorEnable detectTimeout
     detectInterval enableBatchAck
 """

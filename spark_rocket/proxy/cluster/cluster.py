@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from spark_rocket.client.core.config import parse_name_servers
 from spark_rocket.errors import ClientError, ProtocolError, RemotingConnectError, RemotingError, RocketError
+from spark_rocket.logs import log_once_per
 from spark_rocket.protocol.auth import Credentials
 from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig, TopicConfig, TopicRouteData
 from spark_rocket.protocol.wire.codes import LanguageCode, RequestCode, ResponseCode
@@ -30,6 +30,7 @@ from spark_rocket.remoting.client.async_client import Answer, AsyncRemotingClien
 from spark_rocket.remoting.tls.settings import TlsSettings
 
 _log = logging.getLogger(__name__)
+_often = log_once_per(60.0, _log)
 
 REQUEST_SECONDS = 10.0
 AWAY_SECONDS = 10.0
@@ -63,13 +64,16 @@ class Cluster:
         clock: Callable[[], int] = wall_clock_ms,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``name_server``: ``a:9876;b:9876``. ``clock``: the wall clock in ms; ``monotonic`` in seconds."""
+        """``name_server``: ``a:9876;b:9876``, or the URL of an address server.
+
+        ``clock``: the wall clock in ms; ``monotonic`` in seconds.
+        """
         self.clock = clock
         self.monotonic = monotonic
         self.remoting = AsyncRemotingClient(
             credentials=credentials, tls=tls, on_push=self._push, on_connect=self._connected
         )
-        self.name_servers = NameServers(self.remoting, parse_name_servers(name_server))
+        self.name_servers = NameServers(self.remoting, name_server, monotonic)
         self.topics: Cache[Topic] = Cache(self._topic, fresh=fresh_seconds, monotonic=monotonic)
         self.groups: Cache[SubscriptionGroupConfig] = Cache(self._group, fresh=fresh_seconds, monotonic=monotonic)
         self._tables: Cache[dict[str, str]] = Cache(self._masters, fresh=fresh_seconds, monotonic=monotonic)
@@ -86,7 +90,18 @@ class Cluster:
         try:
             await self.masters()
         except RocketError as error:
-            _log.warning("the cluster is not reachable yet: %s", error.message)
+            _often.warning("start", "the cluster is not reachable yet: %s %s", error.message, error.remedy)
+
+    def look(self) -> None:
+        """Have ``brokers`` asked for again beside, unless they are fresh."""
+        if not self.brokers:
+            self._tables.suspect(_MASTERS)
+        self.spawn(self.start())
+
+    @property
+    def brokers(self) -> Mapping[str, str]:
+        """What :meth:`masters` gave last, without asking."""
+        return self._tables.last(_MASTERS) or {}
 
     async def close(self) -> None:
         """Wait for what goes on beside, then close all connections."""
@@ -94,8 +109,8 @@ class Cluster:
             _, pending = await asyncio.wait(set(self._tasks), timeout=ASK_SECONDS)
             for task in pending:
                 task.cancel()
-        for cache in (self.topics, self.groups, self._tables):
-            cache.close()
+        for one in (self.topics, self.groups, self._tables, self.name_servers):
+            one.close()
         await self.remoting.close()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
