@@ -78,9 +78,14 @@ class ClientConfig:
         )
         tls = as_settings(connecting.get("tls"), environment)
         text = name_server or environment.get(NAME_SERVER_VARIABLE) or DEFAULT_NAME_SERVER
-        if _ADDRESS_SERVER.fullmatch(text.strip()):
-            return cls((), text.strip(), instance_name=instance_name, credentials=credentials, tls=tls)
+        if url := address_server_of(text):
+            return cls((), url, instance_name=instance_name, credentials=credentials, tls=tls)
         return cls(parse_name_servers(text), instance_name=instance_name, credentials=credentials, tls=tls)
+
+
+def address_server_of(text: str) -> str:
+    """The URL in a text that is the address of an address server; empty for any other text."""
+    return text.strip() if _ADDRESS_SERVER.fullmatch(text.strip()) else ""
 
 
 def parse_name_servers(text: str) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
-from spark_rocket.client.config import parse_name_servers
+from spark_rocket.client.config import address_server_of, parse_name_servers
 from spark_rocket.errors import ConfigError
 from spark_rocket.protocol import json_codec
 from spark_rocket.protocol.acl import Credentials, inner_credentials
@@ -59,7 +59,7 @@ class ProxyConfig:
     """Every setting that the proxy reads. Times are milliseconds, sizes bytes."""
 
     name_server: str = setting("", name="namesrvAddr")
-    """``host:port``, several with ``;`` between."""
+    """``host:port``, several with ``;`` between, or the URL of an address server."""
     host: str = setting("127.0.0.1", name="bindAddress")
     port: int = setting(DEFAULT_PORT, name="grpcServerPort", low=0, high=65535)
     """0 takes a free one."""
@@ -157,7 +157,7 @@ class ProxyConfig:
                 f"{there} is set, and {missing} is not.",
                 remedy="Set both, or neither for the certificate of tls.server.certPath or a generated one.",
             )
-        if self.name_server:
+        if self.name_server and not address_server_of(self.name_server):
             parse_name_servers(self.name_server)
 
     # --- what they come to --------------------------------------------------------------------------------------------

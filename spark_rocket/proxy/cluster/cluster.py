@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from spark_rocket.client.config import parse_name_servers
 from spark_rocket.errors import ClientError, ProtocolError, RemotingConnectError, RemotingError, RocketError
 from spark_rocket.protocol.acl import Credentials
 from spark_rocket.protocol.bodies import SubscriptionGroupConfig, TopicConfig, TopicRouteData
@@ -63,13 +62,16 @@ class Cluster:
         clock: Callable[[], int] = wall_clock_ms,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``name_server``: ``a:9876;b:9876``. ``clock``: the wall clock in ms; ``monotonic`` in seconds."""
+        """``name_server``: ``a:9876;b:9876``, or the URL of an address server.
+
+        ``clock``: the wall clock in ms; ``monotonic`` in seconds.
+        """
         self.clock = clock
         self.monotonic = monotonic
         self.remoting = AsyncRemotingClient(
             credentials=credentials, tls=tls, on_push=self._push, on_connect=self._connected
         )
-        self.name_servers = NameServers(self.remoting, parse_name_servers(name_server))
+        self.name_servers = NameServers(self.remoting, name_server, monotonic)
         self.topics: Cache[Topic] = Cache(self._topic, fresh=fresh_seconds, monotonic=monotonic)
         self.groups: Cache[SubscriptionGroupConfig] = Cache(self._group, fresh=fresh_seconds, monotonic=monotonic)
         self._tables: Cache[dict[str, str]] = Cache(self._masters, fresh=fresh_seconds, monotonic=monotonic)
@@ -94,8 +96,8 @@ class Cluster:
             _, pending = await asyncio.wait(set(self._tasks), timeout=ASK_SECONDS)
             for task in pending:
                 task.cancel()
-        for cache in (self.topics, self.groups, self._tables):
-            cache.close()
+        for one in (self.topics, self.groups, self._tables, self.name_servers):
+            one.close()
         await self.remoting.close()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -1,18 +1,29 @@
 """The name servers of a cluster: asked in turn until one answers, beginning with the one that answered last.
 
+They are given as addresses, or as the URL of an address server (``http://host:8080/rocketmq/nsaddr``), which is asked
+for them at the first request and then every two minutes.
+
 Thread-safety: used on the event loop only. Corresponds to the name server part of MQClientAPIExt.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import logging
+from collections.abc import Callable
 
-from spark_rocket.errors import NameServerUnreachableError, RemotingError
+from spark_rocket.client.address_server import LOOK_UP_SECONDS, look_up
+from spark_rocket.client.answers import error_of
+from spark_rocket.client.config import address_server_of, parse_name_servers
+from spark_rocket.errors import ClientError, NameServerUnreachableError, RemotingError
 from spark_rocket.protocol.bodies import ClusterInfo, TopicRouteData
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.headers import GetRouteInfoRequestHeader
+from spark_rocket.proxy.cluster.cache import Cache
 from spark_rocket.remoting.async_client import AsyncRemotingClient
+
+_log = logging.getLogger(__name__)
 
 ASK_SECONDS = 3.0
 
@@ -20,13 +31,32 @@ ASK_SECONDS = 3.0
 class NameServers:
     """See the module."""
 
-    def __init__(self, remoting: AsyncRemotingClient, addresses: Sequence[str]) -> None:
-        self.addresses = tuple(addresses)
+    def __init__(self, remoting: AsyncRemotingClient, text: str, monotonic: Callable[[], float]) -> None:
+        """``text``: ``a:9876;b:9876``, or a URL. ConfigError for anything else."""
+        self._url = address_server_of(text)
+        self.addresses = () if self._url else parse_name_servers(text)
+        """Empty until the address server has answered."""
+        self._looked_up: Cache[tuple[str, ...]] = Cache(self._look_up, fresh=LOOK_UP_SECONDS, monotonic=monotonic)
         self._remoting = remoting
         self._best = 0
 
     def __str__(self) -> str:
-        return ";".join(self.addresses)
+        return self._url or ";".join(self.addresses)
+
+    def close(self) -> None:
+        self._looked_up.close()
+
+    async def _look_up(self, url: str) -> tuple[str, ...]:
+        try:
+            found = await asyncio.to_thread(look_up, url, ASK_SECONDS)
+        except NameServerUnreachableError as error:
+            if self.addresses:
+                _log.warning("the name servers stay as they are: %s", error.message)
+            raise
+        if found != self.addresses:
+            _log.info("%s names the name servers %s", url, ", ".join(found))
+            self.addresses = found
+        return found
 
     async def route(self, topic: str) -> TopicRouteData | None:
         """Where a topic is (105); None when the name server knows no such topic."""
@@ -44,11 +74,15 @@ class NameServers:
         table = ClusterInfo.from_json(answer.body).broker_addr_table
         return {name: address for name, data in table.items() if (address := data.master_addr) is not None}
 
-    async def _ask(self, code: int, ext: dict[str, str]) -> RemotingCommand:
-        failures = []
-        for step in range(len(self.addresses)):
-            index = (self._best + step) % len(self.addresses)
-            address = self.addresses[index]
+    async def _ask(self, code: RequestCode, ext: dict[str, str]) -> RemotingCommand:
+        """The first answer. The error of an answer with an error code comes before that of a silent server."""
+        if self._url:
+            await self._looked_up.get(self._url)
+        addresses, failures = self.addresses, []
+        refused: ClientError | None = None
+        for step in range(len(addresses)):
+            index = (self._best + step) % len(addresses)
+            address = addresses[index]
             try:
                 answer = await self._remoting.invoke(address, RemotingCommand.request(code, dict(ext)), ASK_SECONDS)
             except RemotingError as error:
@@ -57,8 +91,8 @@ class NameServers:
             if answer.code in (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST):
                 self._best = index
                 return answer
-            failures.append(f"{address} answered {answer.code}: {answer.remark or 'no remark'}.")
-        raise NameServerUnreachableError(
+            refused = error_of(answer, f"Name server {address}", f"request {code.value} ({code.name})")
+        raise refused or NameServerUnreachableError(
             f"No name server answered at {self}: {' '.join(failures)}",
             remedy="Check the address and that a name server runs there.",
         )
