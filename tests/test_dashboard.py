@@ -12,6 +12,7 @@ import pytest
 
 from spark_rocket.broker.metrics_table import METRICS
 from spark_rocket.namesrv.metrics import METRICS as NAMESRV_METRICS
+from spark_rocket.proxy.metrics import METRICS as PROXY_METRICS
 from spark_rocket.remoting.monitor import MONITOR_METRICS
 from spark_rocket.remoting.overload_metrics import OVERLOAD_METRICS
 
@@ -19,7 +20,8 @@ DASHBOARD = json.loads(
     (Path(__file__).parents[1] / "docs" / "grafana" / "spark-rocket.json").read_text(encoding="utf-8")
 )
 _PAGE = (Path(__file__).parents[1] / "docs" / "metrics.md").read_text(encoding="utf-8")
-KNOWN = {metric.name: metric for metric in (*METRICS, *NAMESRV_METRICS, *OVERLOAD_METRICS, *MONITOR_METRICS)}
+_TABLES = (METRICS, NAMESRV_METRICS, PROXY_METRICS, OVERLOAD_METRICS, MONITOR_METRICS)
+KNOWN = {metric.name: metric for table in _TABLES for metric in table}
 VARIABLES = {one["name"] for one in DASHBOARD["templating"]["list"]} | {"__rate_interval"}
 SELECTOR = re.compile(r"\b((?:rocket|rocketmq|process)_\w+)\b(?:\{([^}]*)\})?")
 

@@ -41,6 +41,7 @@ from spark_rocket.protocol.acl import Credentials, inner_credentials
 from spark_rocket.protocol.java_properties import expand_variables, parse_properties, render_properties
 from spark_rocket.protocol.setting import Setting, SettingsUpdate, fixed, text_of
 from spark_rocket.protocol.setting import setting as _setting
+from spark_rocket.remoting.monitor import MetricsExporterType
 from spark_rocket.remoting.tls import TlsSettings, parse_setting
 from spark_rocket.remoting.tls_contexts import ServerTls, server_tls
 from spark_rocket.store.config import (
@@ -64,15 +65,6 @@ class BrokerRole(Enum):
     ASYNC_MASTER = "ASYNC_MASTER"
     SYNC_MASTER = "SYNC_MASTER"
     SLAVE = "SLAVE"
-
-
-class MetricsExporterType(Enum):
-    """Where figures go: PROM, to whoever asks at metricsPromExporterPort. The other two of Apache's are not served."""
-
-    DISABLE = "DISABLE"
-    OTLP_GRPC = "OTLP_GRPC"
-    PROM = "PROM"
-    LOG = "LOG"
 
 
 class MessageRequestMode(Enum):

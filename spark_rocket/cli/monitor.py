@@ -1,6 +1,6 @@
 """Starts the endpoint for figures and health beside a server, and says where it is.
 
-It is a help, and no server is stopped for want of it: a port that is taken is said. Of a broker the settings
+It is a help, and no server is stopped for want of it: a port that is taken is said. Of a broker or proxy the settings
 ``metricsExporterType``, ``metricsPromExporterHost`` and ``metricsPromExporterPort`` say what is wanted.
 """
 
@@ -9,17 +9,17 @@ from __future__ import annotations
 import logging
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from spark_rocket.broker.config import BrokerConfig, MetricsExporterType
-from spark_rocket.broker.metrics import BrokerMetrics
-from spark_rocket.broker.server import Broker
 from spark_rocket.errors import ConfigError
-from spark_rocket.namesrv.metrics import NameServerMetrics
-from spark_rocket.namesrv.server import NameServer
 from spark_rocket.remoting.http import is_loopback
-from spark_rocket.remoting.monitor import MetricsSource, Monitor
+from spark_rocket.remoting.monitor import MetricsExporterType, MetricsSource, Monitor
 from spark_rocket.remoting.tls import TlsMode, TlsSettings
 from spark_rocket.remoting.tls_contexts import server_tls
+
+if TYPE_CHECKING:
+    from spark_rocket.broker.config import BrokerConfig
+    from spark_rocket.proxy.config import ProxyConfig
 
 _log = logging.getLogger(__name__)
 
@@ -27,8 +27,8 @@ LOOPBACK = "127.0.0.1"
 NO_PORT = -1
 
 
-def metrics_port(config: BrokerConfig) -> int:
-    """The port that a broker's settings ask for; NO_PORT for none."""
+def metrics_port(config: BrokerConfig | ProxyConfig) -> int:
+    """The port that the settings ask for; NO_PORT for none."""
     kind = config.metrics_exporter_type
     if kind is MetricsExporterType.PROM:
         return config.metrics_prom_exporter_port
@@ -47,21 +47,14 @@ class Started:
 
 async def start_monitor(
     servers: AsyncExitStack,
-    *,
+    *sources: MetricsSource,
     host: str = "",
     port: int,
     tls: TlsSettings | None = None,
-    broker: Broker | None = None,
-    namesrv: NameServer | None = None,
 ) -> Started:
     """Serve until ``servers`` are closed. It is HTTPS where ``tls`` enforces TLS."""
     if port == NO_PORT:
         return Started()
-    sources: list[MetricsSource] = []
-    if broker is not None:
-        sources.append(BrokerMetrics(broker))
-    if namesrv is not None:
-        sources.append(NameServerMetrics(namesrv))
     host = host or LOOPBACK
     wanted = server_tls(tls, (host, "localhost", LOOPBACK)) if tls and tls.mode is TlsMode.ENFORCING else None
     monitor = Monitor(host, port, sources, ssl=wanted.listening() if wanted is not None else None)

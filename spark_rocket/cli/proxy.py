@@ -13,9 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_rocket.cli.arguments import PATH, port, whole
+from spark_rocket.cli.arguments import PATH, exclusive, port, whole
 from spark_rocket.cli.connect import Link, connection_but_timeout
-from spark_rocket.cli.servers import FREE, host_option, server_options, take_logs
+from spark_rocket.cli.servers import (
+    FREE,
+    host_option,
+    metrics_option,
+    no_metrics_option,
+    server_options,
+    take_logs,
+)
 
 if TYPE_CHECKING:
     from spark_rocket.proxy.config import ProxyConfig
@@ -38,6 +45,8 @@ _MAX_WORKERS = 64
 )
 @click.option("--acl-file", type=PATH, metavar="FILE", help="check signatures and permissions by this plain_acl.yml")
 @click.option("--reuse-port", is_flag=True, hidden=True)
+@metrics_option("none, unless -c has metricsExporterType=PROM; worker N has the Nth from it on")
+@no_metrics_option
 @server_options
 @connection_but_timeout
 @click.pass_context
@@ -65,13 +74,17 @@ def _config(
     host: str | None,
     grpc_port: int | None,
     acl_file: Path | None,
+    metrics_port: int | None,
+    no_metrics: bool,
 ) -> ProxyConfig:
     """The command line's settings, then those of the file, then the environment's. ConfigError for invalid ones."""
     from spark_rocket.client.config import DEFAULT_NAME_SERVER
     from spark_rocket.client.credentials import find_credentials
     from spark_rocket.protocol.acl import inner_credentials_text
     from spark_rocket.proxy.config import ProxyConfig
+    from spark_rocket.remoting.monitor import MetricsExporterType
 
+    exclusive({"--metrics-port": metrics_port, "--no-metrics": no_metrics})
     calling = link.options()
     keys = (calling["access_key"], calling["secret_key"], calling.get("security_token"))
     given: dict[str, Any] = {"host": host, "port": grpc_port}
@@ -81,6 +94,10 @@ def _config(
         given["tls"] = calling["tls"].client_properties()
     if acl_file is not None:
         given |= {"acl_enable": True, "acl_file": str(acl_file.absolute())}
+    if no_metrics:
+        given["metrics_exporter_type"] = MetricsExporterType.DISABLE
+    elif metrics_port is not None:
+        given |= {"metrics_exporter_type": MetricsExporterType.PROM, "metrics_prom_exporter_port": metrics_port}
     if not from_environment:
         given["name_server"] = link.name_server
     given = {name: value for name, value in given.items() if value is not None} | {"reuse_port": reuse_port}

@@ -26,14 +26,18 @@ _NEEDED = ("grpc", "grpc_health", "grpc_reflection", "google.protobuf")
 class ProxyChild:
     """The proxy beside the servers of ``rocket up``, if there is to be one."""
 
-    def __init__(self, config: BrokerConfig, name_server: str, port: int | None, logs: LogOptions) -> None:
+    def __init__(
+        self, config: BrokerConfig, name_server: str, port: int | None, logs: LogOptions, *, processes: int = 1
+    ) -> None:
         """``port``: of the command line; -1 for no proxy, None for what ``config`` says. ConfigError for its settings.
 
-        ``config.bind_address`` is where it listens.
+        ``config.bind_address`` is where it listens. ``processes``: those before it have metrics ports too.
         """
         self._logs = logs
         self._server: KeptServer | None = None
-        self._config = None if _wanted_port(config, port) == _NO_PROXY else proxy_config(config, name_server, port)
+        self._config = None
+        if _wanted_port(config, port) != _NO_PROXY:
+            self._config = proxy_config(config, name_server, port, processes)
         missing = [name for name in _NEEDED if not _is_installed(name)]
         if self._config is not None and missing:
             say(f"No gRPC proxy: {' and '.join(missing)} are not installed. Install them, or start with --no-grpc.")
@@ -50,7 +54,9 @@ class ProxyChild:
         await self._server.start()
 
     async def wait_until_up(self, servers: AsyncExitStack) -> dict[str, str]:
-        """Its address as ``grpc``; nothing without a proxy. ConfigError if it could not start.
+        """Its address as ``grpc`` and its metrics as ``grpcMetrics``; nothing without a proxy.
+
+        ConfigError if it could not start.
 
         It is stopped before what ``servers`` has by now: before the brokers that it speaks with.
         """
@@ -64,7 +70,7 @@ class ProxyChild:
             raise ConfigError(error.message, remedy="Or leave the gRPC proxy out: --no-grpc.") from None
         bound = ProxyConfig.from_text(config.to_text(), SETTINGS_VARIABLE, port=int(facts["grpc"].rpartition(":")[2]))
         server.environment = {SETTINGS_VARIABLE: bound.to_text()}  # where clients know it, when it is started again
-        return facts
+        return {name: facts[of] for name, of in {"grpc": "grpc", "grpcMetrics": "metrics"}.items() if of in facts}
 
     @property
     def lines(self) -> list[str]:
@@ -85,8 +91,9 @@ def _wanted_port(config: BrokerConfig, port: int | None) -> int:
     return _NO_PROXY if config.proxy_settings.get("grpcServerPort", "").strip() == str(_NO_PROXY) else DEFAULT_PORT
 
 
-def proxy_config(config: BrokerConfig, name_server: str, port: int | None) -> ProxyConfig:
-    """The settings of a proxy for brokers with these settings."""
+def proxy_config(config: BrokerConfig, name_server: str, port: int | None, processes: int = 1) -> ProxyConfig:
+    """The settings of a proxy for brokers with these settings. Its metrics port is behind theirs."""
+    first = config.metrics_prom_exporter_port
     settings: dict[str, object] = {
         "bindAddress": config.bind_address,
         "localServeAddr": config.broker_ip1,
@@ -94,6 +101,9 @@ def proxy_config(config: BrokerConfig, name_server: str, port: int | None) -> Pr
         "aclFile": config.acl_path if config.acl_enable else "",
         "maxMessageSize": config.max_message_size,
         "innerClientAuthenticationCredentials": config.inner_client_authentication_credentials,
+        "metricsExporterType": config.metrics_exporter_type,
+        "metricsPromExporterHost": config.metrics_prom_exporter_host,
+        "metricsPromExporterPort": min(first + processes, 65_535) if first else 0,
         **config.proxy_settings,
         **config.tls,
         "namesrvAddr": name_server,

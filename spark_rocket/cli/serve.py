@@ -16,7 +16,8 @@ from pathlib import Path
 
 import spark_rocket
 from spark_rocket.broker.advertised import called_address
-from spark_rocket.broker.config import BrokerConfig, MetricsExporterType
+from spark_rocket.broker.config import BrokerConfig
+from spark_rocket.broker.metrics import BrokerMetrics
 from spark_rocket.broker.server import Broker
 from spark_rocket.cli.console_child import start_console
 from spark_rocket.cli.foreground import (
@@ -34,7 +35,9 @@ from spark_rocket.cli.proxy_child import ProxyChild
 from spark_rocket.cli.servers import BrokerOptions, ServerOptions, UpOptions
 from spark_rocket.errors import StoreLockedError
 from spark_rocket.logs import fields, log_start
+from spark_rocket.namesrv.metrics import NameServerMetrics
 from spark_rocket.namesrv.server import NameServer
+from spark_rocket.remoting.monitor import MetricsExporterType, MetricsSource
 from spark_rocket.remoting.server import run
 from spark_rocket.remoting.tls import CONFIG_FILE, TlsMode, TlsSettings
 from spark_rocket.store.store_lock import StoreLock, abort_path
@@ -124,7 +127,7 @@ async def _up(options: UpOptions, config: BrokerConfig, data: Path) -> None:
         await namesrv.start()
         # Whoever hears that we are up may ask the name server for this broker in the same millisecond.
         await asyncio.wait([broker.service.registration.register()], timeout=2.0)
-        monitor = await _monitor(servers, config, broker=broker, namesrv=namesrv)
+        monitor = await _monitor(servers, config, BrokerMetrics(broker), NameServerMetrics(namesrv))
         facts = {"nameServer": name_server, "broker": broker.address}
         facts |= monitor.facts | await proxy.wait_until_up(servers)
         _log_start(config)
@@ -138,6 +141,7 @@ async def _up(options: UpOptions, config: BrokerConfig, data: Path) -> None:
             *proxy.lines,
             *tls_line(config.tls_settings()),
             *monitor.lines,
+            *grpc_metrics_line(facts),
             f"  data         {data} ({where})\n",
             *warn_open(host, checked=config.acl_enable),
             "Try it in Python with PySpark, three lines:\n",
@@ -154,6 +158,10 @@ def grpc_line(facts: Mapping[str, str], config: BrokerConfig) -> list[str]:
     if "grpc" not in facts:
         return []
     return [f"  gRPC         {called_address(facts['grpc'], config)} (RocketMQ 5's own clients)"]
+
+
+def grpc_metrics_line(facts: Mapping[str, str]) -> list[str]:
+    return [f"               {facts['grpcMetrics']}/metrics of the gRPC proxy"] if "grpcMetrics" in facts else []
 
 
 def was_killed(store: Path) -> bool:
@@ -184,7 +192,7 @@ async def _namesrv(options: ServerOptions, port: int, tls: TlsSettings) -> None:
         await namesrv.start()
         servers.push_async_callback(namesrv.close)
         wanted = NO_PORT if options.metrics_port is None else options.metrics_port
-        monitor = await start_monitor(servers, port=wanted, tls=tls, namesrv=namesrv)
+        monitor = await start_monitor(servers, NameServerMetrics(namesrv), port=wanted, tls=tls)
         _log.info("name server started", extra=fields(address=namesrv.address, data=data))
         ready(options.ready_fd, {"nameServer": namesrv.address} | monitor.facts)
         say(
@@ -223,7 +231,7 @@ async def _broker(config: BrokerConfig, ready_fd: int | None, lifeline_fd: int |
         broker = Broker(config)
         await broker.start()
         servers.push_async_callback(broker.close)
-        monitor = await _monitor(servers, config, broker=broker)
+        monitor = await _monitor(servers, config, BrokerMetrics(broker))
         _log_start(config)
         if ready_fd is not None:
             # Whoever hears that we are up may ask a name server for this broker in the same millisecond.
@@ -258,11 +266,9 @@ def _config(options: BrokerOptions, **defaults: object) -> BrokerConfig:
     return config
 
 
-async def _monitor(
-    servers: AsyncExitStack, config: BrokerConfig, *, broker: Broker, namesrv: NameServer | None = None
-) -> Started:
+async def _monitor(servers: AsyncExitStack, config: BrokerConfig, *sources: MetricsSource) -> Started:
     host, port, tls = config.metrics_prom_exporter_host, metrics_port(config), config.tls_settings()
-    return await start_monitor(servers, host=host, port=port, tls=tls, broker=broker, namesrv=namesrv)
+    return await start_monitor(servers, *sources, host=host, port=port, tls=tls)
 
 
 def _log_start(config: BrokerConfig) -> None:

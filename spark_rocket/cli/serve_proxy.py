@@ -11,17 +11,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
 import spark_rocket
 from spark_rocket.cli.child_server import KeptServer
 from spark_rocket.cli.foreground import Stopping, raise_file_limit, ready, say, warn_open
+from spark_rocket.cli.monitor import metrics_port, start_monitor
 from spark_rocket.cli.proxy import SETTINGS_VARIABLE
 from spark_rocket.cli.servers import LogOptions
 from spark_rocket.errors import ConfigError
 from spark_rocket.logs import log_start
 from spark_rocket.proxy.config import ProxyConfig
+from spark_rocket.proxy.metrics import ProxyMetrics
 from spark_rocket.proxy.server import ProxyServer
 from spark_rocket.remoting.address import format_address
 from spark_rocket.remoting.listening import bind
@@ -49,21 +52,22 @@ def serve_proxy(config: ProxyConfig, options: ProxyOptions) -> int:
 
 
 async def _alone(config: ProxyConfig, options: ProxyOptions) -> None:
-    async with Stopping(options.lifeline_fd) as stopping:
+    async with Stopping(options.lifeline_fd) as stopping, AsyncExitStack() as servers:
         server = ProxyServer(config)
         await server.start()
-        try:
-            log_start(_log, "proxy", config.to_properties(), ProxyConfig().to_properties())
-            ready(options.ready_fd, {"grpc": server.address})
-            _announce(config, server.address)
-            await stopping()
-        finally:
-            await server.close()
+        servers.push_async_callback(server.close)
+        host, port, tls = config.metrics_prom_exporter_host, metrics_port(config), config.server_tls_settings()
+        monitor = await start_monitor(servers, ProxyMetrics(server), host=host, port=port, tls=tls)
+        log_start(_log, "proxy", config.to_properties(), ProxyConfig().to_properties())
+        ready(options.ready_fd, {"grpc": server.address} | monitor.facts)
+        _announce(config, server.address, monitor.lines)
+        await stopping()
 
 
-def _announce(config: ProxyConfig, address: str, workers: str = "") -> None:
+def _announce(config: ProxyConfig, address: str, metrics: Iterable[str], workers: str = "") -> None:
     say(
         f"spark_rocket {spark_rocket.__version__}: gRPC proxy on {address}{workers}",
+        *metrics,
         f"  name servers {config.name_server}",
         *warn_open(config.host, checked=config.acl_enable),
     )
@@ -77,25 +81,35 @@ async def _workers(config: ProxyConfig, options: ProxyOptions) -> None:
     with await _hold_port(config) as held:
         bound = held.getsockname()[1]
         async with Stopping(options.lifeline_fd) as stopping, AsyncExitStack() as servers:
-            environment = {SETTINGS_VARIABLE: replace(config, port=bound).to_text()}
             workers = [
                 KeptServer(
                     f"worker {number}",
                     "rocket proxy",
                     *(["-v"] if options.logs.verbose else []),
                     *("proxy", "--reuse-port", *options.logs.arguments(f"worker-{number}")),
-                    environment=environment,
+                    environment={SETTINGS_VARIABLE: _of_worker(config, bound, number).to_text()},
                 )
                 for number in range(1, options.workers + 1)
             ]
             for worker in workers:
                 servers.push_async_callback(worker.stop)
                 await worker.start()
-            await asyncio.gather(*(worker.wait_until_up() for worker in workers))
+            facts = await asyncio.gather(*(worker.wait_until_up() for worker in workers))
             address = format_address(config.host, bound)
             ready(options.ready_fd, {"grpc": address})
-            _announce(config, address, f", {len(workers)} processes")
+            lines = [
+                f"  metrics      {one['metrics']}/metrics, /health and /ready (worker {number})"
+                for number, one in enumerate(facts, 1)
+                if "metrics" in one
+            ]
+            _announce(config, address, lines, f", {len(workers)} processes")
             await stopping()
+
+
+def _of_worker(config: ProxyConfig, port: int, number: int) -> ProxyConfig:
+    """The settings of a worker, the first of which is number 1. Each has a metrics port of its own, if any."""
+    first = config.metrics_prom_exporter_port
+    return replace(config, port=port, metrics_prom_exporter_port=min(first + number - 1, 65_535) if first else 0)
 
 
 async def _hold_port(config: ProxyConfig) -> socket.socket:

@@ -112,14 +112,14 @@ _grpc = _several(
 )
 
 
-def _metrics(default: str) -> Callable[[Any], Any]:
+def metrics_option(default: str) -> Callable[[Any], Any]:
     """``default``: the port without the option."""
     return click.option(
         "--metrics-port", type=port, metavar="PORT", help=f"of /metrics, /health and /ready ({default}); {FREE}"
     )
 
 
-_no_metrics = click.option("--no-metrics", is_flag=True, help="without /metrics, /health and /ready")
+no_metrics_option = click.option("--no-metrics", is_flag=True, help="without /metrics, /health and /ready")
 _logs = _several(
     click.option(
         "--log-level", multiple=True, metavar="LEVEL", help="debug, info, warning or error; store=debug for a module"
@@ -158,8 +158,8 @@ server_options = _several(
 @click.option("--slaves", is_flag=True, help="a slave for each broker, with a copy of its messages")
 @click.option("--console-port", type=port, metavar="PORT", help=f"of the web console, 8080; {FREE}")
 @click.option("--no-console", is_flag=True, help="without the web console")
-@_metrics("5557, or metricsPromExporterPort of -c")
-@_no_metrics
+@metrics_option("5557, or metricsPromExporterPort of -c")
+@no_metrics_option
 @server_options
 @click.pass_context
 def up(context: click.Context, /, **given: Any) -> int:
@@ -190,7 +190,7 @@ def up(context: click.Context, /, **given: Any) -> int:
 @host_option
 @click.option("--data", type=PATH, metavar="DIR", help="where its KV configuration is kept (~/namesrv)")
 @click.option("--tls-config", type=PATH, metavar="FILE", help="settings of TLS, tls.server.mode=… and others")
-@_metrics("none")
+@metrics_option("none")
 @server_options
 @click.pass_context
 def namesrv(context: click.Context, /, port: int, tls_config: Path | None, **given: Any) -> int:
@@ -224,8 +224,8 @@ def namesrv(context: click.Context, /, port: int, tls_config: Path | None, **giv
 @click.option("--port", "broker_port", type=port, metavar="PORT", help=f"10911, or listenPort of -c; {FREE}")
 @click.option("--data", type=PATH, metavar="DIR", help="the store's directory (storePathRootDir, ~/store)")
 @host_option
-@_metrics("none, unless -c has metricsExporterType=PROM")
-@_no_metrics
+@metrics_option("none, unless -c has metricsExporterType=PROM")
+@no_metrics_option
 @server_options
 @click.pass_context
 def broker(context: click.Context, /, **given: Any) -> int:

@@ -26,9 +26,10 @@ from spark_rocket.cli.console_child import start_console
 from spark_rocket.cli.foreground import Stopping, reachable, ready, say, warn_open
 from spark_rocket.cli.monitor import metrics_port, start_monitor
 from spark_rocket.cli.proxy_child import ProxyChild
-from spark_rocket.cli.serve import grpc_line, snippet, was_killed
+from spark_rocket.cli.serve import grpc_line, grpc_metrics_line, snippet, was_killed
 from spark_rocket.cli.servers import LogOptions, UpOptions
 from spark_rocket.errors import ConfigError, StateError
+from spark_rocket.namesrv.metrics import NameServerMetrics
 from spark_rocket.namesrv.server import NameServer
 from spark_rocket.protocol.java_properties import parse_properties, render_properties
 
@@ -64,13 +65,13 @@ async def up_cluster(options: UpOptions, config: BrokerConfig, data: Path) -> No
         name_server = reachable(namesrv.address)
         monitor = await start_monitor(
             servers,
+            NameServerMetrics(namesrv),
             host=config.metrics_prom_exporter_host,
             port=metrics_port(config),
             tls=config.tls_settings(),
-            namesrv=namesrv,
         )
         shared = _shared_settings(options, config, name_server)
-        proxy = ProxyChild(config, name_server, options.grpc_port, options.logs)
+        proxy = ProxyChild(config, name_server, options.grpc_port, options.logs, processes=1 + len(members))
         await proxy.start(servers)
         stop = asyncio.ensure_future(stopping())
         brokers: list[_BrokerProcess] = []
@@ -104,6 +105,7 @@ async def up_cluster(options: UpOptions, config: BrokerConfig, data: Path) -> No
             *monitor.lines,
             *(_line(broker, fact) for broker, fact in zip(brokers, facts, strict=True)),
             *grpc_line(endpoint, config),
+            *grpc_metrics_line(endpoint),
             *proxy.lines,
             f"  data         {data} ({where})\n",
             *warn_open(host, checked=config.acl_enable),

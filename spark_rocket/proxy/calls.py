@@ -31,6 +31,7 @@ from spark_rocket.proxy.context import Authenticate, GrpcCode, Rpc, RpcError
 from spark_rocket.proxy.forwarding import Forwarder
 from spark_rocket.proxy.limits import GrpcLimits
 from spark_rocket.proxy.memory_budgets import UnreadBytes
+from spark_rocket.proxy.metrics import CallStats, MethodStats
 
 _log = logging.getLogger(__name__)
 _often = log_once_per(10.0, _log)
@@ -46,6 +47,7 @@ class Call:
 
     def __init__(self, servicer: Any, connection: Forwarder) -> None:
         self.connection = connection
+        self.status_code: int = GrpcCode.OK
         self._servicer = servicer
 
     @cached_property
@@ -77,6 +79,7 @@ class Calls:
         self.running = 0
         self.refused = 0
         """Calls refused because too many were in progress."""
+        self.stats = CallStats(MethodStats)
         self._connection_of = connection_of
         self._limits = limits
         self._unread = unread
@@ -103,6 +106,8 @@ class Calls:
             await servicer.abort(grpc.StatusCode.UNAVAILABLE, "the connection is closed")
             return None
         call = Call(servicer, connection)
+        stats, began, ended = self.stats[path], time.monotonic(), None
+        stats.running += 1
         self.running += 1
         try:
             refusal = self._refusal(path, rpc, call, authenticate)
@@ -113,18 +118,20 @@ class Calls:
         except RpcError as error:
             ended = error
         except asyncio.CancelledError:
+            ended = RpcError(GrpcCode.CANCELLED, "the call was cancelled")  # by its handler: grpcio would not end it
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            ended = RpcError(GrpcCode.CANCELLED, "the call was cancelled")  # by its handler: grpcio would not end it
         except grpc.aio.InternalError as error:  # the client has gone or cancelled
             _log.debug("%s of %s: %s", path, call.peer, error)
+            ended = RpcError(GrpcCode.CANCELLED, str(error))
             raise
         except Exception as error:
             _log.error("%s failed", path, exc_info=error)
             ended = RpcError(GrpcCode.UNKNOWN, f"{type(error).__name__}: {error}")
         finally:
             self.running -= 1
+            stats.ended(call.status_code if ended is None else ended.code, time.monotonic() - began)
         await servicer.abort(_STATUS[ended.code], cut_text(ended.message))
         return None
 
@@ -134,6 +141,7 @@ class Calls:
             self.refused += 1
             _often.warning("calls", "refused calls: %d are in progress (maxCalls)", self.running - 1)
             if rpc.busy:
+                call.status_code = GrpcCode.RESOURCE_EXHAUSTED
                 return rpc.busy
             raise RpcError(GrpcCode.RESOURCE_EXHAUSTED, "too many calls are in progress: retry later")
         if authenticate is None:
@@ -145,7 +153,7 @@ class Calls:
         except Exception as error:
             if rpc.failed is None:
                 raise RpcError(GrpcCode.UNAUTHENTICATED, str(error)) from error
-            return rpc.failed(error)
+            return rpc.failed(call, error)
         return None
 
     async def _unary(self, path: str, rpc: Rpc, servicer: Any, call: Call) -> bytes:

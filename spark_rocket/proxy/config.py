@@ -31,6 +31,7 @@ from spark_rocket.protocol.acl import Credentials, inner_credentials
 from spark_rocket.protocol.java_properties import expand_variables, parse_properties, render_properties
 from spark_rocket.protocol.setting import setting, settings_of, text_of
 from spark_rocket.remoting.listening import own_ip
+from spark_rocket.remoting.monitor import MetricsExporterType
 from spark_rocket.remoting.tls import TlsSettings, parse_setting
 
 _log = logging.getLogger(__name__)
@@ -76,6 +77,13 @@ class ProxyConfig:
     acl_max_clock_skew: int = setting(86_400_000, low=0)
     inner_client_authentication_credentials: str = setting("", secret=True, check=inner_credentials)
     proxy_protocol_trusted_addresses: str = setting("", check=_trusted)
+
+    proxy_cluster_name: str = setting("DefaultCluster")
+    proxy_name: str = setting("")
+    """What metrics call this proxy; empty: its address."""
+    metrics_exporter_type: MetricsExporterType = setting(MetricsExporterType.DISABLE)  # noqa: RUF009 - a field
+    metrics_prom_exporter_host: str = setting("")
+    metrics_prom_exporter_port: int = setting(5557, low=0, high=65535)
 
     max_message_size: int = setting(4 * _MIB, low=1, high=15 * _MIB)
     max_connections: int = setting(10_000, low=1)
@@ -223,7 +231,7 @@ class ProxyConfig:
         return render_properties(({**own, "aclFile": str(self.acl_path)} | dict(self.tls)).items())
 
 
-_SPECS = settings_of(ProxyConfig)
+_SPECS = settings_of(ProxyConfig, {"MetricsExporterType": MetricsExporterType})
 
 #: Settings whose only served value this is.
 _MODES = {"proxyMode": ("CLUSTER", "the proxy runs apart from brokers and serves a whole cluster")}
@@ -247,7 +255,7 @@ def _entries(text: str, source: str) -> list[tuple[str, str, int]]:
 
 
 _UNUSED = """
-    rocketMQClusterName proxyClusterName proxyName heartbeatSyncerTopicClusterName heartbeatSyncerThreadPoolNums
+    rocketMQClusterName heartbeatSyncerTopicClusterName heartbeatSyncerThreadPoolNums
     heartbeatSyncerThreadPoolQueueCapacity heartbeatSyncerTopicName enablePrintJstack printJstackInMillis
     printThreadPoolStatusInMillis namesrvDomain namesrvDomainSubgroup tlsCertWatchIntervalMs grpcShutdownTimeSeconds
     grpcBossLoopNum grpcWorkerLoopNum enableGrpcEpoll grpcThreadPoolNums grpcThreadPoolQueueCapacity brokerConfigPath
@@ -272,10 +280,10 @@ _UNUSED = """
     invisibleTimeMillisWhenClear enableProxyAutoRenew maxRenewRetryTimes renewThreadPoolNums renewMaxThreadPoolNums
     renewThreadPoolQueueCapacity lockTimeoutMsInHandleGroup renewAheadTimeMillis renewMaxTimeMillis
     renewSchedulePeriodMillis returnHandleGroupThreadPoolNums enableAclRpcHookForClusterMode useDelayLevel
-    messageDelayLevel metricCollectorMode metricCollectorAddress regionId traceOn metricsExporterType
+    messageDelayLevel metricCollectorMode metricCollectorAddress regionId traceOn
     metricsGrpcExporterTarget metricsGrpcExporterHeader metricGrpcExporterTimeOutInMills
-    metricGrpcExporterIntervalInMills metricLoggingExporterIntervalInMills metricsPromExporterPort
-    metricsPromExporterHost metricsLabel metricsInDelta channelExpiredTimeout enableRemotingLocalProxyGrpc
+    metricGrpcExporterIntervalInMills metricLoggingExporterIntervalInMills
+    metricsLabel metricsInDelta channelExpiredTimeout enableRemotingLocalProxyGrpc
     localProxyConnectTimeoutMs remotingAccessAddr remotingListenPort sendLatencyEnable startDetectorEnable detectTimeout
     detectInterval enableBatchAck
 """

@@ -63,6 +63,9 @@ class Context(Protocol):
     def deadline(self) -> float | None:
         """When the client stops waiting, by ``time.monotonic``; None for never."""
 
+    status_code: int
+    """The messaging service's code of the response, for the metrics: set by who makes the response."""
+
 
 class Rpc(NamedTuple):
     """A method: its handler and what of it is a stream."""
@@ -70,7 +73,7 @@ class Rpc(NamedTuple):
     handler: Callable[..., Any]
     request_streaming: bool = False
     response_streaming: bool = False
-    failed: Callable[[Exception], bytes] | None = None
+    failed: Callable[[Context, Exception], bytes] | None = None
     """The response for an error of authentication; without it the call ends with UNAUTHENTICATED."""
     busy: bytes = b""
     """The response when too many calls are in progress; without it the call ends with RESOURCE_EXHAUSTED."""

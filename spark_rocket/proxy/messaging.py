@@ -96,8 +96,10 @@ def _rpc(method: Any, handler: Callable[..., Any], authorize: Authorize, max_fie
         except DecodeError as error:
             raise RpcError(GrpcCode.INVALID_ARGUMENT, f"The request is no {request_class.__name__}: {error}") from None
 
-    def failed(error: Exception) -> bytes:
+    def failed(context: Context | None, error: Exception) -> bytes:
         code, message = status_of(error, method.name)
+        if context is not None:
+            context.status_code = code
         raw: bytes = answer_class(status=status(code, message)).SerializeToString()
         return raw
 
@@ -109,28 +111,31 @@ def _rpc(method: Any, handler: Callable[..., Any], authorize: Authorize, max_fie
         except RpcError:
             raise
         except Exception as error:
-            return failed(error)
+            return failed(context, error)
+        context.status_code = answer.status.code
         serialized: bytes = answer.SerializeToString()
         return serialized
 
-    async def answers(given: AsyncGenerator[Any, None]) -> AsyncGenerator[bytes, None]:
+    async def answers(context: Context, given: AsyncGenerator[Any, None]) -> AsyncGenerator[bytes, None]:
         try:
             async with aclosing(given):  # a call that breaks off ends its handler now, not at some collection
                 async for answer in given:
+                    if code := answer.status.code:  # of a stream one answer has it
+                        context.status_code = code
                     yield answer.SerializeToString()
         except RpcError:
             raise
         except Exception as error:
-            yield failed(error)
+            yield failed(context, error)
 
     async def stream_out(context: Context, raw: bytes) -> AsyncIterator[bytes]:
         try:
             request = request_of(raw)
             authorize(context, request)
         except StatusError as error:
-            yield failed(error)
+            yield failed(context, error)
             return
-        async with aclosing(answers(handler(context, request))) as given:
+        async with aclosing(answers(context, handler(context, request))) as given:
             async for answer in given:
                 yield answer
 
@@ -141,20 +146,20 @@ def _rpc(method: Any, handler: Callable[..., Any], authorize: Authorize, max_fie
                 authorize(context, request)
                 yield request
 
-        async with aclosing(answers(handler(context, requests()))) as given:
+        async with aclosing(answers(context, handler(context, requests()))) as given:
             async for answer in given:
                 yield answer
 
-    def ended(error: Exception) -> bytes:
+    def ended(context: Context, error: Exception) -> bytes:
         if isinstance(error, StatusError) and error.code == definitions.Code.UNAUTHORIZED:
             # Clients do not look at a command without settings.
             raise RpcError(GrpcCode.UNAUTHENTICATED, f"UNAUTHORIZED ({error.code}): {error.message}") from None
-        return failed(error)
+        return failed(context, error)
 
     if method.client_streaming:
         return Rpc(stream_both, request_streaming=True, response_streaming=True, failed=ended)
     is_retried = method.name in _RETRIED
-    busy = failed(StatusError(definitions.Code.TOO_MANY_REQUESTS, OVERLOAD)) if is_retried else b""
+    busy = failed(None, StatusError(definitions.Code.TOO_MANY_REQUESTS, OVERLOAD)) if is_retried else b""
     if method.server_streaming:
         return Rpc(stream_out, response_streaming=True, failed=failed, busy=busy)
     return Rpc(unary, failed=failed, busy=busy)

@@ -32,13 +32,13 @@ class ProxyServer:
         self.config = config
         self.families: Families | None = None
         """What serves; None while it is not started."""
-        self._server: GrpcServer | None = None
+        self.transport: GrpcServer | None = None
         self._parts = AsyncExitStack()
 
     @property
     def port(self) -> int:
         """The real port, also when 0 was asked for."""
-        return self.config.port if self._server is None else self._server.port
+        return self.config.port if self.transport is None else self.transport.port
 
     @property
     def address(self) -> str:
@@ -54,7 +54,7 @@ class ProxyServer:
             parts.push_async_callback(cluster.close)
             families = self.families = self._make_families(cluster)
             parts.push_async_callback(families.close)
-            server = self._server = self._make_server(families)
+            server = self.transport = self._make_server(families)
             await server.start()
             parts.push_async_callback(server.close)
             parts.callback(families.clients.end_streams)
@@ -103,4 +103,4 @@ class ProxyServer:
         """Take no more calls, end those in progress and give back what clients had. Idempotent."""
         parts, self._parts = self._parts, AsyncExitStack()
         await parts.aclose()
-        self.families = self._server = None
+        self.families = self.transport = None

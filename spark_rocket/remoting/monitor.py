@@ -17,6 +17,7 @@ import asyncio
 import ssl as ssl_module
 import time
 from collections.abc import Iterator, Sequence
+from enum import Enum
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -44,6 +45,15 @@ MONITOR_METRICS = (
     Metric("rocket_scrape_seconds", GAUGE, "How long the scrape before took to collect.", "own", _NODE),
     *PROCESS_METRICS,
 )
+
+
+class MetricsExporterType(Enum):
+    """Where figures go: PROM, to whoever asks at metricsPromExporterPort. The other two of Apache's are not served."""
+
+    DISABLE = "DISABLE"
+    OTLP_GRPC = "OTLP_GRPC"
+    PROM = "PROM"
+    LOG = "LOG"
 
 
 class MetricsSource(Protocol):

@@ -28,6 +28,7 @@ from spark_rocket.namesrv.metrics import METRICS as NAMESRV_METRICS
 from spark_rocket.namesrv.metrics import NameServerMetrics
 from spark_rocket.protocol.bodies import TopicConfig
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.proxy.metrics import METRICS as PROXY_METRICS
 from spark_rocket.remoting.exposition import Exposition, Metric
 from spark_rocket.remoting.monitor import MONITOR_METRICS, Monitor
 from spark_rocket.remoting.overload_metrics import OVERLOAD_METRICS
@@ -211,7 +212,8 @@ def test_the_page_about_metrics_has_the_table() -> None:
         "process": "usual",
         "client": "RocketMQ 5 client",
     }
-    every: list[Metric] = [*METRICS, *OVERLOAD_METRICS, *NAMESRV_METRICS, *MONITOR_METRICS, *CLIENT_METRICS]
+    servers = [*METRICS, *OVERLOAD_METRICS, *NAMESRV_METRICS, *PROXY_METRICS, *MONITOR_METRICS]
+    every: list[Metric] = [*servers, *CLIENT_METRICS]
     expected = [
         (one.name, one.kind, origins[one.origin], " ".join(label for label in one.labels), one.help) for one in every
     ]

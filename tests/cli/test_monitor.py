@@ -15,6 +15,7 @@ import pytest
 
 from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.cli.monitor import NO_PORT, Started, metrics_port, start_monitor
+from spark_rocket.namesrv.metrics import NameServerMetrics
 from spark_rocket.namesrv.server import NameServer
 from spark_rocket.remoting.tls import TlsMode, TlsSettings
 from spark_rocket.testing.certificates import CertificateAuthority
@@ -35,6 +36,9 @@ def test_up_serves_figures_and_logs_into_files(tmp_path: Path) -> None:
         assert 'rocket_namesrv_brokers{cluster="",node_type="nameserver"' in text
         assert 'rocketmq_broker_permission{cluster="DefaultCluster",node_type="broker",node_id="broker-a"} 6' in text
         assert json.loads(get(f"{url}/ready"))["status"] == "UP"
+        proxy = found(r"(http://127\.0\.0\.1:\d+)/metrics of the gRPC proxy", said)
+        assert 'rocketmq_proxy_up{cluster="DefaultCluster",node_type="proxy"' in get(f"{proxy}/metrics").decode()
+        assert json.loads(get(f"{proxy}/ready"))["brokers"].keys() == {"broker-a"}
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
     lines = [json.loads(line) for line in (logs / "broker.log").read_text().splitlines()]
@@ -70,10 +74,10 @@ def test_a_taken_port_does_not_stop_a_server() -> None:
             taken.listen()
             async with AsyncExitStack() as servers:
                 port = taken.getsockname()[1]
-                namesrv = NameServer("127.0.0.1", 0)
+                source = NameServerMetrics(NameServer("127.0.0.1", 0))
                 return (
-                    await start_monitor(servers, port=port, namesrv=namesrv),
-                    await start_monitor(servers, port=NO_PORT, namesrv=namesrv),
+                    await start_monitor(servers, source, port=port),
+                    await start_monitor(servers, source, port=NO_PORT),
                 )
 
     refused, none = asyncio.run(main())
@@ -98,7 +102,7 @@ def test_https_where_tls_is_enforced(tmp_path: Path) -> None:
             namesrv = NameServer("127.0.0.1", 0)
             await namesrv.start()
             servers.push_async_callback(namesrv.close)
-            begun = await start_monitor(servers, port=0, tls=tls, namesrv=namesrv)
+            begun = await start_monitor(servers, NameServerMetrics(namesrv), port=0, tls=tls)
             url = begun.facts["metrics"]
             assert url.startswith("https://")
             with pytest.raises(OSError):

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from spark_rocket.broker.config import BrokerConfig
+from spark_rocket.cli.monitor import NO_PORT, metrics_port
+from spark_rocket.cli.proxy_child import proxy_config
+from spark_rocket.cli.serve_proxy import _of_worker
 from spark_rocket.proxy import definitions
+from spark_rocket.proxy.config import ProxyConfig
 from spark_rocket.testing import LocalCluster
 from tests.cli.test_rocket import PORTS, command, finished, found, one_line, started
 from tests.proxy.caller import Caller, resource
@@ -99,6 +106,28 @@ def test_workers_share_a_port(cluster: LocalCluster) -> None:
         process.terminate()
         assert process.wait(LIMIT) == 0
         assert not is_served(endpoint)
+
+
+@only_linux
+def test_metrics_of_each_worker(cluster: LocalCluster) -> None:
+    metrics = r"metrics +(http://127\.0\.0\.1:\d+)/metrics"
+    arguments = ["proxy", "-n", cluster.name_server, "--grpc-port", 0, "--metrics-port", 0]
+    for workers in (1, 2):
+        with started(*arguments, "--workers", workers, last="name servers") as (_, said):
+            urls = set(re.findall(metrics, said))
+            assert len(urls) == workers
+            for url in urls:
+                with urllib.request.urlopen(f"{url}/ready", timeout=LIMIT) as answer:
+                    assert answer.status == 200
+
+
+def test_ports_of_metrics() -> None:
+    config = ProxyConfig(metrics_prom_exporter_port=5557)
+    assert [_of_worker(config, 8081, number).metrics_prom_exporter_port for number in (1, 2, 3)] == [5557, 5558, 5559]
+    for port, expected in ((5557, 5560), (0, 0), (65_535, 65_535)):
+        broker = BrokerConfig(metrics_prom_exporter_port=port)
+        assert proxy_config(broker, "a:1", None, processes=3).metrics_prom_exporter_port == expected
+    assert metrics_port(proxy_config(BrokerConfig(), "a:1", None)) == metrics_port(ProxyConfig()) == NO_PORT
 
 
 def test_settings_of_a_file_and_the_command_line_wins(cluster: LocalCluster, tmp_path: Path) -> None:

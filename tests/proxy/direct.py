@@ -29,6 +29,7 @@ class DirectContext:
         self.metadata: Mapping[str, str] = {CLIENT_ID: client_id}
         self.peer = peer
         self.deadline: float | None = None
+        self.status_code = 0
 
 
 class DirectCaller(Caller):

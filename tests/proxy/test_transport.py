@@ -263,7 +263,7 @@ class Guarded(World):
             raise ValueError(password)
 
     def rpcs(self) -> dict[str, Rpc]:
-        def failed(error: Exception) -> bytes:
+        def failed(context: Context, error: Exception) -> bytes:
             return b"failed: " + str(error).encode()
 
         return {

@@ -17,6 +17,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from spark_rocket.errors import ClientError, ProtocolError, RemotingConnectError, RemotingError, RocketError
+from spark_rocket.logs import log_once_per
 from spark_rocket.protocol.acl import Credentials
 from spark_rocket.protocol.bodies import SubscriptionGroupConfig, TopicConfig, TopicRouteData
 from spark_rocket.protocol.codes import LanguageCode, RequestCode, ResponseCode
@@ -29,6 +30,7 @@ from spark_rocket.remoting.async_client import Answer, AsyncRemotingClient
 from spark_rocket.remoting.tls import TlsSettings
 
 _log = logging.getLogger(__name__)
+_often = log_once_per(60.0, _log)
 
 REQUEST_SECONDS = 10.0
 AWAY_SECONDS = 10.0
@@ -88,7 +90,18 @@ class Cluster:
         try:
             await self.masters()
         except RocketError as error:
-            _log.warning("the cluster is not reachable yet: %s", error.message)
+            _often.warning("start", "the cluster is not reachable yet: %s %s", error.message, error.remedy)
+
+    def look(self) -> None:
+        """Have ``brokers`` asked for again beside, unless they are fresh."""
+        if not self.brokers:
+            self._tables.suspect(_MASTERS)
+        self.spawn(self.start())
+
+    @property
+    def brokers(self) -> Mapping[str, str]:
+        """What :meth:`masters` gave last, without asking."""
+        return self._tables.last(_MASTERS) or {}
 
     async def close(self) -> None:
         """Wait for what goes on beside, then close all connections."""

@@ -1,0 +1,122 @@
+"""What the proxy says at /metrics, /health and /ready, and the counters of its calls.
+
+Apache's proxy has one metric, ``rocketmq_proxy_up``. What brokers and name servers have too is under the names there;
+the rest has names of our own. With several workers each counts for itself.
+
+Thread-safety: event loop only. Corresponds to org.apache.rocketmq.proxy.metrics.ProxyMetricsManager.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from spark_rocket.proxy import definitions
+from spark_rocket.proxy.context import GrpcCode
+from spark_rocket.remoting.exposition import COUNTER, GAUGE, HISTOGRAM, Exposition, Metric, label_text
+from spark_rocket.remoting.overload_metrics import OVERLOAD_METRICS
+
+if TYPE_CHECKING:
+    from spark_rocket.proxy.server import ProxyServer
+
+_NODE = ("cluster", "node_type", "node_id")
+_METHOD = (*_NODE, "method")
+_BOUNDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+
+METRICS: tuple[Metric, ...] = (
+    Metric("rocketmq_proxy_up", GAUGE, "1 while the proxy serves.", "5", (*_NODE, "proxy_mode")),
+    Metric("rocket_proxy_calls", GAUGE, "Calls in progress; of ReceiveMessage, held ones.", "own", _METHOD),
+    Metric("rocket_proxy_calls_total", COUNTER, "Calls that ended, by status code.", "own", (*_METHOD, "code")),
+    Metric("rocket_proxy_call_seconds", HISTOGRAM, "How long calls took, with their wait.", "own", _METHOD),
+    Metric("rocket_proxy_brokers", GAUGE, "Brokers whose master is known.", "own", _NODE),
+    Metric("rocket_proxy_renewed_messages", GAUGE, "Messages whose invisible time is renewed.", "own", _NODE),
+)
+
+
+class MethodStats:
+    """The calls of one method."""
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.codes: Counter[int] = Counter()
+        """Calls that ended, by the messaging service's code, or gRPC's own."""
+        self.durations = [0] * (len(_BOUNDS) + 1)
+        self.seconds = 0.0
+
+    def ended(self, code: int, seconds: float) -> None:
+        self.running -= 1
+        self.codes[code] += 1
+        self.durations[bisect_left(_BOUNDS, seconds)] += 1
+        self.seconds += seconds
+
+
+CallStats = defaultdict[str, MethodStats]
+"""By ``/service/Method``."""
+
+
+class ProxyMetrics:
+    """A proxy as a source of metrics."""
+
+    metrics = (*METRICS, *OVERLOAD_METRICS)
+
+    def __init__(self, proxy: ProxyServer) -> None:
+        self._proxy = proxy
+
+    def node_labels(self) -> dict[str, object]:
+        config = self._proxy.config
+        node_id = config.proxy_name or self._proxy.address
+        return {"cluster": config.proxy_cluster_name, "node_type": "proxy", "node_id": node_id}
+
+    def problems(self) -> list[str]:
+        """Ask the name servers too, so that a later answer is newer: while it is not ready, no client does."""
+        families = self._proxy.families
+        if families is None:
+            return ["the proxy is starting or stopping"]
+        families.cluster.look()
+        return [] if families.cluster.brokers else [f"no broker is known of {families.cluster.name_servers}"]
+
+    def facts(self) -> dict[str, Any]:
+        families = self._proxy.families
+        if families is None:
+            return {}
+        return {"grpc": self._proxy.address, "brokers": dict(families.cluster.brokers)}
+
+    def collect(self, exposition: Exposition) -> Iterator[None]:
+        proxy, add = self._proxy, exposition.add
+        families, transport = proxy.families, proxy.transport
+        if families is None or transport is None:
+            return
+        node = label_text(self.node_labels())
+        add("rocketmq_proxy_up", f'{node},proxy_mode="cluster"', 1)
+        add("rocket_proxy_brokers", node, len(families.cluster.brokers))
+        add("rocket_proxy_renewed_messages", node, families.receiving.receipts.count)
+        add("rocket_request_bytes", node, transport.pending.used)
+        add("rocket_unread_bytes", node, transport.unread.used)
+        add("rocket_connections", node, transport.front.connections)
+        for reason, count in transport.front.refused.items():
+            add("rocket_connections_refused_total", f"{node},{label_text({'reason': reason})}", count)
+        for reason, count in {"slow_reader": transport.unread.closed, "slow_writer": transport.pending.closed}.items():
+            add("rocket_connections_cut_total", f"{node},{label_text({'reason': reason})}", count)
+        labels = {"processor": "grpc", "reason": "overload"}
+        add("rocket_requests_refused_total", f"{node},{label_text(labels)}", transport.calls.refused)
+        for path, stats in list(transport.calls.stats.items()):
+            yield
+            _add_method(exposition, f"{node},{label_text({'method': path.rpartition('/')[2]})}", stats)
+
+
+def _add_method(exposition: Exposition, labels: str, stats: MethodStats) -> None:
+    exposition.add("rocket_proxy_calls", labels, stats.running)
+    names: Counter[str] = Counter()
+    for code, count in stats.codes.items():
+        names[_name_of(code)] += count
+    for name, count in names.items():
+        exposition.add("rocket_proxy_calls_total", f"{labels},{label_text({'code': name})}", count)
+    exposition.add_histogram("rocket_proxy_call_seconds", labels, _BOUNDS, stats.durations, stats.seconds)
+
+
+def _name_of(code: int) -> str:
+    """Of one of ``definitions.Code`` (five digits), or of gRPC's own (two)."""
+    name: str = GrpcCode(code).name if code < 100 else definitions.Code.Name(code)
+    return name
