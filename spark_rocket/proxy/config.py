@@ -198,13 +198,6 @@ class ProxyConfig:
         ConfigError when they clash.
         """
         settings = self._tls_settings()
-        if self.tls_cert_path:
-            return replace(
-                settings,
-                server_cert_path=self.tls_cert_path,
-                server_key_path=self.tls_key_path,
-                server_key_password=self.tls_key_password,
-            )
         if not settings.server_cert_path:
             return replace(settings, test_mode=settings.test_mode or self.tls_test_mode_enable)
         return settings
@@ -215,7 +208,11 @@ class ProxyConfig:
         return settings if settings.is_client else None
 
     def _tls_settings(self) -> TlsSettings:
-        return TlsSettings.of(dict(self.tls), source=str(self.source or ""))
+        given = dict(self.tls)
+        if self.tls_cert_path:
+            own = {"certPath": self.tls_cert_path, "keyPath": self.tls_key_path, "keyPassword": self.tls_key_password}
+            given |= {f"tls.server.{name}": text for name, text in own.items()}
+        return TlsSettings.of(given, source=str(self.source or ""))
 
     def to_properties(self) -> list[tuple[str, str]]:
         """Every setting by its Apache name, secrets hidden: for the log."""

@@ -15,6 +15,7 @@ from spark_rocket.protocol.acl import Credentials
 from spark_rocket.protocol.java_properties import render_properties
 from spark_rocket.protocol.setting import text_of
 from spark_rocket.proxy.config import _SPECS, KNOWN_UNUSED, ProxyConfig
+from spark_rocket.remoting.tls import TlsMode
 
 OWN = '{"accessKey": "proxy-key", "secretKey": "pr0xy-s3cr3t"}'
 SETTINGS: dict[str, object] = {
@@ -75,6 +76,17 @@ def test_what_is_wrong(settings: dict[str, object], said: str) -> None:
     assert said in caught.value.message
     assert "s3cr3t" not in caught.value.message
     assert caught.value.remedy
+
+
+def test_tls_can_be_enforced_with_the_certificate_of_tls_cert_path() -> None:
+    config = ProxyConfig.from_properties(
+        {"tlsCertPath": "c.pem", "tlsKeyPath": "k.pem", "tlsKeyPassword": "p", "tls.server.mode": "enforcing"}
+    )
+    found = config.server_tls_settings()
+    assert found.server_mode is TlsMode.ENFORCING
+    assert (found.server_cert_path, found.server_key_path, found.server_key_password) == ("c.pem", "k.pem", "p")
+    assert config.client_tls() is not None
+    assert "'p'" not in str(config.to_properties())
 
 
 def test_unknown_settings_are_named(caplog: pytest.LogCaptureFixture) -> None:
