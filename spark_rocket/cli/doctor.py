@@ -1,8 +1,9 @@
 """``rocket doctor``: is everything there that a pipeline needs, seen from here and from Spark's executors?
 
 It looks at Java, Spark and Python here, at the Python that workers will run, at the name server and at the addresses
-that brokers advertise; with ``--master`` or ``--remote`` it starts a small job that looks again from where the
-executors are. Each line says what was found, and below those that are wrong, what to change.
+that brokers advertise, with ``--grpc`` at a gRPC endpoint (``doctor_grpc``); with ``--master`` or ``--remote`` it
+starts a small job that looks again from where the executors are. Each line says what was found, and below those that
+are wrong, what to change.
 
 Exit status: 0 nothing is wrong, 1 something is. Corresponds to nothing in RocketMQ.
 """
@@ -50,20 +51,28 @@ class Finding:
 @click.command(short_help="check Java, Spark, Python, servers and executors")
 @connection
 @click.option("-t", "--topic", metavar="TOPIC", shell_complete=complete_topics, help="a topic that should be there")
+@click.option("--grpc", metavar="HOST:PORT", help="a gRPC endpoint (rocket proxy) that should be there")
 @click.option("--master", metavar="URL", help="ask this Spark's executors: local[2], spark://host:7077, yarn")
 @click.option("--remote", metavar="URL", help="the same through Spark Connect: sc://host:15002")
 @click.option("--py-files", metavar="FILES", help="with --master: what the jobs take along")
 @click.option("--json", "as_json", is_flag=True, help="findings as JSON, one a line")
 def doctor(
-    link: Link, topic: str | None, master: str | None, remote: str | None, py_files: str | None, as_json: bool
+    link: Link,
+    topic: str | None,
+    grpc: str | None,
+    master: str | None,
+    remote: str | None,
+    py_files: str | None,
+    as_json: bool,
 ) -> int:
     """Check all that a pipeline needs: Java, Spark and Python, name server and brokers.
 
-    Looked at from here, and with --master or --remote from the executors too.
+    Looked at from here, and with --master or --remote from the executors too. With --grpc also the endpoint
+    of RocketMQ 5's own clients; --tls and the account are used for it as well.
     """
     exclusive({"--master": master, "--remote": remote})
     wrong = 0
-    for finding in _findings(link, topic, {"master": master, "remote": remote, "py_files": py_files}):
+    for finding in _findings(link, topic, grpc, {"master": master, "remote": remote, "py_files": py_files}):
         wrong += finding.grade == "wrong"
         if as_json:
             show.line(asdict(finding))
@@ -77,13 +86,17 @@ def doctor(
     return 1 if wrong else 0
 
 
-def _findings(link: Link, topic: str | None, spark: dict[str, str | None]) -> Iterator[Finding]:
+def _findings(link: Link, topic: str | None, grpc: str | None, spark: dict[str, str | None]) -> Iterator[Finding]:
     yield from check_python()
     yield check_java()
     yield check_module()
     yield check_workers_python()
     addresses: list[str] = []
     yield from check_servers(link, topic, addresses.append)
+    if grpc is not None:
+        from spark_rocket.cli.doctor_grpc import check_grpc
+
+        yield from check_grpc(link, grpc, topic)
     if spark["master"] or spark["remote"]:
         from spark_rocket.datasource.executors import ask_executors
 
@@ -217,7 +230,7 @@ def check_servers(link: Link, topic: str | None, found: Callable[[str], None]) -
 
 
 def _check_address(about: str, address: str, name_servers: Sequence[str]) -> Finding:
-    problem = _reach(address)
+    problem = reach(address)
     away = not all(_is_loopback(server) for server in name_servers)
     if problem:
         return Finding(
@@ -236,7 +249,7 @@ def _check_address(about: str, address: str, name_servers: Sequence[str]) -> Fin
     return Finding(about, "ok", f"reached at the address that it advertises, {address}")
 
 
-def _reach(address: str) -> str:
+def reach(address: str) -> str:
     """Nothing if something listens there, else why not."""
     host, _, port = address.rpartition(":")
     try:
