@@ -39,7 +39,7 @@ _often = log_once_per(10.0, _log)
 _STATUS = {code.value[0]: code for code in grpc.StatusCode}
 _MAX_TEXT_BYTES = 3072  # clients accept 8 KiB of metadata, and 4 KiB through nginx
 _SMALL_RESPONSE = 4096
-"""Unary responses up to this size are not counted while they are written: ``max_calls`` bounds them."""
+"""Responses up to this size are not counted while they are written, one of each call: ``max_calls`` bounds them."""
 
 
 class Call:
@@ -179,6 +179,9 @@ class Calls:
         async with aclosing(rpc.handler(call, given)) as responses:
             async for response in responses:
                 size = len(response)
+                if size <= _SMALL_RESPONSE:
+                    await servicer.write(response)
+                    continue
                 await unread.wait_for_room(connection, size)
                 try:
                     await servicer.write(response)  # until the client's window has room

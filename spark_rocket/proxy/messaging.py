@@ -19,7 +19,7 @@ Thread-safety: used on the event loop only. Corresponds to org.apache.rocketmq.p
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import aclosing
 from typing import Any
 
@@ -88,13 +88,15 @@ def _rpc(method: Any, handler: Callable[..., Any], authorize: Authorize, max_fie
     answer_class = getattr(definitions, method.output_type.name)
     decode = request_class.FromString
 
-    def request_of(raw: bytes) -> Any:
+    def request_of(context: Context, raw: bytes) -> Any:
         if has_more_fields(raw, request_class, max_fields):
             raise RpcError(GrpcCode.RESOURCE_EXHAUSTED, f"the request has more than {max_fields} fields")
         try:
-            return decode(raw)
+            request = decode(raw)
         except DecodeError as error:
             raise RpcError(GrpcCode.INVALID_ARGUMENT, f"The request is no {request_class.__name__}: {error}") from None
+        authorize(context, request)
+        return request
 
     def failed(context: Context | None, error: Exception) -> bytes:
         code, message = status_of(error, method.name)
@@ -105,9 +107,7 @@ def _rpc(method: Any, handler: Callable[..., Any], authorize: Authorize, max_fie
 
     async def unary(context: Context, raw: bytes) -> bytes:
         try:
-            request = request_of(raw)
-            authorize(context, request)
-            answer = await handler(context, request)
+            answer = await handler(context, request_of(context, raw))
         except RpcError:
             raise
         except Exception as error:
@@ -116,10 +116,16 @@ def _rpc(method: Any, handler: Callable[..., Any], authorize: Authorize, max_fie
         serialized: bytes = answer.SerializeToString()
         return serialized
 
-    async def answers(context: Context, given: AsyncGenerator[Any, None]) -> AsyncGenerator[bytes, None]:
+    async def checked(context: Context, raws: AsyncIterator[bytes]) -> AsyncIterator[Any]:
+        async for raw in raws:
+            yield request_of(context, raw)
+
+    async def stream(context: Context, given: Any) -> AsyncIterator[bytes]:
         try:
-            async with aclosing(given):  # a call that breaks off ends its handler now, not at some collection
-                async for answer in given:
+            request = checked(context, given) if method.client_streaming else request_of(context, given)
+            # A call that breaks off ends its handler now, not at some collection.
+            async with aclosing(handler(context, request)) as answers:
+                async for answer in answers:
                     if code := answer.status.code:  # of a stream one answer has it
                         context.status_code = code
                     yield answer.SerializeToString()
@@ -128,28 +134,6 @@ def _rpc(method: Any, handler: Callable[..., Any], authorize: Authorize, max_fie
         except Exception as error:
             yield failed(context, error)
 
-    async def stream_out(context: Context, raw: bytes) -> AsyncIterator[bytes]:
-        try:
-            request = request_of(raw)
-            authorize(context, request)
-        except StatusError as error:
-            yield failed(context, error)
-            return
-        async with aclosing(answers(context, handler(context, request))) as given:
-            async for answer in given:
-                yield answer
-
-    async def stream_both(context: Context, raws: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        async def requests() -> AsyncIterator[Any]:
-            async for raw in raws:
-                request = request_of(raw)
-                authorize(context, request)
-                yield request
-
-        async with aclosing(answers(context, handler(context, requests()))) as given:
-            async for answer in given:
-                yield answer
-
     def ended(context: Context, error: Exception) -> bytes:
         if isinstance(error, StatusError) and error.code == definitions.Code.UNAUTHORIZED:
             # Clients do not look at a command without settings.
@@ -157,11 +141,11 @@ def _rpc(method: Any, handler: Callable[..., Any], authorize: Authorize, max_fie
         return failed(context, error)
 
     if method.client_streaming:
-        return Rpc(stream_both, request_streaming=True, response_streaming=True, failed=ended)
+        return Rpc(stream, request_streaming=True, response_streaming=True, failed=ended)
     is_retried = method.name in _RETRIED
     busy = failed(None, StatusError(definitions.Code.TOO_MANY_REQUESTS, OVERLOAD)) if is_retried else b""
     if method.server_streaming:
-        return Rpc(stream_out, response_streaming=True, failed=failed, busy=busy)
+        return Rpc(stream, response_streaming=True, failed=failed, busy=busy)
     return Rpc(unary, failed=failed, busy=busy)
 
 
