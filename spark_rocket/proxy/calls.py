@@ -30,7 +30,7 @@ from spark_rocket.logs import log_once_per
 from spark_rocket.proxy.context import Authenticate, GrpcCode, Rpc, RpcError
 from spark_rocket.proxy.forwarding import Forwarder
 from spark_rocket.proxy.limits import GrpcLimits
-from spark_rocket.proxy.memory_budgets import UnreadBytes
+from spark_rocket.proxy.memory_budgets import Batch, ResponseBytes
 from spark_rocket.proxy.metrics import CallStats, MethodStats
 
 _log = logging.getLogger(__name__)
@@ -45,10 +45,12 @@ _SMALL_RESPONSE = 4096
 class Call:
     """A ``Context``."""
 
-    def __init__(self, servicer: Any, connection: Forwarder) -> None:
+    def __init__(self, servicer: Any, connection: Forwarder, unread: ResponseBytes) -> None:
         self.connection = connection
         self.status_code: int = GrpcCode.OK
         self._servicer = servicer
+        self._unread = unread
+        self._batch: Batch | None = None
 
     @cached_property
     def metadata(self) -> Mapping[str, str]:
@@ -66,6 +68,14 @@ class Call:
         remaining = self._servicer.time_remaining()
         return None if remaining is None else time.monotonic() + remaining
 
+    def batch(self) -> Batch:
+        self._batch = self._unread.batch(self.connection)
+        return self._batch
+
+    def is_counted(self, size: int) -> bool:
+        """Whether a response needs no room of its own: small ones, and messages of this call's batch."""
+        return size <= _SMALL_RESPONSE + (0 if self._batch is None else self._batch.size)
+
 
 class Calls:
     """Makes grpcio's handlers of methods."""
@@ -74,7 +84,7 @@ class Calls:
         self,
         connection_of: Callable[[str], Forwarder | None],
         limits: GrpcLimits,
-        unread: UnreadBytes,
+        unread: ResponseBytes,
     ) -> None:
         self.running = 0
         self.refused = 0
@@ -105,7 +115,7 @@ class Calls:
         if connection is None:
             await servicer.abort(grpc.StatusCode.UNAVAILABLE, "the connection is closed")
             return None
-        call = Call(servicer, connection)
+        call = Call(servicer, connection, self._unread)
         stats, began, ended = self.stats[path], time.monotonic(), None
         stats.running += 1
         self.running += 1
@@ -160,8 +170,15 @@ class Calls:
         response: bytes = await rpc.handler(call, await self._request(path, servicer, call))
         size = len(response)
         if size > _SMALL_RESPONSE:
-            await self._unread.wait_for_room(call.connection, size)
-            servicer.add_done_callback(lambda _: self._unread.sent(call.connection, size))
+            unread, connection = self._unread, call.connection
+            await unread.wait_for_room(connection, size)
+            unread.write_begins(connection)
+
+            def done(_: Any) -> None:
+                unread.write_ends(connection)
+                unread.sent(connection, size)
+
+            servicer.add_done_callback(done)
         return response
 
     async def _stream(self, path: str, rpc: Rpc, servicer: Any, call: Call) -> None:
@@ -178,15 +195,16 @@ class Calls:
         connection, unread = call.connection, self._unread
         async with aclosing(rpc.handler(call, given)) as responses:
             async for response in responses:
-                size = len(response)
-                if size <= _SMALL_RESPONSE:
-                    await servicer.write(response)
-                    continue
-                await unread.wait_for_room(connection, size)
+                size = 0 if call.is_counted(len(response)) else len(response)
+                if size:
+                    await unread.wait_for_room(connection, size)
+                unread.write_begins(connection)
                 try:
                     await servicer.write(response)  # until the client's window has room
                 finally:
-                    unread.sent(connection, size)
+                    unread.write_ends(connection)
+                    if size:
+                        unread.sent(connection, size)
 
     async def _request(self, path: str, servicer: Any, call: Call) -> bytes:
         """The one message of a request that is not a stream."""

@@ -21,6 +21,8 @@ from collections.abc import Callable, Mapping
 from enum import IntEnum
 from typing import Any, NamedTuple, Protocol
 
+from spark_rocket.proxy.memory_budgets import Batch
+
 
 class GrpcCode(IntEnum):
     """gRPC's own status codes, those that are used here. What the messaging service says is in its answers instead."""
@@ -65,6 +67,9 @@ class Context(Protocol):
 
     status_code: int
     """The messaging service's code of the response, for the metrics: set by who makes the response."""
+
+    def batch(self) -> Batch:
+        """Room in memory for the messages that this call asks a broker for."""
 
 
 class Rpc(NamedTuple):

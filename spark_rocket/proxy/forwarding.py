@@ -24,7 +24,7 @@ from typing import cast
 
 from spark_rocket.errors import ConfigError
 from spark_rocket.proxy.front import NAME, Front
-from spark_rocket.proxy.memory_budgets import PendingBytes, UnreadBytes
+from spark_rocket.proxy.memory_budgets import PendingBytes, ResponseBytes
 from spark_rocket.remoting.descriptors import leaves_reserve
 
 _log = logging.getLogger(__name__)
@@ -95,11 +95,13 @@ class Forwarder(asyncio.Protocol):
     """The client's side of a connection."""
 
     def __init__(
-        self, peer: str, front: Front, local: LocalSocket, pending: PendingBytes, unread: UnreadBytes
+        self, peer: str, front: Front, local: LocalSocket, pending: PendingBytes, unread: ResponseBytes
     ) -> None:
         self.peer = peer
         self.reading = 0
         """Calls whose request is one message that is incomplete."""
+        self.forwarded = 0
+        """Bytes written to the client so far."""
         self.streaming = 0
         """Calls whose request is a stream that has not ended."""
         self._front = front
@@ -213,6 +215,7 @@ class _ServerSide(asyncio.Protocol):
         self._forwarder.connected(server)
 
     def data_received(self, data: bytes) -> None:
+        self._forwarder.forwarded += len(data)
         self._client.write(data)
 
     def pause_writing(self) -> None:

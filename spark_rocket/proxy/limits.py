@@ -30,7 +30,7 @@ class GrpcLimits:
     """The largest request of a method that ``method_request_bytes`` does not list."""
     method_request_bytes: Mapping[str, int] = field(default_factory=dict)
     """By ``/service/Method``; at most MAX_REQUEST_BYTES."""
-    max_pending_request_bytes: int = 256 * MIB
+    max_pending_request_bytes: int = 64 * MIB
     """Request bytes of all connections that were received and are not part of a complete request yet."""
     max_unread_bytes: int = 32 * MIB
     """Response bytes of all connections that clients have not read; as many more may wait to be written."""

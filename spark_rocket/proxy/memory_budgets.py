@@ -1,14 +1,20 @@
 """Bytes that connections occupy in this process, bounded over all of them.
 
-======================  ========================================  =================================================
-budget                  counts                                    when it is exhausted
-======================  ========================================  =================================================
-:class:`PendingBytes`   received bytes of incomplete requests     the connection with the most is closed
-:class:`UnreadBytes`    responses that the client does not read   further responses wait, up to the same number of
-                                                                  bytes; then the connection with the most is closed
-======================  ========================================  =================================================
+=======================  ==================================================  ==========================================
+budget                   counts                                              when it is exhausted
+=======================  ==================================================  ==========================================
+:class:`PendingBytes`    received bytes of incomplete requests               the connection with the most is closed
+:class:`ResponseBytes`   responses that the client does not read, and the    further ones wait; connections that do not
+                         brokers' answers that they are made of, with        read are closed
+                         their copies
+=======================  ==================================================  ==========================================
 
-While responses wait, connections that have not read for a second are closed; after 5 s, the one with the most is.
+An answer of a broker cannot be stopped, and its size is not known before it comes. So a call that asks for messages
+waits for room first, and its answer is dropped if there is no room left when it comes (:class:`Batch`). Then the call
+waits for room of that size, and asks again. After 15 s it fails with TOO_MANY_REQUESTS.
+
+While calls wait, a connection is closed that has not read for 2 s, neither a whole response nor 16 KiB. When none of
+them gets room for 10 s, the connection with the most is closed.
 
 Thread-safety: event loop only. Nothing survives a restart.
 """
@@ -18,20 +24,29 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter, deque
+from collections import Counter
 from typing import Protocol
 
+from spark_rocket.errors import RemotingTooMuchRequestError
 from spark_rocket.logs import log_once_per
 
 _log = logging.getLogger(__name__)
 _often = log_once_per(10.0, _log)
 
-_CHECK_INTERVAL_S = 1.0
-_MAX_WAIT_S = 5.0
+_CHECK_INTERVAL_S = 2.0
+_MAX_WAIT_S = 10.0
+_MAX_BATCH_WAIT_S = 15.0
+_MIN_PROGRESS_BYTES = 16 * 1024
+"""Of a connection, between two checks. Answers to pings count too, and are smaller."""
+_COPIES = 3
+"""Of a message that is being written: in the broker's answer, serialized, and in grpcio."""
 
 
 class Connection(Protocol):
     """What a budget needs of a connection: a hashable object."""
+
+    forwarded: int
+    """Bytes written to the client so far."""
 
     def abort(self) -> None:
         """Close it now."""
@@ -107,78 +122,179 @@ class PendingBytes(_Budget):
         self._remove(connection, count)
 
 
-class UnreadBytes(_Budget):
-    """Responses whose bytes wait for the client's flow control window."""
+class ResponseBytes(_Budget):
+    """Responses until they are written, and batches of messages until all of a batch is written."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(limit, "unread responses")
-        self._writing = 0  # bytes; the others wait for room
+        self._admitted = 0  # bytes; the others wait for room
+        self._waiters: dict[Connection, dict[asyncio.Future[None], int]] = {}
         self._writes: Counter[Connection] = Counter()
-        self._waiters: deque[asyncio.Future[None]] = deque()
-        self._full_since = 0.0
         self._progressed: set[Connection] = set()
+        self._full_since = 0.0
         self._timer: asyncio.TimerHandle | None = None
+
+    def batch(self, connection: Connection) -> Batch:
+        """For a call that asks a broker for messages."""
+        return Batch(self, connection)
 
     async def wait_for_room(self, connection: Connection, count: int) -> None:
         """Count a response as soon as the budget has room; a response above the limit needs an empty budget."""
         self._add(connection, count)
         self._shrink(2 * self.limit)
         try:
-            while self._writing and self._writing + count > self.limit:
-                await self._wait()
+            await self.admit(connection, count)
         except BaseException:
             self._remove(connection, count)
             raise
-        self._writing += count
-        self._writes[connection] += 1
-        if self._writing < self.limit:
-            self._wake()
 
     def sent(self, connection: Connection, count: int) -> None:
-        """The client's transport has taken a response that had room, or its call has ended."""
-        self._writing -= count
+        """A response that had room is written, or its call has ended."""
+        self._remove(connection, count)
+        self.leave(count)
+
+    def write_begins(self, connection: Connection) -> None:
+        """A response waits for the client's flow control window."""
+        self._writes[connection] += 1
+
+    def write_ends(self, connection: Connection) -> None:
+        """It is written, or its call has ended."""
         self._writes[connection] -= 1
         if not self._writes[connection]:
             del self._writes[connection]
-        self._remove(connection, count)
         if self._waiters:
             self._progressed.add(connection)
-            self._wake()
 
-    async def _wait(self) -> None:
-        loop = asyncio.get_running_loop()
-        waiter = loop.create_future()
-        self._waiters.append(waiter)
+    # --- room -------------------------------------------------------------------------------------------------
+
+    def has_room(self, count: int) -> bool:
+        """Whether ``count`` bytes are admitted at once."""
+        return not self._waiters and self._fits(count)
+
+    async def admit(self, connection: Connection, count: int) -> None:
+        """Take room for ``count`` bytes. Connections take turns, the calls of each in their order."""
+        if self.has_room(count):
+            self._admitted += count
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.setdefault(connection, {})[waiter] = count
         if self._timer is None:
             self._full_since = time.monotonic()
             self._start_timer()
         try:
             await waiter
-        except asyncio.CancelledError:
-            if not waiter.cancelled():  # it had been woken: another one may go on
-                self._wake()
+        except BaseException:
+            if waiter.cancelled():
+                self._dequeue(connection, waiter)
+            else:  # it has just been admitted
+                self._admitted -= count
+            self._wake()
             raise
+
+    def grow(self, connection: Connection, admitted: int, count: int) -> None:
+        """``count`` bytes of a connection are here, of which ``admitted`` have room already."""
+        self._admitted += count - admitted
+        self._add(connection, count)
+
+    def leave(self, count: int) -> None:
+        """Give room back."""
+        self._admitted -= count
+        self._wake()
+
+    def _fits(self, count: int) -> bool:
+        return not self._admitted or self._admitted + count <= self.limit
 
     def _wake(self) -> None:
         while self._waiters:
-            waiter = self._waiters.popleft()
-            if not waiter.done():  # else cancelled
+            connection, waiters = next(iter(self._waiters.items()))
+            waiter, count = next(iter(waiters.items()))
+            if not waiter.cancelled():
+                if not self._fits(count):
+                    return
+                self._admitted += count
+                self._full_since = time.monotonic()
                 waiter.set_result(None)
-                return
+            self._dequeue(connection, waiter)
+
+    def _dequeue(self, connection: Connection, waiter: asyncio.Future[None]) -> None:
+        waiters = self._waiters.pop(connection, {})
+        waiters.pop(waiter, None)
+        if waiters:  # the other connections are first now
+            self._waiters[connection] = waiters
+
+    # --- clients that do not read -----------------------------------------------------------------------------
 
     def _start_timer(self) -> None:
         self._progressed.clear()
-        self._timer = asyncio.get_running_loop().call_later(_CHECK_INTERVAL_S, self._check, set(self._writes))
+        before = {connection: connection.forwarded for connection in self._writes}
+        self._timer = asyncio.get_running_loop().call_later(_CHECK_INTERVAL_S, self._check, before)
 
-    def _check(self, before: set[Connection]) -> None:
+    def _check(self, before: dict[Connection, int]) -> None:
         self._timer = None
         if not self._waiters:
             return
-        stalled = [one for one in before if one in self._writes and one not in self._progressed]
+        stalled = [one for one, forwarded in before.items() if self._is_stalled(one, forwarded)]
         if not stalled and self._held and time.monotonic() - self._full_since > _MAX_WAIT_S:
             stalled = [self._largest()]
             self._full_since = time.monotonic()
         for connection in stalled:
             self._close(connection)
-        if self._waiters:
-            self._start_timer()
+        self._start_timer()
+
+    def _is_stalled(self, connection: Connection, forwarded_before: int) -> bool:
+        return (
+            connection in self._writes
+            and connection not in self._progressed
+            and self.held(connection) > 0
+            and connection.forwarded - forwarded_before < _MIN_PROGRESS_BYTES
+        )
+
+
+class Batch:
+    """The messages that one call asks a broker for. A context manager: at its end they are written or dropped.
+
+    A broker may be asked when :meth:`wait` returns. Its answer is kept if :meth:`take` has room for it; else it is
+    dropped, and the broker is asked again when there is room for an answer of that size.
+    """
+
+    def __init__(self, budget: ResponseBytes, connection: Connection) -> None:
+        self.size = 0
+        """Bytes of the answer that was taken."""
+        self._budget = budget
+        self._connection = connection
+        self._admitted = 0  # bytes that may come
+        self._held = 0  # bytes that are here
+        self._needed = 0
+
+    async def __aenter__(self) -> Batch:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._held:
+            self._budget.sent(self._connection, self._held)
+        else:
+            self._budget.leave(self._admitted)
+
+    async def wait(self) -> None:
+        """Until a broker may be asked. RemotingTooMuchRequestError when clients do not read for too long."""
+        self._budget.leave(self._admitted)
+        self._admitted = 0
+        try:
+            async with asyncio.timeout(_MAX_BATCH_WAIT_S):
+                await self._budget.admit(self._connection, self._needed)
+        except TimeoutError:
+            raise RemotingTooMuchRequestError(
+                f"{self._budget.used} bytes of responses wait to be read by clients (maxUnreadAnswerBytes).",
+                remedy="Try again in a moment.",
+            ) from None
+        self._admitted = self._needed
+
+    def take(self, size: int) -> bool:
+        """Keep an answer of ``size`` bytes; False if there is no room."""
+        needed = _COPIES * size
+        if needed > self._admitted and not self._budget.has_room(needed - self._admitted):
+            self._needed = needed
+            return False
+        self._budget.grow(self._connection, self._admitted, needed)
+        self._held, self.size = needed, size
+        return True

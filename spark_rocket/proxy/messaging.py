@@ -128,7 +128,9 @@ def _rpc(method: Any, handler: Callable[..., Any], authorize: Authorize, max_fie
                 async for answer in answers:
                     if code := answer.status.code:  # of a stream one answer has it
                         context.status_code = code
-                    yield answer.SerializeToString()
+                    raw: bytes = answer.SerializeToString()
+                    del answer  # a large message is not kept twice while it is written
+                    yield raw
         except RpcError:
             raise
         except Exception as error:

@@ -33,7 +33,7 @@ from spark_rocket.proxy.context import Authenticate, Rpc
 from spark_rocket.proxy.forwarding import Forwarder, LocalSocket
 from spark_rocket.proxy.front import Front
 from spark_rocket.proxy.limits import MAX_REQUEST_BYTES, GrpcLimits
-from spark_rocket.proxy.memory_budgets import PendingBytes, UnreadBytes
+from spark_rocket.proxy.memory_budgets import PendingBytes, ResponseBytes
 from spark_rocket.proxy.proxy_protocol import TrustedAddresses
 from spark_rocket.proxy.tool_services import ToolServices
 from spark_rocket.remoting.tls_contexts import ServerTls
@@ -76,7 +76,7 @@ class GrpcServer:
     ) -> None:
         self.limits = limits = limits or GrpcLimits()
         self.pending = PendingBytes(limits.max_pending_request_bytes)
-        self.unread = UnreadBytes(limits.max_unread_bytes)
+        self.unread = ResponseBytes(limits.max_unread_bytes)
         self.front = Front(
             host,
             port,

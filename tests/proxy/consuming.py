@@ -7,7 +7,6 @@ import time
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from spark_rocket.broker.service import BrokerService
@@ -20,6 +19,7 @@ from spark_rocket.proxy.methods.receiving import ReceiveFamily
 from tests.broker.test_delayed import Served, served
 from tests.broker.wire import Wire
 from tests.proxy.brokers import cluster_of
+from tests.proxy.direct import DirectContext
 from tests.store.helpers import Clock
 
 T = TypeVar("T")
@@ -56,10 +56,10 @@ class Consuming:
     # --- the client ---------------------------------------------------------------------------------------------
 
     def context(self, *, seconds: float | None = 30.0, **metadata: str) -> Any:
-        every = {"x-mq-client-id": self.client_id, "x-mq-client-version": "5.1.2"}
+        every = {"x-mq-client-version": "5.1.2"}
         every.update((name.replace("_", "-"), value) for name, value in metadata.items())
         deadline = None if seconds is None else time.monotonic() + seconds
-        return SimpleNamespace(metadata=every, peer="127.0.0.1:5000", deadline=deadline)
+        return DirectContext(self.client_id, deadline=deadline, **every)
 
     def request(self, **fields: Any) -> Any:
         """A ReceiveMessageRequest for a minute; ``fields`` override."""

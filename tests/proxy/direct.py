@@ -13,6 +13,7 @@ from spark_rocket.protocol.codes import RequestCode
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.cluster.cluster import Cluster
 from spark_rocket.proxy.families import Families
+from spark_rocket.proxy.memory_budgets import Batch, ResponseBytes
 from spark_rocket.proxy.messaging import CLIENT_ID
 from spark_rocket.proxy.methods.commands import CommandStream
 from tests.broker.test_delayed import Served, served
@@ -23,13 +24,22 @@ from tests.store.helpers import Clock
 
 
 class DirectContext:
-    """A call's context."""
+    """A call's context; it is its own connection."""
 
-    def __init__(self, client_id: str, peer: str = "127.0.0.1:5000") -> None:
-        self.metadata: Mapping[str, str] = {CLIENT_ID: client_id}
-        self.peer = peer
-        self.deadline: float | None = None
+    forwarded = 0
+
+    def __init__(self, client_id: str, *, deadline: float | None = None, **metadata: str) -> None:
+        self.metadata: Mapping[str, str] = {CLIENT_ID: client_id, **metadata}
+        self.peer = "127.0.0.1:5000"
+        self.deadline = deadline
         self.status_code = 0
+        self.unread = ResponseBytes(1 << 40)
+
+    def batch(self) -> Batch:
+        return self.unread.batch(self)
+
+    def abort(self) -> None:
+        raise AssertionError("the connection was closed")
 
 
 class DirectCaller(Caller):

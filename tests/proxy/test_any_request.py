@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from spark_rocket.proxy.methods import receiving
 from spark_rocket.proxy.server import ProxyServer
 from spark_rocket.testing import LocalCluster
 from tests.proxy.caller import _METHODS
+from tests.proxy.direct import DirectContext
 
 Code = definitions.Code
 _METHOD_NAMES = [name for name in _METHODS if name != "Telemetry"]
@@ -145,8 +145,9 @@ def test_anything_in_every_field(
     rpcs, asking = families.rpcs(), Asking(7)
 
     async def answers(name: str, raw: bytes) -> list[Any]:
-        metadata = {"x-mq-client-id": f"any@{asking.random.randrange(5)}", "x-mq-client-version": "5.1.2"}
-        context = SimpleNamespace(metadata=metadata, peer="127.0.0.1:5000", deadline=time.monotonic() + 30)
+        version = {"x-mq-client-version": "5.1.2"}
+        client_id = f"any@{asking.random.randrange(5)}"
+        context = DirectContext(client_id, deadline=time.monotonic() + 30, **version)
         rpc = rpcs[f"/{definitions.SERVICE}/{name}"]
         answer = getattr(definitions, _METHODS[name].output_type.name).FromString
         if rpc.response_streaming:

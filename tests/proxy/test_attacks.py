@@ -19,13 +19,11 @@ import h2.exceptions
 import hpack
 import pytest
 
-from spark_rocket.client import Producer
-from spark_rocket.model import Message
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.limits import MAX_FIELDS
 from spark_rocket.proxy.wire_fields import has_more_fields
 from spark_rocket.testing import LocalCluster
-from tests.proxy.caller import Caller, resource
+from tests.proxy.caller import Caller
 from tests.proxy.grpc_world import HEADERS, LIMIT, Peer, framed
 from tests.proxy.outgoing import message, send
 from tests.proxy.test_access import ALICE, headers, now
@@ -34,7 +32,6 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for 
 
 MIB = 1 << 20
 SEND = f"/{definitions.SERVICE}/SendMessage"
-PULL = f"/{definitions.SERVICE}/PullMessage"
 CLIENT = [("x-mq-client-id", "attacker")]
 
 
@@ -135,41 +132,6 @@ def post(peer: Peer, path: str, body: bytes, *more: tuple[str, str]) -> tuple[di
             at += size
     peer.flush()
     return peer.ended(stream)
-
-
-@pytest.fixture
-def fresh() -> Iterator[LocalCluster]:
-    """A process whose memory no other test has used."""
-    with LocalCluster() as running:
-        yield running
-
-
-def test_window_0_with_400_pulls(fresh: LocalCluster) -> None:
-    topic = fresh.create_topic("large", 1)
-    with Producer("p", name_server=fresh.name_server) as producer:
-        for _ in range(8):
-            producer.send([Message(topic, bytes(60_000)) for _ in range(32)])
-    victim = Caller(fresh.grpc_endpoint, "victim")
-    queue = victim.call("QueryRoute", topic=resource(topic)).message_queues[0]
-    request = definitions.PullMessageRequest(
-        group=resource("pullers"), message_queue=queue, offset=0, batch_size=32, long_polling_timeout={"seconds": 5}
-    )
-    request.filter_expression.expression = "*"
-    raw = framed(request.SerializeToString())
-    with victim, contextlib.ExitStack() as stack:
-        watched = stack.enter_context(Watched(fresh.pid))
-        for _ in range(20):
-            attacker = stack.enter_context(Peer(port_of(fresh)))
-            attacker.h2.update_settings({4: 0})
-            attacker.flush()
-            for _ in range(20):
-                attacker.request(PULL, raw, headers=CLIENT)
-        until = time.monotonic() + 3
-        while time.monotonic() < until:
-            assert send(victim, message(topic)).status.code == definitions.Code.OK
-        answers = list(victim.stream("PullMessage", request))
-        assert sum(len(answer.message.body) for answer in answers) >= 60_000
-    assert watched.most < 200
 
 
 # --- authentication -------------------------------------------------------------------------------------------

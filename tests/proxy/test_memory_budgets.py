@@ -6,11 +6,14 @@ import asyncio
 
 import pytest
 
-from spark_rocket.proxy.memory_budgets import PendingBytes, UnreadBytes
+from spark_rocket.errors import RemotingTooMuchRequestError
+from spark_rocket.proxy import memory_budgets
+from spark_rocket.proxy.memory_budgets import PendingBytes, ResponseBytes
 
 
 class Connection:
     def __init__(self) -> None:
+        self.forwarded = 0
         self.is_closed = False
         self.closed = asyncio.Event()
 
@@ -43,7 +46,7 @@ def test_one_connection_with_everything() -> None:
 
 def test_responses_wait_for_room() -> None:
     async def run() -> None:
-        budget = UnreadBytes(100)
+        budget = ResponseBytes(100)
         first, second = Connection(), Connection()
         await budget.wait_for_room(first, 80)
         waiting = [asyncio.create_task(budget.wait_for_room(second, 30)) for _ in range(3)]
@@ -64,7 +67,7 @@ def test_responses_wait_for_room() -> None:
 @pytest.mark.parametrize("cancelled_at", ["before it is woken", "as it is woken"])
 def test_a_waiter_that_leaves_lets_the_next_one_in(cancelled_at: str) -> None:
     async def run() -> None:
-        budget = UnreadBytes(100)
+        budget = ResponseBytes(100)
         first, second = Connection(), Connection()
         await budget.wait_for_room(first, 100)
         leaves = asyncio.create_task(budget.wait_for_room(second, 50))
@@ -85,7 +88,7 @@ def test_a_waiter_that_leaves_lets_the_next_one_in(cancelled_at: str) -> None:
 
 def test_a_response_above_the_limit_waits_for_an_empty_budget() -> None:
     async def run() -> None:
-        budget = UnreadBytes(100)
+        budget = ResponseBytes(100)
         one = Connection()
         await budget.wait_for_room(one, 150)
         assert not one.is_closed
@@ -97,7 +100,7 @@ def test_a_response_above_the_limit_waits_for_an_empty_budget() -> None:
 
 def test_too_much_that_waits_closes_the_connection_with_the_most() -> None:
     async def run() -> None:
-        budget = UnreadBytes(100)
+        budget = ResponseBytes(100)
         reader, deaf = Connection(), Connection()
         await budget.wait_for_room(deaf, 100)
         waiting = asyncio.create_task(budget.wait_for_room(reader, 90))
@@ -116,13 +119,122 @@ def test_too_much_that_waits_closes_the_connection_with_the_most() -> None:
 
 def test_a_connection_that_does_not_read_is_closed_when_others_wait() -> None:
     async def run() -> None:
-        budget = UnreadBytes(100)
-        reader, deaf = Connection(), Connection()
-        await budget.wait_for_room(deaf, 100)
+        budget = ResponseBytes(100)
+        reader, deaf, slow = Connection(), Connection(), Connection()
+        for connection in (deaf, slow):
+            await budget.wait_for_room(connection, 50)
+            budget.write_begins(connection)
         waiting = asyncio.create_task(budget.wait_for_room(reader, 50))
+        await asyncio.sleep(0)
+        slow.forwarded += 20_000
         await asyncio.wait_for(deaf.closed.wait(), 10)
         assert not reader.is_closed
-        budget.sent(deaf, 100)
+        assert not slow.is_closed
+        budget.write_ends(deaf)
+        budget.sent(deaf, 50)
         await asyncio.wait_for(waiting, 10)
+
+    asyncio.run(run())
+
+
+def test_a_connection_that_reads_small_responses_is_not_closed() -> None:
+    async def run() -> None:
+        budget = ResponseBytes(100)
+        slow, deaf, reader = Connection(), Connection(), Connection()
+        async with budget.batch(slow) as batch, budget.batch(deaf) as other:
+            for connection, one in ((slow, batch), (deaf, other)):
+                await one.wait()
+                assert one.take(15)
+                budget.write_begins(connection)
+            waiting = asyncio.create_task(budget.wait_for_room(reader, 50))
+            await asyncio.sleep(0)
+            budget.write_ends(slow)
+            budget.write_begins(slow)
+            await asyncio.wait_for(deaf.closed.wait(), 10)
+            assert not slow.is_closed
+        await asyncio.wait_for(waiting, 10)
+
+    asyncio.run(run())
+
+
+def test_connections_take_turns() -> None:
+    async def run() -> None:
+        budget = ResponseBytes(100)
+        greedy, modest = Connection(), Connection()
+        await budget.wait_for_room(greedy, 100)
+        waiting = [asyncio.create_task(budget.wait_for_room(one, 40)) for one in (greedy, greedy, modest)]
+        await asyncio.sleep(0)
+        budget.sent(greedy, 100)
+        await asyncio.wait_for(asyncio.gather(waiting[0], waiting[2]), 10)
+        assert not waiting[1].done()
+        budget.sent(modest, 40)
+        await asyncio.wait_for(waiting[1], 10)
+
+    asyncio.run(run())
+
+
+# --- batches ----------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_counts_all_copies_until_it_is_written() -> None:
+    async def run() -> None:
+        budget = ResponseBytes(100)
+        async with budget.batch(Connection()) as batch:
+            await batch.wait()
+            assert budget.used == 0  # the broker is asked: nothing is here
+            assert batch.take(20)
+            assert (batch.size, budget.used) == (20, 60)
+        assert budget.used == 0
+        assert budget.has_room(100)
+
+    asyncio.run(run())
+
+
+def test_a_batch_without_room_is_asked_for_again() -> None:
+    async def run() -> None:
+        budget = ResponseBytes(100)
+        async with budget.batch(Connection()) as first, budget.batch(Connection()) as second:
+            for batch in (first, second):
+                await batch.wait()
+            assert first.take(20)
+            assert not second.take(20)
+            assert budget.used == 60
+            waiting = asyncio.create_task(second.wait())
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            await first.__aexit__()
+            await asyncio.wait_for(waiting, 10)
+            assert not budget.has_room(60)  # room is kept for it while the broker is asked
+            assert second.take(25)  # more than was dropped
+        assert budget.used == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("size", [50, 5_000])
+def test_a_batch_above_the_limit_waits_for_an_empty_budget(size: int) -> None:
+    async def run() -> None:
+        budget = ResponseBytes(100)
+        async with budget.batch(Connection()) as batch:
+            await batch.wait()
+            assert batch.take(size)
+            assert not budget.has_room(0)
+
+    asyncio.run(run())
+
+
+def test_a_batch_that_waits_for_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        monkeypatch.setattr(memory_budgets, "_MAX_BATCH_WAIT_S", 0.01)
+        budget = ResponseBytes(100)
+        deaf = Connection()
+        await budget.wait_for_room(deaf, 100)
+        async with budget.batch(Connection()) as batch:
+            await batch.wait()
+            assert not batch.take(1)
+            with pytest.raises(RemotingTooMuchRequestError, match="maxUnreadAnswerBytes"):
+                await batch.wait()
+        budget.sent(deaf, 100)
+        assert budget.has_room(100)
 
     asyncio.run(run())

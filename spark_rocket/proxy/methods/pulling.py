@@ -25,10 +25,12 @@ from typing import Any
 
 from spark_rocket.model import TAGS
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.record import iter_records
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.record import RecordView, iter_records
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.cluster.cluster import REQUEST_SECONDS, Cluster
 from spark_rocket.proxy.context import Context
+from spark_rocket.proxy.memory_budgets import Batch
 from spark_rocket.proxy.messages.filters import Filter, read_filter
 from spark_rocket.proxy.messages.message_out import milliseconds_of, properties_of, write_message
 from spark_rocket.proxy.messages.names import group_of, topic_of
@@ -89,20 +91,35 @@ class PullFamily(Family):
         }
         if request.batch_size > _USUAL_BATCH:
             ext["maxMsgBytes"] = str(_MAX_PULL_BYTES)
-        seconds = wait_ms / 1000 + REQUEST_SECONDS
-        answer = await self._cluster.ask(broker, RequestCode.PULL_MESSAGE, ext, seconds=seconds)
-        if answer.code == ResponseCode.SUCCESS:
-            for each in _messages(answer.body, topic, wanted):
-                yield each
-        elif answer.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
-            yield _response(status=status(_Code.MESSAGE_NOT_FOUND, "no new message"))
-        elif answer.code == ResponseCode.PULL_OFFSET_MOVED:
-            first, end = answer.ext_fields["minOffset"], answer.ext_fields["maxOffset"]
-            message = f"offset {request.offset} is not in the queue, which has {first} to {end}"
-            yield _response(status=status(_Code.ILLEGAL_OFFSET, message))
-        else:
-            raise StatusError(status_code_of(answer.code), answer.remark or f"the broker answered {answer.code}")
+        async with context.batch() as batch:
+            answer = await self._pull(batch, broker, ext, wait_ms / 1000 + REQUEST_SECONDS)
+            if answer.code == ResponseCode.SUCCESS:
+                is_found = False
+                for record, properties in _chosen(answer.body, wanted):
+                    if not is_found:
+                        yield _response(status=_OK)
+                        is_found = True
+                    yield _message(record, properties, topic)
+                if not is_found:
+                    yield _response(status=status(_Code.MESSAGE_NOT_FOUND, "no match message"))
+            elif answer.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
+                yield _response(status=status(_Code.MESSAGE_NOT_FOUND, "no new message"))
+            elif answer.code == ResponseCode.PULL_OFFSET_MOVED:
+                first, end = answer.ext_fields["minOffset"], answer.ext_fields["maxOffset"]
+                message = f"offset {request.offset} is not in the queue, which has {first} to {end}"
+                yield _response(status=status(_Code.ILLEGAL_OFFSET, message))
+            else:
+                raise StatusError(status_code_of(answer.code), answer.remark or f"the broker answered {answer.code}")
         yield _response(next_offset=int(answer.ext_fields["nextBeginOffset"]))
+
+    async def _pull(self, batch: Batch, broker: str, ext: dict[str, str], seconds: float) -> RemotingCommand:
+        """The broker's answer. One that there is no room for is asked for again later."""
+        while True:
+            await batch.wait()
+            answer = await self._cluster.ask(broker, RequestCode.PULL_MESSAGE, ext, seconds=seconds)
+            if batch.take(len(answer.body)):
+                return answer
+            del answer  # it must not stay in memory while the next one waits
 
     # --- offsets ------------------------------------------------------------------------------------------------
 
@@ -169,21 +186,19 @@ class PullFamily(Family):
 _response = definitions.PullMessageResponse
 
 
-def _messages(body: Any, topic: str, wanted: Filter) -> Iterator[Any]:
-    """Status and messages; those of another tag with the same hash are left out.
+def _chosen(body: Any, wanted: Filter) -> Iterator[tuple[RecordView, dict[str, str]]]:
+    """Records and properties; messages of another tag with the same hash are left out."""
+    for record in list(iter_records(body)):  # a malformed run is an error before its first message is sent
+        properties = properties_of(record)
+        if wanted.tags is None or wanted.tags.matches(properties.get(TAGS)):
+            yield record, properties
 
-    A body is unpacked when its message is asked for: a few KiB may become 64 MiB, and there may be many.
-    """
-    every = [(record, properties_of(record)) for record in iter_records(body)]
-    chosen = [one for one in every if wanted.tags is None or wanted.tags.matches(one[1].get(TAGS))]
-    if not chosen:
-        yield _response(status=status(_Code.MESSAGE_NOT_FOUND, "no match message"))
-        return
-    yield _response(status=_OK)
-    for record, properties in chosen:
-        response = _response()
-        write_message(response.message, record, properties, topic)
-        yield response
+
+def _message(record: RecordView, properties: dict[str, str], topic: str) -> Any:
+    """A response. A body is unpacked when its message is sent: a few KiB may become many MiB."""
+    response = _response()
+    write_message(response.message, record, properties, topic)
+    return response
 
 
 def _wait_ms(context: Context, request: Any) -> int:

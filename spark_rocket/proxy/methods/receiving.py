@@ -33,7 +33,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -49,6 +49,7 @@ from spark_rocket.proxy import definitions
 from spark_rocket.proxy.cluster.cluster import REQUEST_SECONDS, Cluster
 from spark_rocket.proxy.cluster.topics import Topic
 from spark_rocket.proxy.context import Context
+from spark_rocket.proxy.memory_budgets import Batch
 from spark_rocket.proxy.messages.filters import Filter, read_filter
 from spark_rocket.proxy.messages.message_out import (
     attempt_of,
@@ -144,18 +145,20 @@ class ReceiveFamily(Family):
 
     async def receive_message(self, context: Context, request: Any) -> AsyncGenerator[Any, None]:
         asked, ext = await self._read(context, request)
-        answer = await self._pop(asked, ext)
-        if answer.code == ResponseCode.SUCCESS:
-            popped = self._popped_of(answer, asked)
-            try:
-                chosen = await self._choose(asked, popped)
-                for each in self._messages(asked, chosen):
-                    yield each
-                yield self._last()
-                popped = []
-            finally:
-                self._take_back(asked, popped)
-            return
+        async with context.batch() as batch:
+            answer = await self._pop(asked, ext, batch)
+            if answer.code == ResponseCode.SUCCESS:
+                popped = self._popped_of(answer, asked)
+                try:
+                    chosen = await self._choose(asked, popped)
+                    yield self._first(asked, chosen)
+                    for one in chosen:
+                        yield _message(asked, one)
+                    yield self._last()
+                    popped = []
+                finally:
+                    self._take_back(asked, popped)
+                return
         if answer.code in _NOTHING_YET:
             yield _response(status=status(_Code.MESSAGE_NOT_FOUND, "no new message"))
         elif answer.code == ResponseCode.POLLING_FULL:
@@ -243,14 +246,22 @@ class ReceiveFamily(Family):
             left_ms = max(left_ms - _LEFT_OVER_MS, self._min_polling_ms)
         return min(max(asked_ms, self._min_polling_ms), MAX_POLLING_MS, left_ms)
 
-    async def _pop(self, asked: _Asked, ext: dict[str, str]) -> RemotingCommand:
-        """The broker's answer. It is asked for some seconds at a time: what it holds cannot be withdrawn."""
+    async def _pop(self, asked: _Asked, ext: dict[str, str], batch: Batch) -> RemotingCommand:
+        """The broker's answer. It is asked for some seconds at a time: what it holds cannot be withdrawn.
+
+        Messages that there is no room for are given back.
+        """
         left_ms = int(ext["pollTime"])
         while True:
+            await batch.wait()
             slice_ms = min(left_ms, SLICE_MS)
-            left_ms -= slice_ms
             now = str(self._cluster.clock())
             answer = await self._pop_once(asked, {**ext, "pollTime": str(slice_ms), "bornTime": now}, slice_ms)
+            if not batch.take(len(answer.body)):
+                self._take_back(asked, self._popped_of(answer, asked))
+                del answer  # it must not stay in memory while the next one waits
+                continue
+            left_ms -= slice_ms
             if left_ms <= 0 or answer.code not in _NOTHING_YET:
                 return answer
 
@@ -302,28 +313,14 @@ class ReceiveFamily(Family):
             return False
         return True
 
-    def _messages(self, asked: _Asked, chosen: list[_Popped]) -> Iterator[Any]:
-        """Status and messages."""
+    def _first(self, asked: _Asked, chosen: list[_Popped]) -> Any:
+        """The status. From now on the messages are renewed, if that was asked for."""
         if not chosen:
-            yield _response(status=status(_Code.MESSAGE_NOT_FOUND, "no match message"))
-            return
+            return _response(status=status(_Code.MESSAGE_NOT_FOUND, "no match message"))
         if asked.auto_renew:
             for popped in chosen:
                 self.receipts.keep(asked.client_id, asked.group, asked.topic, popped.handle)
-        yield _response(status=_OK)
-        topic = asked.topic
-        seconds, rest = divmod(asked.invisible_ms, 1000)
-        for popped in chosen:
-            response = _response()
-            message = response.message
-            write_message(message, popped.record, popped.properties, topic)
-            system = message.system_properties
-            system.receipt_handle = popped.handle
-            system.delivery_attempt = popped.attempt
-            invisible = system.invisible_duration
-            invisible.seconds = seconds
-            invisible.nanos = rest * 1_000_000
-            yield response
+        return _response(status=_OK)
 
     def _take_back(self, asked: _Asked, popped: list[_Popped]) -> None:
         """Nobody has these."""
@@ -396,9 +393,18 @@ def check_invisible_time(milliseconds: int, least: int) -> None:
 _response = definitions.ReceiveMessageResponse
 
 
-def _popped_of(
-    answer: RemotingCommand, asked: _Asked, given: Callable[[str, str, int, int], None]
-) -> list[_Popped]:
+def _message(asked: _Asked, popped: _Popped) -> Any:
+    response = _response()
+    message = response.message
+    write_message(message, popped.record, popped.properties, asked.topic)
+    system = message.system_properties
+    system.receipt_handle = popped.handle
+    system.delivery_attempt = popped.attempt
+    write_time(system.invisible_duration, asked.invisible_ms)
+    return response
+
+
+def _popped_of(answer: RemotingCommand, asked: _Asked, given: Callable[[str, str, int, int], None]) -> list[_Popped]:
     """The messages of a pop's answer. Its offset infos are in the order of its records."""
     fields = answer.ext_fields
     starts: dict[str, str] = {}

@@ -1,0 +1,163 @@
+"""``rocket proxy`` as a process: its memory stays below 200 MiB whatever its clients do, and others are served."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import h2.exceptions
+import pytest
+
+from spark_rocket.client import Producer
+from spark_rocket.model import Message
+from spark_rocket.proxy import definitions
+from spark_rocket.testing import LocalCluster
+from tests.cli.test_rocket import found, started
+from tests.proxy.caller import Caller, resource
+from tests.proxy.grpc_world import LIMIT, Peer, framed
+from tests.proxy.outgoing import message, send
+from tests.proxy.test_attacks import Watched
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for the memory of a process")
+
+MOST_MIB = 200
+LARGE = 4_000_000
+CONNECTIONS = CALLS = 20
+PULL, RECEIVE, SEND = (f"/{definitions.SERVICE}/{name}" for name in ("PullMessage", "ReceiveMessage", "SendMessage"))
+CLIENT = [("x-mq-client-id", "attacker")]
+Request = Callable[[str], Any]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster() as running:
+        yield running
+
+
+@pytest.fixture
+def proxy(cluster: LocalCluster) -> Iterator[tuple[str, int]]:
+    """Endpoint and process of a proxy whose memory no other test has used."""
+    with started("proxy", "-n", cluster.name_server, "--grpc-port", 0, last="name servers") as (process, said):
+        yield found(r"gRPC proxy on (127\.0\.0\.1:\d+)", said), process.pid
+        process.terminate()
+        process.communicate(timeout=LIMIT)
+
+
+def topic_of(cluster: LocalCluster, name: str, size: int, count: int) -> Any:
+    """A queue with so many messages."""
+    topic = cluster.create_topic(name, 1)
+    with Producer("p", name_server=cluster.name_server) as producer:
+        for _ in range(count):
+            producer.send(Message(topic, os.urandom(size)))
+    return definitions.MessageQueue(topic=resource(topic))
+
+
+def pull(queue: Any) -> Request:
+    def request(group: str) -> Any:
+        made = definitions.PullMessageRequest(
+            group=resource(group),
+            message_queue=queue,
+            offset=0,
+            batch_size=32,
+            long_polling_timeout={"seconds": 5},
+        )
+        made.filter_expression.expression = "*"
+        return made
+
+    return request
+
+
+def receive(queue: Any) -> Request:
+    def request(group: str) -> Any:
+        made = definitions.ReceiveMessageRequest(
+            group=resource(group),
+            message_queue=queue,
+            batch_size=32,
+            invisible_duration={"seconds": 60},
+            long_polling_timeout={"seconds": 10},
+        )
+        made.filter_expression.expression = "*"
+        return made
+
+    return request
+
+
+@pytest.mark.parametrize(
+    ("size", "count", "window"),
+    [(LARGE, 4, 0), (LARGE, 4, 1_000), (60_000, 40, 0)],
+    ids=["large", "begun", "batches"],
+)
+@pytest.mark.parametrize(("path", "make"), [(PULL, pull), (RECEIVE, receive)], ids=["pulls", "receives"])
+def test_400_calls_that_read_nothing(
+    cluster: LocalCluster,
+    proxy: tuple[str, int],
+    path: str,
+    make: Callable[[Any], Request],
+    size: int,
+    count: int,
+    window: int,
+) -> None:
+    """Small HTTP/2 windows: what brokers answer would pile up in the proxy."""
+    endpoint, pid = proxy
+    method = path.rpartition("/")[2]
+    name = f"{method}-{size}-{window}"
+    request = make(topic_of(cluster, name, size, count))
+    other = cluster.create_topic(f"{name}-other")
+    with Caller(endpoint, "victim") as victim, ExitStack() as stack:
+        assert send(victim, message(other)).status.code == definitions.Code.OK
+        watched = stack.enter_context(Watched(pid))
+        for index in range(CONNECTIONS):
+            attacker = stack.enter_context(Peer(int(endpoint.rpartition(":")[2])))
+            attacker.h2.update_settings({4: window})
+            attacker.flush()
+            for call in range(CALLS):
+                raw = framed(request(f"{name}-{index}-{call}").SerializeToString())
+                attacker.request(path, raw, headers=CLIENT)
+        received = 0
+        until = time.monotonic() + 6.0
+        while not received or time.monotonic() < until:
+            assert send(victim, message(other)).status.code == definitions.Code.OK
+            answers = list(victim.stream(method, request(f"{name}-victims")))
+            received += sum(len(answer.message.body) for answer in answers)
+        assert received >= size
+    assert watched.most < MOST_MIB
+
+
+def test_400_sends_that_stop_before_their_end(cluster: LocalCluster, proxy: tuple[str, int]) -> None:
+    endpoint, pid = proxy
+    topic = cluster.create_topic("Sends")
+    raw = framed(definitions.SendMessageRequest(messages=[message(topic, bytes(LARGE))]).SerializeToString())
+    with Caller(endpoint, "victim") as victim, ExitStack() as stack:
+        assert send(victim, message(topic)).status.code == definitions.Code.OK
+        watched = stack.enter_context(Watched(pid))
+        attackers = [stack.enter_context(Peer(int(endpoint.rpartition(":")[2]))) for _ in range(CONNECTIONS)]
+        for attacker in attackers:
+            with contextlib.suppress(OSError, h2.exceptions.ProtocolError):
+                half_sends(attacker, raw[:-1])
+            assert send(victim, message(topic, bytes(1_000_000))).status.code == definitions.Code.OK
+    assert watched.most < MOST_MIB
+
+
+def half_sends(peer: Peer, body: bytes) -> None:
+    """As many as the connection has room for; it may be closed meanwhile."""
+    streams = [peer.request(SEND, end=False, headers=CLIENT) for _ in range(CALLS)]
+    at = dict.fromkeys(streams, 0)
+    while at:
+        for stream in list(at):
+            while at[stream] < len(body):
+                window = peer.h2.local_flow_control_window(stream)
+                piece = body[at[stream] : at[stream] + min(window, 16_384)]
+                if not piece:
+                    break
+                peer.h2.send_data(stream, piece)
+                at[stream] += len(piece)
+            if at[stream] == len(body):
+                del at[stream]
+        peer.flush()
+        if at and not peer.read():
+            return
