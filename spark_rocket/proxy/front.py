@@ -49,6 +49,8 @@ _log = logging.getLogger(__name__)
 _BACKLOG = 1024
 _MAX_ACCEPTS = 64  # of one turn of the loop
 _PEEK_AGAIN_S = 0.02
+_DESCRIPTORS = 3
+"""Of a connection that is served: its own, and both ends of the local one to grpcio (forwarding.py)."""
 _NO_SOCKETS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 NAME = "gRPC endpoint"
 _PORT_OPTIONS = " with --grpc-port"
@@ -96,6 +98,7 @@ class Front:
         self._of_address: Counter[str] = Counter()
         self._handshakes: dict[asyncio.Task[None], socket.socket] = {}
         self._retry: asyncio.TimerHandle | None = None
+        self._others = 0  # descriptors in use before there are connections
 
     @property
     def connections(self) -> int:
@@ -118,6 +121,8 @@ class Front:
     def accept(self) -> None:
         """Accept connections from now on."""
         if self._socket is not None:
+            with self._socket.dup() as next_one:
+                self._others = next_one.fileno()
             self._loop.add_reader(self._socket, self._accept)
 
     async def close(self) -> None:
@@ -164,13 +169,13 @@ class Front:
                     raise
                 self._lines.warn("accept", f"The gRPC endpoint accepts no connections for a second: {error}.")
                 self._loop.remove_reader(listening)
-                self._retry = self._loop.call_later(1.0, self.accept)
+                self._retry = self._loop.call_later(1.0, self._loop.add_reader, listening, self._accept)
                 return
             self._admit(sock, format_peer(address))
 
     def _admit(self, sock: socket.socket, peer: str) -> None:
         open_now, most = self.connections, self._limits.max_connections
-        if not leaves_reserve(sock, NAME, peer):
+        if not self._has_descriptors(sock, peer, 1):
             self.refused["descriptors"] += 1
         elif open_now >= most:
             self.reject("total", peer, f"{open_now} connections are open (maxConnections)")
@@ -183,6 +188,11 @@ class Front:
             self._look(sock)
             return
         sock.close()
+
+    def _has_descriptors(self, sock: socket.socket, peer: str, more: int) -> bool:
+        """Whether the connections leave ``more`` descriptors, those counted that a connection is yet to open."""
+        in_use = self._others + len(self._newcomers) + _DESCRIPTORS * self._of_address.total()
+        return leaves_reserve(sock, NAME, peer, in_use + more - 1)
 
     def _drop(self, sock: socket.socket) -> None:
         self._take(sock)
@@ -245,6 +255,10 @@ class Front:
         host, most = host_of(peer), self._limits.max_connections_per_address
         if 0 < most <= self._of_address[host]:
             self.reject("address", peer, f"{most} connections of its address are open (maxConnectionsPerAddress)")
+            sock.close()
+            return
+        if not self._has_descriptors(sock, peer, _DESCRIPTORS):
+            self.refused["descriptors"] += 1
             sock.close()
             return
         self._of_address[host] += 1

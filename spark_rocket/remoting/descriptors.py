@@ -34,9 +34,13 @@ def connections_possible() -> int:
     return max(soft - max(soft // 10, _LEAST_RESERVE), soft // 2, 1)
 
 
-def leaves_reserve(connection: HasFileno | None, name: str, peer: str) -> bool:
-    """Whether a connection of ``peer`` to the port ``name`` is within the budget; said in the log if it is not."""
+def leaves_reserve(connection: HasFileno | None, name: str, peer: str, in_use: int = 0) -> bool:
+    """Whether a connection of ``peer`` to the port ``name`` is within the budget; said in the log if it is not.
+
+    ``in_use``: descriptors that the caller knows to be in use or promised, where these are more.
+    """
     number, possible = -1 if connection is None else connection.fileno(), connections_possible()
+    number = max(number, in_use)
     if number < possible:
         return True
     _often.warning(
