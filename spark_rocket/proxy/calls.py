@@ -40,6 +40,8 @@ _STATUS = {code.value[0]: code for code in grpc.StatusCode}
 _MAX_TEXT_BYTES = 3072  # clients accept 8 KiB of metadata, and 4 KiB through nginx
 _SMALL_RESPONSE = 4096
 """Responses up to this size are not counted while they are written, one of each call: ``max_calls`` bounds them."""
+_COPIES = 2
+"""Of a response that is being written: the second is in grpcio."""
 
 
 class Call:
@@ -168,8 +170,8 @@ class Calls:
 
     async def _unary(self, path: str, rpc: Rpc, servicer: Any, call: Call) -> bytes:
         response: bytes = await rpc.handler(call, await self._request(path, servicer, call))
-        size = len(response)
-        if size > _SMALL_RESPONSE:
+        if len(response) > _SMALL_RESPONSE:
+            size = _COPIES * len(response)
             unread, connection = self._unread, call.connection
             await unread.wait_for_room(connection, size)
             unread.write_begins(connection)
@@ -195,7 +197,7 @@ class Calls:
         connection, unread = call.connection, self._unread
         async with aclosing(rpc.handler(call, given)) as responses:
             async for response in responses:
-                size = 0 if call.is_counted(len(response)) else len(response)
+                size = 0 if call.is_counted(len(response)) else _COPIES * len(response)
                 if size:
                     await unread.wait_for_room(connection, size)
                 unread.write_begins(connection)

@@ -352,19 +352,19 @@ def test_a_client_that_does_not_read(server: World) -> None:
         server.wait(lambda: bool(server.seen))
         peer.ended(peer.request("/t.T/None", framed(b"")))
         assert len(server.seen) == 1  # the first response waits for the window
-        assert server.on_loop(lambda: server.server.unread.used) == 100_000
+        assert server.on_loop(lambda: server.server.unread.used) == 200_000
     server.wait(lambda: server.cancelled == 1)
 
 
 def test_unread_responses_of_all_connections_are_bounded() -> None:
-    limits = GrpcLimits(max_unread_bytes=250_000)
+    limits = GrpcLimits(max_unread_bytes=500_000)
     with world(limits=limits) as running, Peer(running.server.port) as deaf:
         deaf.h2.update_settings({4: 0})
         deaf.flush()
         for _ in range(5):
             deaf.request("/t.T/Flood", framed(b""))
         running.wait(lambda: len(running.seen) == 5)
-        assert running.on_loop(lambda: running.server.unread.used) == 500_000  # two are written, three wait
+        assert running.on_loop(lambda: running.server.unread.used) == 1_000_000  # two are written, three wait
         # A client that reads gets its responses: the connection that does not read is closed.
         with Peer(running.server.port) as reader:
             assert len(reader.ended(reader.request("/t.T/Count", framed(b"30 100000 0")))[1]) == 30 * 100_005
@@ -379,7 +379,7 @@ def test_large_unary_responses_are_counted(server: World) -> None:
         peer.h2.update_settings({4: 0})
         peer.flush()
         stream = peer.request("/t.T/Echo", framed(bytes(50_000)))
-        server.wait(lambda: server.server.unread.used == 50_000)
+        server.wait(lambda: server.server.unread.used == 100_000)
         peer.h2.update_settings({4: 100_000})
         peer.flush()
         peer.ended(stream)
