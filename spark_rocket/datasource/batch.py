@@ -20,16 +20,13 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_rocket.datasource.options.options import LookUp, ReadOptions
-from spark_rocket.datasource.pickled_by_value import PickledByValue
 from spark_rocket.datasource.plan.lookup import BrokerIndex, LookedUp, find
 from spark_rocket.datasource.plan.planner import batch_ranges, plan_batch
 from spark_rocket.datasource.plan.ranges import OffsetRange, split
+from spark_rocket.datasource.processes import PickledByValue, settle_worker, short, short_while
 from spark_rocket.datasource.read.cluster import Cluster, reader_for
-from spark_rocket.datasource.read.dedupe import read_without_repeats
-from spark_rocket.datasource.read.fetch import read_range
+from spark_rocket.datasource.read.fetch import read_range, read_without_repeats
 from spark_rocket.datasource.read.typed_rows import projection_of, rows_of
-from spark_rocket.datasource.tracebacks import short, short_while
-from spark_rocket.datasource.worker import settle_worker
 
 _SMALL = 1_000  # messages; a range of more is a task of its own
 _TOGETHER = 256  # small ranges in a task

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from spark_rocket.datasource.pickled_by_value import PickledByValue
-from spark_rocket.datasource.tracebacks import short
+from spark_rocket.datasource.processes import PickledByValue, short
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

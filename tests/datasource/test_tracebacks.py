@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from spark_rocket.datasource import RocketDataSource
-from spark_rocket.datasource.tracebacks import short, short_while
+from spark_rocket.datasource.processes import short, short_while
 from spark_rocket.errors import OptionError, RecordError
 
 

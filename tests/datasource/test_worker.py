@@ -14,7 +14,7 @@ class Ring:
 
 
 def test_what_is_there_is_left_alone_and_what_comes_is_collected() -> None:
-    from spark_rocket.datasource.worker import settle_worker
+    from spark_rocket.datasource.processes import settle_worker
 
     settle_worker.cache_clear()
     gc.unfreeze()  # another test of this process may have been first

@@ -1,4 +1,7 @@
-"""From settings to what decodes bodies, and to the columns that a format knows without being told. Pure."""
+"""From settings to the decoder of a body format, and to the columns that a format defines itself; text and variants.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,42 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType, VariantType
 
 from spark_rocket.datasource.bodies.columns import same_types
-from spark_rocket.datasource.bodies.decoding import Decoder
+from spark_rocket.datasource.bodies.decoding import BAD, Decoded, Decoder, decode_each, reason
+from spark_rocket.datasource.bodies.json_values import parse_value, variant_of
 from spark_rocket.datasource.bodies.settings import BodyFormat, BodySettings
 from spark_rocket.errors import SchemaError
+
+
+class TextDecoder:
+    """UTF-8, looked at for all bodies at once."""
+
+    def __init__(self, fields: pa.Schema) -> None:
+        self._fields = fields
+
+    def decode(self, bodies: pa.Array) -> Decoded:
+        try:
+            return Decoded([bodies.cast(pa.string())])
+        except pa.ArrowInvalid:
+            texts: list[str | None] = []
+            bad: dict[int, str] = {}
+            for index, body in enumerate(bodies.to_pylist()):
+                try:
+                    texts.append(body.decode())
+                except BAD as error:
+                    texts.append(None)
+                    bad[index] = reason(error)
+            return Decoded([pa.array(texts, pa.string())], bad)
+
+
+class VariantDecoder:
+    """JSON of any shape, built one by one by PySpark's own builder: Arrow knows no variants."""
+
+    def __init__(self, fields: pa.Schema) -> None:
+        self._fields = fields
+        self._name = fields.names[0]
+
+    def decode(self, bodies: pa.Array) -> Decoded:
+        return decode_each(bodies, self._fields, lambda body: {self._name: variant_of(parse_value(body))})
 
 
 def known_columns(settings: BodySettings) -> StructType:
@@ -64,7 +100,7 @@ def _arrow(settings: BodySettings, body: StructType, fields: pa.Schema) -> Decod
 
 
 def _text(settings: BodySettings, body: StructType, fields: pa.Schema) -> Decoder:
-    from spark_rocket.datasource.bodies.text import TextDecoder, VariantDecoder
+    from spark_rocket.datasource.bodies.codecs import TextDecoder, VariantDecoder
 
     variant = settings.format is BodyFormat.VARIANT
     wanted = VariantType() if variant else StringType()

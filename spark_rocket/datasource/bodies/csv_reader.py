@@ -94,8 +94,8 @@ class CsvDecoder:
         return decode
 
     def _read(self, buffer: pa.Buffer, count: int) -> list[pa.Array]:
-        if memoryview(buffer)[:3] == _MARK:
-            raise ValueError("a byte order mark in row 0")  # it would be left out where a batch begins, only there
+        if buffer.slice(0, min(3, buffer.size)).to_pybytes() == _MARK:
+            buffer = pa.py_buffer(_MARK + buffer.to_pybytes())  # Arrow removes one where its input begins, only there
         table = pyarrow.csv.read_csv(
             pa.BufferReader(buffer),
             read_options=pyarrow.csv.ReadOptions(

@@ -18,30 +18,15 @@ Belongs to one task and thread. Corresponds to nothing in RocketMQ.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import StructType
 
-from spark_rocket.client.consume.reader import Reader
-from spark_rocket.datasource.options.options import ReadOptions
-from spark_rocket.datasource.plan.offsets import name
-from spark_rocket.datasource.plan.ranges import OffsetRange
-from spark_rocket.datasource.plan.resolve import LossPolicy
-from spark_rocket.datasource.read.fetch import is_gone, read_range
-from spark_rocket.datasource.read.retry_deadline import RetryDeadline
-from spark_rocket.datasource.schema import SOURCE_SCHEMA, Projection, project
-from spark_rocket.errors import QueueNotFoundError, TopicNotFoundError
 from spark_rocket.protocol.record.columns import STORED_SCHEMA
 
-log = logging.getLogger("spark_rocket.datasource")
-
-_NEEDED = ("queueOffset", "msgId")
+NEEDED = ("queueOffset", "msgId")
 _STORED = tuple(STORED_SCHEMA.names)
 _WIDTH = 32  # of an id: 32 hexadecimal digits, nearly always
 # What brokers write into a message that waits (one that comes when its time has passed has none of it), and a CRC over
@@ -72,7 +57,7 @@ class Repeats:
     @staticmethod
     def columns(wanted: tuple[str, ...]) -> tuple[str, ...]:
         """What is to be decoded for ``wanted``."""
-        return (*wanted, *(column for column in _NEEDED if column not in wanted), *_STORED)
+        return (*wanted, *(column for column in NEEDED if column not in wanted), *_STORED)
 
     def drop(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The batch without repeats; it goes on behind the one before."""
@@ -147,36 +132,3 @@ def _marks(ids: pa.Array) -> np.ndarray[Any, np.dtype[np.uint64]] | None:
     words = np.frombuffer(ids.buffers()[2], np.uint64, count * 4, int(edges[0])).reshape(count, 4)
     marks: np.ndarray[Any, np.dtype[np.uint64]] = (words * _MIX).sum(axis=1, dtype=np.uint64)
     return marks
-
-
-def read_without_repeats(
-    span: OffsetRange, options: ReadOptions, projection: Projection, reader: Reader, window: int
-) -> Iterator[pa.RecordBatch]:
-    """As ``read_range``, without repeats."""
-    repeats = Repeats(window)
-    retry_deadline = RetryDeadline(options.retry_timeout_ms)
-    loss = LossPolicy(options, span.queue)
-
-    def first() -> int | None:
-        try:
-            return reader.min_offset(span.queue)
-        except (TopicNotFoundError, QueueNotFoundError) as error:
-            if is_gone(span.queue, span.start, reader, loss):
-                return None
-            error.retriable = True
-            raise
-
-    lowest = retry_deadline.call(first, f"to ask for the start of {name(span.queue)}")
-    if lowest is None:
-        return
-    start = max(span.start - window, lowest)
-    if start < span.start:
-        # Nothing is lost of what has been read before, should it be deleted just now.
-        before = replace(options, fail_on_data_loss=False)
-        ids = project(StructType([SOURCE_SCHEMA[column] for column in _NEEDED]))
-        for _ in read_range(OffsetRange(span.queue, start, span.start), before, ids, reader, repeats):
-            pass
-    repeats.count = 0
-    yield from read_range(span, options, projection, reader, repeats)
-    if repeats.count:
-        log.info("left out %d repeats of %s from %d to %d", repeats.count, name(span.queue), span.start, span.end - 1)

@@ -33,7 +33,7 @@ from spark_rocket.datasource.options.conditions import error
 from spark_rocket.datasource.options.options import ViewOptions, check_options, parse_view_options
 from spark_rocket.datasource.options.table import OPTIONS, Scope
 from spark_rocket.datasource.options.tls import OPTIONS as TLS_OPTIONS
-from spark_rocket.datasource.pickled_by_value import PickledByValue
+from spark_rocket.datasource.processes import PickledByValue
 from spark_rocket.datasource.schema import SOURCE_SCHEMA
 from spark_rocket.errors import SchemaError
 

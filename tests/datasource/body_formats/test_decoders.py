@@ -429,6 +429,17 @@ def test_an_empty_csv_body_is_the_null_of_a_single_column(kind: pa.DataType) -> 
     assert [found.columns[0][at].is_valid for at in range(4)] == [False, value != b"", False, False]
 
 
+def test_a_byte_order_mark_is_a_part_of_its_value() -> None:
+    """Wherever the body is in its batch: Arrow removes one where its input begins."""
+    marked = "\ufeff1,\ufeffx".encode()
+    for values in ([marked, b"2,y"], [b"2,y", marked], [marked, marked, b"bad"]):
+        found = check_alone(PAIR, PAIR_FIELDS, values)
+        assert values.index(marked) in found.bad
+        texts = pa.schema([("a", pa.string()), ("b", pa.string())])
+        rows = rows_of(check_alone(CsvDecoder(texts, ","), texts, values), texts)
+        assert rows[values.index(marked)] == {"a": "\ufeff1", "b": "\ufeffx"}
+
+
 def test_csv_times() -> None:
     """As Spark's from_csv has them: what cannot be read alone makes no other line bad."""
     fields = pa.schema([("t", UTC), ("n", pa.timestamp("us")), ("d", pa.date32())])
