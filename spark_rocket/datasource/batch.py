@@ -19,7 +19,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from spark_rocket.datasource.options.options import LookUp, ReadOptions
+from spark_rocket.datasource.options.options import ReadOptions
+from spark_rocket.datasource.options.parsers import LookUp
 from spark_rocket.datasource.plan.lookup import BrokerIndex, LookedUp, find
 from spark_rocket.datasource.plan.planner import batch_ranges, plan_batch
 from spark_rocket.datasource.plan.ranges import OffsetRange, split

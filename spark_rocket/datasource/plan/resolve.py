@@ -17,9 +17,8 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Protocol
 
-from spark_rocket.datasource.options.checks import shown_time
 from spark_rocket.datasource.options.conditions import error
-from spark_rocket.datasource.options.options import ReadOptions
+from spark_rocket.datasource.options.options import ReadOptions, shown_time
 from spark_rocket.datasource.options.parsers import Fallback, Position, Start, Strategy
 from spark_rocket.datasource.plan.offsets import EARLIEST, LATEST, Positions, Stored, listed, listed_at, name
 from spark_rocket.errors import RocketError

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from spark_rocket.client.consume.reader import AWAY, Reader
 from spark_rocket.client.core.broker_query import PendingQuery
-from spark_rocket.datasource.options.credentials import connecting
+from spark_rocket.datasource.options.connection import connecting
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.plan.offsets import Positions
 from spark_rocket.datasource.plan.resolve import Route

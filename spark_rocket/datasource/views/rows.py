@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_rocket.client.admin import Admin
-from spark_rocket.datasource.options.credentials import connecting
+from spark_rocket.datasource.options.connection import connecting
 from spark_rocket.datasource.options.options import ViewOptions, parse_read_options
 from spark_rocket.datasource.options.parsers import is_for_users
 from spark_rocket.datasource.options.table import Scope

@@ -31,8 +31,7 @@ from pyspark.sql.types import (
 
 from spark_rocket.datasource.options.conditions import error
 from spark_rocket.datasource.options.options import ViewOptions, check_options, parse_view_options
-from spark_rocket.datasource.options.table import OPTIONS, Scope
-from spark_rocket.datasource.options.tls import OPTIONS as TLS_OPTIONS
+from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.processes import PickledByValue
 from spark_rocket.datasource.schema import SOURCE_SCHEMA
 from spark_rocket.errors import SchemaError
@@ -137,7 +136,6 @@ VIEWS: dict[str, View] = {
     ),
 }  # fmt: skip
 
-_CREDENTIALS = ("accessKey", "secretKey", "securityToken", "credentialsFile")
 _ALWAYS = ("view", "nameServer", "requestTimeout")
 
 
@@ -153,11 +151,10 @@ def checked_view_options(raw: Mapping[str, str]) -> ViewOptions:
     view = VIEWS[options.view]
     given = {key.lower() for key in raw}
     mine = [*_ALWAYS, *view.needs, *view.takes]
-    allowed = {*mine, *_CREDENTIALS, *TLS_OPTIONS}
-    for option in OPTIONS:
-        if Scope.VIEW in option.scopes and option.name.lower() in given and option.name not in allowed:
+    for name in dict.fromkeys(name for other in VIEWS.values() for name in (*other.takes, *other.needs)):
+        if name.lower() in given and name not in mine:
             hint = f": the view has {', '.join(mine[1:])}"
-            raise error("BAD_OPTION.TOGETHER", option=option.name, other=f"view={options.view}", hint=hint)
+            raise error("BAD_OPTION.TOGETHER", option=name, other=f"view={options.view}", hint=hint)
     shown = repr(options.view)
     for name in view.needs:
         if name.lower() not in given:

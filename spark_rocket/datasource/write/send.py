@@ -30,7 +30,7 @@ from functools import cache
 from queue import SimpleQueue
 
 from spark_rocket.client.send.producer import Producer
-from spark_rocket.datasource.options.credentials import connecting
+from spark_rocket.datasource.options.connection import connecting
 from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.read.retry_deadline import RetryDeadline
 from spark_rocket.datasource.write.rows import Block
