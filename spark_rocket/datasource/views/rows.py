@@ -24,7 +24,7 @@ from spark_rocket.datasource.options.parsers import is_for_users
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.plan.lookup import BrokerIndex, physical_offset
 from spark_rocket.datasource.plan.planner import batch_ranges
-from spark_rocket.datasource.read.cluster import Cluster, reader_for
+from spark_rocket.datasource.read.cluster import Cluster, reader_of
 from spark_rocket.datasource.read.fetch import read_range
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
 from spark_rocket.errors import ClientError, RocketError, TopicNotFoundError
@@ -330,7 +330,7 @@ def batches_of(options: ViewOptions, schema: pa.Schema) -> Iterator[pa.RecordBat
 
 
 def _messages(options: ViewOptions) -> Iterator[pa.RecordBatch]:
-    reader = reader_for(options.name_server, options.request_timeout_ms, options.credentials, options.tls)
+    reader = reader_of(options)
     index = BrokerIndex(reader, options.request_timeout_ms / 1000)
     asking = Asking(options, _admin_for(options))
     columns = project(SOURCE_SCHEMA)
@@ -378,7 +378,7 @@ def _dead_letters(options: ViewOptions, schema: pa.Schema) -> Iterator[pa.Record
         spans = batch_ranges(Cluster(reading), reading)
     except TopicNotFoundError:
         return  # the group never had any
-    reader = reader_for(options.name_server, options.request_timeout_ms, options.credentials, options.tls)
+    reader = reader_of(options)
     for span in spans:
         for batch in read_range(span, reading, project(SOURCE_SCHEMA), reader):
             properties = batch.column("properties")

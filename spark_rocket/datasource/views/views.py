@@ -33,8 +33,7 @@ from spark_rocket.datasource.options.conditions import error
 from spark_rocket.datasource.options.options import ViewOptions, check_options, parse_view_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.processes import PickledByValue
-from spark_rocket.datasource.schema import SOURCE_SCHEMA
-from spark_rocket.errors import SchemaError
+from spark_rocket.datasource.schema import SOURCE_SCHEMA, known_columns
 
 _TEXT, _INT, _LONG, _TIME, _FLAG = StringType(), IntegerType(), LongType(), TimestampType(), BooleanType()
 _TEXTS, _MAP = ArrayType(StringType(), False), MapType(StringType(), StringType(), False)
@@ -173,7 +172,7 @@ class ViewReader(PickledByValue, DataSourceReader):
 
     def __init__(self, options: ViewOptions, schema: StructType) -> None:
         self._options = options
-        self._columns = _project(options.view, schema)
+        self._columns = known_columns(schema, VIEWS[options.view].schema, f"the view {options.view}")
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
@@ -194,25 +193,3 @@ class ViewReader(PickledByValue, DataSourceReader):
                 [{field.name: row[name] for field, name in zip(target, self._columns, strict=True)} for row in some],
                 schema=target,
             )
-
-
-def _project(view: str, schema: StructType) -> list[str]:
-    """The view's names of a schema's columns; SchemaError if it has others."""
-    known = {field.name.lower(): field for field in VIEWS[view].schema.fields}
-    names = []
-    for field in schema.fields:
-        mine = known.get(field.name.lower())
-        if mine is None:
-            raise SchemaError(
-                f"the view {view} has no column {field.name}.",
-                remedy=f"Its columns are {', '.join(VIEWS[view].schema.names)}.",
-            )
-        if field.dataType.simpleString() != mine.dataType.simpleString() or (mine.nullable and not field.nullable):
-            raise SchemaError(
-                f"the column {mine.name} of the view {view} is {mine.dataType.simpleString()}"
-                f"{' and may be null' if mine.nullable else ''}, not {field.dataType.simpleString()}"
-                f"{'' if field.nullable else ' NOT NULL'}.",
-                remedy="Leave the schema out, or cast in the query.",
-            )
-        names.append(mine.name)
-    return names
