@@ -95,15 +95,12 @@ class ArrowDecoder:
         check_stream(buffer)
         found = []
         with pa.ipc.open_stream(buffer) as stream:
-            as_wanted = stream.schema.equals(self._fields, check_metadata=True)
-            for item in () if as_wanted else stream.schema:
+            for item in stream.schema:
                 check_type(item.type)
             for batch in stream:
                 left.rows(batch.num_rows)
                 batch.validate(full=True)
-                if as_wanted:
-                    left.bytes(batch.nbytes)
-                found.append(batch if as_wanted else self._conform(batch, left))
+                found.append(self._conform(batch, left))
         if promised not in (None, len(found)):
             raise ValueError(f"the file has {len(found)} batches, and its footer {promised}")
         return found

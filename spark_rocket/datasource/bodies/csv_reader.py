@@ -26,7 +26,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from spark_rocket.datasource.bodies.decoding import BAD, I64, Decoded, decode_together, raw, reason
+from spark_rocket.datasource.bodies.decoding import (
+    BAD,
+    I64,
+    Decoded,
+    DecodeSpan,
+    decode_together,
+    raw,
+    reason,
+    spans_of,
+)
 from spark_rocket.datasource.bodies.json_values import Convert, converter
 from spark_rocket.errors import SchemaError
 
@@ -83,15 +92,8 @@ class CsvDecoder:
     def _is_well_quoted(self, bodies: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
         return np.asarray(pc.match_substring_regex(bodies, self._line).to_numpy(zero_copy_only=False))
 
-    def _prepare(self, bodies: pa.Array) -> Any:
-        data, edges = raw(pc.binary_join_element_wise(bodies, b"", b"\n"))
-        buffer = pa.py_buffer(data)
-
-        def decode(low: int, high: int) -> list[pa.Array]:
-            begin, end = int(edges[low]), int(edges[high])
-            return self._read(buffer.slice(begin, end - begin), high - low)
-
-        return decode
+    def _prepare(self, bodies: pa.Array) -> DecodeSpan:
+        return spans_of(pc.binary_join_element_wise(bodies, b"", b"\n"), self._read)
 
     def _read(self, buffer: pa.Buffer, count: int) -> list[pa.Array]:
         if buffer.slice(0, min(3, buffer.size)).to_pybytes() == _MARK:

@@ -17,6 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 I64 = np.ndarray[Any, np.dtype[np.int64]]
+DecodeSpan = Callable[[int, int], list[pa.Array]]
+"""Decodes the bodies from one place up to another, or raises."""
 
 _PIECES = 16
 _MAX_ROWS = 65_536
@@ -86,25 +88,49 @@ def columns_of(rows: Sequence[Any], fields: pa.Schema, bad: dict[int, str]) -> l
     return list((parts[0] if len(parts) == 1 else pa.concat_arrays(parts)).flatten())
 
 
-def decode_each(bodies: pa.Array, fields: pa.Schema, decode: Callable[[bytes], dict[str, Any]]) -> Decoded:
-    """Decode one body after the other, for formats whose library knows no other way."""
-    rows: list[dict[str, Any] | None] = []
-    bad: dict[int, str] = {}
-    for index, body in enumerate(bodies.to_pylist()):
-        try:
-            rows.append(decode(body))
-        except (*BAD, MemoryError) as error:
-            rows.append(None)
-            bad[index] = reason(error)
-    columns = columns_of(rows, fields, bad)
-    return Decoded(columns, dict(sorted(bad.items())))
+class OneByOneDecoder:
+    """Decodes one body after the other, for formats whose library has no other way."""
+
+    def __init__(
+        self,
+        fields: pa.Schema,
+        read: Callable[[bytes], dict[str, Any]],
+        errors: tuple[type[BaseException], ...] = (*BAD, MemoryError),
+    ) -> None:
+        self._fields = fields
+        self._read = read
+        self._errors = errors
+
+    def decode(self, bodies: pa.Array) -> Decoded:
+        rows: list[dict[str, Any] | None] = []
+        bad: dict[int, str] = {}
+        for index, body in enumerate(bodies.to_pylist()):
+            try:
+                rows.append(self._read(body))
+            except self._errors as error:
+                rows.append(None)
+                bad[index] = reason(error)
+        columns = columns_of(rows, self._fields, bad)
+        return Decoded(columns, dict(sorted(bad.items())))
+
+
+def spans_of(joined: pa.Array, read: Callable[[pa.Buffer, int], list[pa.Array]]) -> DecodeSpan:
+    """What decodes a span of binary values with a parser that takes the bytes of all of them, and their count."""
+    data, edges = raw(joined)
+    buffer = pa.py_buffer(data)
+
+    def decode(low: int, high: int) -> list[pa.Array]:
+        begin, end = int(edges[low]), int(edges[high])
+        return read(buffer.slice(begin, end - begin), high - low)
+
+    return decode
 
 
 def decode_together(
     bodies: pa.Array,
     fields: pa.Schema,
     doubtful: np.ndarray[Any, np.dtype[np.bool_]],
-    prepare: Callable[[pa.Array], Callable[[int, int], list[pa.Array]]],
+    prepare: Callable[[pa.Array], DecodeSpan],
     slow: Callable[[pa.Array], Decoded],
     small: int = 32,
 ) -> Decoded:

@@ -16,7 +16,6 @@ Belongs to one task. Corresponds to Spark's JacksonParser.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,10 +23,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from spark_rocket.datasource.bodies.decoding import BAD, I64, Decoded, columns_of, decode_together, raw, reason
+from spark_rocket.datasource.bodies.decoding import (
+    BAD,
+    I64,
+    Decoded,
+    DecodeSpan,
+    columns_of,
+    decode_together,
+    raw,
+    reason,
+    spans_of,
+)
 from spark_rocket.datasource.bodies.json_values import converter, parse_object
-
-_Decode = Callable[[int, int], list[pa.Array]]
 
 _BRACE = ord("{")
 # A number that may have an exponent of two digits, and an escape that may hide one.
@@ -66,24 +73,17 @@ class JsonDecoder:
             return np.zeros(len(bodies), np.bool_)
         return np.asarray(pc.match_substring_regex(bodies, _EXPONENT).to_numpy(zero_copy_only=False))
 
-    def _prepare(self, bodies: pa.Array) -> _Decode:
-        marked = pc.binary_replace_slice(bodies, 0, 1, f'{{"{self._mark}":1,'.encode())
-        data, edges = raw(marked)
-        special = data <= 13
-        if special.any():
-            # Line ends are white space or, in a string, illegal; so is a tab, which does not part lines.
+    def _prepare(self, bodies: pa.Array) -> DecodeSpan:
+        return spans_of(pc.binary_replace_slice(bodies, 0, 1, f'{{"{self._mark}":1,'.encode()), self._read)
+
+    def _read(self, buffer: pa.Buffer, count: int) -> list[pa.Array]:
+        data = np.frombuffer(buffer, np.uint8)
+        if (data <= 13).any():
+            # Line ends are white space or, in a string, illegal; so is a tab, which does not separate lines.
             data = data.copy()
             data[(data == 10) | (data == 13)] = 9
             data[data == 0] = 1
-        buffer = pa.py_buffer(data)
-
-        def decode(low: int, high: int) -> list[pa.Array]:
-            begin, end = int(edges[low]), int(edges[high])
-            return self._read(buffer.slice(begin, end - begin), high - low)
-
-        return decode
-
-    def _read(self, buffer: pa.Buffer, count: int) -> list[pa.Array]:
+            buffer = pa.py_buffer(data)
         options = pyarrow.json.ReadOptions(use_threads=False, block_size=buffer.size + 1)
         table = pyarrow.json.read_json(pa.BufferReader(buffer), read_options=options, parse_options=self._options)
         marks = table.column(self._mark)

@@ -252,17 +252,10 @@ def _consumers(asking: Asking) -> Iterator[Row]:
     for broker, groups in _known_groups(asking):
         for name in groups:
             connection = asking.ask(broker, partial(_members, asking.admin, name)) or ConsumerConnection()
-            for one in sorted(connection.connection_set, key=lambda client: client.client_id):
-                yield {
-                    "group": name,
-                    "clientId": one.client_id,
-                    "brokerName": broker.broker_name,
-                    "address": one.client_addr,
-                    "language": one.language,
-                    "version": one.version,
-                    "subscription": {
-                        topic: wanted.sub_string for topic, wanted in sorted(connection.subscription_table.items())
-                    },
+            subscription = {topic: one.sub_string for topic, one in sorted(connection.subscription_table.items())}
+            for row in _clients(name, broker, connection):
+                yield row | {
+                    "subscription": subscription,
                     "consumeType": connection.consume_type,
                     "messageModel": connection.message_model,
                 }
@@ -271,15 +264,19 @@ def _consumers(asking: Asking) -> Iterator[Row]:
 def _producers(asking: Asking) -> Iterator[Row]:
     group = asking.options.producer_group or ""
     for broker, connection in asking.of_each_broker(partial(_makers, asking.admin, group)):
-        for one in sorted(connection.connection_set, key=lambda client: client.client_id):
-            yield {
-                "group": group,
-                "clientId": one.client_id,
-                "brokerName": broker.broker_name,
-                "address": one.client_addr,
-                "language": one.language,
-                "version": one.version,
-            }
+        yield from _clients(group, broker, connection)
+
+
+def _clients(group: str, broker: BrokerData, connection: ConsumerConnection | ProducerConnection) -> Iterator[Row]:
+    for one in sorted(connection.connection_set, key=lambda client: client.client_id):
+        yield {
+            "group": group,
+            "clientId": one.client_id,
+            "brokerName": broker.broker_name,
+            "address": one.client_addr,
+            "language": one.language,
+            "version": one.version,
+        }
 
 
 _ROWS: dict[str, Callable[[Asking], Iterator[Row]]] = {

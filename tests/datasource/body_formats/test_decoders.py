@@ -21,10 +21,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.variant_utils import VariantUtils
 
 from spark_rocket.datasource.bodies.arrow_bodies import ArrowDecoder, write_stream
-from spark_rocket.datasource.bodies.avro import AvroDecoder, AvroSchema
+from spark_rocket.datasource.bodies.avro import AvroSchema
 from spark_rocket.datasource.bodies.codecs import decoder, known_columns
 from spark_rocket.datasource.bodies.csv_reader import CsvDecoder
-from spark_rocket.datasource.bodies.decoding import BAD, Decoder, columns_of
+from spark_rocket.datasource.bodies.decoding import BAD, Decoder, OneByOneDecoder, columns_of
 from spark_rocket.datasource.bodies.json_reader import JsonDecoder
 from spark_rocket.datasource.bodies.json_values import converter, parse_object
 from spark_rocket.datasource.bodies.settings import AvroEncoding, BodyFormat, BodySettings
@@ -556,7 +556,7 @@ def test_avro() -> None:
         lines=list_of(columns(n="int")), later=columns(n="int"), uid="string", clock="int",
     )  # fmt: skip
     fields = to_arrow_schema(schema.columns, timezone="UTC")
-    avro_decoder = AvroDecoder(fields, schema)
+    avro_decoder = OneByOneDecoder(fields, schema.read)
     single = schema.write(ORDER)
     assert single[:10] == schema.header
     datum = single[10:]
@@ -575,7 +575,7 @@ def test_avro() -> None:
     minus_98 = b"\xc3\x01"  # the long -98, which looks like a header
     assert (
         "raw datums need"
-        in AvroDecoder(pa.schema([("id", pa.int64())]), AvroSchema(lonely)).decode(bodies(minus_98)).bad[0]
+        in OneByOneDecoder(pa.schema([("id", pa.int64())]), AvroSchema(lonely).read).decode(bodies(minus_98)).bad[0]
     )
     assert len(single) == len(datum) + 10
     for literal, wrong in (
@@ -664,7 +664,9 @@ def test_avro_uuids_are_the_texts_that_were_written(text: str) -> None:
     schema = AvroSchema(BodySettings(BodyFormat.AVRO, avro_schema=json.dumps(record)))
     fields = pa.schema([("c", pa.string())])
     assert schema.columns == columns(c="string")
-    assert AvroDecoder(fields, schema).decode(bodies(schema.write({"c": text}))).columns[0].to_pylist() == [text]
+    assert OneByOneDecoder(fields, schema.read).decode(bodies(schema.write({"c": text}))).columns[0].to_pylist() == [
+        text
+    ]
 
 
 @pytest.mark.parametrize(
@@ -712,7 +714,7 @@ def test_avro_arrays_of_what_takes_no_bytes(items: Any) -> None:
 def test_any_avro_leaves_its_neighbours_alone(values: list[bytes]) -> None:
     schema = AvroSchema(avro())
     fields = to_arrow_schema(schema.columns, timezone="UTC")
-    check_alone(AvroDecoder(fields, schema), fields, [*values, schema.write(ORDER)])
+    check_alone(OneByOneDecoder(fields, schema.read), fields, [*values, schema.write(ORDER)])
 
 
 def test_protobuf() -> None:
