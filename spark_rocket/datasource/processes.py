@@ -99,9 +99,9 @@ def unpack(packed):
     import pickle
 
     kind, state = pickle.loads(packed)
-    traveller = kind.__new__(kind)
-    traveller.__dict__.update(state)
-    return traveller
+    unpacked = kind.__new__(kind)
+    unpacked.__dict__.update(state)
+    return unpacked
 """
 
 
