@@ -3,6 +3,6 @@
 import contextlib
 
 with contextlib.suppress(Exception):
-    from spark_rocket.datasource.options.scala_names import RocketMQDataSource as DefaultSource
+    from spark_rocket.datasource.source import RocketMQDataSource as DefaultSource
 
     __all__ = ["DefaultSource"]

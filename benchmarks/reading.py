@@ -14,7 +14,7 @@ from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.plan.offsets import StreamOffset
 from spark_rocket.datasource.plan.planner import StreamPlanner
 from spark_rocket.datasource.plan.ranges import OffsetRange
-from spark_rocket.datasource.read.cluster import Cluster, reader_for
+from spark_rocket.datasource.read.cluster import Cluster, reader_of
 from spark_rocket.datasource.read.fetch import read_range
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
 from spark_rocket.model import Message
@@ -28,7 +28,7 @@ AS_APACHE = {"maxPullMsgNums": 32, "maxPullBytes": 256 * 1024}
 
 def _rows_per_cpu_second(name_server: str, topic: str) -> float:
     options = parse_read_options({"subscribe": topic, "nameServer": name_server}, Scope.READ)
-    reader = reader_for(name_server, options.request_timeout_ms, None)
+    reader = reader_of(options)
     projection = project(SOURCE_SCHEMA)
     rows = 0
     begun = time.process_time()

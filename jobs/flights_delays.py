@@ -24,9 +24,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from jobs.flights import DELAYS_TOPIC, FLIGHT_SCHEMA, FLIGHTS_TOPIC
-from jobs.session import job_parser, spark_session
+from jobs.session import ensure_topic, job_parser, spark_session
 from jobs.terminal import Progress, rate
-from jobs.topics import ensure_topic
 
 GROUP = "flight-delays-job"
 LATE_MINUTES = 15

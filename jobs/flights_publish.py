@@ -13,9 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from jobs.flights import FLIGHT_COLUMNS, FLIGHTS_TOPIC, load_flights
-from jobs.session import job_parser, spark_session
+from jobs.session import TopicWatch, ensure_topic, job_parser, spark_session
 from jobs.terminal import Progress, rate
-from jobs.topics import TopicWatch, ensure_topic
 
 
 @dataclass(frozen=True)

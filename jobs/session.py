@@ -1,8 +1,8 @@
-"""What every job needs: a Spark session set up as data-source workers want it, and the options all jobs share.
+"""What every job needs: a Spark session, the options that all jobs share, and topics.
 
-``PYSPARK_PYTHON`` is set before the JVM starts: without it Spark's workers run whatever ``python3`` is first on the
-PATH, which knows neither pyarrow nor this package. The JVM's own chatter goes to a file, so that a job's terminal
-shows the job; ``--verbose`` leaves it on the terminal.
+``PYSPARK_PYTHON`` is set before the JVM starts: without it Spark's workers run the first ``python3`` on the PATH, which
+has neither pyarrow nor this package. The JVM's own log goes to a file, so that a job's terminal shows the job;
+``--verbose`` leaves it on the terminal. Topics are created when they do not exist yet, and watched while they fill.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+
+from spark_rocket.client import Admin, Reader
+from spark_rocket.errors import TopicNotFoundError
 
 DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 
@@ -67,3 +70,38 @@ def _stderr_to(path: Path) -> Iterator[None]:
     finally:
         os.dup2(ours, 2)
         os.close(ours)
+
+
+def ensure_topic(name_server: str, topic: str, queues: int) -> bool:
+    """Create the topic unless it exists; an existing one is left as it is. True if it was created."""
+    with Admin(name_server=name_server) as admin:
+        try:
+            admin.topic_route(topic)
+        except TopicNotFoundError:
+            admin.create_topic(topic, queues=queues)
+            return True
+    return False
+
+
+class TopicWatch:
+    """How many messages a topic has got since the watch began."""
+
+    def __init__(self, name_server: str, topic: str) -> None:
+        self._reader = Reader(name_server)
+        self._topic = topic
+        self._before = self._total()
+
+    def _total(self) -> int:
+        return sum(self._reader.max_offset(queue) for queue in self._reader.queues(self._topic))
+
+    def arrived(self) -> int:
+        return self._total() - self._before
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def __enter__(self) -> TopicWatch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -19,17 +19,15 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from spark_rocket.datasource.options.options import LookUp, ReadOptions
-from spark_rocket.datasource.pickled_by_value import PickledByValue
+from spark_rocket.datasource.options.options import ReadOptions
+from spark_rocket.datasource.options.parsers import LookUp
 from spark_rocket.datasource.plan.lookup import BrokerIndex, LookedUp, find
 from spark_rocket.datasource.plan.planner import batch_ranges, plan_batch
 from spark_rocket.datasource.plan.ranges import OffsetRange, split
-from spark_rocket.datasource.read.cluster import Cluster, reader_for
-from spark_rocket.datasource.read.dedupe import read_without_repeats
-from spark_rocket.datasource.read.fetch import read_range
+from spark_rocket.datasource.processes import PickledByValue, settle_worker, short, short_while
+from spark_rocket.datasource.read.cluster import Cluster, reader_of
+from spark_rocket.datasource.read.fetch import read_range, read_without_repeats
 from spark_rocket.datasource.read.typed_rows import projection_of, rows_of
-from spark_rocket.datasource.tracebacks import short, short_while
-from spark_rocket.datasource.worker import settle_worker
 
 _SMALL = 1_000  # messages; a range of more is a task of its own
 _TOGETHER = 256  # small ranges in a task
@@ -56,7 +54,7 @@ def read_partition(partition: InputPartition, options: ReadOptions, schema: Stru
     if not isinstance(partition, RangePartition):
         return iter(())
     settle_worker()
-    reader = reader_for(options.name_server, options.request_timeout_ms, options.credentials, options.tls)
+    reader = reader_of(options)
     projection = projection_of(options, schema)
     if options.look_up is not None:
         looked_up = LookedUp(options.look_up, projection)
@@ -70,7 +68,7 @@ def read_partition(partition: InputPartition, options: ReadOptions, schema: Stru
 
 def _looked_up(cluster: Cluster, look_up: LookUp, options: ReadOptions) -> list[InputPartition]:
     """The messages that the index names, as tasks. Small ranges share a task, unless the user says how to cut."""
-    reader = reader_for(options.name_server, options.request_timeout_ms, options.credentials, options.tls)
+    reader = reader_of(options)
     index = BrokerIndex(reader, options.request_timeout_ms / 1000)
     spans = find(batch_ranges(cluster, options), look_up, index)
     least, most = options.min_partitions, options.max_records_per_partition

@@ -15,7 +15,6 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     BinaryType,
-    DataType,
     IntegerType,
     LongType,
     MapType,
@@ -50,8 +49,6 @@ SOURCE_SCHEMA = StructType(
     ]
 )
 
-_BY_KEY = {field.name.lower(): field for field in SOURCE_SCHEMA.fields}
-
 
 @dataclass(frozen=True)
 class Projection:
@@ -83,30 +80,35 @@ def retype(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 def project(schema: StructType) -> Projection:
     """Check a user's ``.schema(...)`` and say what it takes."""
-    columns = []
+    return Projection(known_columns(schema, SOURCE_SCHEMA, 'format("rocket")'), to_arrow_schema(schema, timezone="UTC"))
+
+
+def known_columns(schema: StructType, known: StructType, owner: str) -> tuple[str, ...]:
+    """The columns of ``known`` that a schema names, as spelt there; SchemaError for others and other types."""
+    by_key = {field.name.lower(): field for field in known.fields}
+    columns: list[str] = []
     for field in schema.fields:
-        known = _BY_KEY.get(field.name.lower())
-        if known is None:
+        mine = by_key.get(field.name.lower())
+        if mine is None:
             raise SchemaError(
-                f'format("rocket") has no column {field.name}.',
-                remedy=f"Its columns are {', '.join(SOURCE_SCHEMA.names)}.",
+                f"{owner} has no column {field.name}.", remedy=f"Its columns are {', '.join(known.names)}."
             )
-        if known.name in columns:
-            raise SchemaError(f"the schema names the column {known.name} twice.", remedy="Name it once.")
-        if not _same_type(field.dataType, known.dataType):
-            raise SchemaError(
-                f"the column {known.name} is {known.dataType.simpleString()}, not {field.dataType.simpleString()}.",
-                remedy=f"Put `{known.name} {known.dataType.simpleString()}` into the schema and cast in the query.",
-            )
-        if known.nullable and not field.nullable:
-            raise SchemaError(
-                f"the column {known.name} can be null, and the schema says NOT NULL.", remedy="Leave NOT NULL out."
-            )
-        columns.append(known.name)
-    return Projection(tuple(columns), to_arrow_schema(schema, timezone="UTC"))
+        if mine.name in columns:
+            raise SchemaError(f"the schema names the column {mine.name} twice.", remedy="Name it once.")
+        check_column(field, mine, mine.name)
+        columns.append(mine.name)
+    return tuple(columns)
 
 
-def _same_type(given: DataType, known: DataType) -> bool:
-    if isinstance(given, MapType) and isinstance(known, MapType):
-        return bool(given.keyType == known.keyType and given.valueType == known.valueType)
-    return bool(given == known)
+def check_column(field: StructField, known: StructField, shown: str) -> None:
+    """Refuse another type, and NOT NULL for what can be null; ``shown`` is the column in errors."""
+    kind = known.dataType.simpleString()
+    if field.dataType.simpleString() != kind:
+        raise SchemaError(
+            f"the column {shown} is {kind}, not {field.dataType.simpleString()}.",
+            remedy=f"Put `{field.name} {kind}` into the schema and cast in the query.",
+        )
+    if known.nullable and not field.nullable:
+        raise SchemaError(
+            f"the column {shown} can be null, and the schema says NOT NULL.", remedy="Leave NOT NULL out."
+        )

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from spark_rocket.datasource.pickled_by_value import PickledByValue
-from spark_rocket.datasource.tracebacks import short
+from spark_rocket.datasource.processes import PickledByValue, short
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -22,6 +21,16 @@ if TYPE_CHECKING:
     from spark_rocket.datasource.stream import RocketStreamReader
     from spark_rocket.datasource.views.views import ViewReader
     from spark_rocket.datasource.write.writer import RocketStreamWriter, RocketWriter
+
+# Options of rocketmq-spark that have other names here, in lower case.
+_OLD_READS = {
+    "topic": "subscribe",
+    "group": "consumerGroup",
+    "subexpression": "tags",
+    "pulltimeout": "requestTimeout",
+    "pulltimeoutms": "requestTimeout",
+}
+_OLD_WRITES = {"group": "producerGroup"}
 
 
 class RocketDataSource(PickledByValue, DataSource):
@@ -123,3 +132,38 @@ class RocketDataSource(PickledByValue, DataSource):
     def _to_write(self, options: Mapping[str, str]) -> dict[str, str]:
         """A write's, likewise."""
         return dict(options)
+
+
+class RocketMQDataSource(RocketDataSource):
+    """The same source under the name and with the option names of the old Scala connector, rocketmq-spark.
+
+    All options of ``format("rocket")`` work, too. ``subExpression=*`` is all messages. The columns are those of
+    ``format("rocket")``: ``properties`` is a map where the old connector had JSON text (``to_json(properties)``).
+    Corresponds to rocketmq-spark's RocketMQSourceProvider and RocketMQConf.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "rocketmq"
+
+    def _to_read(self, options: Mapping[str, str]) -> dict[str, str]:
+        return _translate(options, _OLD_READS)
+
+    def _to_write(self, options: Mapping[str, str]) -> dict[str, str]:
+        return _translate(options, _OLD_WRITES)
+
+
+def _translate(options: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
+    from spark_rocket.datasource.options.conditions import error
+
+    translated = {key: text for key, text in options.items() if key.lower() not in names}
+    given = {key.lower() for key in translated}
+    for key, text in options.items():
+        new = names.get(key.lower())
+        if new is None or (new == "tags" and text.strip() == "*"):
+            continue
+        if new.lower() in given:
+            raise error("BAD_OPTION.TOGETHER", option=key, other=new, hint=": they are the same")
+        given.add(new.lower())
+        translated[new] = text
+    return translated

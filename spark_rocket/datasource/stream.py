@@ -29,13 +29,12 @@ from pyspark.sql.types import StructType
 
 from spark_rocket.datasource.batch import RangePartition, read_partition
 from spark_rocket.datasource.options.options import ReadOptions
-from spark_rocket.datasource.pickled_by_value import PickledByValue
 from spark_rocket.datasource.plan.offsets import StreamOffset, initial_offset, parse_stream_offset, starts_of
 from spark_rocket.datasource.plan.planner import StreamPlanner
 from spark_rocket.datasource.plan.ranges import ranges_between, split
+from spark_rocket.datasource.processes import PickledByValue, short
 from spark_rocket.datasource.read.cluster import Cluster
 from spark_rocket.datasource.read.typed_rows import projection_of
-from spark_rocket.datasource.tracebacks import short
 
 _NO_LIMIT = 2**62
 

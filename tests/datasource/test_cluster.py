@@ -109,7 +109,7 @@ def cluster_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Cluster]:
     monkeypatch.setattr(RetryDeadline.__init__, "__kwdefaults__", settings)
 
     def make(*failures: RocketError) -> Cluster:
-        monkeypatch.setattr(cluster, "reader_for", lambda *_: AwayReader(*failures))
+        monkeypatch.setattr(cluster, "reader_of", lambda *_: AwayReader(*failures))
         return Cluster(parse_read_options({"subscribe": "orders", "nameServer": "x:1"}, Scope.READ_STREAM))
 
     return make

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from spark_rocket.datasource.bodies.decoding import reason
 from spark_rocket.datasource.options.options import WriteOptions, parse_read_options
 from spark_rocket.datasource.options.table import Scope
-from spark_rocket.datasource.read.dead_letters import (
+from spark_rocket.datasource.read.bad_records import (
     BODY_LENGTH,
     LEFT_OUT,
     LETTER,

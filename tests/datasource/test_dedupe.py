@@ -20,12 +20,13 @@ from spark_rocket.client import Reader
 from spark_rocket.datasource.options.options import ReadOptions, parse_read_options, parse_write_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.plan.ranges import OffsetRange
-from spark_rocket.datasource.read import dedupe
-from spark_rocket.datasource.read.dedupe import Repeats, read_without_repeats
+from spark_rocket.datasource.read import fetch
+from spark_rocket.datasource.read.dedupe import Repeats
+from spark_rocket.datasource.read.fetch import read_without_repeats
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
 from spark_rocket.datasource.write import writer
 from spark_rocket.datasource.write.rows import RowEncoder, write_key
-from spark_rocket.datasource.write.sink import Sink
+from spark_rocket.datasource.write.send import Sink
 from spark_rocket.datasource.write.writer import write_rows
 from spark_rocket.errors import OptionError, RemotingTimeoutError
 from spark_rocket.model import MessageQueue
@@ -178,7 +179,7 @@ def test_a_task_reads_the_ids_before_its_range_and_what_is_deleted_there_is_no_l
                 raise answer
             return answer
 
-    monkeypatch.setattr(dedupe, "read_range", read_range)
+    monkeypatch.setattr(fetch, "read_range", read_range)
     reader: Any = Reader()
     body = project(StructType([SOURCE_SCHEMA["body"]]))
     span = OffsetRange(q(0), 100, 110)

@@ -13,8 +13,7 @@ from spark_rocket.client import Producer, Reader
 from spark_rocket.datasource.options.options import parse_read_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.plan.ranges import OffsetRange
-from spark_rocket.datasource.read.dedupe import read_without_repeats
-from spark_rocket.datasource.read.fetch import read_range
+from spark_rocket.datasource.read.fetch import read_range, read_without_repeats
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
 from spark_rocket.errors import DataLossError, RemotingConnectError
 from spark_rocket.model import Message, MessageQueue

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from spark_rocket.datasource.options.options import LookUp
+from spark_rocket.datasource.options.parsers import LookUp
 from spark_rocket.datasource.plan.lookup import MOST_LOOK_UPS, Found, LookedUp, find
 from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, project

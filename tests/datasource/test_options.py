@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.datasource.options.options import LookUp, check_options, parse_read_options, parse_write_options
-from spark_rocket.datasource.options.parsers import Position, Start, can_be_written
+from spark_rocket.datasource.options.options import check_options, parse_read_options, parse_write_options
+from spark_rocket.datasource.options.parsers import LookUp, Position, Start, can_be_written
 from spark_rocket.datasource.options.table import OPTIONS, READS, WRITES, Scope
 from spark_rocket.errors import OptionError
 from spark_rocket.model import MessageQueue

@@ -5,7 +5,6 @@ import json
 import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType, VarcharType
 
-from spark_rocket.datasource.options.scala_names import RocketMQDataSource
 from spark_rocket.datasource.options.tables import (
     INSERT_SCHEMA,
     is_two_way,
@@ -18,7 +17,7 @@ from spark_rocket.datasource.options.tables import (
     written,
 )
 from spark_rocket.datasource.schema import SOURCE_SCHEMA
-from spark_rocket.datasource.source import RocketDataSource
+from spark_rocket.datasource.source import RocketDataSource, RocketMQDataSource
 from spark_rocket.datasource.write.writer import RocketWriter
 from spark_rocket.errors import OptionError, SchemaError
 

@@ -473,7 +473,7 @@ def test_a_stream_does_not_begin_at_a_time_that_is_to_come(
     given: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would begin at the end, and read what is stored until then; a batch read would read nothing."""
-    monkeypatch.setattr("spark_rocket.datasource.options.checks.now_ms", lambda: 1_700_000_000_000)
+    monkeypatch.setattr("spark_rocket.datasource.options.options.now_ms", lambda: 1_700_000_000_000)
 
     def at(time_ms: int) -> dict[str, str]:
         return {"subscribe": "orders"} | {name: text.replace("TIME", str(time_ms)) for name, text in given.items()}

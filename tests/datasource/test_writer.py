@@ -27,8 +27,7 @@ from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.read.retry_deadline import RetryDeadline
 from spark_rocket.datasource.write import writer
 from spark_rocket.datasource.write.rows import Block
-from spark_rocket.datasource.write.send import Sent
-from spark_rocket.datasource.write.sink import sink_for
+from spark_rocket.datasource.write.send import Sent, sink_for
 from spark_rocket.datasource.write.writer import (
     RocketStreamWriter,
     RocketWriter,

@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_rocket.datasource.read.dead_letters import ORIGIN_BROKER, ORIGIN_OFFSET, ORIGIN_QUEUE, ORIGIN_TOPIC, REASON
+from spark_rocket.datasource.read.bad_records import ORIGIN_BROKER, ORIGIN_OFFSET, ORIGIN_QUEUE, ORIGIN_TOPIC, REASON
 from spark_rocket.model import Message
 from tests.datasource.body_formats.formats import AVRO, descriptor
 from tests.spark.conftest import Rocket

@@ -1,22 +1,51 @@
-"""Arrow IPC bodies: each is a stream, or a file, of record batches; a message may hold many rows, and be written so.
+"""Arrow IPC bodies: each is a stream, or a file, of record batches. A message may hold many rows, and be written so.
 
-Columns are found by their names; what a body lacks is null, what it has beside them is left out, other types are cast
-where no value is lost (``arrow_casts``). Everything is validated before it is used: offsets in these bytes are somebody
-else's. So are their sizes: ``arrow_limits`` looks at what a body claims to be before it is read.
+Columns are found by name. What a body lacks is null, what it has beside the schema is left out, other types are cast
+where no value is lost. Everything is validated before it is used: the offsets in these bytes are untrusted.
+A file is a stream between ``ARROW1`` and a footer, and is read as a stream: its footer may not claim anything else.
 
-A file is a stream between ``ARROW1`` and a footer, and is read as one: its footer may not claim anything else.
+Sizes are untrusted too: 300 bytes can claim a billion rows of nulls, or zeros without end. So ``Allowance`` bounds the
+rows and bytes that a body may become, before any of it is built. Row counts and the lengths of compressed buffers are
+read from the flatbuffers that Arrow has verified:
+
+===================  ==============================================================================================
+table                fields
+===================  ==============================================================================================
+Message              0 version, 1 header's type, 2 header, 3 length of the body
+DictionaryBatch      0 id, 1 data (a RecordBatch), 2 whether it is added to the one before
+RecordBatch          0 rows (int64), 1 nodes, 2 buffers (pairs of int64: offset in the body, length), 3 compression
+a compressed buffer  int64: its length when it is not compressed, -1 if it is not; then the bytes
+===================  ==============================================================================================
+
+Structs, lists and maps are taken apart and built again (members of structs are found by name, as columns are), and
+dictionaries are resolved. Values change their type as in this table, and only if none of them changes:
+
+=======================================================  ===============================================
+from                                                     to
+=======================================================  ===============================================
+null                                                     anything
+whole numbers, floating numbers, decimals                each other, where every value is the same number
+texts (large, views); bytes (large, views, fixed)        each other, where bytes are UTF-8
+dates                                                    dates, timestamps
+timestamps, durations, times of day                      the same in another unit, timestamps in another zone
+all of these but bytes, durations and times, booleans    text
+=======================================================  ===============================================
+
+All else (unions, run-end encodings, list views, texts to numbers, numbers to dates) is refused.
 
 Pure.
 """
 
 from __future__ import annotations
 
+import struct
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from spark_rocket.datasource.bodies.arrow_casts import check_type, conform, nothing
-from spark_rocket.datasource.bodies.arrow_limits import Allowance, check_stream
-from spark_rocket.datasource.bodies.decoding import BAD, I64, Decoded, reason
+from spark_rocket.datasource.bodies.decoding import BAD, I64, Decoded, raw, reason
 
 _FILE = b"ARROW1"
 _STREAM_IN_FILE = 8
@@ -66,15 +95,12 @@ class ArrowDecoder:
         check_stream(buffer)
         found = []
         with pa.ipc.open_stream(buffer) as stream:
-            as_wanted = stream.schema.equals(self._fields, check_metadata=True)
-            for item in () if as_wanted else stream.schema:
+            for item in stream.schema:
                 check_type(item.type)
             for batch in stream:
                 left.rows(batch.num_rows)
                 batch.validate(full=True)
-                if as_wanted:
-                    left.bytes(batch.nbytes)
-                found.append(batch if as_wanted else self._conform(batch, left))
+                found.append(self._conform(batch, left))
         if promised not in (None, len(found)):
             raise ValueError(f"the file has {len(found)} batches, and its footer {promised}")
         return found
@@ -106,3 +132,248 @@ def write_stream(batch: pa.RecordBatch) -> bytes:
     with pa.ipc.new_stream(sink, batch.schema) as stream:
         stream.write_batch(batch)
     return bytes(sink.getvalue())
+
+
+# A body may become so much at most, and grow by so much; small ones may always become what is free.
+MOST_ROWS, FREE_ROWS, ROWS_PER_BYTE = 1 << 24, 1 << 16, 64
+MOST_BYTES, FREE_BYTES, BYTES_PER_BYTE = 128 << 20, 16 << 20, 64
+_OLD_COMPRESSION = b"ARROW:experimental_compression"
+
+
+class Allowance:
+    """What is left of the rows and bytes that a body may become."""
+
+    def __init__(self, size: int) -> None:
+        self._rows = min(MOST_ROWS, FREE_ROWS + ROWS_PER_BYTE * size)
+        self._bytes = min(MOST_BYTES, FREE_BYTES + BYTES_PER_BYTE * size)
+        self.spent = 0
+
+    def rows(self, count: int) -> None:
+        """Take rows; ValueError if there are too many."""
+        self._rows -= count
+        if count < 0 or self._rows < 0:
+            raise ValueError("it says that it has more rows than a body of its size may have")
+
+    def bytes(self, count: int) -> None:
+        """Take bytes; ValueError if there are too many."""
+        self._bytes -= count
+        self.spent += count
+        if count < 0 or self._bytes < 0:
+            raise ValueError("it would become larger than a body of its size may")
+
+
+def check_stream(buffer: pa.Buffer) -> None:
+    """Refuse a stream that claims too much."""
+    left = Allowance(buffer.size)
+    for message in pa.ipc.MessageReader.open_stream(buffer):
+        if message.type not in ("record batch", "dictionary"):
+            continue
+        metadata = message.metadata.to_pybytes()
+        if _OLD_COMPRESSION in metadata:
+            raise ValueError("it is compressed as Arrow did before its format was settled")
+        try:
+            rows, inflated = _claims(metadata, message.body, message.type == "dictionary")
+        except struct.error:
+            raise ValueError("its metadata is cut off") from None
+        left.rows(rows)
+        left.bytes(inflated)
+
+
+def _claims(metadata: bytes, body: pa.Buffer | None, dictionary: bool) -> tuple[int, int]:
+    """A batch's rows, and the bytes that its compressed buffers say they have."""
+    batch = _table(metadata, _field(metadata, _table(metadata, 0), 2))
+    if dictionary:
+        batch = _table(metadata, _field(metadata, batch, 1))
+    at = _field(metadata, batch, 0)
+    rows: int = struct.unpack_from("<q", metadata, at)[0] if at else 0
+    buffers = _field(metadata, batch, 2)
+    if not _field(metadata, batch, 3) or not buffers or body is None:
+        return rows, 0
+    start = _table(metadata, buffers)
+    (count,) = struct.unpack_from("<I", metadata, start)
+    data, inflated = memoryview(body), 0
+    for offset, length in np.frombuffer(metadata, "<i8", 2 * count, start + 4).reshape(-1, 2).tolist():
+        if length:
+            if offset < 0:
+                raise ValueError("a buffer lies outside of it")
+            (claim,) = struct.unpack_from("<q", data, offset)
+            inflated += 0 if claim == -1 else claim
+            if claim < -1:
+                raise ValueError("a buffer says that it is less than nothing")
+    return rows, inflated
+
+
+def _table(data: bytes, at: int) -> int:
+    """Where the offset at a place leads."""
+    return at + int(struct.unpack_from("<I", data, at)[0])
+
+
+def _field(data: bytes, table: int, slot: int) -> int:
+    """Where a table's field is; 0 if it has none."""
+    names = table - struct.unpack_from("<i", data, table)[0]
+    if names < 0 or 4 + 2 * slot >= struct.unpack_from("<H", data, names)[0]:
+        return 0
+    (offset,) = struct.unpack_from("<H", data, names + 4 + 2 * slot)
+    return table + offset if offset else 0
+
+
+_WIDEST_TEXT = 80
+_NUMBERS = ("integer", "float", "decimal")
+_PAIRS = frozenset(
+    {(one, other) for one in _NUMBERS for other in _NUMBERS}
+    | {(one, "text") for one in (*_NUMBERS, "boolean", "date", "timestamp")}
+    | {("text", "bytes"), ("bytes", "text"), ("date", "timestamp")}
+)
+
+
+def check_type(kind: pa.DataType) -> None:
+    """Refuse decimals that no decimals are: Arrow looks up powers of ten by the scale, wherever that leads."""
+    types = pa.types
+    if isinstance(kind, pa.BaseExtensionType):
+        check_type(kind.storage_type)
+    elif types.is_decimal(kind):
+        if not 0 <= kind.scale <= kind.precision:
+            raise ValueError(f"a decimal has {kind.precision} digits and {kind.scale} of them behind the point")
+    elif types.is_map(kind):
+        check_type(kind.key_type)
+        check_type(kind.item_type)
+    elif types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        check_type(kind.value_type)
+    else:
+        for index in range(kind.num_fields):
+            check_type(kind.field(index).type)
+
+
+def nothing(count: int, kind: pa.DataType, left: Allowance) -> pa.Array:
+    """Nulls."""
+    left.bytes(count * _width(kind))
+    return pa.nulls(count, kind)
+
+
+def conform(array: pa.Array, kind: pa.DataType, left: Allowance) -> pa.Array:
+    """The values of a valid array under another type; ValueError where one would change."""
+    types = pa.types
+    if array.type.equals(kind, check_metadata=True):
+        left.bytes(array.nbytes)
+        return array
+    if isinstance(array, pa.ExtensionArray):
+        return conform(array.storage, kind, left)
+    if types.is_null(array.type) or not len(array):
+        return nothing(len(array), kind, left)
+    if types.is_dictionary(array.type):
+        left.bytes(_resolved(array))
+        return conform(array.dictionary_decode(), kind, left)
+    if types.is_struct(kind) and types.is_struct(array.type):
+        return _struct(array, kind, left)
+    if types.is_map(kind) and types.is_map(array.type):
+        left.bytes(5 * len(array))
+        keys, items = conform(array.keys, kind.key_type, left), conform(array.items, kind.item_type, left)
+        return pa.MapArray.from_arrays(array.offsets, keys, items, type=kind, mask=_mask(array))
+    if types.is_list(kind):
+        left.bytes(5 * len(array))
+        if types.is_fixed_size_list(array.type):
+            values = conform(array.values, kind.value_type, left)
+            offsets = pa.array(np.arange(len(array) + 1, dtype=np.int32) * array.type.list_size)
+            return pa.ListArray.from_arrays(offsets, values, type=kind, mask=_mask(array))
+        if types.is_list(array.type) or types.is_large_list(array.type):
+            values = conform(array.values, kind.value_type, left)
+            return pa.ListArray.from_arrays(array.offsets.cast(pa.int32()), values, type=kind, mask=_mask(array))
+    return _values(array, kind, left)
+
+
+def _struct(array: pa.Array, kind: pa.DataType, left: Allowance) -> pa.Array:
+    left.bytes(len(array))
+    names = [array.type.field(index).name for index in range(array.type.num_fields)]
+    members = []
+    for index in range(kind.num_fields):
+        item = kind.field(index)
+        if names.count(item.name) > 1:
+            raise ValueError(f"there are two members {item.name}")
+        if item.name in names:
+            members.append(conform(array.field(names.index(item.name)), item.type, left))
+        else:
+            members.append(nothing(len(array), item.type, left))
+    if not members:
+        return pa.Array.from_buffers(kind, len(array), array.buffers()[:1], offset=array.offset)
+    return pa.StructArray.from_arrays(members, fields=list(kind), mask=_mask(array))
+
+
+def _values(array: pa.Array, kind: pa.DataType, left: Allowance) -> pa.Array:
+    given, wanted = _group(array.type), _group(kind)
+    if not wanted or (given != wanted and (given, wanted) not in _PAIRS):
+        raise ValueError(f"that does not become {kind} without a loss")
+    left.bytes(len(array) * _width(kind))
+    if given in ("text", "bytes"):
+        left.bytes(int(_lengths(array).sum()))
+    elif wanted == "text":
+        left.bytes(len(array) * _WIDEST_TEXT)
+    if given == "integer" and wanted == "decimal":
+        # Arrow asks for room for the largest number of the type, and so gets it.
+        return array.cast(pa.decimal256(76, kind.scale)).cast(kind)
+    found = array.cast(kind)
+    # Arrow overlooks digits that a float loses, and those that overflow where a decimal is scaled.
+    if ({given, wanted} & {"float"} and wanted in ("float", "decimal")) or given == wanted == "decimal":
+        same = pc.equal(found.cast(array.type), array)
+        if given == "float":
+            same = pc.or_(same, pc.is_nan(array))
+        if pc.all(same).as_py() is False:
+            raise ValueError(f"not all of its numbers are numbers of {kind}")
+    return found
+
+
+def _group(kind: pa.DataType) -> str:
+    types = pa.types
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+        return "text"
+    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind):
+        return "bytes"
+    checks = (
+        ("bytes", types.is_fixed_size_binary),
+        ("boolean", types.is_boolean),
+        ("integer", types.is_integer),
+        ("float", types.is_floating),
+        ("decimal", types.is_decimal),
+        ("date", types.is_date),
+        ("timestamp", types.is_timestamp),
+        ("time", types.is_time),
+        ("duration", types.is_duration),
+    )
+    return next((name for name, check in checks if check(kind)), "")
+
+
+def _width(kind: pa.DataType) -> int:
+    """About the bytes of a row's value that is null."""
+    if pa.types.is_struct(kind):
+        return 1 + sum(_width(kind.field(index).type) for index in range(kind.num_fields))
+    try:
+        return 1 + int(kind.bit_width) // 8
+    except ValueError:
+        return 5
+
+
+def _lengths(array: pa.Array) -> I64:
+    """The bytes of each text or binary value."""
+    kind = array.type
+    if pa.types.is_fixed_size_binary(kind):
+        widths: I64 = np.full(len(array), kind.byte_width, np.int64)
+        return widths
+    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+        views = np.frombuffer(array.buffers()[1], np.int32)[::4][array.offset : array.offset + len(array)]
+        found: I64 = np.where(array.is_valid().to_numpy(zero_copy_only=False), views, 0).astype(np.int64)
+        return found
+    lengths: I64 = np.diff(raw(array)[1])
+    return lengths
+
+
+def _resolved(array: pa.Array) -> int:
+    """The bytes of a dictionary's values where each stands for itself."""
+    values: Any = array.dictionary
+    if _group(values.type) in ("text", "bytes"):
+        return int(_lengths(values)[array.indices.drop_null().to_numpy()].sum()) + 5 * len(array)
+    if _group(values.type):
+        return len(array) * _width(values.type)
+    return len(array) * int(values.nbytes)
+
+
+def _mask(array: pa.Array) -> pa.Array | None:
+    return array.is_null() if array.null_count else None

@@ -20,7 +20,6 @@ import io
 import json
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -41,7 +40,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_rocket.datasource.bodies.decoding import BAD, Decoded, decode_each, reason
+from spark_rocket.datasource.bodies.decoding import BAD, reason
 from spark_rocket.datasource.bodies.settings import AvroEncoding, BodySettings
 from spark_rocket.errors import OptionError, ProtocolError, SchemaError, StateError
 from spark_rocket.protocol.avro_shape import check_nesting, measure
@@ -187,17 +186,6 @@ class AvroSchema:
             file.write(self.header)
         self._library.schemaless_writer(file, self.parsed, _with_maps(row), strict_allow_default=True)
         return file.getvalue()
-
-
-class AvroDecoder:
-    """Decodes records to the columns of ``fields``, a body at a time."""
-
-    def __init__(self, fields: pa.Schema, schema: AvroSchema) -> None:
-        self._fields = fields
-        self._schema = schema
-
-    def decode(self, bodies: pa.Array) -> Decoded:
-        return decode_each(bodies, self._fields, self._schema.read)
 
 
 def _with_maps(value: Any) -> Any:

@@ -1,17 +1,40 @@
-"""From settings to what decodes bodies, and to the columns that a format knows without being told. Pure."""
+"""From settings to the decoder of a body format, and to the columns that a format defines itself; text and variants.
+
+Pure.
+"""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType, VariantType
 
 from spark_rocket.datasource.bodies.columns import same_types
-from spark_rocket.datasource.bodies.decoding import Decoder
+from spark_rocket.datasource.bodies.decoding import BAD, Decoded, Decoder, OneByOneDecoder, reason
+from spark_rocket.datasource.bodies.json_values import parse_value, variant_of
 from spark_rocket.datasource.bodies.settings import BodyFormat, BodySettings
 from spark_rocket.errors import SchemaError
+
+
+class TextDecoder:
+    """UTF-8, looked at for all bodies at once."""
+
+    def __init__(self, fields: pa.Schema) -> None:
+        self._fields = fields
+
+    def decode(self, bodies: pa.Array) -> Decoded:
+        try:
+            return Decoded([bodies.cast(pa.string())])
+        except pa.ArrowInvalid:
+            texts: list[str | None] = []
+            bad: dict[int, str] = {}
+            for index, body in enumerate(bodies.to_pylist()):
+                try:
+                    texts.append(body.decode())
+                except BAD as error:
+                    texts.append(None)
+                    bad[index] = reason(error)
+            return Decoded([pa.array(texts, pa.string())], bad)
 
 
 def known_columns(settings: BodySettings) -> StructType:
@@ -36,61 +59,49 @@ def known_columns(settings: BodySettings) -> StructType:
 
 
 def decoder(settings: BodySettings, body: StructType) -> Decoder:
-    """What decodes bodies to the columns ``body``; SchemaError where it cannot."""
+    """What decodes bodies to the columns ``body``; SchemaError where it cannot. Modules are imported when needed."""
     fields = to_arrow_schema(body, timezone="UTC")
-    return _MAKERS[settings.format](settings, body, fields)
+    form = settings.format
+    if not body.fields and form in (BodyFormat.CSV, BodyFormat.ARROW):
+        raise SchemaError(
+            f"bodyFormat={form.value} needs at least one column of the body.", remedy="Declare all of them."
+        )
+    match form:
+        case BodyFormat.JSON:
+            from spark_rocket.datasource.bodies.json_reader import JsonDecoder
 
+            return JsonDecoder(fields)
+        case BodyFormat.CSV:
+            from spark_rocket.datasource.bodies.csv_reader import CsvDecoder
 
-def _json(settings: BodySettings, body: StructType, fields: pa.Schema) -> Decoder:
-    from spark_rocket.datasource.bodies.json_reader import JsonDecoder
+            return CsvDecoder(fields, settings.csv_delimiter)
+        case BodyFormat.ARROW:
+            from spark_rocket.datasource.bodies.arrow_bodies import ArrowDecoder
 
-    return JsonDecoder(fields)
+            return ArrowDecoder(fields)
+        case BodyFormat.AVRO:
+            from spark_rocket.datasource.bodies.avro import AvroSchema
 
+            schema = AvroSchema(settings)
+            check_known(body, schema.columns, "avroSchema")
+            return OneByOneDecoder(fields, schema.read)
+        case BodyFormat.PROTOBUF:
+            from spark_rocket.datasource.bodies.protobuf import ProtobufType
 
-def _csv(settings: BodySettings, body: StructType, fields: pa.Schema) -> Decoder:
-    from spark_rocket.datasource.bodies.csv_reader import CsvDecoder
-
-    if not body.fields:
-        raise SchemaError("bodyFormat=csv needs at least one column of the body.", remedy="Declare all of them.")
-    return CsvDecoder(fields, settings.csv_delimiter)
-
-
-def _arrow(settings: BodySettings, body: StructType, fields: pa.Schema) -> Decoder:
-    from spark_rocket.datasource.bodies.arrow_bodies import ArrowDecoder
-
-    if not body.fields:
-        raise SchemaError("bodyFormat=arrow needs at least one column of the body.", remedy="Declare one.")
-    return ArrowDecoder(fields)
-
-
-def _text(settings: BodySettings, body: StructType, fields: pa.Schema) -> Decoder:
-    from spark_rocket.datasource.bodies.text import TextDecoder, VariantDecoder
-
-    variant = settings.format is BodyFormat.VARIANT
-    wanted = VariantType() if variant else StringType()
+            kind = ProtobufType(settings)
+            check_known(body, kind.columns, "protobufMessage")
+            return OneByOneDecoder(fields, kind.reader(fields.names), kind.errors)
+    wanted = VariantType() if form is BodyFormat.VARIANT else StringType()
     if [field.dataType for field in body.fields] != [wanted]:
         raise SchemaError(
-            f"bodyFormat={settings.format.value} is one column of type {wanted.simpleString()}, and the schema has "
+            f"bodyFormat={form.value} is one column of type {wanted.simpleString()}, and the schema has "
             f"{body.simpleString() if body.fields else 'none'}.",
             remedy=f"Declare `value {wanted.simpleString()}`; columns of the message are named in metadataColumns.",
         )
-    return VariantDecoder(fields) if variant else TextDecoder(fields)
-
-
-def _avro(settings: BodySettings, body: StructType, fields: pa.Schema) -> Decoder:
-    from spark_rocket.datasource.bodies.avro import AvroDecoder, AvroSchema
-
-    schema = AvroSchema(settings)
-    check_known(body, schema.columns, "avroSchema")
-    return AvroDecoder(fields, schema)
-
-
-def _protobuf(settings: BodySettings, body: StructType, fields: pa.Schema) -> Decoder:
-    from spark_rocket.datasource.bodies.protobuf import ProtobufDecoder, ProtobufType
-
-    kind = ProtobufType(settings)
-    check_known(body, kind.columns, "protobufMessage")
-    return ProtobufDecoder(fields, kind)
+    if form is BodyFormat.TEXT:
+        return TextDecoder(fields)
+    name = fields.names[0]
+    return OneByOneDecoder(fields, lambda body: {name: variant_of(parse_value(body))})
 
 
 def check_known(body: StructType, known: StructType, option: str) -> None:
@@ -107,14 +118,3 @@ def check_known(body: StructType, known: StructType, option: str) -> None:
                 f"the column {field.name} is {wanted.simpleString()}, not {field.dataType.simpleString()}.",
                 remedy="Declare it so, and cast in the query; without a schema it is so by itself.",
             )
-
-
-_MAKERS: dict[BodyFormat, Callable[[BodySettings, StructType, pa.Schema], Decoder]] = {
-    BodyFormat.JSON: _json,
-    BodyFormat.CSV: _csv,
-    BodyFormat.ARROW: _arrow,
-    BodyFormat.TEXT: _text,
-    BodyFormat.VARIANT: _text,
-    BodyFormat.AVRO: _avro,
-    BodyFormat.PROTOBUF: _protobuf,
-}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType, StructField, StructType
 
 from spark_rocket.datasource.bodies.settings import BadRecords, BodyFormat, BodySettings
-from spark_rocket.datasource.schema import SOURCE_SCHEMA
+from spark_rocket.datasource.schema import SOURCE_SCHEMA, check_column
 from spark_rocket.errors import SchemaError
 
 _BY_KEY = {field.name.lower(): field for field in SOURCE_SCHEMA.fields}
@@ -58,7 +58,7 @@ def layout(settings: BodySettings, schema: StructType) -> Layout:
     for field in schema.fields:
         known = wanted.pop(field.name.lower(), None)
         if known is not None:
-            _check_metadata(field, known)
+            check_column(field, known, f"{field.name} (the message's {known.name})")
             metadata[field.name] = known.name
         elif bad_column is not None and field.name.lower() == bad_column.lower():
             if not isinstance(field.dataType, (StringType, BinaryType)) or not field.nullable:
@@ -101,23 +101,6 @@ def _check_names(schema: StructType) -> None:
                 remedy="Give the message's another name: metadataColumns takes `storeTimestamp as stored_at`.",
             )
         seen.add(name.lower())
-
-
-def _check_metadata(field: StructField, known: StructField) -> None:
-    if _nullable(field.dataType) != _nullable(known.dataType):
-        raise SchemaError(
-            f"the column {field.name} (the message's {known.name}) is {known.dataType.simpleString()}, "
-            f"not {field.dataType.simpleString()}.",
-            remedy=f"Declare it as `{field.name} {known.dataType.simpleString()}`.",
-        )
-    if known.nullable and not field.nullable:
-        raise SchemaError(
-            f"the column {field.name} can be null, and the schema says NOT NULL.", remedy="Leave NOT NULL out."
-        )
-
-
-def _nullable(kind: DataType) -> DataType:
-    return MapType(kind.keyType, kind.valueType) if isinstance(kind, MapType) else kind
 
 
 def _check_nullable(kind: DataType, name: str, nullable: bool) -> None:

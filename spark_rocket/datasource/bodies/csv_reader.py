@@ -1,12 +1,18 @@
 """CSV bodies to columns, a batch at once by Arrow's parser: each body is one line without a header.
 
-Bodies that hold a line end (in a quoted value, or by mistake) are decoded alone. So none of the others can become two
-rows, only two of them one, through a quote that is not closed: when there are as many rows as bodies, each is its own
-body's. An empty value that is not quoted is null, and so an empty body is the null of a schema of one column.
+Bodies that contain a line end (in a quoted value, or by mistake) are decoded alone. So no other body can become two
+rows. Two bodies can become one row through a quote that is not closed. When there are as many rows as bodies, each row
+is its own body's. An unquoted empty value is null, so an empty body is the null of a schema of one column.
 
-Lines without a quote have as many values as delimiters and one more: those that have too few or too many are found
-before Arrow sees them. So are those with text behind a closing quote, which Arrow would make a part of the value. Each
-line is given to Arrow with its end: without one an empty last value, behind a quoted one, would be quoted too.
+Lines without a quote have as many values as delimiters plus one: lines with too few or too many values are found
+before Arrow reads them. So are lines with text behind a closing quote, which Arrow would make a part of the value. Each
+line is passed to Arrow with its end: without one an empty last value behind a quoted one would be quoted too.
+
+All values are read as texts. A column of texts is then cast at once (the fast path). If Arrow refuses the column, each
+of its values is converted by itself. So whether a value is accepted does not depend on its neighbours.
+
+Arrow neither notices an overflow when it scales a decimal, nor checks that its table of powers of ten has the exponent
+of a text. Numbers of at most 38 digits without an exponent, read as ``decimal256``, cause neither.
 
 Belongs to one task. Corresponds to Spark's UnivocityParser.
 """
@@ -20,14 +26,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from spark_rocket.datasource.bodies.decoding import BAD, I64, Decoded, decode_together, raw, reason
-from spark_rocket.datasource.bodies.text_values import is_read_as_text, values_of
+from spark_rocket.datasource.bodies.decoding import (
+    BAD,
+    I64,
+    Decoded,
+    DecodeSpan,
+    decode_together,
+    raw,
+    reason,
+    spans_of,
+)
+from spark_rocket.datasource.bodies.json_values import Convert, converter
 from spark_rocket.errors import SchemaError
 
 _MARK = b"\xef\xbb\xbf"
 _QUOTE = b'"'
-# A line read alone costs as much as some hundred read together.
-_STEPS = 256
+_MAX_DIGITS = 38
+_ZONE = r"(Z|:\S*[+-]\d\d(:?\d\d)?)$"
+_BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 
 
 class CsvDecoder:
@@ -41,19 +57,12 @@ class CsvDecoder:
                     remedy="Declare it as string, and take it apart in the query.",
                 )
         self._fields = fields
-        self._as_read = pa.schema(
-            [(item.name, pa.string() if is_read_as_text(item.type) else item.type) for item in fields]
-        )
+        self._texts = pa.schema([(item.name, pa.string()) for item in fields])
         self._delimiter = delimiter.encode()
         self._line = _line_pattern(delimiter)
         self._parse = {"delimiter": delimiter, "ignore_empty_lines": False}
         self._convert = pyarrow.csv.ConvertOptions(
-            column_types=self._as_read,
-            null_values=[""],
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
-            true_values=["true", "True", "TRUE"],
-            false_values=["false", "False", "FALSE"],
+            column_types=self._texts, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
         )
 
     def decode(self, bodies: pa.Array) -> Decoded:
@@ -71,19 +80,11 @@ class CsvDecoder:
         doubtful |= (delimiters + 1 != len(self._fields)) & (quotes == 0)
         if quotes.any():
             doubtful |= ~self._is_well_quoted(bodies)
-        return self._typed(
-            decode_together(bodies, self._as_read, doubtful, self._prepare, self._one_by_one, _STEPS), len(bodies)
-        )
-
-    def _typed(self, decoded: Decoded, count: int) -> Decoded:
-        """With the values of those columns that are read as text; a record with a text that is none of them is bad."""
+        decoded = decode_together(bodies, self._texts, doubtful, self._prepare, self._one_by_one, small=1)
         bad = dict(decoded.bad)
-        columns = [
-            values_of(column, item.type, bad) if is_read_as_text(item.type) else column
-            for column, item in zip(decoded.columns, self._fields, strict=True)
-        ]
+        columns = [_values(column, item.type, bad) for column, item in zip(decoded.columns, self._fields, strict=True)]
         if len(bad) > len(decoded.bad):
-            mask = np.zeros(count, np.bool_)
+            mask = np.zeros(len(bodies), np.bool_)
             mask[list(bad)] = True
             columns = [pc.if_else(mask, pa.scalar(None, column.type), column) for column in columns]
         return Decoded(columns, dict(sorted(bad.items())))
@@ -91,19 +92,12 @@ class CsvDecoder:
     def _is_well_quoted(self, bodies: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
         return np.asarray(pc.match_substring_regex(bodies, self._line).to_numpy(zero_copy_only=False))
 
-    def _prepare(self, bodies: pa.Array) -> Any:
-        data, edges = raw(pc.binary_join_element_wise(bodies, b"", b"\n"))
-        buffer = pa.py_buffer(data)
-
-        def decode(low: int, high: int) -> list[pa.Array]:
-            begin, end = int(edges[low]), int(edges[high])
-            return self._read(buffer.slice(begin, end - begin), high - low)
-
-        return decode
+    def _prepare(self, bodies: pa.Array) -> DecodeSpan:
+        return spans_of(pc.binary_join_element_wise(bodies, b"", b"\n"), self._read)
 
     def _read(self, buffer: pa.Buffer, count: int) -> list[pa.Array]:
-        if memoryview(buffer)[:3] == _MARK:
-            raise ValueError("a byte order mark in row 0")  # it would be left out where a batch begins, only there
+        if buffer.slice(0, min(3, buffer.size)).to_pybytes() == _MARK:
+            buffer = pa.py_buffer(_MARK + buffer.to_pybytes())  # Arrow removes one where its input begins, only there
         table = pyarrow.csv.read_csv(
             pa.BufferReader(buffer),
             read_options=pyarrow.csv.ReadOptions(
@@ -114,17 +108,12 @@ class CsvDecoder:
         )
         if table.num_rows != count:
             raise ValueError(f"{table.num_rows} lines instead of {count}")
-        columns = []
-        for item in self._as_read:
-            column = table.column(item.name)
-            array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-            columns.append(array)
-        return columns
+        return [column.combine_chunks() for column in table.columns]
 
     def _one_by_one(self, bodies: pa.Array) -> Decoded:
         rows: list[list[pa.Array]] = []
         bad: dict[int, str] = {}
-        nothing = [pa.nulls(1, item.type) for item in self._as_read]
+        nothing = [pa.nulls(1, pa.string())] * len(self._texts)
         well_quoted = self._is_well_quoted(bodies)
         for index, body in enumerate(bodies.to_pylist()):
             if not body and len(self._fields) == 1:
@@ -163,3 +152,68 @@ def _fits(kind: pa.DataType) -> bool:
     types = pa.types
     checks = (types.is_boolean, types.is_integer, types.is_float32, types.is_float64, types.is_decimal)
     return any(check(kind) for check in (*checks, types.is_string, types.is_date32, types.is_timestamp))
+
+
+def _values(texts: pa.Array, kind: pa.DataType, bad: dict[int, str]) -> pa.Array:
+    """A column's values. An invalid text becomes null, and its row is put into ``bad`` with the reason."""
+    try:
+        return _cast(texts, kind)
+    except (ValueError, pa.ArrowException):
+        pass
+    convert = _text_converter(kind)
+    values = []
+    for row, text in enumerate(texts.to_pylist()):
+        try:
+            values.append(convert(text))
+        except BAD as error:
+            values.append(None)
+            bad.setdefault(row, reason(error))
+    return pa.array(values, kind)
+
+
+def _text_converter(kind: pa.DataType) -> Convert:
+    """What converts one text, as ``_cast`` does it or as Spark does."""
+    types = pa.types
+    if types.is_decimal(kind) or types.is_date32(kind) or types.is_timestamp(kind):
+        return converter(kind)
+
+    def convert(text: str | None) -> Any:
+        if text is None:
+            return None
+        if types.is_boolean(kind):
+            if text not in _BOOLEANS:
+                raise ValueError(f"{text[:60]!r} is not true or false")
+            return _BOOLEANS[text]
+        return pa.scalar(text.strip(" \t")).cast(kind).as_py()
+
+    return convert
+
+
+def _cast(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_decimal(kind):
+        return _decimals(texts, kind)
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return _timestamps(texts, kind)
+    if pa.types.is_boolean(kind):
+        known = pc.is_in(texts, value_set=pa.array([None, *_BOOLEANS], pa.string()))
+        if not pc.all(known).as_py():
+            raise ValueError("some text is not true or false")
+    return texts.cast(kind)  # a timestamp without a zone refuses a text with one
+
+
+def _decimals(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    longest = pc.max(pc.binary_length(texts)).as_py()
+    if longest is None:
+        return pa.nulls(len(texts), kind)
+    if longest > _MAX_DIGITS or any(pc.any(pc.match_substring(texts, letter)).as_py() for letter in "eE"):
+        raise ValueError("a decimal number is long, or has an exponent")
+    return texts.cast(pa.decimal256(76, kind.scale)).cast(kind)
+
+
+def _timestamps(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """ISO-8601 texts as timestamps; UTC where they name no zone."""
+    zoned = pc.match_substring_regex(texts, _ZONE)
+    null = pa.scalar(None, texts.type)
+    with_zone = pc.if_else(zoned, texts, null).cast(kind).cast(pa.int64())
+    without = pc.if_else(zoned, null, texts).cast(pa.timestamp(kind.unit)).cast(pa.int64())
+    return pc.coalesce(with_zone, without).cast(kind)

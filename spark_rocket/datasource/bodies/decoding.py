@@ -1,16 +1,14 @@
-"""What decoders give back, and how a batch that has bad records in it is decoded without losing its speed.
+"""What decoders return, and how a batch with bad records in it is decoded at nearly full speed.
 
-Arrow's parsers take a whole batch or refuse all of it. So a batch is first given to them whole; when they refuse, the
-rows before and behind the one that they name (or its two halves, when they name none) are tried again. What is small,
-or left when ``_TRIES`` attempts have failed, is decoded row by row (but see ``decode_together``). One bad record in a
-batch thus costs about as much as decoding it twice; the worst batch what decoding row by row costs.
+Arrow's parsers accept a whole batch or refuse all of it. So a refused batch is cut into ``_PIECES`` pieces that are
+tried again, down to pieces of ``small`` rows, which are decoded row by row. One bad record costs about as much as
+decoding the batch twice; the worst batch costs what decoding row by row costs, and a few attempts.
 
 Pure. Corresponds to Spark's FailureSafeParser.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -19,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 
 I64 = np.ndarray[Any, np.dtype[np.int64]]
+DecodeSpan = Callable[[int, int], list[pa.Array]]
+"""Decodes the bodies from one place up to another, or raises."""
 
-_TRIES = 512
-_SMALL = 16
-_MOST_ROWS = 65_536
-_NAMED_ROW = re.compile(r"(?:\bin row (\d+))|(?:\bRow #(\d+))")
+_PIECES = 16
+_MAX_ROWS = 65_536
 # What conversions and parsers raise about the bytes that they are given.
 BAD = (ValueError, OverflowError, TypeError, ArithmeticError, LookupError, EOFError, RecursionError, pa.ArrowException)
 
@@ -90,71 +88,82 @@ def columns_of(rows: Sequence[Any], fields: pa.Schema, bad: dict[int, str]) -> l
     return list((parts[0] if len(parts) == 1 else pa.concat_arrays(parts)).flatten())
 
 
-def decode_each(bodies: pa.Array, fields: pa.Schema, decode: Callable[[bytes], dict[str, Any]]) -> Decoded:
-    """Decode one body after the other, for formats whose library knows no other way."""
-    rows: list[dict[str, Any] | None] = []
-    bad: dict[int, str] = {}
-    for index, body in enumerate(bodies.to_pylist()):
-        try:
-            rows.append(decode(body))
-        except (*BAD, MemoryError) as error:
-            rows.append(None)
-            bad[index] = reason(error)
-    columns = columns_of(rows, fields, bad)
-    return Decoded(columns, dict(sorted(bad.items())))
+class OneByOneDecoder:
+    """Decodes one body after the other, for formats whose library has no other way."""
+
+    def __init__(
+        self,
+        fields: pa.Schema,
+        read: Callable[[bytes], dict[str, Any]],
+        errors: tuple[type[BaseException], ...] = (*BAD, MemoryError),
+    ) -> None:
+        self._fields = fields
+        self._read = read
+        self._errors = errors
+
+    def decode(self, bodies: pa.Array) -> Decoded:
+        rows: list[dict[str, Any] | None] = []
+        bad: dict[int, str] = {}
+        for index, body in enumerate(bodies.to_pylist()):
+            try:
+                rows.append(self._read(body))
+            except self._errors as error:
+                rows.append(None)
+                bad[index] = reason(error)
+        columns = columns_of(rows, self._fields, bad)
+        return Decoded(columns, dict(sorted(bad.items())))
+
+
+def spans_of(joined: pa.Array, read: Callable[[pa.Buffer, int], list[pa.Array]]) -> DecodeSpan:
+    """What decodes a span of binary values with a parser that takes the bytes of all of them, and their count."""
+    data, edges = raw(joined)
+    buffer = pa.py_buffer(data)
+
+    def decode(low: int, high: int) -> list[pa.Array]:
+        begin, end = int(edges[low]), int(edges[high])
+        return read(buffer.slice(begin, end - begin), high - low)
+
+    return decode
 
 
 def decode_together(
     bodies: pa.Array,
     fields: pa.Schema,
     doubtful: np.ndarray[Any, np.dtype[np.bool_]],
-    prepare: Callable[[pa.Array], Callable[[int, int], list[pa.Array]]],
+    prepare: Callable[[pa.Array], DecodeSpan],
     slow: Callable[[pa.Array], Decoded],
-    steps: int | None = None,
+    small: int = 32,
 ) -> Decoded:
-    """Decode all bodies that a batch's parser takes with it, the others one by one.
+    """Decode all bodies that the batch parser accepts with it, and the others with ``slow``.
 
-    ``prepare`` is given bodies and returns what decodes a span of them or raises; it must never give a value to
-    another row than its own. ``doubtful`` rows are not given to it. Where ``slow`` costs as much for one row as the
-    parser for ``steps``, spans are cut so small at the first failure, and attempts never end.
+    ``prepare`` takes bodies and returns a function that decodes a span of them or raises. It must never assign a value
+    to another row. ``doubtful`` rows are decoded by ``slow`` at once.
     """
-    count = len(bodies)
     sure = np.flatnonzero(~doubtful)
-    one_by_one: list[int] = np.flatnonzero(doubtful).tolist()
+    refused: list[int] = np.flatnonzero(doubtful).tolist()
     parts: list[list[pa.Array]] = []
     places: list[I64] = []
+
+    def attempt(low: int, high: int) -> None:
+        try:
+            parts.append(decode(low, high))
+        except (*BAD, MemoryError):
+            if high - low <= small:
+                refused.extend(sure[low:high].tolist())
+                return
+            step = -(-(high - low) // _PIECES)
+            for at in range(low, high, step):
+                attempt(at, min(at + step, high))
+        else:
+            places.append(sure[low:high])
+
     if len(sure):
-        decode = prepare(bodies if len(sure) == count else bodies.take(pa.array(sure)))
-        spans = [(low, min(low + _MOST_ROWS, len(sure))) for low in range(0, len(sure), _MOST_ROWS)][::-1]
-        tries = _TRIES
-        while spans:
-            low, high = spans.pop()
-            if high <= low:
-                continue
-            if steps is not None:
-                if tries < _TRIES and high - low > steps:
-                    spans += [(at, min(at + steps, high)) for at in range(low, high, steps)][::-1]
-                    continue
-            elif tries == 0 or (tries < _TRIES and high - low <= _SMALL):
-                one_by_one.extend(sure[low:high].tolist())
-                continue
-            try:
-                parts.append(decode(low, high))
-                places.append(sure[low:high])
-            except (*BAD, MemoryError) as error:
-                tries -= 1
-                at = _named_row(error, high - low)
-                if high - low == 1:
-                    one_by_one.append(int(sure[low]))
-                elif at is None:
-                    middle = (low + high) // 2
-                    spans += [(middle, high), (low, middle)]
-                else:
-                    one_by_one.append(int(sure[low + at]))
-                    spans += [(low + at + 1, high), (low, low + at)]
+        decode = prepare(bodies if len(sure) == len(bodies) else bodies.take(pa.array(sure)))
+        for low in range(0, len(sure), _MAX_ROWS):
+            attempt(low, min(low + _MAX_ROWS, len(sure)))
     bad: dict[int, str] = {}
-    if one_by_one:
-        alone = np.array(sorted(one_by_one), np.int64)
+    if refused:
+        alone = np.array(sorted(refused), np.int64)
         decoded = slow(bodies.take(pa.array(alone)))
         bad = {int(alone[index]): text for index, text in decoded.bad.items()}
         parts.append(decoded.columns)
@@ -163,15 +172,5 @@ def decode_together(
         return Decoded([pa.array([], item.type) for item in fields])
     if len(parts) == 1:
         return Decoded(parts[0], bad)
-    order = np.argsort(np.concatenate(places), kind="stable")
-    back = pa.array(order)
+    back = pa.array(np.argsort(np.concatenate(places), kind="stable"))
     return Decoded([pa.concat_arrays(list(columns)).take(back) for columns in zip(*parts, strict=True)], bad)
-
-
-def _named_row(error: BaseException, count: int) -> int | None:
-    """The row that an error of Arrow's names. Only a hint: rows that are tried again are checked again."""
-    match = _NAMED_ROW.search(str(error))
-    if match is None:
-        return None
-    row = int(match[1]) if match[1] is not None else int(match[2]) - 1
-    return row if 0 <= row < count else None

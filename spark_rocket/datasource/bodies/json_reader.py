@@ -1,14 +1,14 @@
-"""JSON bodies to columns, a batch at once: by ``json_alike`` where they are written alike, else by Arrow's parser.
+"""JSON bodies to columns, a batch at once by Arrow's parser (the fast path).
 
-The bodies of a batch are written one behind the other, each with a first member put in: ``{"3f…": 1, `` and the rest of
-the body. The member's name is random, so no body has it; each object that the parser finds must have it once. There are
-as many such members as bodies, in order, so when there are as many objects, every one begins at its own body's first
-byte and ends before the next: a body that is half an object, two of them, or has something behind it cannot move the
-rows of others. (NUL ends Arrow's parser and is never JSON, so it is made another illegal byte.)
+The bodies of a batch are joined, each with an inserted first member: ``{"3f…": 1, `` and the rest of the body. The
+member's name is random, so no body contains it, and every object that the parser finds must have it once. There are as
+many such members as bodies, in order. So when there are as many objects, each one begins at its own body's first byte
+and ends before the next: a body that is half an object, two objects, or an object with text behind it cannot move the
+rows of others. (NUL ends Arrow's parser and is never JSON, so it is replaced by another illegal byte.)
 
-What the parser refuses, ``json_values`` looks at: it takes everything that this takes, and more (numbers as
-strings, repeated names, Spark's date formats). It alone is given bodies with decimals that the parser might misread
-(``text_values``).
+``json_values`` is the general path, for bodies that the parser refuses. It accepts everything that the parser accepts,
+and more (numbers as strings, repeated names, Spark's date formats). Bodies with decimals that the parser might misread
+(``csv_reader``) go there directly.
 
 Belongs to one task. Corresponds to Spark's JacksonParser.
 """
@@ -16,7 +16,6 @@ Belongs to one task. Corresponds to Spark's JacksonParser.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,17 +23,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from spark_rocket.datasource.bodies.decoding import BAD, I64, Decoded, columns_of, decode_together, raw, reason
-from spark_rocket.datasource.bodies.json_alike import AlikeDecoder
+from spark_rocket.datasource.bodies.decoding import (
+    BAD,
+    I64,
+    Decoded,
+    DecodeSpan,
+    columns_of,
+    decode_together,
+    raw,
+    reason,
+    spans_of,
+)
 from spark_rocket.datasource.bodies.json_values import converter, parse_object
-from spark_rocket.datasource.bodies.text_values import wide_decimal
-
-_Decode = Callable[[int, int], list[pa.Array]]
 
 _BRACE = ord("{")
 # A number that may have an exponent of two digits, and an escape that may hide one.
 _EXPONENT = r"""[\s":,\[][+-]?[0-9.]+[eE][+-]?[0-9][0-9]+[\s",}\]]|\\u00"""
-_MANY = 512  # bodies from which on it pays to find out whether they are alike
 
 
 class JsonDecoder:
@@ -43,7 +47,6 @@ class JsonDecoder:
     def __init__(self, fields: pa.Schema) -> None:
         self._fields = fields
         self._convert = {item.name: converter(item.type) for item in fields}
-        self._alike = AlikeDecoder(fields)
         self._mark = secrets.token_hex(8)
         readable = [_readable(item.type) for item in fields]
         self._by_arrow = all(kind is not None for kind in readable)
@@ -65,52 +68,22 @@ class JsonDecoder:
         return decode_together(bodies, self._fields, doubtful, self._prepare, self._one_by_one)
 
     def _may_be_misread(self, bodies: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Bodies that may hold a decimal with a large exponent, whose power of ten Arrow's table may lack."""
+        """Bodies that may hold a decimal with a large exponent: Arrow's table may lack its power of ten."""
         if not self._has_decimals:
             return np.zeros(len(bodies), np.bool_)
         return np.asarray(pc.match_substring_regex(bodies, _EXPONENT).to_numpy(zero_copy_only=False))
 
-    def _prepare(self, bodies: pa.Array) -> _Decode:
-        parser: _Decode | None = None
+    def _prepare(self, bodies: pa.Array) -> DecodeSpan:
+        return spans_of(pc.binary_replace_slice(bodies, 0, 1, f'{{"{self._mark}":1,'.encode()), self._read)
 
-        def decode(low: int, high: int) -> list[pa.Array]:
-            nonlocal parser
-            alike = self._alike.decode(bodies.slice(low, high - low)) if high - low >= _MANY else None
-            if alike is not None:
-                rows, columns = alike
-                if rows is None:
-                    return columns
-                others = np.setdiff1d(np.arange(high - low), rows, assume_unique=True)
-                try:
-                    rest = self._parser(bodies.take(pa.array(low + others)))(0, len(others))
-                except BAD:
-                    pass  # the parser is to say which body it is
-                else:
-                    back = pa.array(np.argsort(np.concatenate((rows, others))))
-                    return [pa.concat_arrays(pair).take(back) for pair in zip(columns, rest, strict=True)]
-            parser = parser or self._parser(bodies)
-            return parser(low, high)
-
-        return decode
-
-    def _parser(self, bodies: pa.Array) -> _Decode:
-        marked = pc.binary_replace_slice(bodies, 0, 1, f'{{"{self._mark}":1,'.encode())
-        data, edges = raw(marked)
-        special = data <= 13
-        if special.any():
-            # Line ends are white space or, in a string, illegal; so is a tab, which does not part lines.
+    def _read(self, buffer: pa.Buffer, count: int) -> list[pa.Array]:
+        data = np.frombuffer(buffer, np.uint8)
+        if (data <= 13).any():
+            # Line ends are white space or, in a string, illegal; so is a tab, which does not separate lines.
             data = data.copy()
             data[(data == 10) | (data == 13)] = 9
             data[data == 0] = 1
-        buffer = pa.py_buffer(data)
-
-        def decode(low: int, high: int) -> list[pa.Array]:
-            begin, end = int(edges[low]), int(edges[high])
-            return self._read(buffer.slice(begin, end - begin), high - low)
-
-        return decode
-
-    def _read(self, buffer: pa.Buffer, count: int) -> list[pa.Array]:
+            buffer = pa.py_buffer(data)
         options = pyarrow.json.ReadOptions(use_threads=False, block_size=buffer.size + 1)
         table = pyarrow.json.read_json(pa.BufferReader(buffer), read_options=options, parse_options=self._options)
         marks = table.column(self._mark)
@@ -178,7 +151,7 @@ def _readable(kind: pa.DataType) -> pa.DataType | None:
         item = _readable(kind.value_type)
         return None if item is None else pa.list_(kind.value_field.with_type(item))
     if types.is_decimal(kind):
-        return wide_decimal(kind)
+        return pa.decimal256(38, kind.scale)  # scaling one cannot overflow; it is cast to ``kind`` afterwards
     plain = (types.is_boolean, types.is_integer, types.is_float32, types.is_float64, types.is_string)
     return kind if any(check(kind) for check in plain) or types.is_timestamp(kind) else None
 

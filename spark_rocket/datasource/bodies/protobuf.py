@@ -13,7 +13,6 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -31,7 +30,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_rocket.datasource.bodies.decoding import BAD, Decoded, columns_of, reason
+from spark_rocket.datasource.bodies.decoding import BAD, reason
 from spark_rocket.datasource.bodies.settings import BodySettings
 from spark_rocket.errors import OptionError, SchemaError, StateError
 
@@ -89,40 +88,20 @@ class ProtobufType:
                 f"option protobufMessage is {settings.protobuf_message}, and the descriptor has no such message.",
                 remedy=f"It has {', '.join(names[:20]) or 'none'}.",
             ) from None
-        self._errors = (*BAD, message.DecodeError, message.EncodeError)
+        self.errors = (*BAD, message.DecodeError, message.EncodeError)
         self._class = message_factory.GetMessageClass(found)
         self._descriptor: Any = found
         self.columns = _struct(found, ())
 
-    def decode(self, bodies: pa.Array, fields: pa.Schema) -> Decoded:
-        wanted = set(fields.names)
-        read = _message_reader([field for field in self._descriptor.fields if field.name in wanted])
-        rows: list[dict[str, Any] | None] = []
-        bad: dict[int, str] = {}
-        for index, body in enumerate(bodies.to_pylist()):
-            try:
-                rows.append(read(self._class.FromString(body)))
-            except self._errors as error:
-                rows.append(None)
-                bad[index] = reason(error)
-        columns = columns_of(rows, fields, bad)
-        return Decoded(columns, dict(sorted(bad.items())))
+    def reader(self, names: list[str]) -> Callable[[bytes], dict[str, Any]]:
+        """What reads these fields of a body."""
+        read = _message_reader([field for field in self._descriptor.fields if field.name in names])
+        return lambda body: read(self._class.FromString(body))
 
     def write(self, row: dict[str, Any]) -> bytes:
         message = self._class()
         _fill(message, self._descriptor, row)
         return bytes(message.SerializeToString())
-
-
-class ProtobufDecoder:
-    """Decodes messages to the columns of ``fields``, a body at a time."""
-
-    def __init__(self, fields: pa.Schema, kind: ProtobufType) -> None:
-        self._fields = fields
-        self._kind = kind
-
-    def decode(self, bodies: pa.Array) -> Decoded:
-        return self._kind.decode(bodies, self._fields)
 
 
 def _add(pool: Any, files: Any) -> None:
@@ -188,7 +167,7 @@ def _single_type(field: Any, inside: tuple[str, ...]) -> DataType:
     return TimestampType() if field.message_type.full_name == _TIMESTAMP else _struct(field.message_type, inside)
 
 
-def _message_reader(fields: list[Any]) -> Read:
+def _message_reader(fields: list[Any]) -> Callable[[Any], dict[str, Any]]:
     readers = [(field.name, _field_reader(field)) for field in fields]
     return lambda message: {name: read(message) for name, read in readers}
 

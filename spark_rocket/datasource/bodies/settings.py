@@ -6,13 +6,12 @@ Their texts travel to the tasks, so executors need not see the files.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
 from spark_rocket.datasource.options.conditions import error
-from spark_rocket.datasource.options.parsers import bad_value
+from spark_rocket.datasource.options.parsers import Values, bad_value
 from spark_rocket.errors import OptionError
 
 
@@ -64,25 +63,6 @@ class BodySettings:
     arrow_rows: int = 1000
 
 
-def _named(kind: type[Enum], option: str, text: str) -> Enum:
-    for member in kind:
-        if member.value.lower() == text.strip().lower():
-            return member
-    raise bad_value(option, text, f"one of {', '.join(str(member.value) for member in kind)}")
-
-
-def body_format(option: str, text: str) -> Enum:
-    return _named(BodyFormat, option, text)
-
-
-def bad_records(option: str, text: str) -> Enum:
-    return _named(BadRecords, option, text)
-
-
-def avro_encoding(option: str, text: str) -> Enum:
-    return _named(AvroEncoding, option, text)
-
-
 def metadata_columns(option: str, text: str) -> tuple[tuple[str, str], ...] | None:
     """``queueOffset, storeTimestamp as stored_at``, or ``*``."""
     if text.strip() == "*":
@@ -127,14 +107,16 @@ def descriptor_file(option: str, text: str) -> bytes:
     return _read(option, text)
 
 
-# Which options need which format; every one of them needs bodyFormat.
-_OF_FORMAT = {
-    "avroSchema": BodyFormat.AVRO,
-    "avroEncoding": BodyFormat.AVRO,
-    "protobufDescriptor": BodyFormat.PROTOBUF,
-    "protobufMessage": BodyFormat.PROTOBUF,
-    "csvDelimiter": BodyFormat.CSV,
-    "arrowRowsPerMessage": BodyFormat.ARROW,
+_FIELDS = {
+    "metadataColumns": "metadata",
+    "badRecordColumn": "bad_record_column",
+    "deadLetterTopic": "dead_letter_topic",
+    "avroSchema": "avro_schema",
+    "avroEncoding": "avro_encoding",
+    "protobufDescriptor": "protobuf_descriptor",
+    "protobufMessage": "protobuf_message",
+    "csvDelimiter": "csv_delimiter",
+    "arrowRowsPerMessage": "arrow_rows",
 }
 _REQUIRED = {
     BodyFormat.AVRO: {"avroSchema": "a schema as JSON, or the path of a schema file"},
@@ -143,72 +125,38 @@ _REQUIRED = {
         "protobufMessage": "the message's full name, as in shop.Order",
     },
 }
-_OF_READING = ("metadataColumns", "badRecords", "badRecordColumn", "deadLetterTopic")
 
 
-def body_settings(
-    values: Mapping[str, object], topics: tuple[str, ...] = (), pattern: str | None = None
-) -> BodySettings | None:
+def body_settings(values: Values, topics: tuple[str, ...] = (), pattern: str | None = None) -> BodySettings | None:
     """The settings of parsed options, or None without ``bodyFormat``; contradictions are refused."""
-    given = values["given"]
-    assert isinstance(given, frozenset)
-    form = values.get("bodyFormat")
-    if not isinstance(form, BodyFormat):
-        for name in (*_OF_READING, *_OF_FORMAT):
-            if name.lower() in given:
-                raise error("BAD_OPTION.NO_EFFECT", option=name, needed="bodyFormat")
+    form: BodyFormat | None = values.get("bodyFormat")
+    if form is None:
         return None
-    for name, wanted in _OF_FORMAT.items():
-        if name.lower() in given and form is not wanted:
-            hint = f": {name} is for bodyFormat={wanted.value}"
-            raise error("BAD_OPTION.TOGETHER", option=name, other=f"bodyFormat={form.value}", hint=hint)
     for name, what in _REQUIRED.get(form, {}).items():
-        if name.lower() not in given:
-            raise error(
-                "BAD_OPTION.ALONE",
-                option="bodyFormat",
-                value=form.value,
-                needed=name,
-                example=f'.option("{name}", …): {what}',
-            )
-    bad = values.get("badRecords")
-    bad = bad if isinstance(bad, BadRecords) else BadRecords.FAIL
-    dead_letter_topic = values.get("deadLetterTopic")
-    if (bad is BadRecords.DEAD_LETTER) != (dead_letter_topic is not None):
-        raise OptionError(
-            "option deadLetterTopic is missing for badRecords=deadLetter."
-            if dead_letter_topic is None
-            else f"option deadLetterTopic is given together with badRecords={bad.value}.",
-            remedy='They go together: .option("badRecords", "deadLetter").option("deadLetterTopic", "orders-bad").',
-        )
-    if dead_letter_topic is not None and (
-        dead_letter_topic in topics or (pattern is not None and re.fullmatch(pattern, str(dead_letter_topic)))
-    ):
-        raise OptionError(
-            f"option deadLetterTopic is {dead_letter_topic}, which is read here too: bad records would come again.",
-            remedy="Use a topic that is not read here.",
-        )
-    if "badrecordcolumn" in given and bad is not BadRecords.COLUMN:
+        if name not in values:
+            example = f'.option("{name}", …): {what}'
+            raise error("BAD_OPTION.ALONE", option="bodyFormat", value=form.value, needed=name, example=example)
+    bad: BadRecords = values.get("badRecords", BadRecords.FAIL)
+    _check_dead_letters(bad, values.get("deadLetterTopic"), topics, pattern)
+    if values.is_given("badRecordColumn") and bad is not BadRecords.COLUMN:
         raise OptionError(
             f"option badRecordColumn is given together with badRecords={bad.value}.",
             remedy="Leave it out, or set badRecords=column.",
         )
-    settings: dict[str, object] = {
-        "metadata": values.get("metadataColumns", ()),
-        "bad_record_column": values.get("badRecordColumn"),
-        "avro_schema": values.get("avroSchema"),
-        "avro_encoding": values.get("avroEncoding"),
-        "protobuf_descriptor": values.get("protobufDescriptor"),
-        "protobuf_message": values.get("protobufMessage"),
-        "csv_delimiter": values.get("csvDelimiter"),
-        "arrow_rows": values.get("arrowRowsPerMessage"),
-    }
-    kept = {name: value for name, value in settings.items() if value is not None}
-    if "metadatacolumns" in given:
-        kept["metadata"] = values.get("metadataColumns")
-    return BodySettings(
-        format=form,
-        bad_records=bad,
-        dead_letter_topic=str(dead_letter_topic) if dead_letter_topic is not None else None,
-        **kept,  # type: ignore[arg-type]
-    )
+    fields = {field: values[option] for option, field in _FIELDS.items() if option in values}
+    return BodySettings(form, bad_records=bad, **fields)
+
+
+def _check_dead_letters(bad: BadRecords, topic: str | None, topics: tuple[str, ...], pattern: str | None) -> None:
+    if (bad is BadRecords.DEAD_LETTER) != (topic is not None):
+        raise OptionError(
+            "option deadLetterTopic is missing for badRecords=deadLetter."
+            if topic is None
+            else f"option deadLetterTopic is given together with badRecords={bad.value}.",
+            remedy='They go together: .option("badRecords", "deadLetter").option("deadLetterTopic", "orders-bad").',
+        )
+    if topic is not None and (topic in topics or (pattern is not None and re.fullmatch(pattern, topic))):
+        raise OptionError(
+            f"option deadLetterTopic is {topic}, which is read here too: bad records would come again.",
+            remedy="Use a topic that is not read here.",
+        )

@@ -1,64 +1,46 @@
-"""The options of ``format("rocket")``, parsed once into typed values.
+"""The options of ``format("rocket")``, parsed once into typed values, and what they say together.
 
-Spark hands option names over in lower case, so they are looked up without case; errors always print the documented
-spelling. An option that does not exist, or does not belong to what is being done (a write option on a read), is an
-error that names the nearest known one: a typing mistake must never be silently ignored.
+Spark passes option names in lower case, so they are looked up without case; errors show the documented spelling. An
+option that does not exist, or does not belong to the operation (a write option on a read), is an error that names the
+nearest known one: a typing mistake must never be silently ignored. Options that contradict each other, or have no
+effect without another one, are refused.
 
-``OPTIONS`` (option_table.py) is the one list of them. Parsing happens on the driver; the parsed
-values travel to the executors, so that an environment variable there cannot change what the driver decided. Pure but
-for the environment's name servers and credentials. Corresponds to nothing in RocketMQ; to KafkaSourceProvider in Spark.
+``OPTIONS`` (``table.py``) is the one list of them, with what each needs. Parsing happens on the driver; the parsed
+values are pickled for the executors, so that an environment variable there cannot change what the driver decided. Pure
+but for the environment's name servers and credentials. Corresponds to nothing in RocketMQ; to KafkaSourceProvider in
+Spark.
 """
 
 from __future__ import annotations
 
-import os
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any
 
-from spark_rocket.datasource.bodies.settings import (
-    BodySettings,
-    body_settings,
-)
-from spark_rocket.datasource.options.checks import (
-    as_kind,
-    check_limits,
-    check_named,
-    check_not_to_come,
-    check_times,
-    is_given,
-    position_with_times,
-    starting_position,
-    what_to_read,
-)
+from spark_rocket.datasource.bodies.settings import BodySettings, body_settings
 from spark_rocket.datasource.options.conditions import error
-from spark_rocket.datasource.options.credentials import credentials_of
+from spark_rocket.datasource.options.connection import connection_of
 from spark_rocket.datasource.options.other_names import COLUMNS_TO_WRITE, remedy_for
 from spark_rocket.datasource.options.parsers import (
     Compression,
+    Fallback,
+    LookUp,
     Position,
     Start,
+    Strategy,
+    Values,
     matching,
-    name_servers,
+    now_ms,
 )
-from spark_rocket.datasource.options.table import DEFAULT_NAME_SERVER, OPTIONS, READS, WRITES, Scope
-from spark_rocket.datasource.options.tls import OPTIONS as TLS_OPTIONS
-from spark_rocket.datasource.options.tls import tls_of
+from spark_rocket.datasource.options.table import OPTIONS, READS, WRITES, Scope
+from spark_rocket.datasource.plan.offsets import listed, name
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.auth import Credentials
 from spark_rocket.remoting.tls.settings import TlsSettings
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class LookUp:
-    """The messages to look up: those with one of ``values`` among their keys, or as their id."""
-
-    option: str
-    column: str
-    """``keys`` or ``msgId``."""
-    values: tuple[str, ...]
+from spark_rocket.units import Moment
 
 
 @dataclass(frozen=True)
@@ -70,17 +52,17 @@ class ReadOptions:
     """Those of ``subscribe`` or ``assign``; none with ``subscribePattern``."""
     starting: Position
     ending: Position
-    consumer_group: str | None
     fail_on_data_loss: bool
-    max_offsets_per_trigger: int | None
-    min_partitions: int | None
-    max_records_per_partition: int | None
     pull_batch_size: int
     pull_batch_bytes: int
     arrow_batch_rows: int
     arrow_batch_bytes: int
     request_timeout_ms: int
     retry_timeout_ms: int
+    consumer_group: str | None = None
+    max_offsets_per_trigger: int | None = None
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
     store_path: str | None = None
     broker_name: str | None = None
     is_stream: bool = False
@@ -118,15 +100,15 @@ class WriteOptions:
     """A write's options, parsed."""
 
     name_server: str
-    topic: str | None
     producer_group: str
-    write_id: str | None
     max_message_size: int
     send_batch_size: int
     send_batch_bytes: int
     max_requests_in_flight: int
     request_timeout_ms: int
     retry_timeout_ms: int
+    topic: str | None = None
+    write_id: str | None = None
     compression: str = "none"
     compress_above: int = 4096
     max_delayed_in_flight: int = 256
@@ -143,42 +125,16 @@ class ViewOptions:
     view: str
     name_server: str
     topics: tuple[str, ...]
-    consumer_group: str | None
-    producer_group: str | None
-    key: str | None
-    msg_id: str | None
     request_timeout_ms: int
+    consumer_group: str | None = None
+    producer_group: str | None = None
+    key: str | None = None
+    msg_id: str | None = None
     credentials: Credentials | None = None
     tls: TlsSettings | None = None
 
 
 _BY_KEY = {option.name.lower(): option for option in OPTIONS}
-_NOT_WITH_A_STORE = (
-    "nameServer",
-    "accessKey",
-    "secretKey",
-    "securityToken",
-    "credentialsFile",
-    *TLS_OPTIONS,
-    "subscribePattern",
-    "assign",
-    "expectedBrokers",
-    "startingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy",
-    "endingOffsetsByTimestamp",
-    "groupOffsetsFallback",
-    "lookupKeys",
-    "lookupMsgIds",
-    "consumerGroup",
-    "maxRecordsPerPartition",
-    "pullBatchSize",
-    "pullBatchBytes",
-    "maxPullsInFlight",
-    "sqlFilter",
-    "dedupeWindow",
-    "requestTimeout",
-    "retryTimeout",
-)
 # Spark puts these beside ours; they are not for the source.
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode"})
 
@@ -186,160 +142,49 @@ SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode"})
 def parse_read_options(raw: Mapping[str, str], scope: Scope) -> ReadOptions:
     """Parse a read's options; OptionError says what to change."""
     values = _parse(raw, scope)
-    store_path = as_kind(str, values.get("storePath"))
-    _check_store_options(values, store_path)
-    topics, pattern, assigned = what_to_read(values, store_path)
-    default = Start.LATEST if scope is Scope.READ_STREAM else Start.EARLIEST
-    starting = starting_position(values) or Position(default)
-    ending = position_with_times(values, "ending") or Position(Start.LATEST)
-    if scope is Scope.READ and starting.kind is Start.LATEST:
-        others = "earliest, timestamp or JSON"
-        if store_path is None:
-            others = "earliest, timestamp, group or JSON, or spark.readStream"
-        raise error("BAD_OPTION.READS_NOTHING", others=others)
-    if scope is Scope.READ_STREAM:
-        check_not_to_come(starting, is_stream=True)
-    elif starting.kind is not Start.GROUP:
-        check_not_to_come(starting, is_stream=False)
-        check_times(starting, ending)
-    group = as_kind(str, values.get("consumerGroup"))
-    for option, position in (("startingOffsets", starting), ("endingOffsets", ending)):
-        if position.kind is Start.GROUP and group is None:
-            raise error(
-                "BAD_OPTION.ALONE",
-                option=option,
-                value="'group'",
-                needed="consumerGroup",
-                example='.option("consumerGroup", "…")',
-            )
-        check_named(position, option, topics, pattern, assigned)
-    wait_for_topic = values.get("waitForTopic") is True
-    if wait_for_topic and (starting.offsets is not None or starting.times is not None):
-        raise error(
-            "BAD_OPTION.TOGETHER",
-            option="waitForTopic",
-            other="startingOffsets or startingOffsetsByTimestamp as JSON",
-            hint=": a topic that is waited for is read from its first message",
-        )
-    check_limits(values)
-    tags = as_kind(tuple, values.get("tags"))
-    sql_filter = as_kind(str, values.get("sqlFilter"))
-    if tags is not None and sql_filter is not None:
-        hint = "; in SQL92 a message's tag is the property TAGS: sqlFilter=\"TAGS = 'a'\""
-        raise error("BAD_OPTION.TOGETHER", option="sqlFilter", other="tags", hint=hint)
-    dedupe_window = as_kind(int, values.get("dedupeWindow"))
-    look_up = _look_up_of(values)
-    if dedupe_window is not None and look_up is not None:
-        hint = ": a look-up does not read the messages before those that it finds"
-        raise error("BAD_OPTION.TOGETHER", option="dedupeWindow", other=look_up.option, hint=hint)
-    return ReadOptions(
-        name_server="" if store_path is not None else _name_server_of(values),
-        topics=topics,
-        topic_pattern=pattern,
-        assigned=assigned,
-        expected_brokers=as_kind(tuple, values.get("expectedBrokers")),
-        wait_for_topic=wait_for_topic,
-        starting=starting,
-        ending=ending,
-        consumer_group=group,
-        fail_on_data_loss=values["failOnDataLoss"] is True,
-        max_offsets_per_trigger=as_kind(int, values.get("maxOffsetsPerTrigger")),
-        max_bytes_per_trigger=as_kind(int, values.get("maxBytesPerTrigger")),
-        min_offsets_per_trigger=as_kind(int, values.get("minOffsetsPerTrigger")),
-        max_trigger_delay_ms=as_kind(int, values.get("maxTriggerDelay")) or 900_000,
-        min_partitions=as_kind(int, values.get("minPartitions")),
-        max_records_per_partition=as_kind(int, values.get("maxRecordsPerPartition")),
-        pull_batch_size=_int(values, "pullBatchSize"),
-        pull_batch_bytes=_int(values, "pullBatchBytes"),
-        arrow_batch_rows=_int(values, "arrowBatchRows"),
-        arrow_batch_bytes=_int(values, "arrowBatchBytes"),
-        request_timeout_ms=_int(values, "requestTimeout"),
-        retry_timeout_ms=_int(values, "retryTimeout"),
-        store_path=store_path,
-        broker_name=as_kind(str, values.get("brokerName")),
-        is_stream=scope is Scope.READ_STREAM,
-        tags=tags,
-        sql_filter=sql_filter,
-        max_pulls_in_flight=_int(values, "maxPullsInFlight"),
-        look_up=look_up,
-        dedupe_window=dedupe_window,
-        body=body_settings(values, topics, pattern),
-        credentials=None if store_path is not None else credentials_of(values),
-        tls=None if store_path is not None else tls_of(values),
-    )
+    check_store(values)
+    topics, pattern, assigned = what_to_read(values)
+    own: dict[str, Any] = {
+        "topics": topics,
+        "topic_pattern": pattern,
+        "assigned": assigned,
+        "starting": starting_position(values, is_stream=scope is Scope.READ_STREAM),
+        "ending": ending_position(values),
+        "is_stream": scope is Scope.READ_STREAM,
+        "look_up": look_up_of(values),
+        "body": body_settings(values, topics, pattern),
+    }
+    options = ReadOptions(**_same_named(ReadOptions, values) | own | connection_of(values))
+    check_read(options, values)
+    return options
 
 
-def _look_up_of(values: Mapping[str, object]) -> LookUp | None:
-    given = [
-        LookUp(option, column, found)
-        for option, column in (("lookupKeys", "keys"), ("lookupMsgIds", "msgId"))
-        if (found := as_kind(tuple, values.get(option)))
-    ]
-    if len(given) > 1:
-        raise error("BAD_OPTION.TOGETHER", option="lookupKeys", other="lookupMsgIds", hint="")
-    return given[0] if given else None
+def _same_named(kind: type, values: Values) -> dict[str, Any]:
+    """The values whose options are named as fields of a dataclass are: ``maxTriggerDelay`` is max_trigger_delay_ms."""
+    known = {field.name.removesuffix("_ms"): field.name for field in fields(kind)}
+    named = {re.sub(r"([A-Z])", r"_\1", option).lower(): value for option, value in values.items()}
+    return {known[name]: value for name, value in named.items() if name in known}
 
 
 def body_of(raw: Mapping[str, str]) -> BodySettings | None:
     """What a read's options say of bodies, where it is not known yet whether it is a stream."""
     given = {key.lower(): value for key, value in raw.items()}
-    values: dict[str, object] = {"given": frozenset(given)}
-    for option in OPTIONS:
-        if option.scopes & READS and (text := given.get(option.name.lower())) is not None:
-            values[option.name] = option.parse(option.name, text)
-    return body_settings(values)
-
-
-def _check_store_options(values: Mapping[str, object], store_path: str | None) -> None:
-    """What goes with ``storePath``, and what does not; an option without effect must not look as if it had one."""
-    if store_path is None:
-        if "brokerName" in values:
-            raise error("BAD_OPTION.NO_EFFECT", option="brokerName", needed="storePath")
-        return
-    for name in _NOT_WITH_A_STORE:
-        if is_given(values, name):
-            hint = f": {name} is for reading from brokers, storePath for reading files"
-            raise error("BAD_OPTION.TOGETHER", option=name, other="storePath", hint=hint)
-    if is_given(values, "deadLetterTopic"):
-        raise error("BAD_OPTION.TOGETHER", option="deadLetterTopic", other="storePath", hint=": use badRecords=column")
-    for name in ("startingOffsets", "endingOffsets"):
-        position = as_kind(Position, values.get(name))
-        if position is not None and position.kind is Start.GROUP:
-            hint = f", or set {name} to earliest, timestamp or JSON"
-            raise error("BAD_OPTION.TOGETHER", option=f"{name}=group", other="storePath", hint=hint)
-        if position is not None and position.offsets and "subscribe" not in values:
-            example = "the topics that it names to subscribe"
-            raise error("BAD_OPTION.ALONE", option=name, value="offsets as JSON", needed="subscribe", example=example)
+    found = [option for option in OPTIONS if option.scopes & READS and option.name.lower() in given]
+    values = {option.name: option.parse(option.name, given[option.name.lower()]) for option in found}
+    return body_settings(Values(values, frozenset(given)))
 
 
 def parse_write_options(raw: Mapping[str, str], scope: Scope) -> WriteOptions:
     """Parse a write's options; OptionError says what to change."""
     values = _parse(raw, scope)
-    limit = _int(values, "maxMessageSize")
-    given = values["given"]
-    assert isinstance(given, frozenset)
-    compression = values["compression"]
-    assert isinstance(compression, Compression)
-    if compression is Compression.NONE and "compressabove" in given:
+    if values["compression"] is Compression.NONE and values.is_given("compressAbove"):
         raise error("BAD_OPTION.NO_EFFECT", option="compressAbove", needed="compression")
-    return WriteOptions(
-        name_server=_name_server_of(values),
-        topic=as_kind(str, values.get("topic")),
-        producer_group=str(values["producerGroup"]),
-        write_id=as_kind(str, values.get("writeId")),
-        max_message_size=limit,
-        send_batch_size=_int(values, "sendBatchSize"),
-        send_batch_bytes=min(limit, _int(values, "sendBatchBytes")),
-        max_requests_in_flight=_int(values, "maxRequestsInFlight"),
-        request_timeout_ms=_int(values, "requestTimeout"),
-        retry_timeout_ms=_int(values, "retryTimeout"),
-        compression=compression.value,
-        compress_above=_int(values, "compressAbove"),
-        max_delayed_in_flight=_int(values, "maxDelayedInFlight"),
-        body=body_settings(values),
-        credentials=credentials_of(values),
-        tls=tls_of(values),
-    )
+    own: dict[str, Any] = {
+        "send_batch_bytes": min(values["maxMessageSize"], values["sendBatchBytes"]),
+        "compression": values["compression"].value,
+        "body": body_settings(values),
+    }
+    return WriteOptions(**_same_named(WriteOptions, values) | own | connection_of(values))
 
 
 def is_view(raw: Mapping[str, str]) -> bool:
@@ -350,18 +195,8 @@ def is_view(raw: Mapping[str, str]) -> bool:
 def parse_view_options(raw: Mapping[str, str]) -> ViewOptions:
     """Parse a view's options; OptionError says what to change."""
     values = _parse(raw, Scope.VIEW)
-    return ViewOptions(
-        view=str(values["view"]),
-        name_server=_name_server_of(values),
-        topics=as_kind(tuple, values.get("subscribe")) or (),
-        consumer_group=as_kind(str, values.get("consumerGroup")),
-        producer_group=as_kind(str, values.get("producerGroup")),
-        key=as_kind(str, values.get("key")),
-        msg_id=as_kind(str, values.get("msgId")),
-        request_timeout_ms=_int(values, "requestTimeout"),
-        credentials=credentials_of(values),
-        tls=tls_of(values),
-    )
+    topics = {"topics": values.get("subscribe", ())}
+    return ViewOptions(**_same_named(ViewOptions, values) | topics | connection_of(values))
 
 
 def belongs_to(key: str, scopes: frozenset[Scope]) -> bool:
@@ -396,26 +231,214 @@ def check_options(raw: Mapping[str, str], scopes: frozenset[Scope]) -> None:
             raise error("BAD_OPTION.SCOPE", option=option.name, belongs=belongs, wanted=wanted, hint=hint)
 
 
-def _parse(raw: Mapping[str, str], scope: Scope) -> dict[str, object]:
+def _parse(raw: Mapping[str, str], scope: Scope) -> Values:
     check_options(raw, frozenset({scope}))
     given = {key.lower(): value for key, value in raw.items()}
-    values: dict[str, object] = {}
+    values = Values({}, frozenset(given))
     for option in OPTIONS:
         text = given.get(option.name.lower(), option.default if scope in option.scopes else None)
         if text is not None:
             values[option.name] = option.parse(option.name, text)
-    return values | {"given": frozenset(given)}
+    check_needs(values)
+    return values
 
 
-def _name_server_of(values: Mapping[str, object]) -> str:
-    given = values.get("nameServer")
-    if isinstance(given, str):
-        return given
-    variable = os.environ.get("NAMESRV_ADDR", "").strip()
-    return name_servers("NAMESRV_ADDR (environment)", variable) if variable else DEFAULT_NAME_SERVER
+CLOCKS_APART_MS = 60_000
 
 
-def _int(values: Mapping[str, object], option: str) -> int:
-    value = values[option]
-    assert isinstance(value, int)
-    return value
+def _shown(value: object) -> str:
+    """A parsed value as its text, for options whose values are needed by others."""
+    if isinstance(value, Position):
+        return value.kind.value
+    return str(value.value if isinstance(value, Enum) else value).lower()
+
+
+def check_needs(values: Values) -> None:
+    """Refuse options without those that the table says they need: an option without effect must not look effective."""
+    for option in OPTIONS:
+        for needed in option.needs if values.is_given(option.name) else ():
+            other, _, wanted = needed.partition("=")
+            found = values.get(other)
+            if found is not None and (not wanted or _shown(found) == wanted):
+                continue
+            if other == "bodyFormat" and found is not None:
+                hint = f": {option.name} is for {needed}"
+                given = f"bodyFormat={_shown(found)}"
+                raise error("BAD_OPTION.TOGETHER", option=option.name, other=given, hint=hint)
+            missing = other if found is None and other == "bodyFormat" else needed
+            raise error("BAD_OPTION.NO_EFFECT", option=option.name, needed=missing)
+
+
+def check_store(values: Values) -> None:
+    """Refuse options that have no meaning for ``storePath``."""
+    if "storePath" not in values:
+        return
+    for known in OPTIONS:
+        if known.brokers_only and values.is_given(known.name):
+            hint = f": {known.name} is for reading from brokers, storePath for reading files"
+            raise error("BAD_OPTION.TOGETHER", option=known.name, other="storePath", hint=hint)
+    if values.is_given("deadLetterTopic"):
+        raise error("BAD_OPTION.TOGETHER", option="deadLetterTopic", other="storePath", hint=": use badRecords=column")
+    for option, position in ((side, values.get(side)) for side in ("startingOffsets", "endingOffsets")):
+        if position is not None and position.kind is Start.GROUP:
+            hint = f", or set {option} to earliest, timestamp or JSON"
+            raise error("BAD_OPTION.TOGETHER", option=f"{option}=group", other="storePath", hint=hint)
+        if position is not None and position.offsets and "subscribe" not in values:
+            example = "the topics that it names to subscribe"
+            raise error("BAD_OPTION.ALONE", option=option, value="offsets as JSON", needed="subscribe", example=example)
+
+
+def what_to_read(values: Values) -> tuple[tuple[str, ...], str | None, tuple[MessageQueue, ...] | None]:
+    """Topics, pattern and queues; exactly one of the three ways to say it."""
+    ways = [name for name in ("subscribe", "subscribePattern", "assign") if name in values]
+    if len(ways) > 1:
+        hint = ": subscribe, subscribePattern and assign exclude each other"
+        raise error("BAD_OPTION.TOGETHER", option=ways[1], other=ways[0], hint=hint)
+    if ways == ["assign"] and "expectedBrokers" in values:
+        hint = ": assign names its brokers itself"
+        raise error("BAD_OPTION.TOGETHER", option="expectedBrokers", other="assign", hint=hint)
+    if not ways and "storePath" not in values:
+        hint = 'Name the topics: .option("subscribe", "orders,payments"), or use subscribePattern or assign.'
+        raise error("BAD_OPTION.MISSING", option="subscribe", hint=hint)
+    assigned: tuple[MessageQueue, ...] | None = values.get("assign")
+    topics = values.get("subscribe", tuple(dict.fromkeys(queue.topic for queue in assigned or ())))
+    return topics, values.get("subscribePattern"), assigned
+
+
+def look_up_of(values: Values) -> LookUp | None:
+    ways = (("lookupKeys", "keys"), ("lookupMsgIds", "msgId"))
+    given = [LookUp(option, column, values[option]) for option, column in ways if option in values]
+    if len(given) > 1:
+        raise error("BAD_OPTION.TOGETHER", option="lookupKeys", other="lookupMsgIds", hint="")
+    return given[0] if given else None
+
+
+def starting_position(values: Values, *, is_stream: bool) -> Position:
+    """Where to begin: ``startingOffsets``, what belongs to it, and what contradicts it."""
+    fallback = values.get("groupOffsetsFallback", Fallback.EARLIEST)
+    strategy = values.get("startingOffsetsByTimestampStrategy", Strategy.LATEST)
+    given: Position | None = values.get("startingOffsets")
+    group = given if given is not None and given.kind is Start.GROUP else None
+    if group is not None and fallback is Fallback.TIMESTAMP:
+        moment: Moment | None = values.get("startingTimestamp")
+        if moment is None:
+            raise _no_timestamp("groupOffsetsFallback", "startingTimestamp")
+        group = Position(Start.GROUP, moment.ms, is_relative=moment.is_relative)
+        values = Values({name: value for name, value in values.items() if name != "startingTimestamp"}, values.given)
+    position = _position_with_times(values, "starting")
+    has_times = position is not None and position.kind in (Start.TIMESTAMP, Start.TIMES)
+    has_times = has_times or (group is not None and fallback is Fallback.TIMESTAMP)
+    if values.is_given("startingOffsetsByTimestampStrategy") and not has_times:
+        needed = "startingTimestamp or startingOffsetsByTimestamp"
+        raise error("BAD_OPTION.NO_EFFECT", option="startingOffsetsByTimestampStrategy", needed=needed)
+    if group is not None:
+        return replace(group, fallback=fallback, strategy=strategy)
+    return replace(position or Position(Start.LATEST if is_stream else Start.EARLIEST), strategy=strategy)
+
+
+def ending_position(values: Values) -> Position:
+    return _position_with_times(values, "ending") or Position(Start.LATEST)
+
+
+def _no_timestamp(option: str, needed: str) -> Exception:
+    example = f'.option("{needed}", "2026-01-31T12:00:00Z")'
+    return error("BAD_OPTION.ALONE", option=option, value="'timestamp'", needed=needed, example=example)
+
+
+def _position_with_times(values: Values, side: str) -> Position | None:
+    """``startingOffsets`` or ``endingOffsets`` with the two options that say a time for it.
+
+    Spark's Kafka source lets the finer option win; here, where two are given that say different things, it is an error.
+    """
+    option, single, each = f"{side}Offsets", f"{side}Timestamp", f"{side}OffsetsByTimestamp"
+    position: Position | None = values.get(option)
+    moment: Moment | None = values.get(single)
+    times: Position | None = values.get(each)
+    if moment is None and times is None:
+        if position is not None and position.kind is Start.TIMESTAMP:
+            raise _no_timestamp(option, single)
+        return position
+    if position is not None and position.kind is not Start.TIMESTAMP and values.is_given(option):
+        hint = f", or set {option}=timestamp"
+        timed = single if moment is not None else each
+        raise error("BAD_OPTION.TOGETHER", option=timed, other=f"{option}={position.kind.value}", hint=hint)
+    if moment is not None and times is not None:
+        raise error("BAD_OPTION.TOGETHER", option=each, other=single, hint="")
+    return times if moment is None else Position(Start.TIMESTAMP, moment.ms, is_relative=moment.is_relative)
+
+
+def check_read(options: ReadOptions, values: Values) -> None:
+    """Refuse what would read nothing, waits for a time to come, or contradicts itself."""
+    starting, ending = options.starting, options.ending
+    if not options.is_stream and starting.kind is Start.LATEST:
+        others = "earliest, timestamp or JSON"
+        if options.store_path is None:
+            others = "earliest, timestamp, group or JSON, or spark.readStream"
+        raise error("BAD_OPTION.READS_NOTHING", others=others)
+    if options.is_stream or starting.kind is not Start.GROUP:
+        _check_not_to_come(starting, is_stream=options.is_stream)
+    if starting.kind is ending.kind is Start.TIMESTAMP and ending.timestamp_ms < starting.timestamp_ms:
+        value, limit = shown_time(ending.timestamp_ms), shown_time(starting.timestamp_ms)
+        raise error("BAD_OPTION.LESS", option="endingTimestamp", value=value, other="startingTimestamp", limit=limit)
+    for option, position in (("startingOffsets", starting), ("endingOffsets", ending)):
+        if position.kind is Start.GROUP and options.consumer_group is None:
+            example = '.option("consumerGroup", "…")'
+            raise error("BAD_OPTION.ALONE", option=option, value="'group'", needed="consumerGroup", example=example)
+        _check_named(position, option, options)
+    least, most = options.min_offsets_per_trigger, options.max_offsets_per_trigger
+    if least is not None and most is not None and most < least:
+        other = "minOffsetsPerTrigger"
+        raise error("BAD_OPTION.LESS", option="maxOffsetsPerTrigger", value=most, other=other, limit=least)
+    if options.wait_for_topic and (starting.offsets is not None or starting.times is not None):
+        other = "startingOffsets or startingOffsetsByTimestamp as JSON"
+        hint = ": a topic that is waited for is read from its first message"
+        raise error("BAD_OPTION.TOGETHER", option="waitForTopic", other=other, hint=hint)
+    if options.tags is not None and options.sql_filter is not None:
+        hint = "; in SQL92 a message's tag is the property TAGS: sqlFilter=\"TAGS = 'a'\""
+        raise error("BAD_OPTION.TOGETHER", option="sqlFilter", other="tags", hint=hint)
+    if options.dedupe_window is not None and options.look_up is not None:
+        hint = ": a look-up does not read the messages before those that it finds"
+        raise error("BAD_OPTION.TOGETHER", option="dedupeWindow", other=options.look_up.option, hint=hint)
+
+
+def _check_named(position: Position, option: str, options: ReadOptions) -> None:
+    """Positions for each queue: only of what is read."""
+    if position.times is not None:
+        option += "ByTimestamp"
+    for queue in [*(position.offsets or ()), *(position.times or ())]:
+        if options.reads(queue):
+            continue
+        what = f"the topic {queue.topic}"
+        if options.topic_pattern is not None:
+            choice, chosen = "subscribePattern", options.topic_pattern
+        elif options.assigned is not None:
+            choice, chosen, what = "assign", listed(options.assigned), name(queue)
+        else:
+            choice, chosen = "subscribe", ", ".join(options.topics)
+        raise error("BAD_OPTION.NOT_READ", option=option, what=what, choice=choice, chosen=chosen)
+
+
+def shown_time(ms: int) -> str:
+    """A time in messages to people."""
+    return datetime.fromtimestamp(min(ms / 1000, 253_402_300_799), UTC).isoformat(" ")
+
+
+def _check_not_to_come(starting: Position, *, is_stream: bool) -> None:
+    """A stream begins at what is there: messages stored before a time that is to come would be read too.
+
+    A batch would read nothing; of its queues some may.
+    """
+    times = [starting.timestamp_ms] if starting.times is None else starting.times.values()
+    latest = max(times) if is_stream else min(times)
+    query, instead = ("a stream", "") if is_stream else ("a batch read", "spark.readStream with ")
+    now = now_ms()
+    if latest > now + CLOCKS_APART_MS:
+        option = "startingTimestamp" if starting.times is None else "startingOffsetsByTimestamp"
+        raise error(
+            "BAD_OPTION.TO_COME",
+            option=option,
+            time=shown_time(latest),
+            now=shown_time(now),
+            query=query,
+            instead=instead,
+        )

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from spark_rocket.datasource.options.conditions import error
@@ -28,6 +28,17 @@ from spark_rocket.units import Moment, are_seconds, duration_ms, moment, size_by
 MAX_MESSAGE_SIZE = 4 * 1024 * 1024
 
 Parser = Callable[[str, str], object]
+
+
+class Values(dict[str, Any]):
+    """Parsed options by their documented names, with defaults; ``given`` are those of the query, in lower case."""
+
+    def __init__(self, values: Mapping[str, Any], given: frozenset[str]) -> None:
+        super().__init__(values)
+        self.given = given
+
+    def is_given(self, option: str) -> bool:
+        return option.lower() in self.given
 
 
 class Start(Enum):
@@ -80,6 +91,16 @@ class Position:
     """Whether ``timestamp_ms`` or one of ``times`` counted from the moment of parsing."""
 
 
+@dataclass(frozen=True)
+class LookUp:
+    """The messages to look up: those with one of ``values`` among their keys, or as their id."""
+
+    option: str
+    column: str
+    """``keys`` or ``msgId``."""
+    values: tuple[str, ...]
+
+
 def bad_value(option: str, text: str, wanted: str) -> OptionError:
     shown = repr(text if len(text) <= 200 else text[:200] + "…")
     refused = error("BAD_OPTION.VALUE", option=option, value=shown, wanted=wanted)
@@ -92,13 +113,13 @@ E = TypeVar("E", bound=Enum)
 
 def one_of(choices: type[E]) -> Callable[[str, str], E]:
     """One of an enumeration's values, without case."""
+    by_text = {str(choice.value).lower(): choice for choice in choices}
     wanted = ", ".join(str(choice.value) for choice in choices)
 
     def parse(option: str, text: str) -> E:
-        try:
-            return choices(text.strip().lower())
-        except ValueError:
-            raise bad_value(option, text, f"one of {wanted}") from None
+        if text.strip().lower() not in by_text:
+            raise bad_value(option, text, f"one of {wanted}")
+        return by_text[text.strip().lower()]
 
     return parse
 

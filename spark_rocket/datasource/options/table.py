@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from enum import Enum
 
 from spark_rocket.datasource.bodies.settings import (
-    avro_encoding,
+    AvroEncoding,
+    BadRecords,
+    BodyFormat,
     avro_schema,
-    bad_records,
-    body_format,
     delimiter,
     descriptor_file,
     metadata_columns,
 )
-from spark_rocket.datasource.options.credentials import credentials_file, key_text
+from spark_rocket.datasource.options.connection import DEFAULT_NAME_SERVER, credentials_file, key_text, pem_file
 from spark_rocket.datasource.options.parsers import (
     MAX_MESSAGE_SIZE,
     Compression,
@@ -47,10 +47,7 @@ from spark_rocket.datasource.options.parsers import (
     view_name,
     writable_topic,
 )
-from spark_rocket.datasource.options.tls import pem_file
 from spark_rocket.remoting.tls.settings import Verify
-
-DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 
 
 class Scope(Enum):
@@ -77,41 +74,58 @@ class Option:
     parse: Parser
     default: str | None
     meaning: str
+    needs: tuple[str, ...] = ()
+    """Options without which this one has no effect, some as ``name=value``."""
+    brokers_only: bool = False
+    """Whether it has no meaning for ``storePath``."""
 
 
 OPTIONS: tuple[Option, ...] = (
     Option("nameServer", READS | WRITES | VIEWS, name_servers, None,
            "Name servers as `host:port`, several with `;`. Without it the `NAMESRV_ADDR` environment variable of the "
-           f"driver, then `{DEFAULT_NAME_SERVER}`."),
+           f"driver, then `{DEFAULT_NAME_SERVER}`.",
+           brokers_only=True),
     Option("accessKey", READS | WRITES | VIEWS, key_text, None,
            "Who asks, where brokers want signed requests. Without it and `credentialsFile` the driver's environment "
-           "variables `ROCKETMQ_ACCESS_KEY` and `ROCKETMQ_SECRET_KEY`. See [below](#credentials)."),
-    Option("secretKey", READS | WRITES | VIEWS, key_text, None, "The secret that goes with `accessKey`."),
-    Option("securityToken", READS | WRITES | VIEWS, key_text, None, "The token of temporary keys."),
+           "variables `ROCKETMQ_ACCESS_KEY` and `ROCKETMQ_SECRET_KEY`. See [below](#credentials).",
+           needs=("secretKey",), brokers_only=True),
+    Option("secretKey", READS | WRITES | VIEWS, key_text, None, "The secret that goes with `accessKey`.",
+           needs=("accessKey",), brokers_only=True),
+    Option("securityToken", READS | WRITES | VIEWS, key_text, None, "The token of temporary keys.",
+           needs=("accessKey",), brokers_only=True),
     Option("credentialsFile", READS | WRITES | VIEWS, credentials_file, None,
-           "A file that the driver sees, with `accessKey: …` and `secretKey: …`, instead of these options."),
+           "A file that the driver sees, with `accessKey: …` and `secretKey: …`, instead of these options.",
+           brokers_only=True),
     Option("tls", READS | WRITES | VIEWS, boolean, None,
            "Whether name servers and brokers are called with TLS. Without it the driver's environment variable "
-           "`ROCKETMQ_TLS_ENABLE`, then `false`. See [below](#tls)."),
+           "`ROCKETMQ_TLS_ENABLE`, then `false`. See [below](#tls).",
+           brokers_only=True),
     Option("tlsCaFile", READS | WRITES | VIEWS, pem_file, None,
-           "A PEM file with the CAs whose servers are believed, instead of the system's."),
+           "A PEM file with the CAs whose servers are believed, instead of the system's.",
+           needs=("tls=true",), brokers_only=True),
     Option("tlsCertFile", READS | WRITES | VIEWS, pem_file, None,
-           "A PEM file with the certificate that is shown to servers that ask for one."),
-    Option("tlsKeyFile", READS | WRITES | VIEWS, pem_file, None, "A PEM file with the private key of `tlsCertFile`."),
+           "A PEM file with the certificate that is shown to servers that ask for one.",
+           needs=("tls=true", "tlsKeyFile"), brokers_only=True),
+    Option("tlsKeyFile", READS | WRITES | VIEWS, pem_file, None, "A PEM file with the private key of `tlsCertFile`.",
+           needs=("tls=true", "tlsCertFile"), brokers_only=True),
     Option("tlsVerify", READS | WRITES | VIEWS, one_of(Verify), None,
            "What is checked of a server: `full`, its CA and that it has the name or address that was called (that is "
-           "so without this option); `ca`, its CA; `none`, nothing."),
+           "so without this option); `ca`, its CA; `none`, nothing.",
+           needs=("tls=true",), brokers_only=True),
     Option("subscribe", READS | VIEWS, topic_names, None,
            "The topics to read, separated by commas. One of `subscribe`, `subscribePattern` and `assign` is required, "
            "but for `storePath`."),
     Option("subscribePattern", READS, topic_pattern, None,
-           "The topics to read, as a regular expression for whole names. See [below](#what-to-read)."),
+           "The topics to read, as a regular expression for whole names. See [below](#what-to-read).",
+           brokers_only=True),
     Option("assign", READS, assigned_queues, None,
-           'The queues to read, as JSON: `{"orders": {"broker-a": [0, 1]}}`.'),
+           'The queues to read, as JSON: `{"orders": {"broker-a": [0, 1]}}`.',
+           brokers_only=True),
     Option("expectedBrokers", READS, broker_names, None,
            "The brokers that must be there, by name, separated by commas: each with queues of what is read. Without it "
            "those that a stream's checkpoint or a topic's ORDER_TOPIC_CONFIG names. See "
-           "[below](#brokers-that-are-away)."),
+           "[below](#brokers-that-are-away).",
+           brokers_only=True),
     Option("waitForTopic", frozenset({Scope.READ_STREAM}), boolean, "false",
            "Whether topics and queues that do not exist yet are waited for (`true`), and then read from their first "
            "message, or are an error when the stream starts (`false`)."),
@@ -120,7 +134,8 @@ OPTIONS: tuple[Option, ...] = (
            "of `rocket up`. See [below](#a-store-directory-without-a-broker)."),
     Option("brokerName", frozenset({Scope.READ}), some_text, None,
            "With `storePath`: what stands in the column `brokerName`, and in offsets as JSON. Without it the "
-           "name that the store's configuration or its list of topics tells, then `broker-a`."),
+           "name that the store's configuration or its list of topics tells, then `broker-a`.",
+           needs=("storePath",)),
     Option("startingOffsets", READS,
            positions(Start.EARLIEST, Start.LATEST, Start.GROUP, Start.TIMESTAMP, Start.OFFSETS), None,
            "Where a new query begins: `earliest`, `latest`, `group` (what `consumerGroup` has committed), `timestamp` "
@@ -131,13 +146,16 @@ OPTIONS: tuple[Option, ...] = (
            "such as `-2h`, `-30m` or `-1d`. Sets `startingOffsets=timestamp`."),
     Option("startingOffsetsByTimestamp", READS, timestamps, None,
            'The same for each queue, as JSON: `{"orders": {"broker-a": {"0": 1769860800000, "1": "-2h"}}}`. Sets '
-           "`startingOffsets=timestamp`."),
+           "`startingOffsets=timestamp`.",
+           brokers_only=True),
     Option("startingOffsetsByTimestampStrategy", READS, one_of(Strategy), "latest",
            "Where a queue begins in which nothing was stored at that time or later: at its end (`latest`), or it is an "
-           "`error`."),
+           "`error`.",
+           brokers_only=True),
     Option("groupOffsetsFallback", READS, one_of(Fallback), "earliest",
            "With `startingOffsets=group`, where queues begin of which the group has committed nothing: `earliest`, "
-           "`latest`, `timestamp` (of `startingTimestamp`), or it is an `error`."),
+           "`latest`, `timestamp` (of `startingTimestamp`), or it is an `error`.",
+           needs=("startingOffsets=group",), brokers_only=True),
     Option("endingOffsets", frozenset({Scope.READ}),
            positions(Start.LATEST, Start.GROUP, Start.TIMESTAMP, Start.OFFSETS), "latest",
            "Where a batch read ends: `latest`, `group` (what `consumerGroup` has committed), `timestamp` (see the next "
@@ -145,7 +163,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("endingTimestamp", frozenset({Scope.READ}), timestamp, None,
            "The first store time not to read, written as `startingTimestamp` is. Sets `endingOffsets=timestamp`."),
     Option("endingOffsetsByTimestamp", frozenset({Scope.READ}), timestamps, None,
-           "The same for each queue, as JSON. Sets `endingOffsets=timestamp`."),
+           "The same for each queue, as JSON. Sets `endingOffsets=timestamp`.",
+           brokers_only=True),
     Option("maxOffsetsPerTrigger", frozenset({Scope.READ_STREAM}), number(1), None,
            "At most so many messages in a micro-batch, shared out in proportion to each queue's lag."),
     Option("maxBytesPerTrigger", frozenset({Scope.READ_STREAM}), size(1), None,
@@ -154,42 +173,52 @@ OPTIONS: tuple[Option, ...] = (
     Option("minOffsetsPerTrigger", frozenset({Scope.READ_STREAM}), number(1), None,
            "Wait with a micro-batch until there are so many messages, or `maxTriggerDelay` is over."),
     Option("maxTriggerDelay", frozenset({Scope.READ_STREAM}), duration(1, 30 * 86_400_000), "15m",
-           "How long `minOffsetsPerTrigger` may hold messages back."),
+           "How long `minOffsetsPerTrigger` may hold messages back.",
+           needs=("minOffsetsPerTrigger",)),
     Option("failOnDataLoss", READS, boolean, "true",
            "Whether messages that are gone before they were read, and [brokers that are away](#brokers-that-are-away), "
            "stop the query (`true`), or it says so once in the log and goes on from the earliest left (`false`)."),
     Option("consumerGroup", READS | VIEWS, group_name, None,
            "Commit the stream's progress to this group on the brokers, for RocketMQ's tools to show. With "
-           "`startingOffsets=group`, where to begin. Batch reads commit nothing."),
+           "`startingOffsets=group`, where to begin. Batch reads commit nothing.",
+           brokers_only=True),
     Option("minPartitions", READS, number(1, 100_000), None,
            "At least so many Spark partitions: ranges of large queues are split."),
-    Option("maxRecordsPerPartition", READS, number(1), None, "At most so many messages in a Spark partition."),
+    Option("maxRecordsPerPartition", READS, number(1), None, "At most so many messages in a Spark partition.",
+           brokers_only=True),
     Option("lookupKeys", frozenset({Scope.READ}), key_list, None,
            "Only messages with one of these keys, separated by commas. They are looked up in the brokers' index; the "
-           "rest of the topic is not read. See [below](#look-ups-by-key)."),
+           "rest of the topic is not read. See [below](#look-ups-by-key).",
+           brokers_only=True),
     Option("lookupMsgIds", frozenset({Scope.READ}), key_list, None,
-           "Only messages with one of these values of `msgId`, likewise. Not together with `lookupKeys`."),
+           "Only messages with one of these values of `msgId`, likewise. Not together with `lookupKeys`.",
+           brokers_only=True),
     Option("tags", READS, tag_expression, "*",
            "Only messages with one of these tags, as RocketMQ writes them. The broker chooses, and what it sends is "
            "compared again. See [below](#choosing-at-the-broker)."),
     Option("sqlFilter", READS, sql_expression, None,
            "Only messages whose properties fulfil this SQL92 expression. The broker chooses; one that does not filter "
            "so (`enablePropertyFilter`) refuses before the first task. Not together with `tags`. See "
-           "[below](#choosing-at-the-broker)."),
+           "[below](#choosing-at-the-broker).",
+           brokers_only=True),
     Option("pullBatchSize", READS, number(1, 1_000_000), "32768",
-           "At most so many messages asked for in one pull. Brokers may give fewer; Apache's give at most 32."),
+           "At most so many messages asked for in one pull. Brokers may give fewer; Apache's give at most 32.",
+           brokers_only=True),
     Option("pullBatchBytes", READS, size(1024, 12 * 1024 * 1024), "4m",
-           "At most so many bytes asked for in one pull."),
+           "At most so many bytes asked for in one pull.",
+           brokers_only=True),
     Option("maxPullsInFlight", READS, number(1, 256), "32",
            "Pulls that a task has under way at once where brokers give little at a time, as Apache's do; together they "
-           "ask for no more than `pullBatchBytes`. With `tags` or `sqlFilter` it is always one."),
+           "ask for no more than `pullBatchBytes`. With `tags` or `sqlFilter` it is always one.",
+           brokers_only=True),
     Option("arrowBatchRows", READS, number(1, 1_000_000), "32768",
            "Rows at which an Arrow batch is handed to Spark; small pulls are put together until then."),
     Option("arrowBatchBytes", READS, size(1024, 256 * 1024 * 1024), "4m",
            "Bytes at which an Arrow batch is handed to Spark."),
     Option("dedupeWindow", READS, number(1, 10_000_000), None,
            "Leave out messages that are the same, `msgId` and contents, as one of the so many before them in their "
-           "queue. See [below](#leaving-out-repeats)."),
+           "queue. See [below](#leaving-out-repeats).",
+           brokers_only=True),
     Option("topic", WRITES, writable_topic, None, "The topic to write to. It overrides a `topic` column."),
     Option("producerGroup", WRITES | VIEWS, group_name, "spark_rocket_writer",
            "The producer group that brokers are told."),
@@ -214,34 +243,46 @@ OPTIONS: tuple[Option, ...] = (
            "`consumers`, `producers`, `messages` or `dlq`. See [below](#views-a-clusters-state)."),
     Option("key", VIEWS, some_text, None, "The key to look up in the view `messages`."),
     Option("msgId", VIEWS, some_text, None, "The message id to look up in the view `messages`."),
-    Option("bodyFormat", READS | WRITES, body_format, None,
+    Option("bodyFormat", READS | WRITES, one_of(BodyFormat), None,
            "What bodies are: `json`, `csv`, `avro`, `protobuf`, `arrow`, `text` or `variant`. Their values become "
            "typed columns, and columns become bodies. See [below](#typed-rows)."),
     Option("metadataColumns", READS, metadata_columns, None,
            "Which columns of typed rows are the message's: `queueOffset, storeTimestamp as stored_at`, or `*` for "
-           "all."),
-    Option("badRecords", READS, bad_records, "fail",
+           "all.",
+           needs=("bodyFormat",)),
+    Option("badRecords", READS, one_of(BadRecords), "fail",
            "What becomes of bodies that cannot be decoded: `fail`, `null`, `column`, `drop` or `deadLetter`. See "
-           "[below](#records-that-cannot-be-decoded)."),
+           "[below](#records-that-cannot-be-decoded).",
+           needs=("bodyFormat",)),
     Option("badRecordColumn", READS, some_text, "_bad_record",
-           "The column of the schema that such bodies are put into, with `badRecords=column`."),
+           "The column of the schema that such bodies are put into, with `badRecords=column`.",
+           needs=("bodyFormat",)),
     Option("deadLetterTopic", READS, writable_topic, None,
-           "The topic that such messages are sent to, with `badRecords=deadLetter`."),
+           "The topic that such messages are sent to, with `badRecords=deadLetter`.",
+           needs=("bodyFormat",)),
     Option("avroSchema", READS | WRITES, avro_schema, None,
-           "With `bodyFormat=avro`: the schema as JSON, or the path of a schema file that the driver sees."),
-    Option("avroEncoding", READS | WRITES, avro_encoding, "auto",
+           "With `bodyFormat=avro`: the schema as JSON, or the path of a schema file that the driver sees.",
+           needs=("bodyFormat=avro",)),
+    Option("avroEncoding", READS | WRITES, one_of(AvroEncoding), "auto",
            "With `bodyFormat=avro`: whether bodies are `raw` datums or begin with the header of a `single` object; "
-           "`auto` reads both and writes single objects."),
+           "`auto` reads both and writes single objects.",
+           needs=("bodyFormat=avro",)),
     Option("protobufDescriptor", READS | WRITES, descriptor_file, None,
-           "With `bodyFormat=protobuf`: the path of a FileDescriptorSet that the driver sees."),
+           "With `bodyFormat=protobuf`: the path of a FileDescriptorSet that the driver sees.",
+           needs=("bodyFormat=protobuf",)),
     Option("protobufMessage", READS | WRITES, some_text, None,
-           "With `bodyFormat=protobuf`: the full name of the message type."),
+           "With `bodyFormat=protobuf`: the full name of the message type.",
+           needs=("bodyFormat=protobuf",)),
     Option("csvDelimiter", READS | WRITES, delimiter, ",",
-           "With `bodyFormat=csv`: the character between two values, or `tab`."),
+           "With `bodyFormat=csv`: the character between two values, or `tab`.",
+           needs=("bodyFormat=csv",)),
     Option("arrowRowsPerMessage", WRITES, number(1, 1_000_000), "1000",
-           "With `bodyFormat=arrow`: at most so many rows in a message."),
+           "With `bodyFormat=arrow`: at most so many rows in a message.",
+           needs=("bodyFormat=arrow",)),
     Option("requestTimeout", READS | WRITES | VIEWS, duration(100, 600_000), "10s",
-           "How long to wait for one answer."),
+           "How long to wait for one answer.",
+           brokers_only=True),
     Option("retryTimeout", READS | WRITES, duration(0, 86_400_000), "1m",
-           "How long failed requests are tried again before the query fails: how long a broker may be away."),
+           "How long failed requests are tried again before the query fails: how long a broker may be away.",
+           brokers_only=True),
 )  # fmt: skip

@@ -38,7 +38,7 @@ from pyspark.sql.types import StructType
 from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.client.consume.reader import Reader
 from spark_rocket.client.core.responses import error_of
-from spark_rocket.datasource.options.options import LookUp
+from spark_rocket.datasource.options.parsers import LookUp
 from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, Projection
 from spark_rocket.errors import ProtocolError, RocketError

@@ -15,7 +15,15 @@ from dataclasses import dataclass, replace
 from spark_rocket.datasource.options.conditions import error
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.plan.offsets import EARLIEST, Positions, Stored, StreamOffset, name
-from spark_rocket.datasource.plan.ranges import OffsetRange, limit_ends, ranges_between, split
+from spark_rocket.datasource.plan.ranges import (
+    UNSIZED,
+    OffsetRange,
+    limit_bytes,
+    limit_ends,
+    limit_unsized,
+    ranges_between,
+    split,
+)
 from spark_rocket.datasource.plan.resolve import (
     LossPolicy,
     Queues,
@@ -26,7 +34,6 @@ from spark_rocket.datasource.plan.resolve import (
     resolve_start,
     starts_of_new,
 )
-from spark_rocket.datasource.plan.sizes import UNSIZED, limit_bytes, limit_unsized
 from spark_rocket.datasource.plan.topics import Found, WhatToRead
 from spark_rocket.model import MessageQueue
 

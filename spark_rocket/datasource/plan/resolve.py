@@ -17,9 +17,8 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Protocol
 
-from spark_rocket.datasource.options.checks import shown_time
 from spark_rocket.datasource.options.conditions import error
-from spark_rocket.datasource.options.options import ReadOptions
+from spark_rocket.datasource.options.options import ReadOptions, shown_time
 from spark_rocket.datasource.options.parsers import Fallback, Position, Start, Strategy
 from spark_rocket.datasource.plan.offsets import EARLIEST, LATEST, Positions, Stored, listed, listed_at, name
 from spark_rocket.errors import RocketError
@@ -290,9 +289,11 @@ def _earliest(queues: Queues, latest: Positions) -> dict[MessageQueue, int]:
     return {queue: min(low, latest[queue]) for queue, low in queues.min_offsets(latest.keys()).items()}
 
 
-def _at_times(
-    queues: Queues, latest: Positions, times_ms: Positions, position: Position, option: str
-) -> dict[MessageQueue, int]:
+def _at_times(queues: Queues, latest: Positions, position: Position, side: str) -> dict[MessageQueue, int]:
+    option, times_ms = f"{side}Timestamp", dict.fromkeys(latest, position.timestamp_ms)
+    if position.kind is Start.TIMES:
+        option = f"{side}OffsetsByTimestamp"
+        times_ms = dict(_named(position.times or {}, latest, option, ""))
     found = queues.offsets_for_times({queue: times_ms[queue] for queue in latest})
     if position.strategy is Strategy.ERROR and (none := sorted(q for q, at in found.items() if at >= latest[q])):
         time = shown_time(times_ms[none[0]])
@@ -315,12 +316,8 @@ def resolve_start(
         return dict(latest)
     if position.kind is Start.EARLIEST:
         return _earliest(queues, latest)
-    if position.kind is Start.TIMESTAMP:
-        times = dict.fromkeys(latest, position.timestamp_ms)
-        return _at_times(queues, latest, times, position, "startingTimestamp")
-    if position.kind is Start.TIMES:
-        named = _named(position.times or {}, latest, "startingOffsetsByTimestamp", "")
-        return _at_times(queues, latest, named, position, "startingOffsetsByTimestamp")
+    if position.kind in (Start.TIMESTAMP, Start.TIMES):
+        return _at_times(queues, latest, position, "starting")
     if position.kind is Start.GROUP:
         assert group is not None
         committed = queues.committed_offsets(group, latest.keys())
@@ -373,12 +370,8 @@ def resolve_end(
     """The first offset of each queue that a batch read leaves out."""
     if position.kind is Start.LATEST or not latest:
         return dict(latest)
-    if position.kind is Start.TIMESTAMP:
-        times = dict.fromkeys(latest, position.timestamp_ms)
-        return _at_times(queues, latest, times, position, "endingTimestamp")
-    if position.kind is Start.TIMES:
-        named = _named(position.times or {}, latest, "endingOffsetsByTimestamp", "")
-        return _at_times(queues, latest, named, position, "endingOffsetsByTimestamp")
+    if position.kind in (Start.TIMESTAMP, Start.TIMES):
+        return _at_times(queues, latest, position, "ending")
     if position.kind is Start.GROUP:
         assert group is not None
         ends = dict(starts)  # where the group has not come so far, nothing is read

@@ -5,27 +5,178 @@ fail           an error that names topic, queue, offset and reason
 null           a row whose body columns are null
 column         the same, with the body in the column ``badRecordColumn``
 drop           no row
-deadLetter     no row; the message is sent to ``deadLetterTopic`` before Spark is given its batch
-               (``dead_letters.py``). At least once, as all writing
+deadLetter     no row; the message is sent to ``deadLetterTopic`` before Spark gets its batch. At least once, as
+               all writing
 =============  =========================================================================================
 
-Belongs to one task; a log line at its end says how many. Corresponds to Spark's parse modes, and to DLQs.
+A dead letter has the body, tags, keys and properties of the message, and these:
+
+==========================  =======================================================================================
+ROCKET_ORIGIN_TOPIC,        where the message is
+ROCKET_ORIGIN_BROKER,
+ROCKET_ORIGIN_QUEUE,
+ROCKET_ORIGIN_OFFSET
+ROCKET_ORIGIN_MSG_ID        its ``msgId``
+ROCKET_BAD_RECORD_REASON    the reason, in one short line
+ROCKET_LEFT_OUT             names of properties for which there was no room, the largest first
+ROCKET_BODY_LENGTH          the length of the body, if the letter has only its first bytes
+==========================  =======================================================================================
+
+Every message can become a letter, or it would stop its query again and again: bytes that separate properties are
+replaced, properties that do not fit are left out, and a body that the topic's brokers refuse is cut. Bodies above
+RocketMQ's usual limit can only have been stored compressed, and are compressed again.
+
+Belongs to one task; a log line at its end has the counts. Corresponds to Spark's parse modes, and to the DLQ topics of
+consumer groups.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
 
+from spark_rocket.datasource.bodies.decoding import line
 from spark_rocket.datasource.bodies.settings import BadRecords, BodySettings
-from spark_rocket.datasource.options.options import ReadOptions
-from spark_rocket.datasource.read.dead_letters import LETTER, PLACE, place, send_letters
-from spark_rocket.errors import RecordError
+from spark_rocket.datasource.options.options import ReadOptions, WriteOptions
+from spark_rocket.datasource.plan.offsets import name
+from spark_rocket.datasource.write.rows import PROPERTIES_LIMIT
+from spark_rocket.errors import RecordError, RowError
+from spark_rocket.model import KEYS, TAGS, MessageQueue
 
 log = logging.getLogger("spark_rocket.datasource")
+
+ORIGIN_TOPIC, ORIGIN_BROKER = "ROCKET_ORIGIN_TOPIC", "ROCKET_ORIGIN_BROKER"
+ORIGIN_QUEUE, ORIGIN_OFFSET = "ROCKET_ORIGIN_QUEUE", "ROCKET_ORIGIN_OFFSET"
+ORIGIN_ID, REASON = "ROCKET_ORIGIN_MSG_ID", "ROCKET_BAD_RECORD_REASON"
+LEFT_OUT, BODY_LENGTH = "ROCKET_LEFT_OUT", "ROCKET_BODY_LENGTH"
+# Columns of a message that say where it is, and those that its letter takes along beside the body.
+PLACE = ("topic", "brokerName", "queueId", "queueOffset")
+LETTER = ("tags", "keys", "properties", "msgId")
+
+# Of another letter, what would make it more than a plain message, or what has columns of its own.
+_NOT_KEPT = frozenset(
+    {ORIGIN_TOPIC, ORIGIN_BROKER, ORIGIN_QUEUE, ORIGIN_OFFSET, ORIGIN_ID, REASON, LEFT_OUT, BODY_LENGTH}
+    | {"DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TIMER_OUT_MS", "TRAN_MSG", "TAGS", "KEYS"}
+    | {"UNIQ_KEY", "INNER_BATCH", "INNER_NUM", "REAL_TOPIC", "REAL_QID"}
+)
+_SEPARATORS = re.compile("[\x01\x02]")
+_ROOM = 1024  # for the letter's id, LEFT_OUT and BODY_LENGTH
+_USUAL = 4 * 1024 * 1024
+_LARGEST = 12 * 1024 * 1024
+_CUTS = (_LARGEST - 64 * 1024, 1024 * 1024, 64 * 1024, 0)  # what of a body is tried when all of it is refused
+
+
+def place(batch: pa.RecordBatch, index: int) -> str:
+    """Where a message is, in messages to people."""
+    topic, broker, queue, offset = (batch.column(column)[index].as_py() for column in PLACE)
+    return f"{name(MessageQueue(topic, broker, queue))} at {offset}"
+
+
+def send_letters(batch: pa.RecordBatch, bad: dict[int, str], options: ReadOptions, topic: str) -> None:
+    """Send what is ``bad`` of a batch, with the reasons, to ``topic``."""
+    from spark_rocket.datasource.write.writer import write_rows
+
+    indexes = sorted(bad)
+    letters = _letters(batch.take(pa.array(indexes)), [bad[index] for index in indexes])
+    write = WriteOptions(
+        name_server=options.name_server,
+        topic=topic,
+        producer_group="spark_rocket_dead_letters",
+        write_id=None,
+        max_message_size=_LARGEST,
+        send_batch_size=1000,
+        send_batch_bytes=1 << 20,
+        max_requests_in_flight=4,
+        request_timeout_ms=options.request_timeout_ms,
+        retry_timeout_ms=options.retry_timeout_ms,
+        compression="zlib",
+        compress_above=_USUAL + 1,
+        credentials=options.credentials,
+        tls=options.tls,
+    )
+    try:
+        # Where the first one is names the rows: the same letters again get the same ids.
+        write_rows(iter([letters]), write, f"dead letters of {place(batch, indexes[0])}", "")
+        return
+    except RowError as error:
+        log.warning("dead letters go one by one, cut if they must be: %s", error)
+    for row, index in enumerate(indexes):
+        letter = letters.take(pa.array([row]))
+        length = len(letter.column("body")[0].as_py())
+        lengths = [length, *(cut for cut in _CUTS if cut < length)]
+        for most in lengths:
+            try:
+                write_rows(iter([_cut(letter, most)]), write, f"dead letter of {place(batch, index)}", "")
+                break
+            except RowError:
+                if most == lengths[-1]:
+                    raise
+
+
+def _letters(messages: pa.RecordBatch, reasons: list[str]) -> pa.RecordBatch:
+    tags: list[str | None] = []
+    keys: list[str | None] = []
+    properties: list[list[tuple[str, str]]] = []
+    for message, reason in zip(messages.select([*PLACE, *LETTER]).to_pylist(), reasons, strict=True):
+        fixed = {
+            ORIGIN_TOPIC: message["topic"],
+            ORIGIN_BROKER: message["brokerName"],
+            ORIGIN_QUEUE: str(message["queueId"]),
+            ORIGIN_OFFSET: str(message["queueOffset"]),
+            REASON: line(reason),
+        }
+        copied = {key: value for key, value in message["properties"] if key not in _NOT_KEPT}
+        copied |= {TAGS: message["tags"], KEYS: message["keys"], ORIGIN_ID: message["msgId"]}
+        copied, left_out = _fitting(
+            {key: _SEPARATORS.sub("\ufffd", value) for key, value in copied.items() if value is not None},
+            PROPERTIES_LIMIT - _ROOM - sum(map(_size, fixed.items())),
+        )
+        tags.append(copied.pop(TAGS, None))
+        keys.append(copied.pop(KEYS, None))
+        more = {LEFT_OUT: line(", ".join(left_out))} if left_out else {}
+        properties.append([*(copied | fixed | more).items()])
+    return pa.RecordBatch.from_arrays(
+        [
+            messages.column("body"),
+            pa.array(tags, pa.string()),
+            pa.array(keys, pa.string()),
+            pa.array(properties, pa.map_(pa.string(), pa.string())),
+        ],
+        names=["body", "tags", "keys", "properties"],
+    )
+
+
+def _size(pair: tuple[str, str]) -> int:
+    return len(pair[0].encode()) + len(pair[1].encode()) + 2
+
+
+def _fitting(pairs: dict[str, str], room: int) -> tuple[dict[str, str], list[str]]:
+    """Those that fit, and the names of those that do not, or that have none."""
+    left_out: list[str] = [key for key in pairs if not key]
+    used = sum(_size(pair) for pair in pairs.items() if pair[0])
+    for pair in sorted(pairs.items(), key=_size, reverse=True):
+        if used <= room:
+            break
+        if pair[0]:
+            left_out.append(pair[0])
+            used -= _size(pair)
+    gone = set(left_out)
+    return {key: value for key, value in pairs.items() if key not in gone}, left_out
+
+
+def _cut(letter: pa.RecordBatch, most: int) -> pa.RecordBatch:
+    """A letter with at most so much of its body."""
+    body, properties = letter.column("body")[0].as_py(), letter.column("properties")[0].as_py()
+    if len(body) > most:
+        properties = [*properties, (BODY_LENGTH, str(len(body)))]
+    columns = dict(zip(letter.schema.names, letter.columns, strict=True))
+    columns["body"] = pa.array([body[:most]], letter.column("body").type)
+    columns["properties"] = pa.array([properties], letter.column("properties").type)
+    return pa.RecordBatch.from_pydict(columns, schema=letter.schema)
 
 
 class BadRecordCounter:

@@ -20,8 +20,8 @@ from typing import TypeVar
 
 from spark_rocket.client.consume.reader import AWAY, Reader
 from spark_rocket.client.core.broker_query import PendingQuery
-from spark_rocket.datasource.options.credentials import connecting
-from spark_rocket.datasource.options.options import ReadOptions
+from spark_rocket.datasource.options.connection import connecting
+from spark_rocket.datasource.options.options import ReadOptions, ViewOptions
 from spark_rocket.datasource.plan.offsets import Positions
 from spark_rocket.datasource.plan.resolve import Route
 from spark_rocket.datasource.read.retry_deadline import RetryDeadline, is_retriable
@@ -47,7 +47,7 @@ class Cluster:
     """A RocketMQ cluster as the driver sees it."""
 
     def __init__(self, options: ReadOptions) -> None:
-        self._reader = reader_for(options.name_server, options.request_timeout_ms, options.credentials, options.tls)
+        self._reader = reader_of(options)
         self._timeout = options.request_timeout_ms / 1000
         self._retry_timeout_ms = options.retry_timeout_ms
         self._met = False
@@ -253,11 +253,14 @@ def explained(error: RocketError, queue: MessageQueue, reader: Reader) -> Rocket
     return error
 
 
+def reader_of(options: ReadOptions | ViewOptions) -> Reader:
+    """This process's reader for a name server, which the next task uses again."""
+    return _reader(options.name_server, options.request_timeout_ms, options.credentials, options.tls)
+
+
 @cache
-def reader_for(
-    name_server: str, request_timeout_ms: int, credentials: Credentials | None, tls: TlsSettings | None = None
+def _reader(
+    name_server: str, request_timeout_ms: int, credentials: Credentials | None, tls: TlsSettings | None
 ) -> Reader:
-    """This process's reader for a name server."""
-    return Reader(
-        name_server, group=READER_GROUP, request_timeout=request_timeout_ms / 1000, **connecting(credentials, tls)
-    )
+    timeout = request_timeout_ms / 1000
+    return Reader(name_server, group=READER_GROUP, request_timeout=timeout, **connecting(credentials, tls))

@@ -18,53 +18,31 @@ Belongs to one task and thread. Corresponds to nothing in RocketMQ.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import StructType
 
-from spark_rocket.client.consume.reader import Reader
-from spark_rocket.datasource.options.options import ReadOptions
-from spark_rocket.datasource.plan.offsets import name
-from spark_rocket.datasource.plan.ranges import OffsetRange
-from spark_rocket.datasource.plan.resolve import LossPolicy
-from spark_rocket.datasource.read.fetch import is_gone, read_range
-from spark_rocket.datasource.read.retry_deadline import RetryDeadline
-from spark_rocket.datasource.schema import SOURCE_SCHEMA, Projection, project
-from spark_rocket.errors import QueueNotFoundError, TopicNotFoundError
 from spark_rocket.protocol.record.columns import STORED_SCHEMA
 
-log = logging.getLogger("spark_rocket.datasource")
-
-_NEEDED = ("queueOffset", "msgId")
+NEEDED = ("queueOffset", "msgId")
 _STORED = tuple(STORED_SCHEMA.names)
-_WIDTH = 32  # of an id: 32 hexadecimal digits, nearly always
 # What brokers write into a message that waits (one that comes when its time has passed has none of it), and a CRC over
 # all of a record, its place included.
 _BROKERS_OWN = r"(TIMER_(ENQUEUE|DEQUEUE|OUT)_MS|TIMER_ROLL_TIMES|REAL_TOPIC|REAL_QID|__CRC32#)\x01"
 _NOT_COMPARED = rf"\x02({_BROKERS_OWN}[^\x02]*|$)"  # of a string that begins with 0x02; the last 0x02 may be missing
 I64 = np.ndarray[Any, np.dtype[np.int64]]
-_MIX = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93], np.uint64)
 
 
 class Repeats:
-    """The last ``window`` messages of a queue.
-
-    Most ids are met once, which numbers made of them say several times faster than texts: only messages whose number
-    occurs twice are compared.
-    """
+    """The last ``window`` messages of a queue."""
 
     def __init__(self, window: int) -> None:
         self._window = window
         self._ids = pa.array([], pa.string())
         self._offsets = np.zeros(0, np.int64)
         self._bodies = np.zeros(0, np.int64)
-        self._marks = np.zeros(0, np.uint64)
         self._properties: list[pa.Array] = []  # of all these messages, batch by batch: they are too large to be joined
         self.count = 0
         """Messages left out."""
@@ -72,7 +50,7 @@ class Repeats:
     @staticmethod
     def columns(wanted: tuple[str, ...]) -> tuple[str, ...]:
         """What is to be decoded for ``wanted``."""
-        return (*wanted, *(column for column in _NEEDED if column not in wanted), *_STORED)
+        return (*wanted, *(column for column in NEEDED if column not in wanted), *_STORED)
 
     def drop(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The batch without repeats; it goes on behind the one before."""
@@ -83,10 +61,9 @@ class Repeats:
         offsets = np.concatenate([self._offsets, batch.column("queueOffset").to_numpy()])
         self._bodies = np.concatenate([self._bodies, batch.column("storedBody").to_numpy()])
         self._properties.append(batch.column("storedProperties"))
-        marks = _marks(fresh)
-        known = np.concatenate([self._marks, marks]) if marks is not None else self._marks
         keep = np.ones(len(ids), bool)
-        maybe = _doubtful(known, len(ids) - batch.num_rows) if len(known) == len(ids) else np.arange(len(ids))
+        codes = ids.dictionary_encode().indices.to_numpy()
+        maybe = np.flatnonzero((np.bincount(codes) > 1)[codes])  # most ids occur once: only the others are compared
         if len(maybe):
             codes = self._contents(maybe).dictionary_encode().indices.to_numpy()
             order = np.argsort(codes, kind="stable")  # those that are the same together, in the order of the queue
@@ -95,7 +72,6 @@ class Repeats:
             keep[after[(codes[order[1:]] == codes[order[:-1]]) & near]] = False
         first = int(np.searchsorted(offsets, int(offsets[-1]) + 1 - self._window))
         self._ids, self._offsets, self._bodies = ids.slice(first), offsets[first:], self._bodies[first:]
-        self._marks = known[first:] if len(known) == len(ids) else np.zeros(0, np.uint64)
         while self._properties and first >= len(self._properties[0]):
             first -= len(self._properties.pop(0))
         if first:
@@ -125,58 +101,3 @@ class Repeats:
         ids = self._ids.take(pa.array(at))
         texts = (bodies.cast(pa.large_binary()), ids.cast(pa.large_binary()), properties)
         return pc.binary_join_element_wise(*texts, pa.scalar(b"\x02", pa.large_binary()))
-
-
-def _doubtful(marks: np.ndarray[Any, np.dtype[np.uint64]], old: int) -> I64:
-    """Where marks are that occur twice, and not only among the first ``old``."""
-    order = np.argsort(marks)
-    again = marks[order[1:]] == marks[order[:-1]]
-    if not again.any():
-        return np.zeros(0, np.int64)
-    group = np.concatenate([[0], np.cumsum(~again)])
-    chosen = (np.bincount(group) > 1) & (np.bincount(group, order >= old) > 0)
-    return np.sort(order[chosen[group]])
-
-
-def _marks(ids: pa.Array) -> np.ndarray[Any, np.dtype[np.uint64]] | None:
-    """A number for each id, the same for the same; None if some have another width."""
-    count = len(ids)
-    edges = np.frombuffer(ids.buffers()[1], np.int32, ids.offset + count + 1)[ids.offset :]
-    if (np.diff(edges) != _WIDTH).any():
-        return None
-    words = np.frombuffer(ids.buffers()[2], np.uint64, count * 4, int(edges[0])).reshape(count, 4)
-    marks: np.ndarray[Any, np.dtype[np.uint64]] = (words * _MIX).sum(axis=1, dtype=np.uint64)
-    return marks
-
-
-def read_without_repeats(
-    span: OffsetRange, options: ReadOptions, projection: Projection, reader: Reader, window: int
-) -> Iterator[pa.RecordBatch]:
-    """As ``read_range``, without repeats."""
-    repeats = Repeats(window)
-    retry_deadline = RetryDeadline(options.retry_timeout_ms)
-    loss = LossPolicy(options, span.queue)
-
-    def first() -> int | None:
-        try:
-            return reader.min_offset(span.queue)
-        except (TopicNotFoundError, QueueNotFoundError) as error:
-            if is_gone(span.queue, span.start, reader, loss):
-                return None
-            error.retriable = True
-            raise
-
-    lowest = retry_deadline.call(first, f"to ask for the start of {name(span.queue)}")
-    if lowest is None:
-        return
-    start = max(span.start - window, lowest)
-    if start < span.start:
-        # Nothing is lost of what has been read before, should it be deleted just now.
-        before = replace(options, fail_on_data_loss=False)
-        ids = project(StructType([SOURCE_SCHEMA[column] for column in _NEEDED]))
-        for _ in read_range(OffsetRange(span.queue, start, span.start), before, ids, reader, repeats):
-            pass
-    repeats.count = 0
-    yield from read_range(span, options, projection, reader, repeats)
-    if repeats.count:
-        log.info("left out %d repeats of %s from %d to %d", repeats.count, name(span.queue), span.start, span.end - 1)

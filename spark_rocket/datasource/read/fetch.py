@@ -33,13 +33,15 @@ Belongs to one task and thread. Corresponds to PullAPIWrapper and DefaultMQPullC
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import pyarrow as pa
+from pyspark.sql.types import StructType
 
 from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.client.consume.reader import Reader
@@ -49,8 +51,9 @@ from spark_rocket.datasource.plan.offsets import name
 from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.plan.resolve import LossPolicy
 from spark_rocket.datasource.read.cluster import explained
+from spark_rocket.datasource.read.dedupe import NEEDED, Repeats
 from spark_rocket.datasource.read.retry_deadline import RetryDeadline
-from spark_rocket.datasource.schema import Projection
+from spark_rocket.datasource.schema import SOURCE_SCHEMA, Projection, project
 from spark_rocket.errors import (
     OffsetsError,
     ProtocolError,
@@ -63,8 +66,7 @@ from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.filter.tags import SUB_ALL
 from spark_rocket.protocol.record.columns import decode_records
 
-if TYPE_CHECKING:
-    from spark_rocket.datasource.read.dedupe import Repeats
+log = logging.getLogger("spark_rocket.datasource")
 
 _FIRST_PROBE, _LAST_PROBE = 16, 4096  # full answers before a pull asks for more than the usual
 _CHECK_SECONDS = 1.0
@@ -109,6 +111,39 @@ def read_range(
         rows += chunk.end - chunk.start
         size += len(chunk.records)
     yield from _decode(waiting, span, projection, loss, options, repeats)
+
+
+def read_without_repeats(
+    span: OffsetRange, options: ReadOptions, projection: Projection, reader: Reader, window: int
+) -> Iterator[pa.RecordBatch]:
+    """As ``read_range``, without repeats."""
+    repeats = Repeats(window)
+    retry_deadline = RetryDeadline(options.retry_timeout_ms)
+    loss = LossPolicy(options, span.queue)
+
+    def first() -> int | None:
+        try:
+            return reader.min_offset(span.queue)
+        except (TopicNotFoundError, QueueNotFoundError) as error:
+            if is_gone(span.queue, span.start, reader, loss):
+                return None
+            error.retriable = True
+            raise
+
+    lowest = retry_deadline.call(first, f"to ask for the start of {name(span.queue)}")
+    if lowest is None:
+        return
+    start = max(span.start - window, lowest)
+    if start < span.start:
+        # Nothing is lost of what has been read before, should it be deleted just now.
+        before = replace(options, fail_on_data_loss=False)
+        ids = project(StructType([SOURCE_SCHEMA[column] for column in NEEDED]))
+        for _ in read_range(OffsetRange(span.queue, start, span.start), before, ids, reader, repeats):
+            pass
+    repeats.count = 0
+    yield from read_range(span, options, projection, reader, repeats)
+    if repeats.count:
+        log.info("left out %d repeats of %s from %d to %d", repeats.count, name(span.queue), span.start, span.end - 1)
 
 
 def _decode(

@@ -23,7 +23,9 @@ that knows the store. Values only: Spark pickles readers and partitions. Corresp
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -39,13 +41,10 @@ from pyspark.sql.types import StructType
 
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.options.parsers import Position, Start, is_for_users
-from spark_rocket.datasource.pickled_by_value import PickledByValue
 from spark_rocket.datasource.plan.offsets import LATEST, Positions, name
-from spark_rocket.datasource.read.store_location import broker_name_of, locate
+from spark_rocket.datasource.processes import PickledByValue, settle_worker, short
 from spark_rocket.datasource.read.typed_rows import projection_of, rows_of
 from spark_rocket.datasource.schema import Projection
-from spark_rocket.datasource.tracebacks import short
-from spark_rocket.datasource.worker import settle_worker
 from spark_rocket.errors import DataLossError, OffsetsError, ProtocolError, StoreError, TopicNotFoundError
 from spark_rocket.protocol.record.columns import decode_records
 from spark_rocket.protocol.record.record import scan_record
@@ -56,6 +55,57 @@ from spark_rocket.store.log.span import LogSpan, Lost, plan_spans, read_span
 from spark_rocket.store.queues.queue_table import is_storable
 from spark_rocket.store.recovery.recovery import is_deleted, topics_on_record
 from spark_rocket.store.tools.view import StoreView, view_store
+
+DEFAULT_BROKER_NAME = "broker-a"
+_PERM_INHERIT = 1
+_BROKER_NAME = re.compile(r"^[ \t]*brokerName[ \t]*[=:][ \t]*(\S+)", re.MULTILINE)
+
+
+def locate(path: Path) -> Path:
+    """The store in a directory: itself, or its ``store``, as ``rocket up`` has it."""
+    if not path.is_dir():
+        raise StoreError(
+            f"{path} is not a directory on the driver's machine.",
+            remedy="storePath is a directory that driver and executors see under the same path.",
+        )
+    for candidate in (path, path / "store"):
+        if any(candidate.glob("dledger-*/*")):
+            raise StoreError(
+                f"{candidate} has the log of a DLedger group, which cannot be read here.",
+                remedy="Start its broker, and read its topics from it.",
+            )
+        if any((candidate / part).exists() for part in ("commitlog", "checkpoint", "lock")):
+            return candidate
+    hint = f"Give {path.parent}." if path.name == "commitlog" else "Give the broker's storePathRootDir."
+    raise StoreError(f"{path} has no commitlog: it is not a store directory.", remedy=hint)
+
+
+def broker_name_of(path: Path, given: Path) -> str:
+    for file in (path / "config" / "broker.properties", given / "broker.conf", path.parent / "broker.conf"):
+        try:
+            found = _BROKER_NAME.findall(file.read_text(encoding="utf-8", errors="replace"))
+        except OSError:
+            continue
+        if found:
+            return str(found[-1])
+    return _own_topic(path) or DEFAULT_BROKER_NAME
+
+
+def _own_topic(path: Path) -> str:
+    """A broker has a topic of its own name, with one queue, whose rights others inherit; nothing, if two look so."""
+    for file in ("topics.json", "topics.json.bak"):
+        try:
+            table = json.loads((path / "config" / file).read_bytes())["topicConfigTable"].values()
+            own = [
+                str(one["topicName"])
+                for one in table
+                if (one["perm"] & _PERM_INHERIT, one["readQueueNums"], one["writeQueueNums"]) == (_PERM_INHERIT, 1, 1)
+            ]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue
+        return own[0] if len(own) == 1 else ""
+    return ""
+
 
 log = logging.getLogger("spark_rocket.datasource")
 

@@ -18,13 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_rocket.client.admin import Admin
-from spark_rocket.datasource.options.credentials import connecting
+from spark_rocket.datasource.options.connection import connecting
 from spark_rocket.datasource.options.options import ViewOptions, parse_read_options
 from spark_rocket.datasource.options.parsers import is_for_users
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.plan.lookup import BrokerIndex, physical_offset
 from spark_rocket.datasource.plan.planner import batch_ranges
-from spark_rocket.datasource.read.cluster import Cluster, reader_for
+from spark_rocket.datasource.read.cluster import Cluster, reader_of
 from spark_rocket.datasource.read.fetch import read_range
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
 from spark_rocket.errors import ClientError, RocketError, TopicNotFoundError
@@ -252,17 +252,10 @@ def _consumers(asking: Asking) -> Iterator[Row]:
     for broker, groups in _known_groups(asking):
         for name in groups:
             connection = asking.ask(broker, partial(_members, asking.admin, name)) or ConsumerConnection()
-            for one in sorted(connection.connection_set, key=lambda client: client.client_id):
-                yield {
-                    "group": name,
-                    "clientId": one.client_id,
-                    "brokerName": broker.broker_name,
-                    "address": one.client_addr,
-                    "language": one.language,
-                    "version": one.version,
-                    "subscription": {
-                        topic: wanted.sub_string for topic, wanted in sorted(connection.subscription_table.items())
-                    },
+            subscription = {topic: one.sub_string for topic, one in sorted(connection.subscription_table.items())}
+            for row in _clients(name, broker, connection):
+                yield row | {
+                    "subscription": subscription,
                     "consumeType": connection.consume_type,
                     "messageModel": connection.message_model,
                 }
@@ -271,15 +264,19 @@ def _consumers(asking: Asking) -> Iterator[Row]:
 def _producers(asking: Asking) -> Iterator[Row]:
     group = asking.options.producer_group or ""
     for broker, connection in asking.of_each_broker(partial(_makers, asking.admin, group)):
-        for one in sorted(connection.connection_set, key=lambda client: client.client_id):
-            yield {
-                "group": group,
-                "clientId": one.client_id,
-                "brokerName": broker.broker_name,
-                "address": one.client_addr,
-                "language": one.language,
-                "version": one.version,
-            }
+        yield from _clients(group, broker, connection)
+
+
+def _clients(group: str, broker: BrokerData, connection: ConsumerConnection | ProducerConnection) -> Iterator[Row]:
+    for one in sorted(connection.connection_set, key=lambda client: client.client_id):
+        yield {
+            "group": group,
+            "clientId": one.client_id,
+            "brokerName": broker.broker_name,
+            "address": one.client_addr,
+            "language": one.language,
+            "version": one.version,
+        }
 
 
 _ROWS: dict[str, Callable[[Asking], Iterator[Row]]] = {
@@ -330,7 +327,7 @@ def batches_of(options: ViewOptions, schema: pa.Schema) -> Iterator[pa.RecordBat
 
 
 def _messages(options: ViewOptions) -> Iterator[pa.RecordBatch]:
-    reader = reader_for(options.name_server, options.request_timeout_ms, options.credentials, options.tls)
+    reader = reader_of(options)
     index = BrokerIndex(reader, options.request_timeout_ms / 1000)
     asking = Asking(options, _admin_for(options))
     columns = project(SOURCE_SCHEMA)
@@ -378,7 +375,7 @@ def _dead_letters(options: ViewOptions, schema: pa.Schema) -> Iterator[pa.Record
         spans = batch_ranges(Cluster(reading), reading)
     except TopicNotFoundError:
         return  # the group never had any
-    reader = reader_for(options.name_server, options.request_timeout_ms, options.credentials, options.tls)
+    reader = reader_of(options)
     for span in spans:
         for batch in read_range(span, reading, project(SOURCE_SCHEMA), reader):
             properties = batch.column("properties")

@@ -31,11 +31,9 @@ from pyspark.sql.types import (
 
 from spark_rocket.datasource.options.conditions import error
 from spark_rocket.datasource.options.options import ViewOptions, check_options, parse_view_options
-from spark_rocket.datasource.options.table import OPTIONS, Scope
-from spark_rocket.datasource.options.tls import OPTIONS as TLS_OPTIONS
-from spark_rocket.datasource.pickled_by_value import PickledByValue
-from spark_rocket.datasource.schema import SOURCE_SCHEMA
-from spark_rocket.errors import SchemaError
+from spark_rocket.datasource.options.table import Scope
+from spark_rocket.datasource.processes import PickledByValue
+from spark_rocket.datasource.schema import SOURCE_SCHEMA, known_columns
 
 _TEXT, _INT, _LONG, _TIME, _FLAG = StringType(), IntegerType(), LongType(), TimestampType(), BooleanType()
 _TEXTS, _MAP = ArrayType(StringType(), False), MapType(StringType(), StringType(), False)
@@ -137,7 +135,6 @@ VIEWS: dict[str, View] = {
     ),
 }  # fmt: skip
 
-_CREDENTIALS = ("accessKey", "secretKey", "securityToken", "credentialsFile")
 _ALWAYS = ("view", "nameServer", "requestTimeout")
 
 
@@ -153,11 +150,10 @@ def checked_view_options(raw: Mapping[str, str]) -> ViewOptions:
     view = VIEWS[options.view]
     given = {key.lower() for key in raw}
     mine = [*_ALWAYS, *view.needs, *view.takes]
-    allowed = {*mine, *_CREDENTIALS, *TLS_OPTIONS}
-    for option in OPTIONS:
-        if Scope.VIEW in option.scopes and option.name.lower() in given and option.name not in allowed:
+    for name in dict.fromkeys(name for other in VIEWS.values() for name in (*other.takes, *other.needs)):
+        if name.lower() in given and name not in mine:
             hint = f": the view has {', '.join(mine[1:])}"
-            raise error("BAD_OPTION.TOGETHER", option=option.name, other=f"view={options.view}", hint=hint)
+            raise error("BAD_OPTION.TOGETHER", option=name, other=f"view={options.view}", hint=hint)
     shown = repr(options.view)
     for name in view.needs:
         if name.lower() not in given:
@@ -176,7 +172,7 @@ class ViewReader(PickledByValue, DataSourceReader):
 
     def __init__(self, options: ViewOptions, schema: StructType) -> None:
         self._options = options
-        self._columns = _project(options.view, schema)
+        self._columns = known_columns(schema, VIEWS[options.view].schema, f"the view {options.view}")
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
@@ -197,25 +193,3 @@ class ViewReader(PickledByValue, DataSourceReader):
                 [{field.name: row[name] for field, name in zip(target, self._columns, strict=True)} for row in some],
                 schema=target,
             )
-
-
-def _project(view: str, schema: StructType) -> list[str]:
-    """The view's names of a schema's columns; SchemaError if it has others."""
-    known = {field.name.lower(): field for field in VIEWS[view].schema.fields}
-    names = []
-    for field in schema.fields:
-        mine = known.get(field.name.lower())
-        if mine is None:
-            raise SchemaError(
-                f"the view {view} has no column {field.name}.",
-                remedy=f"Its columns are {', '.join(VIEWS[view].schema.names)}.",
-            )
-        if field.dataType.simpleString() != mine.dataType.simpleString() or (mine.nullable and not field.nullable):
-            raise SchemaError(
-                f"the column {mine.name} of the view {view} is {mine.dataType.simpleString()}"
-                f"{' and may be null' if mine.nullable else ''}, not {field.dataType.simpleString()}"
-                f"{'' if field.nullable else ' NOT NULL'}.",
-                remedy="Leave the schema out, or cast in the query.",
-            )
-        names.append(mine.name)
-    return names

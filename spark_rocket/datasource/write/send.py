@@ -1,18 +1,21 @@
-"""Blocks on their way to the brokers: several under way at once, in order where order matters, again where that may
-help.
+"""Blocks on their way to the brokers: several requests in flight, in order where order matters, with retries.
 
-A block for a given queue waits until the queue's last one is answered, retries included, so that rows keep their order
-even if a broker handles requests of one connection in several threads. Of delayed rows only those of one sharding key
-wait for each other. A free block's queue is a function of the write, the block's lot and the queues that there are:
-a queue that comes or goes moves no lot between the others, and a repeat of the rows finds the queue of the first
-attempt, where a reader can tell it. After a failure a free block goes to another broker; one that will not take the
-topic (codes 1, 16, 17) is left out from then on. A request that failed may have been carried out, so rows may be stored
-twice: at least once, and the repeat has the same UNIQ_KEY.
+A block for a given queue waits until the queue's last block is answered, retries included, so that rows keep their
+order even if a broker handles requests of one connection in several threads. Of delayed rows only those of one
+sharding key wait for each other. A free block's queue is a function of the write, the block's lot and the topic's
+queues: a queue that comes or goes moves no lot between the others, and a repeated task finds the queue of the first
+attempt, where a reader can detect the duplicate. After a failure a free block goes to another broker; a broker that
+refuses the topic (codes 1, 16, 17) is left out from then on. A request that failed may have been carried out, so rows
+may be stored twice: at least once, and the duplicate has the same UNIQ_KEY.
 
 A broker that could not flush or replicate in time has the messages all the same (RocketMQ counts it as sent). They are
 counted as ``unconfirmed`` and logged once.
 
-Belongs to one task and thread. Corresponds to DefaultMQProducerImpl's retries and its back-pressure.
+A block is sent as one batch. A message that is delayed, or too large for a batch, is sent alone. There is one
+``Producer`` per process and set of options, which the next task uses again.
+
+A ``BlockSender`` belongs to one task and thread; a ``Sink`` is thread-safe as the producer is. Corresponds to
+DefaultMQProducerImpl's retries and its back-pressure.
 """
 
 from __future__ import annotations
@@ -22,14 +25,67 @@ import logging
 import re
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from queue import SimpleQueue
 
+from spark_rocket.client.send.producer import Producer
+from spark_rocket.datasource.options.connection import connecting
+from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.read.retry_deadline import RetryDeadline
 from spark_rocket.datasource.write.rows import Block
 from spark_rocket.errors import MessageTooLargeError, RocketError, RowError
-from spark_rocket.model import MessageQueue, SendResult, SendStatus
+from spark_rocket.model import Message, MessageQueue, SendResult, SendStatus
+from spark_rocket.protocol.record.properties import decode_properties
+from spark_rocket.protocol.record.record import decode_batch_body
 from spark_rocket.protocol.wire.codes import ResponseCode
+
+
+class Sink:
+    """Topics that blocks can be sent to."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._limit = options.max_message_size
+        self._producer = Producer(
+            options.producer_group,
+            name_server=options.name_server,
+            send_timeout=options.request_timeout_ms / 1000,
+            max_message_size=options.max_message_size,
+            # Of messages that go alone; blocks are compressed already.
+            compress_msg_body_over_howmuch=options.max_message_size
+            if options.compression == "none"
+            else options.compress_above - 1,
+            compress_type="zlib" if options.compression == "none" else options.compression,
+            member=False,  # tasks come and go: brokers need not know them
+            **connecting(options.credentials, options.tls),
+        )
+
+    def queues_of(self, topic: str) -> list[MessageQueue]:
+        """The queues that take messages. Raises TopicNotFoundError or NameServerUnreachableError."""
+        return self._producer.queues(topic)
+
+    def ordered_queues_of(self, topic: str) -> list[MessageQueue]:
+        """Those that sharding keys choose among: of brokers that are away, too."""
+        return self._producer.queues(topic, ordered=True)
+
+    def submit(self, block: Block, queue: MessageQueue) -> Future[SendResult]:
+        """Send once; the future's error says whether it may be sent again."""
+        if len(block.body) <= self._limit and not block.is_delayed:
+            return self._producer.send_batch_body_async(queue, block.body, block.count, sys_flag=block.sys_flag)
+        ((flag, body, properties),) = decode_batch_body(block.body)
+        message = Message(queue.topic, bytes(body), decode_properties(bytes(properties)), flag)
+        return self._producer.send_async(message, queue=queue)
+
+
+def sink_for(options: WriteOptions) -> Sink:
+    """This process's sink for these options. Writes that differ in their name alone share it."""
+    return _sink_for(replace(options, write_id=None))
+
+
+@cache
+def _sink_for(options: WriteOptions) -> Sink:
+    return Sink(options)
+
 
 log = logging.getLogger("spark_rocket.datasource")
 

@@ -37,14 +37,11 @@ from pyspark.sql.types import (
 from spark_rocket.datasource.bodies.encoding import BodyEncoder
 from spark_rocket.datasource.bodies.settings import BodySettings
 from spark_rocket.datasource.options.options import WriteOptions
-from spark_rocket.datasource.pickled_by_value import PickledByValue
+from spark_rocket.datasource.processes import PickledByValue, settle_worker, short
 from spark_rocket.datasource.read.retry_deadline import RetryDeadline
 from spark_rocket.datasource.schema import SOURCE_SCHEMA
-from spark_rocket.datasource.tracebacks import short
-from spark_rocket.datasource.worker import settle_worker
 from spark_rocket.datasource.write.rows import RowEncoder, write_key
-from spark_rocket.datasource.write.send import BlockSender, Sent
-from spark_rocket.datasource.write.sink import sink_for
+from spark_rocket.datasource.write.send import BlockSender, Sent, sink_for
 from spark_rocket.errors import OptionError, RowError, SchemaError, StateError, TopicNotFoundError
 from spark_rocket.model import MessageQueue
 

@@ -1,0 +1,109 @@
+"""How the connector reaches name servers and brokers: addresses, credentials and TLS.
+
+They come from options, files or the environment of the driver. They are found once, on the driver, and are pickled for
+the tasks with the other options, so an environment variable on an executor cannot change them. Files must have the same
+paths on the machines of both. No repr shows a secret or a key's password. A table's options are visible in the catalog,
+so a secret is refused there.
+
+Pure but for the files and the environment. Corresponds to ``tls.enable`` and ``tls.client.…`` of RocketMQ's clients.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from spark_rocket.client.core.config import Connecting
+from spark_rocket.client.core.credentials import find_credentials, read_credentials
+from spark_rocket.datasource.options.conditions import error
+from spark_rocket.datasource.options.parsers import Values, bad_value, name_servers
+from spark_rocket.errors import ConfigError
+from spark_rocket.protocol.auth import Credentials, key_problem
+from spark_rocket.remoting.tls.settings import TlsSettings, as_settings
+
+DEFAULT_NAME_SERVER = "127.0.0.1:9876"
+_SECRETS = ("secretKey", "securityToken")
+
+
+def key_text(option: str, text: str) -> str:
+    """An access key, secret key or token. The error does not repeat it."""
+    problem = key_problem(text)
+    if problem is not None:
+        raise error(
+            "BAD_OPTION.VALUE", option=option, value="not a key", wanted=f"the key as it is; this one {problem}"
+        )
+    return text
+
+
+def credentials_file(option: str, text: str) -> Credentials:
+    try:
+        return read_credentials(text)
+    except ConfigError as problem:
+        wanted = f"a file that the driver can read, with accessKey and secretKey. {problem.message[:300].rstrip('.')}"
+        raise error("BAD_OPTION.VALUE", option=option, value=repr(text[:200]), wanted=wanted) from None
+
+
+def pem_file(option: str, text: str) -> str:
+    """An absolute path: relative ones are the driver's."""
+    if not text.strip() or "\0" in text:
+        raise bad_value(option, text, "the path of a PEM file")
+    return str(Path(text.strip()).expanduser().absolute())
+
+
+def connection_of(values: Values) -> dict[str, Any]:
+    """The fields of that which all parsed options have; a store directory needs none."""
+    if "storePath" in values:
+        return {"name_server": "", "credentials": None, "tls": None}
+    return {"name_server": _name_server_of(values), "credentials": _credentials_of(values), "tls": _tls_of(values)}
+
+
+def _name_server_of(values: Values) -> str:
+    if "nameServer" in values:
+        return str(values["nameServer"])
+    variable = os.environ.get("NAMESRV_ADDR", "").strip()
+    return name_servers("NAMESRV_ADDR (environment)", variable) if variable else DEFAULT_NAME_SERVER
+
+
+def _credentials_of(values: Values) -> Credentials | None:
+    given = [name for name in ("accessKey", *_SECRETS) if name in values]
+    found: Credentials | None = values.get("credentialsFile")
+    if found is None:
+        return find_credentials(values.get("accessKey"), values.get("secretKey"), values.get("securityToken"))
+    if given:
+        raise error("BAD_OPTION.TOGETHER", option=given[0], other="credentialsFile", hint="")
+    return found
+
+
+def _tls_of(values: Values) -> TlsSettings | None:
+    settings = as_settings(values.get("tls"))
+    if settings is None:
+        return None
+    if "tlsVerify" in values:
+        settings = replace(settings, verify=values["tlsVerify"], auth_server=None)
+    if "tlsCertFile" in values:
+        settings = replace(settings, client_cert_path=values["tlsCertFile"], client_key_path=values["tlsKeyFile"])
+    trust = values.get("tlsCaFile") or settings.client_trust_cert_path
+    return replace(settings, enable=True, client_trust_cert_path=trust)
+
+
+def refuse_secrets(options: Iterable[str]) -> None:
+    """A table's options are shown to everybody who sees the table."""
+    given = {key.lower() for key in options}
+    for name in _SECRETS:
+        if name.lower() in given:
+            raise error("BAD_OPTION.SECRET_IN_TABLE", option=name)
+
+
+def connecting(credentials: Credentials | None, tls: TlsSettings | None = None) -> Connecting:
+    """As the clients take them. What is None here was not found in the driver's environment either."""
+    if credentials is None:
+        return {"tls": tls or False}
+    return {
+        "tls": tls or False,
+        "access_key": credentials.access_key,
+        "secret_key": credentials.secret_key,
+        "security_token": credentials.security_token or None,
+    }
