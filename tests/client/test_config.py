@@ -3,10 +3,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.error import HTTPError
 
 import pytest
 
 from spark_rocket.client import Reader
+from spark_rocket.client.core.address_server import look_up
 from spark_rocket.client.core.config import ClientConfig
 from spark_rocket.errors import ConfigError, NameServerUnreachableError, TopicNotFoundError
 from spark_rocket.model import MessageQueue
@@ -69,6 +71,18 @@ class AddressServer:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
+
+
+def test_a_refused_look_up_leaves_no_socket() -> None:
+    server = AddressServer("")
+    try:
+        with pytest.raises(NameServerUnreachableError, match="503") as caught:
+            look_up(server.url, 10.0)
+        response = caught.value.__cause__
+        assert isinstance(response, HTTPError)
+        assert response.fp.closed
+    finally:
+        server.close()
 
 
 def test_name_servers_that_move(fake: Callable[..., FakeCluster]) -> None:
