@@ -12,6 +12,7 @@ import pytest
 import spark_rocket.client as clients
 from spark_rocket import errors, model
 from spark_rocket.client import LitePullConsumer, Producer, PushConsumer
+from spark_rocket.client.consume.push_settings import PushOptions
 from spark_rocket.client.core.config import Connecting
 from spark_rocket.errors import ClientError
 from spark_rocket.model import Message
@@ -73,7 +74,7 @@ def test_what_java_is_translated_to_is_there() -> None:
         fields = getattr(names[kind], "__dataclass_fields__", {})
         assert hasattr(names[kind], name) or name in fields or name == "response_code", f"{kind}.{name}"
     for name in re.findall(r"\b(\w+)=", ours):
-        assert name in Connecting.__annotations__ or any(
+        assert name in PushOptions.__annotations__ or any(
             name in inspect.signature(kind).parameters
             for kind in (Producer, Producer.send, PushConsumer, PushConsumer.subscribe, LitePullConsumer, Message.of)
         ), name
@@ -81,6 +82,7 @@ def test_what_java_is_translated_to_is_there() -> None:
 
 @pytest.mark.parametrize("client", [Producer, PushConsumer, LitePullConsumer])
 def test_every_setting_is_told(client: type[Producer | PushConsumer | LitePullConsumer]) -> None:
-    settings = set(inspect.signature(client).parameters) - {"group", "connecting"} | set(Connecting.__annotations__)
+    settings = set(inspect.signature(client).parameters) - {"group", "connecting", "options"}
+    settings |= set((PushOptions if client is PushConsumer else Connecting).__annotations__)
     told = set(re.findall(r"\b(\w+)\b", " ".join(re.findall(r"`([^`]+)`", _PROSE))))
     assert settings <= told

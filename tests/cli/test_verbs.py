@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,10 @@ import pytest
 from spark_rocket.cli import main
 from spark_rocket.cli.commands.topic import topic
 from spark_rocket.client import Admin, ConsumeConcurrentlyStatus, Producer, PushConsumer, Reader
+from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.errors import RemotingTimeoutError
 from spark_rocket.model import Message
 from spark_rocket.protocol.wire.codes import RequestCode
-from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import RegisterBrokerRequestHeader
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.remoting.tls.settings import Verify
@@ -211,14 +212,16 @@ def test_a_topic(rocket: Run, servers: Servers) -> None:
 
 
 def test_brokers_that_answer_are_shown(rocket: Run, servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
-    ask = Admin._ask
+    ask = ClientInstance.invoke_async
 
-    def ask_all_but_one(self: Admin, address: str, *arguments: Any, **options: Any) -> RemotingCommand:
-        if address == servers.brokers[1].address:
-            raise RemotingTimeoutError(f"{address} is stuck.")
-        return ask(self, address, *arguments, **options)
+    def ask_all_but_one(self: ClientInstance, address: str, *arguments: Any, **options: Any) -> Future[Any]:
+        if address != servers.brokers[1].address:
+            return ask(self, address, *arguments, **options)
+        stuck: Future[Any] = Future()
+        stuck.set_exception(RemotingTimeoutError(f"{address} is stuck."))
+        return stuck
 
-    monkeypatch.setattr(Admin, "_ask", ask_all_but_one)
+    monkeypatch.setattr(ClientInstance, "invoke_async", ask_all_but_one)
     said = rocket("topic", "stats", "orders")
     assert (said.status, said.err) == (1, f"rocket: b: {servers.brokers[1].address} is stuck.\n")
     assert [line.split()[:4] for line in said.out.splitlines()[1:3]] == [["a", str(i), "0", "10"] for i in (0, 1)]

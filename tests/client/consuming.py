@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
+import pyarrow as pa
+
+from spark_rocket.client.consume.listeners import Hooks
 from spark_rocket.client.consume.process_queue import ProcessQueue
 from spark_rocket.client.consume.pull import PullResult, PullStatus
+from spark_rocket.client.consume.services import ServiceParts
 from spark_rocket.model import MessageExt, MessageQueue
+from spark_rocket.protocol.record.columns import decode_records
 from spark_rocket.protocol.record.properties import encode_properties
-from spark_rocket.protocol.record.record import encode_record
+from spark_rocket.protocol.record.record import decode_messages, encode_record
 from spark_rocket.protocol.wire.host import pack_host
 
 QUEUE = MessageQueue("t", "b", 0)
@@ -96,3 +103,50 @@ def nothing(next_offset: int) -> PullResult:
 
 def queue_at(offset: int = 0) -> ProcessQueue:
     return ProcessQueue(QUEUE, offset)
+
+
+class Rig:
+    """A consume service, what surrounds it, and what it was seen to do: it decodes, and owns queues."""
+
+    def __init__(self, make: Callable[..., Any], *, clustering: bool = True, **settings: Any) -> None:
+        self.later, self.back, self.hooks = Later(), SendBackFake(), Hooks("g")
+        self.answer: Callable[..., Any] = lambda *_: None
+        self.choose: Callable[[list[MessageExt]], list[MessageExt]] = lambda every: every
+        self.calls: list[list[int]] = []
+        self.locks: list[bool] = []  # what brokers answer
+        self.given_up: list[ProcessQueue] = []
+        self.changed = threading.Condition()
+        this: Any = self
+        parts = ServiceParts(this, self.hooks, this, this.back if clustering else None, self.later)
+        self.service = make(self.listen, parts, **settings)
+        self.service.start()
+
+    def listen(self, given: Any, context: Any) -> Any:
+        is_batch = isinstance(given, pa.RecordBatch)
+        self.calls.append(given.column("queueOffset").to_pylist() if is_batch else [one.queue_offset for one in given])
+        return self.answer(given, context)
+
+    def messages(self, _: ProcessQueue, pulled: PullResult) -> list[MessageExt]:
+        return self.choose(decode_messages(pulled.records, "b"))
+
+    def batches(self, _: ProcessQueue, pulled: PullResult) -> Iterator[pa.RecordBatch]:
+        yield decode_records(pulled.records, broker_name="b")
+
+    def has_room(self, _: ProcessQueue) -> None:
+        with self.changed:
+            self.changed.notify_all()
+
+    def lock(self, queue: ProcessQueue) -> bool:
+        queue.locked = self.locks.pop(0)
+        if queue.locked:
+            queue.last_lock = time.monotonic()
+        return queue.locked
+
+    def released(self, queue: ProcessQueue) -> None:
+        with self.changed:
+            self.given_up.append(queue)
+            self.changed.notify_all()
+
+    def until(self, condition: Callable[[], object]) -> None:
+        with self.changed:
+            assert self.changed.wait_for(condition, SECONDS)

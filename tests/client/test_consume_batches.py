@@ -12,63 +12,28 @@ import pytest
 
 from spark_rocket.client.consume import batches as consume_batches
 from spark_rocket.client.consume.batches import ConsumeBatches
-from spark_rocket.client.consume.hooks import Hooks
-from spark_rocket.client.consume.listeners import ConsumeConcurrentlyStatus, ConsumeOrderlyContext, ConsumeOrderlyStatus
+from spark_rocket.client.consume.listeners import (
+    ConsumeConcurrentlyStatus,
+    ConsumeOrderlyContext,
+    ConsumeOrderlyStatus,
+)
 from spark_rocket.client.consume.process_queue import ProcessQueue
 from spark_rocket.client.consume.pull import PullResult
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import MessageExt
-from spark_rocket.protocol.record.columns import decode_records
-from spark_rocket.protocol.record.record import decode_messages
-from tests.client.consuming import SECONDS, Later, SendBackFake, found, nothing, queue_at
+from tests.client.consuming import SECONDS, Rig, found, nothing, queue_at
 
 SUCCESS = ConsumeOrderlyStatus.SUCCESS
-
-
-class Rig:
-    def __init__(
-        self, most: int = 1, clustering: bool = True, choose: Callable[..., list[MessageExt]] = lambda every: every
-    ) -> None:
-        self.later, self.back = Later(), SendBackFake()
-        self.answer: Callable[..., Any] = lambda *_: SUCCESS
-        self.rows: list[list[int]] = []
-        self.changed = threading.Condition()
-        self.service = ConsumeBatches(
-            self.listen,
-            threads=2,
-            max_reconsume_times=most,
-            pause_ms=1_000,
-            decode=self.decode,
-            decode_messages=lambda _, pulled: choose(decode_messages(pulled.records, "b")),
-            send_back=self.back if clustering else None,  # type: ignore[arg-type]
-            has_room=self.note,
-            call_later=self.later,
-            hooks=Hooks("g"),
-        )
-        self.service.start()
-
-    def decode(self, _: ProcessQueue, pulled: PullResult) -> Iterator[pa.RecordBatch]:
-        yield decode_records(pulled.records, broker_name="b")
-
-    def listen(self, batch: pa.RecordBatch, context: ConsumeOrderlyContext) -> Any:
-        self.rows.append(batch.column("queueOffset").to_pylist())
-        return self.answer(batch, context)
-
-    def note(self, _: ProcessQueue) -> None:
-        with self.changed:
-            self.changed.notify_all()
-
-    def until(self, condition: Callable[[], object]) -> None:
-        with self.changed:
-            assert self.changed.wait_for(condition, SECONDS)
 
 
 @pytest.fixture
 def rig() -> Iterator[Callable[..., Rig]]:
     rigs: list[Rig] = []
+    usual = {"threads": 2, "max_reconsume_times": 1, "pause_ms": 1_000}
 
     def build(**settings: Any) -> Rig:
-        rigs.append(Rig(**settings))
+        rigs.append(Rig(ConsumeBatches, **usual | settings))
+        rigs[-1].answer = lambda *_: SUCCESS
         return rigs[-1]
 
     yield build
@@ -83,7 +48,7 @@ def test_pulls_are_consumed_in_order(rig: Callable[..., Rig], status: object) ->
     one.service.receive(queue, found([0, 1]))
     one.service.receive(queue, found([2]))
     one.until(lambda: queue.commit_offset == 3)
-    assert one.rows == [[0, 1], [2]]
+    assert one.calls == [[0, 1], [2]]
 
 
 def test_a_pull_that_found_nothing_commits_nothing_that_is_not_consumed(rig: Callable[..., Rig]) -> None:
@@ -118,7 +83,9 @@ def test_queues_are_pulled_ahead_only_while_all_of_them_hold_little(
     one.until(lambda: queues[0].commit_offset == 1)
     one.service.receive(queues[2], found([0]))
     one.until(lambda: queues[2].commit_offset == 1)
-    assert not any(waiting.size for waiting in one.service._queues.values())
+    one.service.receive(queues[2], found([1]))
+    one.until(lambda: queues[2].commit_offset == 2)
+    assert not full(queues[2]), "what was consumed does not count"
 
 
 def _raise(error: BaseException) -> Callable[..., Any]:
@@ -147,12 +114,12 @@ def test_a_batch_that_is_not_consumed_comes_again_and_at_last_goes_back(
     one.service.receive(queue, found([0, 1]))
     assert one.later.run() == 1.0
     one.until(lambda: queue.commit_offset == 2)
-    assert one.rows == [[0, 1]] * 2
+    assert one.calls == [[0, 1]] * 2
     assert one.back.given == [(0, 0), (1, 0)]
 
 
 def test_what_went_back_does_not_go_back_again(rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch) -> None:
-    one, queue = rig(most=0), queue_at()
+    one, queue = rig(max_reconsume_times=0), queue_at()
     answers, asked = iter([True, False, True]), list[int]()
 
     def send(message: MessageExt, _: int = 0) -> bool:
@@ -190,14 +157,15 @@ def test_a_call_that_does_not_end_holds_up_no_other_queue(rig: Callable[..., Rig
 
 
 def test_broadcasting_leaves_it(rig: Callable[..., Rig]) -> None:
-    one, queue = rig(most=0, clustering=False), queue_at()
+    one, queue = rig(max_reconsume_times=0, clustering=False), queue_at()
     one.answer = lambda *_: None
     one.service.receive(queue, found([0]))
     one.until(lambda: queue.commit_offset == 1)
 
 
 def test_broadcasting_leaves_what_a_filter_hook_wants_nothing_of(rig: Callable[..., Rig]) -> None:
-    one, queue = rig(most=0, clustering=False, choose=lambda _: []), queue_at()
+    one, queue = rig(max_reconsume_times=0, clustering=False), queue_at()
+    one.choose = lambda _: []
     one.answer = lambda *_: None
     one.service.receive(queue, found([0]))
     one.until(lambda: queue.commit_offset == 1)
@@ -207,7 +175,7 @@ def test_few_threads_decode_and_what_fails_there_comes_again(
     rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, queue = rig(), queue_at()
-    decode, threads = one.service._decode, set()
+    decode, threads = one.batches, set()
 
     def failing(process_queue: ProcessQueue, pulled: PullResult) -> Iterator[pa.RecordBatch]:
         threads.add(threading.current_thread())
@@ -217,12 +185,12 @@ def test_few_threads_decode_and_what_fails_there_comes_again(
         yield from decode(process_queue, pulled)
 
     failed: list[ProcessQueue] = []
-    monkeypatch.setattr(one.service, "_decode", failing)
+    monkeypatch.setattr(one, "batches", failing)
     one.service.receive(queue, found([0]))
     assert one.later.run() == 1.0
     one.until(lambda: queue.commit_offset == 1)
-    assert threads <= set(one.service._decoders)
     one.service.close(SECONDS)
-    for thread in one.service._decoders:
+    assert all(thread.name.startswith("rocket-decode") for thread in threads)
+    for thread in threads:
         thread.join(SECONDS)
-    assert not any(thread.is_alive() for thread in one.service._decoders)
+        assert not thread.is_alive()

@@ -12,61 +12,29 @@ import pytest
 
 from spark_rocket.client.consume import concurrently as module
 from spark_rocket.client.consume.concurrently import ConsumeConcurrently
-from spark_rocket.client.consume.flow_control import FlowControl
-from spark_rocket.client.consume.hooks import ConsumeMessageContext, Hooks
-from spark_rocket.client.consume.listeners import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus
-from spark_rocket.client.consume.process_queue import START_TIME, ProcessQueue
-from spark_rocket.client.consume.pull import PullResult
+from spark_rocket.client.consume.listeners import (
+    ConsumeConcurrentlyContext,
+    ConsumeConcurrentlyStatus,
+    ConsumeMessageContext,
+    Hooks,
+)
+from spark_rocket.client.consume.process_queue import START_TIME
+from spark_rocket.client.consume.services import FlowControl
 from spark_rocket.model import MessageExt
 from spark_rocket.protocol.record.record import decode_messages
-from tests.client.consuming import SECONDS, Later, SendBackFake, found, nothing, queue_at
+from tests.client.consuming import SECONDS, Rig, found, nothing, queue_at
 
 SUCCESS, AGAIN = ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeConcurrentlyStatus.RECONSUME_LATER
-
-
-class Rig:
-    """A service, and what it was seen to do."""
-
-    def __init__(self, **settings: Any) -> None:
-        self.later, self.back, self.hooks = Later(), SendBackFake(), Hooks("g")
-        self.answer: Callable[[list[MessageExt], ConsumeConcurrentlyContext], Any] = lambda *_: SUCCESS
-        self.calls: list[list[int]] = []
-        self.room = threading.Condition()
-        clustering = settings.pop("clustering", True)
-        limits: dict[str, Any] = {"threads": 2, "batch_size": 1, "flow": FlowControl(10, 100, 20)} | settings
-        self.service = ConsumeConcurrently(
-            self.listen,
-            decode=self.decode,
-            send_back=self.back if clustering else None,  # type: ignore[arg-type]
-            has_room=self.has_room,
-            call_later=self.later,
-            hooks=self.hooks,
-            **limits,
-        )
-        self.service.start()
-
-    def listen(self, messages: list[MessageExt], context: ConsumeConcurrentlyContext) -> Any:
-        self.calls.append([message.queue_offset for message in messages])
-        return self.answer(messages, context)
-
-    def decode(self, _: ProcessQueue, pulled: PullResult) -> list[MessageExt]:
-        return decode_messages(pulled.records, "b")
-
-    def has_room(self, _: ProcessQueue) -> None:
-        with self.room:
-            self.room.notify_all()
-
-    def until(self, condition: Callable[[], object]) -> None:
-        with self.room:
-            assert self.room.wait_for(condition, SECONDS)
 
 
 @pytest.fixture
 def rig() -> Iterator[Callable[..., Rig]]:
     rigs: list[Rig] = []
+    usual = {"threads": 2, "batch_size": 1, "flow": FlowControl(10, 100, 20)}
 
     def build(**settings: Any) -> Rig:
-        rigs.append(Rig(**settings))
+        rigs.append(Rig(ConsumeConcurrently, **usual | settings))
+        rigs[-1].answer = lambda *_: SUCCESS
         return rigs[-1]
 
     yield build
@@ -184,7 +152,7 @@ def test_what_was_consumed_before_something_broke_is_done(
 ) -> None:
     one, queue = rig(threads=1), queue_at()
     call = one.service._call
-    monkeypatch.setattr(one.service, "_call", lambda messages, context: call(messages, context) // (len(one.calls) < 2))
+    monkeypatch.setattr(one.service, "_call", lambda *given: call(*given) // (len(one.calls) < 2))
     one.service.receive(queue, found(range(2)))
     one.until(lambda: queue.commit_offset == 1)
 

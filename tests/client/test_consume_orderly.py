@@ -11,73 +11,31 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_rocket.client.consume.flow_control import FlowControl
-from spark_rocket.client.consume.hooks import Hooks
 from spark_rocket.client.consume.listeners import ConsumeOrderlyContext, ConsumeOrderlyStatus
 from spark_rocket.client.consume.orderly import ConsumeOrderly
 from spark_rocket.client.consume.process_queue import LOCK_LIVES_SECONDS, ProcessQueue
+from spark_rocket.client.consume.services import FlowControl
 from spark_rocket.model import MessageExt
-from spark_rocket.protocol.record.record import decode_messages
-from tests.client.consuming import SECONDS, Later, SendBackFake, found, queue_at
+from tests.client.consuming import SECONDS, Rig, found, queue_at
 
 SUCCESS, SUSPEND = ConsumeOrderlyStatus.SUCCESS, ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
-
-
-class Rig:
-    def __init__(self, **settings: Any) -> None:
-        self.later, self.back = Later(), SendBackFake()
-        self.answer: Callable[[list[MessageExt], ConsumeOrderlyContext], Any] = lambda *_: SUCCESS
-        self.calls: list[list[int]] = []
-        self.locks: list[bool] = []  # what brokers answer
-        self.changed = threading.Condition()
-        self.given_up: list[ProcessQueue] = []
-        self.service = ConsumeOrderly(
-            self.listen,
-            threads=3,
-            batch_size=settings.get("batch_size", 1),
-            flow=FlowControl(10, 100),
-            max_reconsume_times=settings.get("max_reconsume_times", 2**31 - 1),
-            pause_ms=1_000,
-            decode=lambda _, pulled: decode_messages(pulled.records, "b"),
-            lock=self.lock,
-            send_back=self.back,  # type: ignore[arg-type]
-            has_room=self.note,
-            released=self.released,
-            call_later=self.later,
-            hooks=Hooks("g"),
-        )
-        self.service.start()
-
-    def listen(self, messages: list[MessageExt], context: ConsumeOrderlyContext) -> Any:
-        self.calls.append([message.queue_offset for message in messages])
-        return self.answer(messages, context)
-
-    def lock(self, queue: ProcessQueue) -> bool:
-        queue.locked = self.locks.pop(0)
-        if queue.locked:
-            queue.last_lock = time.monotonic()
-        return queue.locked
-
-    def note(self, _: object) -> None:
-        with self.changed:
-            self.changed.notify_all()
-
-    def released(self, queue: ProcessQueue) -> None:
-        with self.changed:
-            self.given_up.append(queue)
-            self.changed.notify_all()
-
-    def until(self, condition: Callable[[], object]) -> None:
-        with self.changed:
-            assert self.changed.wait_for(condition, SECONDS)
 
 
 @pytest.fixture
 def rig() -> Iterator[Callable[..., Rig]]:
     rigs: list[Rig] = []
+    usual = {
+        "threads": 3,
+        "batch_size": 1,
+        "flow": FlowControl(10, 100),
+        "max_reconsume_times": 2**31 - 1,
+        "pause_ms": 1_000,
+        "needs_locks": True,
+    }
 
     def build(**settings: Any) -> Rig:
-        rigs.append(Rig(**settings))
+        rigs.append(Rig(ConsumeOrderly, **usual | settings))
+        rigs[-1].answer = lambda *_: SUCCESS
         return rigs[-1]
 
     yield build

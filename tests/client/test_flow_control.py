@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_rocket.client.consume.flow_control import FlowControl
+from spark_rocket.client.consume.services import FlowControl
 from tests.client.consuming import message, queue_at
 
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -416,12 +417,13 @@ def test_a_lost_queue_is_committed_up_to_what_was_marked(
 ) -> None:
     """What the last poll gave may still be in use: the process may die before it is done with that."""
     kept, lost = fill(producer, topic, 20)
-    consumer = make(topic, auto_commit_interval=0)
+    strategy: Any = SimpleNamespace(name="CONFIG", allocate=lambda *_: [kept, lost])
+    consumer = make(topic, auto_commit_interval=0, allocate_strategy=strategy)
     drain(consumer, 40)
     consumer.seek(lost, 5)
     assert bodies(consumer.poll(WAIT))[-1] == "1:14"
     assert bodies(consumer.poll(WAIT))[-1] == "1:19"
-    consumer._strategy = AllocateByConfig([kept])
+    strategy.allocate = lambda *_: [kept]
     consumer.rebalance()
     assert consumer.assignment() == [kept]
     assert reader.committed_offset(consumer.group, lost) == 15
@@ -466,11 +468,15 @@ def test_without_auto_commit_a_lost_queue_goes_back_to_the_last_commit(
     topic: str, producer: Producer, make: Make
 ) -> None:
     queue = fill(producer, topic, 20)[0]
-    first = make(topic, auto_commit=False)
+    lost = threading.Event()
+
+    def told(_: str, every: list[MessageQueue], mine: list[MessageQueue]) -> None:
+        if mine != every:
+            lost.set()
+
+    first = make(topic, auto_commit=False, message_queue_listener=told)
     drain(first, 40)
     first.commit_offsets({queue: 15})
-    lost = threading.Event()
-    first._listener = lambda *_: lost.set()
     second = make(topic, allocate_strategy=AllocateByConfig([queue]))
     assert lost.wait(WAIT)
     assert second.assignment() == [queue]

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from spark_rocket.client.consume import rebalance as module
-from spark_rocket.client.consume.allocation import AllocateAveragely
+from spark_rocket.client.consume.allocation import AllocateAveragely, AllocateStrategy
 from spark_rocket.client.consume.listeners import ConsumeFromWhere
 from spark_rocket.client.consume.process_queue import LOCK_LIVES_SECONDS, ProcessQueue
-from spark_rocket.client.consume.rebalance import Rebalance
-from spark_rocket.client.consume.rebalance_locks import LIVES_AT_BROKER_SECONDS, QueueLocks
-from spark_rocket.client.consume.share import KnownQueues
+from spark_rocket.client.consume.rebalance import LIVES_AT_BROKER_SECONDS, QueueLocks, Rebalance
+from spark_rocket.client.consume.share import QueueShare
 from spark_rocket.errors import RemotingConnectError, RemotingTimeoutError, RocketError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.wire.bodies import LockBatchRequestBody, LockBatchResponseBody
@@ -114,18 +114,22 @@ class PullerFake:
         self.pulls += 1
 
 
-def build(world: World, **more: Any) -> Rebalance:
+def build(
+    world: World,
+    *,
+    orderly: bool = False,
+    strategy: AllocateStrategy | None = AllocateAveragely(),  # noqa: B008  # it has no state
+    where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+    timestamp_ms: int | None = None,
+    first_queues: Iterable[MessageQueue] | None = None,
+    **more: Any,
+) -> Rebalance:
     anything: Any = world
-    settings: dict[str, Any] = {
-        "strategy": AllocateAveragely(),
-        "locks": QueueLocks(anything, "g") if more.pop("orderly", False) else None,
-        "where": ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
-        "from_timestamp": None,
-        "make_puller": PullerFake,
-        "is_subscribed": lambda _: True,
-        "is_new": lambda _: False,
-    }
-    return Rebalance("g", anything, anything, anything, **settings | more)
+    share = QueueShare("g", lambda: anything, anything, anything, strategy, where, timestamp_ms)
+    if first_queues is not None:
+        share.note("t", first_queues)
+    settings: dict[str, Any] = {"make_puller": PullerFake, "is_subscribed": lambda _: True} | more
+    return Rebalance("g", anything, share, anything, locks=QueueLocks(anything, "g") if orderly else None, **settings)
 
 
 def owned(rebalance: Rebalance) -> list[int]:
@@ -187,7 +191,7 @@ def test_members_that_nobody_knows_of_change_nothing(world: World, caplog: pytes
 )
 def test_where_a_queue_without_an_offset_begins(world: World, where: ConsumeFromWhere, topic: str, begins: int) -> None:
     world.readable = (MessageQueue(topic, "b", 0),)
-    one = build(world, where=where, from_timestamp=55)
+    one = build(world, where=where, timestamp_ms=55)
     one.balance([topic])
     assert [queue.commit_offset for queue in one.process_queues()] == [begins]
     assert [puller.pulls for puller in one.pullers()] == [1]  # type: ignore[attr-defined]
@@ -196,7 +200,7 @@ def test_where_a_queue_without_an_offset_begins(world: World, where: ConsumeFrom
 @pytest.mark.parametrize("where", list(ConsumeFromWhere))
 def test_of_a_queue_that_came_meanwhile_nothing_is_passed_over(world: World, where: ConsumeFromWhere) -> None:
     """The broker says 0 while the first message is in its memory, if it is asked as Java's consumers ask."""
-    one = build(world, where=where, from_timestamp=55, is_new=lambda queue: queue in Q[2:])
+    one = build(world, where=where, timestamp_ms=55, first_queues=Q[:2])
     world.in_memory = {Q[0], Q[2]}
     one.balance(["t"])
     begins = {queue.queue: queue.commit_offset for queue in one.process_queues()}
@@ -204,14 +208,17 @@ def test_of_a_queue_that_came_meanwhile_nothing_is_passed_over(world: World, whe
     assert begins == {Q[0]: usual, Q[1]: usual, Q[2]: 0, Q[3]: usual}
 
 
-def test_which_queues_are_new() -> None:
-    known = KnownQueues()
-    known.note("t", Q[:2])
-    known.note("t", Q)
-    assert [known.is_new(queue) for queue in Q] == [False, False, True, True]
-    assert not known.is_new(MessageQueue("assigned", "b", 0)), "nobody was asked for that topic's queues"
-    known.note("later", ())
-    assert known.is_new(MessageQueue("later", "b", 0))
+def test_which_queues_are_new(world: World) -> None:
+    anything: Any = world
+    share = QueueShare("g", lambda: anything, anything, anything, None, ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET)
+    share.note("t", Q[:2])
+    share.note("t", Q)
+    share.note("later", ())
+    assigned, later = MessageQueue("assigned", "b", 0), MessageQueue("later", "b", 0)
+    world.in_memory = {*Q, assigned, later}
+    assert [share.first_offset(queue) for queue in Q] == [100, 100, 0, 0]
+    assert share.first_offset(assigned) == 100, "nobody was asked for that topic's queues"
+    assert share.first_offset(later) == 0
 
 
 def test_a_reset_and_a_correction_go_on_where_they_say(world: World) -> None:

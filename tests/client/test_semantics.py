@@ -23,7 +23,7 @@ from spark_rocket.client import (
     TransactionProducer,
 )
 from spark_rocket.client.consume import concurrently as consume_concurrently
-from spark_rocket.client.consume import process_queue, puller, rebalance_locks, send_back
+from spark_rocket.client.consume import process_queue, puller, rebalance, send_back
 from spark_rocket.client.core.config import ClientConfig
 from spark_rocket.client.core.instance import ServiceState, acquire, release
 from spark_rocket.errors import (
@@ -401,7 +401,7 @@ TIMES: list[tuple[str, object, object]] = [
     ("ClientConfig.persistConsumerOffsetInterval", ClientConfig().persist_interval, 5.0),
     ("ClientConfig.mqClientApiTimeout", ClientConfig().request_timeout, 3.0),
     ("rocketmq.client.rebalance.waitInterval", ClientConfig().rebalance_interval, 20.0),
-    ("rocketmq.client.rebalance.lockInterval", rebalance_locks.RENEW_SECONDS, 20.0),
+    ("rocketmq.client.rebalance.lockInterval", rebalance.RENEW_SECONDS, 20.0),
     ("rocketmq.client.rebalance.lockMaxLiveTime", process_queue.LOCK_LIVES_SECONDS, 30.0),
     ("rocketmq.client.pull.pullMaxIdleTime", process_queue.PULL_EXPIRED_SECONDS, 120.0),
     ("BROKER_SUSPEND_MAX_TIME_MILLIS", puller.BROKER_SUSPENDS_MS, 15_000),

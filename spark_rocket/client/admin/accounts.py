@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_rocket.client.admin.base import names_in, put_aside
+from spark_rocket.client.admin.base import Query, names_in, put_aside
+from spark_rocket.client.admin.brokers import BrokerAdmin
 from spark_rocket.client.admin.results import Failures
-from spark_rocket.client.admin.tracing import TraceAdmin
 from spark_rocket.client.core.responses import sentence
 from spark_rocket.errors import BrokerError
 from spark_rocket.protocol.wire.bodies import DataVersion
@@ -27,6 +27,7 @@ from spark_rocket.protocol.wire.codes import (
     UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED,
     RequestCode,
 )
+from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import (
     CreateAccessConfigRequestHeader,
     DeleteAccessConfigRequestHeader,
@@ -51,31 +52,31 @@ class AclVersion:
     changed_ms: int
 
 
-class AccountAdmin(TraceAdmin):
+class AccountAdmin(BrokerAdmin):
     """Accounts. ``broker`` is a name, for the master of it, or an address; without it every broker is meant."""
 
     def acl_versions(
         self, *, broker: str | None = None, cluster: str | None = None, failed: Failures | None = None
     ) -> list[AclVersion]:
         """Of every broker, masters and slaves."""
-        versions = []
-        for name, address in self._members(broker, cluster).items():
-            with put_aside(failed, name):
-                what = "the question for the version of its accounts"
-                answer = self._ask(address, RequestCode.GET_BROKER_CLUSTER_ACL_INFO, None, what)
-                header = GetBrokerAclConfigResponseHeader.from_ext(answer.ext_fields)
-                version = DataVersion.from_json(header.version)
-                versions.append(
-                    AclVersion(header.cluster_name, header.broker_name, address, version.counter, version.timestamp)
-                )
-        return versions
+
+        def value(answer: RemotingCommand) -> tuple[str, str, DataVersion]:
+            header = GetBrokerAclConfigResponseHeader.from_ext(answer.ext_fields)
+            return header.cluster_name, header.broker_name, DataVersion.from_json(header.version)
+
+        members = self._members(broker, cluster)
+        code, what = RequestCode.GET_BROKER_CLUSTER_ACL_INFO, "the question for the version of its accounts"
+        found = self._ask_each(members, Query(code, what, value), failed)
+        return [
+            AclVersion(cluster_name, broker_name, members[name], version.counter, version.timestamp)
+            for name, (cluster_name, broker_name, version) in found.items()
+        ]
 
     def acl_config(self, broker: str) -> ClusterAclConfig:
         """A broker's accounts, with their secrets if it gives them, and its white list."""
-        answer = self._ask(
-            self._address(broker), RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG, None, "the question for its accounts"
-        )
-        return ClusterAclConfig.from_json(answer.body)
+        code, what = RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG, "the question for its accounts"
+        query = Query(code, what, lambda answer: ClusterAclConfig.from_json(answer.body))
+        return self._ask(self._address(broker), query)
 
     def update_account(
         self,
@@ -142,10 +143,12 @@ class AccountAdmin(TraceAdmin):
         cluster: str | None,
         failed: Failures | None,
     ) -> list[str]:
+        """Tell one broker after the other; those that have done it."""
+        query = Query(code, what, lambda answer: answer, header, allowed=_DONE_OR_NOT)
         told = []
         for name, address in self._members(broker, cluster).items():
             with put_aside(failed, name):
-                answer = self._ask(address, code, header, what, allowed=_DONE_OR_NOT)
+                answer = self._ask(address, query)
                 if answer.code:
                     raise BrokerError(
                         f"Broker {address} refused {what}: {sentence(answer.remark or 'it does not say why')}",

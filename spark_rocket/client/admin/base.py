@@ -1,9 +1,9 @@
 """How an Admin asks: one server, every name server, or all brokers at once.
 
-Questions to many brokers, topics or groups are sent before any answer is waited for, so that a list of a thousand
-topics takes one round trip and not a thousand. A broker that does not answer must not hide the others: methods that
-ask all of them take a dict ``failed``, put the broker's name and the error into it and return the rest; without it they
-raise the first error.
+A ``Query`` is a request and the way to read its response. One broker is asked with ``_ask``, many with ``_ask_all``,
+which sends the requests before it waits for responses: a list of a thousand topics takes one round trip. A broker that
+does not answer must not hide the others: methods that ask several take a dict ``failed``, put the broker's name and the
+error into it and return the rest; without it they raise the first error.
 
 Thread-safety: all methods. Corresponds to org.apache.rocketmq.tools.admin.DefaultMQAdminExtImpl's plumbing.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -46,14 +46,42 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked(Generic[K]):
-    """One question among many; ``key`` is the asker's own, to tell the answers apart."""
+class Query(Generic[T]):
+    """A request and the value of its response; ``what`` names it in error messages.
+
+    Response codes other than ``allowed`` are errors. ``topic`` is the topic that the request is about.
+    """
+
+    code: RequestCode
+    what: str
+    value: Callable[[RemotingCommand], T]
+    header: Header | None = None
+    body: bytes = b""
+    topic: str | None = None
+    allowed: frozenset[int] = SUCCESS
+    timeout: float | None = None
+
+    def request(self) -> RemotingCommand:
+        return RemotingCommand.request(self.code, self.header.to_ext() if self.header is not None else None, self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked(Generic[K, T]):
+    """One query among many; ``key`` is the caller's own, to tell the responses apart."""
 
     key: K
     broker: str
     address: str
-    code: RequestCode
-    header: Header | None
+    query: Query[T]
+
+
+def done(_: RemotingCommand) -> None:
+    """The value of a response that only says that something was done."""
+
+
+def if_found(value: Callable[[RemotingCommand], T]) -> Callable[[RemotingCommand], T | None]:
+    """``value``, or None if the response code is not SUCCESS."""
+    return lambda answer: value(answer) if answer.code == ResponseCode.SUCCESS else None
 
 
 @contextmanager
@@ -65,6 +93,20 @@ def put_aside(failed: Failures | None, broker: str) -> Iterator[None]:
         if failed is None:
             raise
         failed[broker] = error
+
+
+@dataclass(frozen=True, slots=True)
+class PagedTable(Generic[T]):
+    """A table of which late 5.x brokers give some thousand entries at a time, and say how many there are.
+
+    ``page``: the entries in a response, and the table's version; ``header`` asks for the entries from a position on.
+    """
+
+    code: RequestCode
+    what: str
+    header: Callable[[int, str | None], Header]
+    page: Callable[[RemotingCommand], tuple[dict[str, T], DataVersion]]
+    count_field: str
 
 
 class AdminBase(Client):
@@ -99,8 +141,8 @@ class AdminBase(Client):
 
     def cluster_info(self) -> ClusterInfo:
         """Clusters, brokers and their addresses."""
-        answer = self._ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO, None, "the list of brokers")
-        return ClusterInfo.from_json(answer.body)
+        code, what = RequestCode.GET_BROKER_CLUSTER_INFO, "the list of brokers"
+        return self._ask_name_server(Query(code, what, lambda answer: ClusterInfo.from_json(answer.body)))
 
     # --- whom to ask ------------------------------------------------------------------------------------------
 
@@ -188,40 +230,34 @@ class AdminBase(Client):
 
     # --- the exchange -----------------------------------------------------------------------------------------
 
-    def _ask(
-        self,
-        address: str,
-        code: RequestCode,
-        header: Header | None,
-        what: str,
-        *,
-        topic: str | None = None,
-        body: bytes = b"",
-        allowed: frozenset[int] = SUCCESS,
-        timeout: float | None = None,
-    ) -> RemotingCommand:
-        request = RemotingCommand.request(code, header.to_ext() if header is not None else None, body)
-        timeout = timeout or self._timeout
-        return self._instance().invoke(address, request, what, topic=topic, timeout=timeout, allowed=allowed)
+    def _ask(self, address: str, query: Query[T]) -> T:
+        return query.value(
+            self._instance().invoke(
+                address,
+                query.request(),
+                query.what,
+                topic=query.topic,
+                timeout=query.timeout or self._timeout,
+                allowed=query.allowed,
+            )
+        )
 
-    def _ask_all(
-        self,
-        questions: Iterable[Asked[K]],
-        what: str,
-        value: Callable[[RemotingCommand], T | None],
-        failed: Failures | None,
-        allowed: frozenset[int] = SUCCESS,
-    ) -> list[tuple[Asked[K], T]]:
-        """Answers in the order of the questions, without those of which ``value`` makes None.
+    def _ask_each(self, brokers: Mapping[str, str], query: Query[T], failed: Failures | None) -> dict[str, T]:
+        """The same query to several brokers, given by name and address. ``_ask_all`` says more."""
+        asked = [Asked(name, name, address, query) for name, address in brokers.items() if name not in (failed or {})]
+        return dict(self._ask_all(asked, failed))
 
-        No more than ``WINDOW`` wait at once: each has its own time-out, not one for all of them together.
+    def _ask_all(self, every: Iterable[Asked[K, T]], failed: Failures | None) -> list[tuple[K, T]]:
+        """Keys and values in the order of the queries, without the values that are None.
+
+        No more than ``WINDOW`` are in flight at once: each has its own timeout, not one for all of them together.
         """
         instance = self._instance()
-        answers: list[tuple[Asked[K], T]] = []
-        under_way: deque[tuple[Asked[K], Future[T | None]]] = deque()
+        answers: list[tuple[K, T]] = []
+        in_flight: deque[tuple[Asked[K, T], Future[T]]] = deque()
 
         def take() -> None:
-            asked, future = under_way.popleft()
+            asked, future = in_flight.popleft()
             try:
                 found = future.result()
             except RocketError as error:
@@ -230,50 +266,57 @@ class AdminBase(Client):
                 failed.setdefault(asked.broker, error)
             else:
                 if found is not None:
-                    answers.append((asked, found))
+                    answers.append((asked.key, found))
 
-        for asked in questions:
-            if len(under_way) >= WINDOW:
+        for asked in every:
+            if len(in_flight) >= WINDOW:
                 take()
-            request = RemotingCommand.request(asked.code, asked.header.to_ext() if asked.header is not None else None)
-            future = instance.invoke_async(asked.address, request, what, value, timeout=self._timeout, allowed=allowed)
-            under_way.append((asked, future))
-        while under_way:
+            query = asked.query
+            future = instance.invoke_async(
+                asked.address,
+                query.request(),
+                query.what,
+                query.value,
+                topic=query.topic,
+                timeout=query.timeout or self._timeout,
+                allowed=query.allowed,
+            )
+            in_flight.append((asked, future))
+        while in_flight:
             take()
         return answers
 
-    def _whole_table(
-        self,
-        address: str,
-        code: RequestCode,
-        answer: RemotingCommand,
-        part: Callable[[RemotingCommand], tuple[dict[str, T], DataVersion]],
-        behind: Callable[[int, str], Header],
-        count_field: str,
-    ) -> dict[str, T]:
-        """A table of which late 5.x brokers give some thousand entries at a time, and say how many there are.
+    def _tables(
+        self, brokers: Mapping[str, str], table: PagedTable[T], failed: Failures | None
+    ) -> dict[str, dict[str, T]]:
+        """A table of several brokers, by broker name."""
+        query = Query(table.code, table.what, lambda answer: answer, table.header(0, None))
+        found = {}
+        for name, answer in self._ask_each(brokers, query, failed).items():
+            with put_aside(failed, name):
+                found[name] = self._other_pages(brokers[name], table, answer)
+        return found
 
-        ``part``: the entries in an answer, and the table's version; ``behind`` asks for those behind the first so many.
-        """
-        table: dict[str, T] = {}
+    def _other_pages(self, address: str, table: PagedTable[T], answer: RemotingCommand) -> dict[str, T]:
+        """The whole table, of which ``answer`` is the first page."""
+        whole: dict[str, T] = {}
         while True:
-            entries, version = part(answer)
-            before = len(table)
-            table |= entries
-            if len(table) >= _count(answer, count_field) or len(table) == before:
-                return table
-            header = behind(len(table), version.to_json().decode())
-            answer = self._ask(address, code, header, "the question for the rest of a table")
+            entries, version = table.page(answer)
+            before = len(whole)
+            whole |= entries
+            if len(whole) >= _count(answer, table.count_field) or len(whole) == before:
+                return whole
+            header = table.header(len(whole), version.to_json().decode())
+            answer = self._ask(address, Query(table.code, table.what, lambda answer: answer, header))
 
-    def _ask_name_server(
-        self, code: RequestCode, header: Header | None, what: str, allowed: frozenset[int] = SUCCESS
-    ) -> RemotingCommand:
-        request = RemotingCommand.request(code, header.to_ext() if header is not None else None)
-        return self._instance().routes.name_servers.ask(request, allowed, what)
+    def _ask_name_server(self, query: Query[T]) -> T:
+        """The first name server that answers."""
+        return query.value(self._instance().routes.name_servers.ask(query.request(), query.allowed, query.what))
 
-    def _tell_name_servers(self, code: RequestCode, header: Header, what: str) -> list[RemotingCommand]:
-        servers = self._instance().routes.name_servers
-        return servers.ask_each(lambda: RemotingCommand.request(code, header.to_ext()), what)
+    def _ask_name_servers(self, query: Query[T]) -> list[T]:
+        """Every name server; one that is away is an error."""
+        answers = self._instance().routes.name_servers.ask_each(query.request, query.what)
+        return [query.value(answer) for answer in answers]
 
 
 def names_in(info: ClusterInfo, cluster: str) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from spark_rocket.client.admin.base import ONLINE_OR_NOT, PAGE, Asked
+from spark_rocket.client.admin.base import ONLINE_OR_NOT, PAGE, Asked, PagedTable, Query, done, if_found
 from spark_rocket.client.admin.results import (
     DLQ_PREFIX,
     RETRY_PREFIX,
@@ -21,7 +21,7 @@ from spark_rocket.client.admin.results import (
     QueueProgress,
 )
 from spark_rocket.client.admin.topics import TopicAdmin
-from spark_rocket.errors import BrokerError, RocketError, TopicNotFoundError
+from spark_rocket.errors import BrokerError, TopicNotFoundError
 from spark_rocket.model import MessageExt, MessageQueue
 from spark_rocket.protocol.wire.bodies import (
     Connection,
@@ -49,14 +49,32 @@ from spark_rocket.protocol.wire.headers import (
     GetProducerConnectionListRequestHeader,
     QueryConsumeTimeSpanRequestHeader,
 )
-from spark_rocket.protocol.wire.headers.base import Header
 from spark_rocket.remoting.address import format_address
 
-_GROUPS = "the question for groups"
 _RELAY_SECONDS = 15.0  # a broker waits 10 s for the consumer that it asks
 _LONGEST_DELAY = 10 * 365 * 86_400_000  # more is Apache's way to say that it does not know
 _ANY_ANSWER = frozenset(
     {int(ResponseCode.SUCCESS), int(ResponseCode.SYSTEM_ERROR), int(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)}
+)
+
+
+def _page(answer: RemotingCommand) -> tuple[dict[str, SubscriptionGroupConfig], DataVersion]:
+    body = SubscriptionGroupWrapper.from_json(answer.body)
+    return body.subscription_group_table, body.data_version
+
+
+def _page_header(position: int, version: str | None) -> GetAllSubscriptionGroupRequestHeader:
+    if version is None:
+        return GetAllSubscriptionGroupRequestHeader()
+    return GetAllSubscriptionGroupRequestHeader(group_seq=position, data_version=version, max_group_num=PAGE)
+
+
+_GROUPS = PagedTable(
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+    "the question for groups",
+    _page_header,
+    _page,
+    count_field="totalGroupNum",
 )
 
 
@@ -67,37 +85,15 @@ class GroupAdmin(TopicAdmin):
 
     def groups(self, *, failed: Failures | None = None) -> list[GroupInfo]:
         """All consumer groups with their settings on each broker, brokers' own among them, sorted by name."""
-        code, header = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, GetAllSubscriptionGroupRequestHeader()
-        asked = [Asked(name, name, address, code, header) for name, address in self._every_broker().items()]
         found: dict[str, dict[str, SubscriptionGroupConfig]] = {}
-        for question, answer in self._ask_all(asked, _GROUPS, lambda answer: answer, failed):
-            try:
-                table = self._group_table(question.address, answer)
-            except RocketError as error:
-                if failed is None:
-                    raise
-                failed.setdefault(question.broker, error)
-                continue
+        for broker, table in self._tables(self._every_broker(), _GROUPS, failed).items():
             for name, config in table.items():
-                found.setdefault(name, {})[question.broker] = config
+                found.setdefault(name, {})[broker] = config
         return [GroupInfo(name, configs) for name, configs in sorted(found.items())]
 
     def subscription_groups(self, broker: str) -> dict[str, SubscriptionGroupConfig]:
         """All consumer groups that a broker (its name or address) knows."""
-        code, header = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, GetAllSubscriptionGroupRequestHeader()
-        address = self._any_address(broker)
-        return self._group_table(address, self._ask(address, code, header, _GROUPS))
-
-    def _group_table(self, address: str, answer: RemotingCommand) -> dict[str, SubscriptionGroupConfig]:
-        def part(answer: RemotingCommand) -> tuple[dict[str, SubscriptionGroupConfig], DataVersion]:
-            body = SubscriptionGroupWrapper.from_json(answer.body)
-            return body.subscription_group_table, body.data_version
-
-        def behind(count: int, version: str) -> Header:
-            return GetAllSubscriptionGroupRequestHeader(group_seq=count, data_version=version, max_group_num=PAGE)
-
-        code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-        return self._whole_table(address, code, answer, part, behind, "totalGroupNum")
+        return self._tables({broker: self._any_address(broker)}, _GROUPS, None)[broker]
 
     def group_state(self, group: str, *, topic: str | None = None, failed: Failures | None = None) -> GroupState:
         """Who is in a group and how far it is, in all of its topics or in one; nothing of a group that nobody knows."""
@@ -112,163 +108,139 @@ class GroupAdmin(TopicAdmin):
         addresses = self._every_broker()
         connections = self._ask_all(
             [
-                Asked(group, broker, address, RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
+                Asked((group, broker), broker, address, _connection_query(group))
                 for group in names
-                for header in [GetConsumerConnectionListRequestHeader(consumer_group=group)]
                 for broker, address in addresses.items()
             ],
-            "the question for consumers",
-            _consumer_connection,
             failed,
-            ONLINE_OR_NOT,
         )
         stats = self._ask_all(
             [
-                Asked(group, broker, address, RequestCode.GET_CONSUME_STATS, header)
+                Asked((group, broker), broker, address, _stats_query(group, topic))
                 for group in names
-                for header in [GetConsumeStatsRequestHeader(consumer_group=group, topic=topic)]
                 for broker, address in addresses.items()
                 if broker not in (failed or {})
             ],
-            "the question how far a group is",
-            lambda answer: ConsumeStats.from_json(answer.body) if answer.code == ResponseCode.SUCCESS else None,
             failed,
-            _ANY_ANSWER,
         )
         waited = self._delays(stats, addresses, failed) if delays else {}
         online: dict[str, list[tuple[str, ConsumerConnection]]] = {group: [] for group in names}
         progress: dict[str, list[ConsumeStats]] = {group: [] for group in names}
-        for question, connection in connections:
-            online[question.key].append((question.broker, connection))
-        for question, found in stats:
-            progress[question.key].append(found)
+        for (group, broker), connection in connections:
+            if connection is not None:
+                online[group].append((broker, connection))
+        for (group, _), found in stats:
+            if found is not None:
+                progress[group].append(found)
         return {group: _state(group, online[group], progress[group], waited.get(group, {})) for group in names}
 
     def _delays(
-        self, stats: Sequence[tuple[Asked[str], ConsumeStats]], addresses: dict[str, str], failed: Failures | None
+        self,
+        stats: Sequence[tuple[tuple[str, str], ConsumeStats | None]],
+        addresses: dict[str, str],
+        failed: Failures | None,
     ) -> dict[str, dict[MessageQueue, int]]:
-        """For how long each queue's next message has been waiting, by group: asked only where one waits."""
+        """How long each queue's next message has been waiting, by group: asked only where one waits."""
         behind = {
-            (question.key, question.broker, queue.topic)
-            for question, body in stats
+            (group, broker, queue.topic)
+            for (group, broker), body in stats
+            if body is not None
             for queue, offsets in body.offset_table.items()
             if offsets.broker_offset > offsets.consumer_offset
         }
         asked = [
-            Asked(
-                group,
-                broker,
-                addresses[broker],
-                RequestCode.QUERY_CONSUME_TIME_SPAN,
-                QueryConsumeTimeSpanRequestHeader(topic=topic, group=group),
-            )
+            Asked(group, broker, addresses[broker], _time_span_query(group, topic))
             for group, broker, topic in sorted(behind)
         ]
         found: dict[str, dict[MessageQueue, int]] = {}
-        # Whatever a broker has against this question, the lag itself is known.
-        allowed = frozenset({int(code) for code in ResponseCode})
-        for question, body in self._ask_all(asked, "the question for delays", _time_span, failed, allowed):
-            of_group = found.setdefault(question.key, {})
-            for span in body.consume_time_span_set:
+        for group, body in self._ask_all(asked, failed):
+            of_group = found.setdefault(group, {})
+            for span in body.consume_time_span_set if body is not None else ():
                 if span.message_queue is not None and 0 < span.delay_time < _LONGEST_DELAY:
                     of_group[span.message_queue] = span.delay_time
         return found
 
     def consume_stats(self, group: str, *, broker: str, topic: str | None = None) -> ConsumeStats:
         """How far a group is on a broker, in all of its topics or in one."""
-        header = GetConsumeStatsRequestHeader(consumer_group=group, topic=topic)
-        what = f"the question how far group {group} is"
-        answer = self._ask(self._any_address(broker), RequestCode.GET_CONSUME_STATS, header, what)
-        return ConsumeStats.from_json(answer.body)
+        query = Query(
+            RequestCode.GET_CONSUME_STATS,
+            f"the question how far group {group} is",
+            lambda answer: ConsumeStats.from_json(answer.body),
+            GetConsumeStatsRequestHeader(consumer_group=group, topic=topic),
+        )
+        return self._ask(self._any_address(broker), query)
 
     # --- who is there -----------------------------------------------------------------------------------------
 
     def consumers(self, group: str, topic: str) -> list[str]:
         """Client ids of the group's consumers that are online at the topic's brokers, sorted."""
-        clients: set[str] = set()
-        for address in self._topic_masters(topic).values():
-            connection = self._consumer_connection(group, address)
-            if connection is not None:
-                clients.update(c.client_id for c in connection.connection_set)
-        return sorted(clients)
+        every = [self._ask(address, _connection_query(group)) for address in self._topic_masters(topic).values()]
+        return sorted({one.client_id for found in every if found is not None for one in found.connection_set})
 
     def consumer_connection(self, group: str, *, broker: str) -> ConsumerConnection | None:
         """The group's members that are connected to a broker; None if there are none."""
-        return self._consumer_connection(group, self._any_address(broker))
-
-    def _consumer_connection(self, group: str, address: str) -> ConsumerConnection | None:
-        header = GetConsumerConnectionListRequestHeader(consumer_group=group)
-        code, what = RequestCode.GET_CONSUMER_CONNECTION_LIST, f"the consumers of group {group}"
-        return _consumer_connection(self._ask(address, code, header, what, allowed=ONLINE_OR_NOT))
+        return self._ask(self._any_address(broker), _connection_query(group))
 
     def producer_connection(self, group: str, *, broker: str) -> ProducerConnection | None:
         """The producers of a group that are connected to a broker; None if there are none."""
-        header = GetProducerConnectionListRequestHeader(producer_group=group)
-        code, what = RequestCode.GET_PRODUCER_CONNECTION_LIST, f"the producers of group {group}"
-        return _producer_connection(self._ask(self._any_address(broker), code, header, what, allowed=ONLINE_OR_NOT))
+        return self._ask(self._any_address(broker), _producer_query(group))
 
     def producers(self, group: str, *, failed: Failures | None = None) -> list[Member]:
         """The producers of a group that are connected, sorted by client id."""
-        code, header = (
-            RequestCode.GET_PRODUCER_CONNECTION_LIST,
-            GetProducerConnectionListRequestHeader(producer_group=group),
-        )
-        asked = [Asked(name, name, address, code, header) for name, address in self._every_broker().items()]
-        what = f"the producers of group {group}"
-        answers = self._ask_all(asked, what, _producer_connection, failed, ONLINE_OR_NOT)
-        return _members([(question.broker, body.connection_set) for question, body in answers])
+        found = self._ask_each(self._every_broker(), _producer_query(group), failed)
+        return _members([(broker, body.connection_set) for broker, body in found.items() if body is not None])
 
     def producer_groups(self, *, failed: Failures | None = None) -> dict[str, list[Member]]:
-        """All producers that are connected, by group. Brokers of 4.x are not asked that: they are in ``failed``."""
-        code = RequestCode.GET_ALL_PRODUCER_INFO
-        asked = [Asked(name, name, address, code, None) for name, address in self._every_broker().items()]
+        """All connected producers, by group. Brokers of 4.x do not know the request: they are in ``failed``."""
+        query = Query(RequestCode.GET_ALL_PRODUCER_INFO, "the question for producers", _producers)
         found: dict[str, list[tuple[str, list[Connection]]]] = {}
-        for question, body in self._ask_all(asked, "the question for producers", _producers, failed):
+        for broker, body in self._ask_each(self._every_broker(), query, failed).items():
             for group, members in body.items():
-                found.setdefault(group, []).append((question.broker, members))
+                found.setdefault(group, []).append((broker, members))
         return {group: _members(of_brokers) for group, of_brokers in sorted(found.items())}
 
     # --- what consumers are asked -----------------------------------------------------------------------------
 
     def consumer_running_info(self, group: str, client_id: str, *, stacks: bool = False) -> ConsumerRunningInfo:
         """What a consumer says it is doing: settings, queues in hand, rates; with the stacks of its threads."""
-        header = GetConsumerRunningInfoRequestHeader(consumer_group=group, client_id=client_id, jstack_enable=stacks)
-        address = self._broker_of(group, client_id)
-        what = f"the question what {client_id} is doing"
-        code = RequestCode.GET_CONSUMER_RUNNING_INFO
-        return ConsumerRunningInfo.from_json(self._ask(address, code, header, what, timeout=_RELAY_SECONDS).body)
+        return self._ask(self._broker_of(group, client_id), _running_info_query(group, client_id, stacks))
 
     def queue_holders(self, state: GroupState, *, failed: Failures | None = None) -> dict[MessageQueue, str]:
         """Which member of a group has which queue, as each of them says: by client id."""
         addresses = self._every_broker()
         asked = [
-            Asked(member.client_id, member.client_id, addresses[broker], RequestCode.GET_CONSUMER_RUNNING_INFO, header)
+            Asked(
+                member.client_id,
+                member.client_id,
+                addresses[broker],
+                _running_info_query(state.group, member.client_id),
+            )
             for member in state.members
-            for header in [GetConsumerRunningInfoRequestHeader(state.group, member.client_id)]
             for broker in member.brokers[:1]
         ]
-        what = "the question for a member's queues"
-        answers = self._ask_all(asked, what, lambda answer: ConsumerRunningInfo.from_json(answer.body), failed)
-        return {queue: asked.key for asked, info in answers for queue in info.mq_table}
+        return {queue: client_id for client_id, info in self._ask_all(asked, failed) for queue in info.mq_table}
 
     def consume_directly(self, group: str, client_id: str, message: MessageExt) -> ConsumeMessageDirectlyResult:
         """Have one consumer consume one message again, now, past its queue; what came of it.
 
         The message is one that an Admin gave. The consumer must be connected to the broker that has it.
         """
-        header = ConsumeMessageDirectlyResultRequestHeader(
-            consumer_group=group, client_id=client_id, msg_id=message.offset_msg_id, topic=message.topic
+        query = Query(
+            RequestCode.CONSUME_MESSAGE_DIRECTLY,
+            f"the consumption of {message.msg_id} by {client_id}",
+            lambda answer: ConsumeMessageDirectlyResult.from_json(answer.body),
+            ConsumeMessageDirectlyResultRequestHeader(
+                consumer_group=group, client_id=client_id, msg_id=message.offset_msg_id, topic=message.topic
+            ),
+            timeout=_RELAY_SECONDS,
         )
-        address = format_address(*message.store_host)
-        what = f"the consumption of {message.msg_id} by {client_id}"
-        answer = self._ask(address, RequestCode.CONSUME_MESSAGE_DIRECTLY, header, what, timeout=_RELAY_SECONDS)
-        return ConsumeMessageDirectlyResult.from_json(answer.body)
+        return self._ask(format_address(*message.store_host), query)
 
     def _broker_of(self, group: str, client_id: str) -> str:
         """The address of a broker that the client is connected to."""
         online: set[str] = set()
         for address in self._every_broker().values():
-            connection = self._consumer_connection(group, address)
+            connection = self._ask(address, _connection_query(group))
             clients = {member.client_id for member in connection.connection_set} if connection is not None else set()
             if client_id in clients:
                 return address
@@ -310,8 +282,8 @@ class GroupAdmin(TopicAdmin):
         for address in self._masters(broker, cluster).values():
             known = self.subscription_groups(address).get(group, SubscriptionGroupConfig(group_name=group))
             body = replace(known, attributes={}, **changes).to_json()  # attributes: none of them is to change
-            code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
-            self._ask(address, code, None, f"the creation of group {group}", body=body)
+            code, what = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, f"the creation of group {group}"
+            self._ask(address, Query(code, what, done, body=body))
 
     def delete_group(
         self, group: str, *, offsets: bool = True, topics: bool = False, cluster: str | None = None
@@ -322,8 +294,9 @@ class GroupAdmin(TopicAdmin):
         online create it again.
         """
         header = DeleteSubscriptionGroupRequestHeader(group_name=group, clean_offset=offsets, remove_offset=offsets)
+        query = Query(RequestCode.DELETE_SUBSCRIPTIONGROUP, f"the deletion of group {group}", done, header)
         for address in self._masters(None, cluster).values():
-            self._ask(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header, f"the deletion of group {group}")
+            self._ask(address, query)
         deleted = []
         for topic in (RETRY_PREFIX + group, DLQ_PREFIX + group) if topics else ():
             try:
@@ -335,13 +308,42 @@ class GroupAdmin(TopicAdmin):
         return deleted
 
 
-def _consumer_connection(answer: RemotingCommand) -> ConsumerConnection | None:
-    found = answer.code == ResponseCode.SUCCESS and answer.body
-    return ConsumerConnection.from_json(answer.body) if found else None
+def _connection_query(group: str) -> Query[ConsumerConnection | None]:
+    def value(answer: RemotingCommand) -> ConsumerConnection | None:
+        found = answer.code == ResponseCode.SUCCESS and answer.body
+        return ConsumerConnection.from_json(answer.body) if found else None
+
+    header = GetConsumerConnectionListRequestHeader(consumer_group=group)
+    code, what = RequestCode.GET_CONSUMER_CONNECTION_LIST, f"the consumers of group {group}"
+    return Query(code, what, value, header, allowed=ONLINE_OR_NOT)
 
 
-def _producer_connection(answer: RemotingCommand) -> ProducerConnection | None:
-    return ProducerConnection.from_json(answer.body) if answer.code == ResponseCode.SUCCESS else None
+def _producer_query(group: str) -> Query[ProducerConnection | None]:
+    value = if_found(lambda answer: ProducerConnection.from_json(answer.body))
+    header = GetProducerConnectionListRequestHeader(producer_group=group)
+    code, what = RequestCode.GET_PRODUCER_CONNECTION_LIST, f"the producers of group {group}"
+    return Query(code, what, value, header, allowed=ONLINE_OR_NOT)
+
+
+def _stats_query(group: str, topic: str | None) -> Query[ConsumeStats | None]:
+    value = if_found(lambda answer: ConsumeStats.from_json(answer.body))
+    header = GetConsumeStatsRequestHeader(consumer_group=group, topic=topic)
+    code, what = RequestCode.GET_CONSUME_STATS, f"the question how far group {group} is"
+    return Query(code, what, value, header, allowed=_ANY_ANSWER)
+
+
+def _time_span_query(group: str, topic: str) -> Query[QueryConsumeTimeSpanBody | None]:
+    value = if_found(lambda answer: QueryConsumeTimeSpanBody.from_json(answer.body))
+    header = QueryConsumeTimeSpanRequestHeader(topic=topic, group=group)
+    # Whatever a broker has against this request, the lag itself is known.
+    allowed = frozenset({int(code) for code in ResponseCode})
+    return Query(RequestCode.QUERY_CONSUME_TIME_SPAN, "the question for delays", value, header, allowed=allowed)
+
+
+def _running_info_query(group: str, client_id: str, stacks: bool = False) -> Query[ConsumerRunningInfo]:
+    header = GetConsumerRunningInfoRequestHeader(consumer_group=group, client_id=client_id, jstack_enable=stacks)
+    code, what = RequestCode.GET_CONSUMER_RUNNING_INFO, f"the question what {client_id} is doing"
+    return Query(code, what, lambda answer: ConsumerRunningInfo.from_json(answer.body), header, timeout=_RELAY_SECONDS)
 
 
 def _producers(answer: RemotingCommand) -> dict[str, list[Connection]]:
@@ -350,10 +352,6 @@ def _producers(answer: RemotingCommand) -> dict[str, list[Connection]]:
         group: [Connection(one.client_id, one.remote_ip, one.language, one.version) for one in members]
         for group, members in table.items()
     }
-
-
-def _time_span(answer: RemotingCommand) -> QueryConsumeTimeSpanBody | None:
-    return QueryConsumeTimeSpanBody.from_json(answer.body) if answer.code == ResponseCode.SUCCESS else None
 
 
 def _members(of_brokers: Sequence[tuple[str, list[Connection]]]) -> list[Member]:

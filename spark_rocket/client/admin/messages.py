@@ -12,7 +12,7 @@ from heapq import nlargest, nsmallest
 from itertools import islice
 from typing import Unpack
 
-from spark_rocket.client.admin.base import FOUND_OR_NOT, put_aside
+from spark_rocket.client.admin.base import FOUND_OR_NOT, Query, if_found, put_aside
 from spark_rocket.client.admin.offsets import OffsetAdmin
 from spark_rocket.client.admin.results import (
     DLQ_PREFIX,
@@ -119,13 +119,10 @@ class MessageAdmin(OffsetAdmin):
             remedy = "Ids that senders give are looked up in a topic: query_messages, rocket message query-id."
             raise ClientError(error.message, remedy=remedy) from None
         address = format_address(*host)
-        answer = self._ask(
-            address,
-            RequestCode.VIEW_MESSAGE_BY_ID,
-            ViewMessageRequestHeader(offset=offset),
-            f"the look-up of message {offset_msg_id}",
-        )
-        return decode_messages(answer.body, self._names_by_address().get(address, ""))[0]
+        header = ViewMessageRequestHeader(offset=offset)
+        code, what = RequestCode.VIEW_MESSAGE_BY_ID, f"the look-up of message {offset_msg_id}"
+        body = self._ask(address, Query(code, what, lambda answer: answer.body, header))
+        return decode_messages(body, self._names_by_address().get(address, ""))[0]
 
     def _names_by_address(self) -> dict[str, str]:
         every = self.cluster_info().broker_addr_table.values()
@@ -155,21 +152,25 @@ class MessageAdmin(OffsetAdmin):
         unique: bool = False,
         failed: Failures | None = None,
     ) -> list[MessageExt]:
-        found: list[MessageExt] = []
-        for name, address in self._topic_brokers(topic).items():
-            header = QueryMessageRequestHeader(
+        query = Query(
+            RequestCode.QUERY_MESSAGE,
+            f"the search for key {key} in topic {topic}",
+            if_found(lambda answer: answer.body),
+            QueryMessageRequestHeader(
                 topic=topic,
                 key=key,
                 max_num=max_num,
                 begin_timestamp=begin_ms,
                 end_timestamp=_NOT_NEWER if end_ms is None else end_ms,
                 unique_key_query=unique or None,
-            )
-            what = f"the search for key {key} in topic {topic}"
+            ),
+            topic=topic,
+            allowed=FOUND_OR_NOT,
+        )
+        found: list[MessageExt] = []
+        for name, body in self._ask_each(self._topic_brokers(topic), query, failed).items():
             with put_aside(failed, name):
-                answer = self._ask(address, RequestCode.QUERY_MESSAGE, header, what, topic=topic, allowed=FOUND_OR_NOT)
-                if answer.code == ResponseCode.SUCCESS:
-                    found += decode_messages(answer.body, name)
+                found += decode_messages(body or b"", name)
         # The index holds hashes of keys: compare the keys themselves.
         hits = [m for m in found if m.topic == topic and (key in (m.keys or "").split() or m.msg_id == key)]
         return sorted(hits, key=lambda message: message.store_timestamp)[:max_num]
@@ -246,7 +247,8 @@ class MessageAdmin(OffsetAdmin):
         )
         address = self._topic_brokers(queue.topic).get(queue.broker_name) or self._address(queue.broker_name)
         what = f"the entries of queue {queue.queue_id} of topic {queue.topic}"
-        answer = self._ask(address, RequestCode.QUERY_CONSUME_QUEUE, header, what, topic=queue.topic)
+        code = RequestCode.QUERY_CONSUME_QUEUE
+        answer = self._ask(address, Query(code, what, lambda answer: answer, header, topic=queue.topic))
         if not answer.body:  # 5.x, when there is nothing at the offset
             low, high = self._reader.min_offset(queue), self._reader.max_offset(queue)
             return ConsumeQueuePage(low, high, [])

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_rocket.client.admin.base import put_aside
+from spark_rocket.client.admin.base import Query, done, put_aside
 from spark_rocket.client.admin.groups import GroupAdmin
 from spark_rocket.client.admin.results import Failures, PlannedReset, QueueLag
 from spark_rocket.errors import BrokerError, ClientError
@@ -103,9 +103,9 @@ class OffsetAdmin(GroupAdmin):
     def clone_offsets(self, source: str, target: str, topic: str) -> None:
         """Put one group where another is in a topic."""
         header = CloneGroupOffsetRequestHeader(src_group=source, dest_group=target, topic=topic, offline=False)
-        what = f"the offsets of {source} for {target}"
+        code, what = RequestCode.CLONE_GROUP_OFFSET, f"the offsets of {source} for {target}"
         for address in self._topic_masters(topic).values():
-            self._ask(address, RequestCode.CLONE_GROUP_OFFSET, header, what, topic=topic)
+            self._ask(address, Query(code, what, done, header, topic=topic))
 
     def _at(self, queue: MessageQueue, timestamp_ms: int) -> int:
         if timestamp_ms < 0:
@@ -172,5 +172,7 @@ class OffsetAdmin(GroupAdmin):
             group=group, topic=topic, timestamp=timestamp_ms, is_force=True, queue_id=queue_id, offset=offset
         )
         code, what = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, f"the reset of group {group}"
-        answer = self._ask(self._address(broker), code, header, what, topic=topic)
-        return ResetOffsetBody.from_json(answer.body).offset_table
+        query = Query(
+            code, what, lambda answer: ResetOffsetBody.from_json(answer.body).offset_table, header, topic=topic
+        )
+        return self._ask(self._address(broker), query)

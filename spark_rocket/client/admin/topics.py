@@ -13,11 +13,11 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 
-from spark_rocket.client.admin.base import KNOWN_OR_NOT, PAGE, Asked, put_aside
-from spark_rocket.client.admin.brokers import BrokerAdmin
+from spark_rocket.client.admin.accounts import AccountAdmin
+from spark_rocket.client.admin.base import KNOWN_OR_NOT, PAGE, Asked, PagedTable, Query, done, if_found
 from spark_rocket.client.admin.results import Failures, TopicInfo, topic_kind
 from spark_rocket.client.core.routes import AUTO_CREATE_TOPIC, ORDER_NAMESPACE
-from spark_rocket.errors import RocketError, TopicNotFoundError
+from spark_rocket.errors import TopicNotFoundError
 from spark_rocket.protocol.wire.bodies import (
     ClusterInfo,
     DataVersion,
@@ -39,46 +39,46 @@ from spark_rocket.protocol.wire.headers import (
     GetTopicStatsInfoRequestHeader,
     QueryTopicConsumeByWhoRequestHeader,
 )
-from spark_rocket.protocol.wire.headers.base import Header
 
 ROUTE_WAIT = 5.0  # seconds in which a broker has told the name servers of a new topic
-_TOPICS = "the question for topics"
 _CONFIG_CODES = KNOWN_OR_NOT | {int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)}
 
 
-class TopicAdmin(BrokerAdmin):
+def _page(answer: RemotingCommand) -> tuple[dict[str, TopicConfig], DataVersion]:
+    body = TopicConfigSerializeWrapper.from_json(answer.body)
+    return body.topic_config_table, body.data_version
+
+
+def _page_header(position: int, version: str | None) -> GetAllTopicConfigRequestHeader:
+    if version is None:
+        return GetAllTopicConfigRequestHeader()
+    return GetAllTopicConfigRequestHeader(topic_seq=position, data_version=version, max_topic_num=PAGE)
+
+
+_TOPICS = PagedTable(
+    RequestCode.GET_ALL_TOPIC_CONFIG, "the question for topics", _page_header, _page, count_field="totalTopicNum"
+)
+
+
+class TopicAdmin(AccountAdmin):
     """Topics."""
 
     # --- what there is ----------------------------------------------------------------------------------------
 
     def topics(self) -> list[str]:
         """All topics that the name server knows, brokers' own among them, sorted."""
-        answer = self._ask_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, None, "the list of topics")
-        return sorted(TopicList.from_json(answer.body).topic_list)
+        code, what = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, "the list of topics"
+        return sorted(self._ask_name_server(Query(code, what, lambda a: TopicList.from_json(a.body).topic_list)))
 
     def topic_list(self, *, failed: Failures | None = None) -> list[TopicInfo]:
         """All topics with their settings on each broker, sorted by name."""
         info = self._known_brokers()
         found: dict[str, dict[str, TopicConfig]] = {name: {} for name in self.topics()}
-        for broker, configs in self._configs(failed).items():
+        for broker, configs in self._tables(self._every_broker(), _TOPICS, failed).items():
             for name, config in configs.items():
                 found.setdefault(name, {})[broker] = config
         own = _own_names(info)
         return [TopicInfo(name, topic_kind(name, own), configs) for name, configs in sorted(found.items())]
-
-    def _configs(self, failed: Failures | None) -> dict[str, dict[str, TopicConfig]]:
-        code, header = RequestCode.GET_ALL_TOPIC_CONFIG, GetAllTopicConfigRequestHeader()
-        asked = [Asked(name, name, address, code, header) for name, address in self._every_broker().items()]
-        answers = self._ask_all(asked, _TOPICS, lambda answer: answer, failed)
-        found = {}
-        for question, answer in answers:
-            try:
-                found[question.broker] = self._topic_table(question.address, answer)
-            except RocketError as error:
-                if failed is None:
-                    raise
-                failed.setdefault(question.broker, error)
-        return found
 
     def topic_route(self, topic: str) -> TopicRouteData:
         """The name server's own words. Raises TopicNotFoundError."""
@@ -86,46 +86,33 @@ class TopicAdmin(BrokerAdmin):
 
     def topic_configs(self, broker: str) -> dict[str, TopicConfig]:
         """All topics of a broker (its name or address), the system's among them."""
-        code, header = RequestCode.GET_ALL_TOPIC_CONFIG, GetAllTopicConfigRequestHeader()
-        address = self._any_address(broker)
-        return self._topic_table(address, self._ask(address, code, header, _TOPICS))
-
-    def _topic_table(self, address: str, answer: RemotingCommand) -> dict[str, TopicConfig]:
-        def part(answer: RemotingCommand) -> tuple[dict[str, TopicConfig], DataVersion]:
-            body = TopicConfigSerializeWrapper.from_json(answer.body)
-            return body.topic_config_table, body.data_version
-
-        def behind(count: int, version: str) -> Header:
-            return GetAllTopicConfigRequestHeader(topic_seq=count, data_version=version, max_topic_num=PAGE)
-
-        return self._whole_table(address, RequestCode.GET_ALL_TOPIC_CONFIG, answer, part, behind, "totalTopicNum")
+        return self._tables({broker: self._any_address(broker)}, _TOPICS, None)[broker]
 
     def topic_config(self, topic: str, *, broker: str) -> TopicConfig | None:
         """A topic's settings on a broker; None if it does not have it."""
         address = self._any_address(broker)
-        what = f"the question for topic {topic}"
-        header = GetTopicConfigRequestHeader(topic=topic)
-        answer = self._ask(address, RequestCode.GET_TOPIC_CONFIG, header, what, allowed=_CONFIG_CODES)
+        answer = self._ask(
+            address,
+            Query(
+                RequestCode.GET_TOPIC_CONFIG,
+                f"the question for topic {topic}",
+                lambda answer: answer,
+                GetTopicConfigRequestHeader(topic=topic),
+                allowed=_CONFIG_CODES,
+            ),
+        )
         if answer.code == ResponseCode.SUCCESS:
             return TopicConfig.from_json(answer.body)
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
-        return self.topic_configs(address).get(topic)  # early brokers of 4.x tell all of them or none
+        return self.topic_configs(address).get(topic)  # early brokers of 4.x give all of them or none
 
     def topic_stats(self, topic: str, *, broker: str | None = None, failed: Failures | None = None) -> TopicStatsTable:
         """First and last offset of every queue on every broker, or on one, and when it last got a message."""
         whole = TopicStatsTable()
         addresses = self._topic_brokers(topic) if broker is None else {broker: self._any_address(broker)}
-        for name, address in addresses.items():
-            with put_aside(failed, name):
-                answer = self._ask(
-                    address,
-                    RequestCode.GET_TOPIC_STATS_INFO,
-                    GetTopicStatsInfoRequestHeader(topic=topic),
-                    f"the statistics of topic {topic}",
-                    topic=topic,
-                )
-                _add_stats(whole, TopicStatsTable.from_json(answer.body))
+        for part in self._ask_each(addresses, _stats_query(topic), failed).values():
+            _add_stats(whole, part)
         return whole
 
     def topics_stats(
@@ -142,34 +129,27 @@ class TopicAdmin(BrokerAdmin):
         infos = [topic for topic in wanted if isinstance(topic, TopicInfo)]
         addresses = self._every_broker()
         asked = [
-            Asked(
-                info.name,
-                broker,
-                addresses[broker],
-                RequestCode.GET_TOPIC_STATS_INFO,
-                GetTopicStatsInfoRequestHeader(topic=info.name),
-            )
+            Asked(info.name, broker, addresses[broker], replace(_stats_query(info.name), allowed=KNOWN_OR_NOT))
             for info in infos
             for broker in info.configs
             if broker in addresses and broker not in (failed or {})
         ]
         found: dict[str, TopicStatsTable] = {}
-        for question, part in self._ask_all(asked, "the statistics of a topic", _stats, failed, KNOWN_OR_NOT):
-            _add_stats(found.setdefault(question.key, TopicStatsTable()), part)
+        for topic, part in self._ask_all(asked, failed):
+            _add_stats(found.setdefault(topic, TopicStatsTable()), part)
         return found
 
     def groups_of(self, topic: str, *, failed: Failures | None = None) -> list[str]:
         """Groups that consume a topic, as its brokers know them, sorted."""
-        groups: set[str] = set()
-        for name, address in self._topic_brokers(topic).items():
-            if name in (failed or {}):
-                continue
-            header = QueryTopicConsumeByWhoRequestHeader(topic=topic)
-            code, what = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, f"the groups of topic {topic}"
-            with put_aside(failed, name):
-                answer = self._ask(address, code, header, what, topic=topic)
-                groups.update(GroupList.from_json(answer.body).group_list)
-        return sorted(groups)
+        query = Query(
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
+            f"the groups of topic {topic}",
+            lambda answer: GroupList.from_json(answer.body).group_list,
+            QueryTopicConsumeByWhoRequestHeader(topic=topic),
+            topic=topic,
+        )
+        found = self._ask_each(self._topic_brokers(topic), query, failed)
+        return sorted({group for groups in found.values() for group in groups})
 
     # --- changes ----------------------------------------------------------------------------------------------
 
@@ -263,22 +243,16 @@ class TopicAdmin(BrokerAdmin):
             order=config.order,
             attributes=attributes,
         )
-        self._ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header, what)
+        self._ask(address, Query(RequestCode.UPDATE_AND_CREATE_TOPIC, what, done, header))
 
     def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
         """Delete a topic and its messages on all brokers (of the cluster), and its route on all name servers."""
+        what = f"the deletion of topic {topic}"
+        header = DeleteTopicRequestHeader(topic=topic)
         for address in self._masters(None, cluster).values():
-            self._ask(
-                address,
-                RequestCode.DELETE_TOPIC_IN_BROKER,
-                DeleteTopicRequestHeader(topic=topic),
-                f"the deletion of topic {topic}",
-            )
-        self._tell_name_servers(
-            RequestCode.DELETE_TOPIC_IN_NAMESRV,
-            DeleteTopicFromNamesrvRequestHeader(topic=topic, cluster_name=cluster),
-            f"the deletion of topic {topic}",
-        )
+            self._ask(address, Query(RequestCode.DELETE_TOPIC_IN_BROKER, what, done, header))
+        at_name_servers = DeleteTopicFromNamesrvRequestHeader(topic=topic, cluster_name=cluster)
+        self._ask_name_servers(Query(RequestCode.DELETE_TOPIC_IN_NAMESRV, what, done, at_name_servers))
         if self.get_kv_config(ORDER_NAMESPACE, topic) is not None:
             self.delete_kv_config(ORDER_NAMESPACE, topic)
         self._instance().routes.forget(topic)
@@ -313,11 +287,16 @@ def _own_names(info: ClusterInfo) -> set[str]:
     return {*info.broker_addr_table, *info.cluster_addr_table}
 
 
-def _stats(answer: RemotingCommand) -> TopicStatsTable | None:
-    return TopicStatsTable.from_json(answer.body) if answer.code == ResponseCode.SUCCESS else None
+def _stats_query(topic: str) -> Query[TopicStatsTable | None]:
+    value = if_found(lambda answer: TopicStatsTable.from_json(answer.body))
+    header = GetTopicStatsInfoRequestHeader(topic=topic)
+    code, what = RequestCode.GET_TOPIC_STATS_INFO, f"the statistics of topic {topic}"
+    return Query(code, what, value, header, topic=topic)
 
 
-def _add_stats(whole: TopicStatsTable, part: TopicStatsTable) -> None:
+def _add_stats(whole: TopicStatsTable, part: TopicStatsTable | None) -> None:
+    if part is None:
+        return
     whole.offset_table.update(part.offset_table)
     if part.topic_put_tps is not None:
         whole.topic_put_tps = (whole.topic_put_tps or 0.0) + part.topic_put_tps

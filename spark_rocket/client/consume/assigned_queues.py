@@ -14,14 +14,13 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from spark_rocket.client.consume.listeners import ConsumeFromWhere
 from spark_rocket.client.consume.offset_store import OffsetStore
 from spark_rocket.client.consume.process_queue import ProcessQueue
 from spark_rocket.client.consume.pull import DEFAULT_MAX_MSGS
 from spark_rocket.client.consume.pulled import PulledMessages
 from spark_rocket.client.consume.puller import AFTER_ERROR, Puller, PullSettings
 from spark_rocket.client.consume.reader import Reader
-from spark_rocket.client.consume.share import first_offset
+from spark_rocket.client.consume.share import QueueShare
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.errors import RemotingError, RocketError, StateError
 from spark_rocket.model import MessageQueue
@@ -48,26 +47,22 @@ class AssignedQueues:
         self,
         group: str,
         instance: Callable[[], ClientInstance],
+        share: QueueShare,
         reader: Reader,
         offsets: OffsetStore,
         pulled: PulledMessages,
         *,
-        where: ConsumeFromWhere,
-        from_timestamp: int | None,
         pull_batch_size: int,
         expression_of: Callable[[str], tuple[str, str | None]],
-        is_new: Callable[[MessageQueue], bool],
     ) -> None:
         self._group = group
         self._instance = instance
+        self._share = share
         self._reader = reader
         self._offsets = offsets
         self._pulled = pulled
-        self._where = where
-        self._from_timestamp = from_timestamp
         self._pull_batch_size = pull_batch_size
         self._expression_of = expression_of
-        self._is_new = is_new
         self._table: dict[MessageQueue, Assigned] = {}
         self._to_begin: dict[str, list[Assigned]] = {}  # by brokers, which have not answered
         self._lock = threading.RLock()
@@ -94,8 +89,8 @@ class AssignedQueues:
                 found.append(one)
         return found
 
-    def own(self, mine: Iterable[MessageQueue], topic: str | None = None, *, mark: bool) -> bool:
-        """Have these queues, of one topic or of all, and no others; whether anything changed.
+    def own(self, mine: Iterable[MessageQueue], topic: str | None = None, *, mark: bool) -> None:
+        """Have these queues, of one topic or of all, and no others.
 
         ``mark``: what was handed out of queues that are given up is committed, not only what is marked already.
         """
@@ -103,14 +98,13 @@ class AssignedQueues:
         with self._committing:
             with self._lock:
                 if self._closed:
-                    return False
+                    return
                 lost = [queue for queue in self._table if topic in (None, queue.topic) and queue not in wanted]
                 left = self._give_up(lost, mark=mark)
                 begun = {queue: Assigned(ProcessQueue(queue, 0)) for queue in wanted if queue not in self._table}
                 self._table.update(begun)
             self._offsets.persist(left)
         self._begin_each(begun.values())
-        return bool(lost or begun)
 
     def close(self, *, mark: bool) -> None:
         """Give all of them up, for good."""
@@ -166,8 +160,7 @@ class AssignedQueues:
             return True
         if offset is None:
             try:
-                where, new = self._where, self._is_new(queue)
-                offset = first_offset(self._reader, self._offsets, queue, where, self._from_timestamp, is_new=new)
+                offset = self._share.first_offset(queue)
             except RocketError as error:
                 if not self._closed:
                     logger.warning("%s cannot be read yet: %s", queue, error)

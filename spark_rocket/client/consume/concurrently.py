@@ -18,21 +18,17 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-from spark_rocket.client.consume.flow_control import FlowControl
-from spark_rocket.client.consume.hooks import Hooks
 from spark_rocket.client.consume.listeners import (
-    ALL_OF_THEM,
-    Complaints,
     ConcurrentListener,
     ConsumeConcurrentlyContext,
     ConsumeConcurrentlyStatus,
+    ConsumeOrderlyContext,
 )
 from spark_rocket.client.consume.process_queue import START_TIME, ProcessQueue
 from spark_rocket.client.consume.pull import PullResult, PullStatus
-from spark_rocket.client.consume.send_back import SendBack
-from spark_rocket.client.consume.threads import ConsumeThreads
+from spark_rocket.client.consume.services import ConsumeService, FlowControl, ServiceParts
 from spark_rocket.model import MessageExt, MessageQueue
 
 logger = logging.getLogger(__name__)
@@ -44,8 +40,6 @@ EXPIRED_AT_ONCE = 16  # of one queue
 QUICK_NS = 100_000
 LONG_NS = 1_000_000
 WATCH_SECONDS = 0.1
-
-_SUCCESS = ConsumeConcurrentlyStatus.CONSUME_SUCCESS
 
 
 class _Run:
@@ -64,34 +58,20 @@ class _Run:
         self.since = 0  # when the last call began
 
 
-class ConsumeConcurrently(ConsumeThreads[_Run]):
-    """See the module."""
+class ConsumeConcurrently(ConsumeService[_Run]):
+    """See the module. Each call has up to ``batch_size`` messages."""
+
+    statuses = (ConsumeConcurrentlyStatus,)
+    successes = frozenset({ConsumeConcurrentlyStatus.CONSUME_SUCCESS})
 
     def __init__(
-        self,
-        listener: ConcurrentListener,
-        *,
-        threads: int,
-        batch_size: int,
-        flow: FlowControl,
-        decode: Callable[[ProcessQueue, PullResult], list[MessageExt]],
-        send_back: SendBack | None,
-        has_room: Callable[[ProcessQueue], None],
-        call_later: Callable[[float, Callable[[], None]], None],
-        hooks: Hooks,
+        self, listener: ConcurrentListener, parts: ServiceParts, *, threads: int, batch_size: int, flow: FlowControl
     ) -> None:
-        super().__init__(threads)
-        self._listener = listener
+        super().__init__(listener, parts, threads)
         self._batch_size = batch_size
-        self.is_full = flow.is_full
-        self._decode = decode
-        self._send_back = send_back
-        self._has_room = has_room
-        self._call_later = call_later
-        self._hooks = hooks
-        self._complaints = Complaints()
-        self._under_way: dict[int, _Run] = {}  # by thread
-        self._mean_ns = float(LONG_NS)  # of a call, roughly; what is not known is taken for slow
+        self._flow = flow
+        self._active: dict[int, _Run] = {}  # by thread
+        self._mean_ns = float(LONG_NS)  # of a call, roughly; an unknown listener counts as slow
         self._watch = threading.Event()
         self._stop = threading.Event()
         self._threads.append(threading.Thread(target=self._watch_runs, name="rocket-consume-watch", daemon=True))
@@ -104,10 +84,13 @@ class ConsumeConcurrently(ConsumeThreads[_Run]):
     # --- taking over --------------------------------------------------------------------------------------------
 
     def receive(self, process_queue: ProcessQueue, found: PullResult) -> None:
-        messages = self._decode(process_queue, found) if found.status is PullStatus.FOUND else []
+        messages = self._decoder.messages(process_queue, found) if found.status is PullStatus.FOUND else []
         process_queue.put(messages, found.next_offset)
         if messages:
             self.submit(process_queue, messages)
+
+    def is_full(self, process_queue: ProcessQueue) -> bool:
+        return self._flow.is_full(process_queue)
 
     def submit(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
         size = self._batch_size
@@ -121,21 +104,17 @@ class ConsumeConcurrently(ConsumeThreads[_Run]):
 
     # --- consuming ----------------------------------------------------------------------------------------------
 
-    def _consume_forever(self) -> None:
-        get, me = self._work.get, threading.get_ident()
-        while True:
-            run = get()
-            if run is None or self._closing:
-                return
-            run.offered = False
-            self._under_way[me] = run
-            try:
-                self._consume(run)
-            except Exception:
-                logger.exception("messages of %s wait until they expire", run.process_queue.queue)
-            del self._under_way[me]
-
     def _consume(self, run: _Run) -> None:
+        me = threading.get_ident()
+        run.offered = False
+        self._active[me] = run
+        try:
+            self._make_calls(run)
+        except Exception:
+            logger.exception("messages of %s wait until they expire", run.process_queue.queue)
+        del self._active[me]
+
+    def _make_calls(self, run: _Run) -> None:
         """Make calls of a run until none is left."""
         process_queue, next_call, done = run.process_queue, run.calls.popleft, run.done
         calls = count = successes = 0
@@ -153,7 +132,9 @@ class ConsumeConcurrently(ConsumeThreads[_Run]):
                     message.set_property(START_TIME, started)
                     offsets.append(message.queue_offset)
                 context = ConsumeConcurrentlyContext(process_queue.queue)
-                consumed = self._call(messages, context)
+                consumed = 0
+                if self._call(messages[:], messages, context):  # a copy: the listener may empty its list, and fail then
+                    consumed = max(0, min(context.ack_index + 1, len(messages)))
                 calls += 1
                 count += len(messages)
                 successes += consumed
@@ -162,7 +143,7 @@ class ConsumeConcurrently(ConsumeThreads[_Run]):
                 else:
                     for message, offset in zip(messages, offsets, strict=True):
                         message.queue_offset = offset  # whatever the listener made of it
-                    self._try_to_return(process_queue, messages, consumed, context)
+                    self._return(process_queue, messages, consumed, context)
                 now = time.time_ns()
                 spent, began = now - began, now
                 self._mean_ns += ((spent if spent < LONG_NS else LONG_NS) - self._mean_ns) / 64
@@ -188,61 +169,33 @@ class ConsumeConcurrently(ConsumeThreads[_Run]):
             pass
         if not run.process_queue.dropped:  # else the queue's next owner consumes them again
             run.process_queue.remove(done)
-            self._has_room(run.process_queue)
+            self._queues.has_room(run.process_queue)
 
     def _watch_runs(self) -> None:
         """Have others go on with runs that a long call holds up."""
         while not self._closing:
             self._watch.wait()
             self._watch.clear()
-            while not self._stop.wait(WATCH_SECONDS) and self._under_way:
+            while not self._stop.wait(WATCH_SECONDS) and self._active:
                 late = time.time_ns() - int(WATCH_SECONDS * 1e9)
-                for run in list(self._under_way.values()):
+                for run in list(self._active.values()):
                     if run.since < late and run.calls and not run.offered:
                         run.offered = True
                         self._work.put(run)
                     if run.done:
                         self._settle(run)
 
-    def _call(self, messages: list[MessageExt], context: ConsumeConcurrentlyContext) -> int:
-        """How many of the messages the listener consumed."""
-        around = self._hooks.before(messages, context.message_queue) if self._hooks.consume else None
-        status: object = None
-        try:
-            status = self._listener(messages[:], context)  # it may empty its list, and fail then
-        except BaseException as error:  # SystemExit too: the thread is the consumer's
-            self._complaints.failed(error, len(messages), context.message_queue)
-        else:
-            if status is _SUCCESS and around is None and context.ack_index == ALL_OF_THEM:
-                return len(messages)
-            if not isinstance(status, ConsumeConcurrentlyStatus):
-                self._complaints.nonsense(status, "ConsumeConcurrentlyStatus", context.message_queue)
-        success = status is _SUCCESS
-        if success and not isinstance(context.ack_index, int):
-            self._complaints.nonsense(context.ack_index, "ack_index", context.message_queue)
-            success = False
-        if around is not None:
-            self._hooks.after(around, success=success, status=getattr(status, "value", str(status)))
-        return max(0, min(context.ack_index + 1, len(messages))) if success else 0
+    def _context(self, queue: MessageQueue) -> ConsumeConcurrentlyContext:
+        return ConsumeConcurrentlyContext(queue)
 
-    def consume_directly(self, messages: list[MessageExt], queue: MessageQueue) -> object:
-        """One call of the listener that counts for nothing: what it answers, or raises."""
-        return self._listener(messages, ConsumeConcurrentlyContext(queue))
+    def _is_valid(self, context: ConsumeConcurrentlyContext | ConsumeOrderlyContext) -> bool:
+        assert isinstance(context, ConsumeConcurrentlyContext)
+        if isinstance(context.ack_index, int):
+            return True
+        self._reject_answer(context.ack_index, "ack_index", context.message_queue)
+        return False
 
-    def _try_to_return(
-        self,
-        process_queue: ProcessQueue,
-        messages: list[MessageExt],
-        consumed: int,
-        context: ConsumeConcurrentlyContext,
-    ) -> None:
-        if process_queue.dropped:
-            return
-        try:
-            self._return(process_queue, messages, consumed, context)
-        except Exception:
-            logger.exception("the outcome of messages of %s was lost; they are consumed again", process_queue.queue)
-            self._again(process_queue, messages)
+    # --- what was not consumed ----------------------------------------------------------------------------------
 
     def _return(
         self,
@@ -251,16 +204,15 @@ class ConsumeConcurrently(ConsumeThreads[_Run]):
         consumed: int,
         context: ConsumeConcurrentlyContext,
     ) -> None:
-        failed, level = messages[consumed:], context.delay_level_when_next_consume
-        if not isinstance(level, int):
-            self._complaints.nonsense(level, "delay level", context.message_queue)
-            level = 0
-        if self._send_back is None:
-            for message in failed:
-                logger.warning("%s of %s was not consumed; broadcasting has no retry", message.msg_id, message.topic)
-            process_queue.remove(message.queue_offset for message in messages)
+        """Give back the messages after the first ``consumed``."""
+        if process_queue.dropped:
             return
-        kept = [message for message in failed if not self._give_back(message, level)]
+        try:
+            kept = self._give_back_failed(messages[consumed:], context)
+        except Exception:
+            logger.exception("the outcome of messages of %s was lost; they are consumed again", process_queue.queue)
+            self._again(process_queue, messages)
+            return
         if kept:
             for message in kept:
                 message.reconsume_times += 1
@@ -268,9 +220,17 @@ class ConsumeConcurrently(ConsumeThreads[_Run]):
         offsets = {message.queue_offset for message in kept}
         process_queue.remove(message.queue_offset for message in messages if message.queue_offset not in offsets)
 
-    def _give_back(self, message: MessageExt, delay_level: int) -> bool:
-        assert self._send_back is not None
-        return self._send_back.send(message, delay_level)
+    def _give_back_failed(self, failed: list[MessageExt], context: ConsumeConcurrentlyContext) -> list[MessageExt]:
+        """Those that could not be given back."""
+        level = context.delay_level_when_next_consume
+        if not isinstance(level, int):
+            self._reject_answer(level, "delay level", context.message_queue)
+            level = 0
+        if self._send_back is None:
+            for message in failed:
+                logger.warning("%s of %s was not consumed; broadcasting has no retry", message.msg_id, message.topic)
+            return []
+        return [message for message in failed if not self._send_back.send(message, level)]
 
     def _again(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
         self._call_later(AGAIN_SECONDS, lambda: self.submit(process_queue, messages))
@@ -289,11 +249,12 @@ class ConsumeConcurrently(ConsumeThreads[_Run]):
                 logger.exception("what was not consumed of %s in time could not be given back", process_queue.queue)
 
     def _return_first(self, process_queue: ProcessQueue, limit_ms: int) -> None:
+        assert self._send_back is not None
         for _ in range(EXPIRED_AT_ONCE):
             first = process_queue.first_started_before(limit_ms)
-            if first is None or process_queue.dropped or not self._give_back(first[1], EXPIRED_LEVEL):
+            if first is None or process_queue.dropped or not self._send_back.send(first[1], EXPIRED_LEVEL):
                 return
             offset = first[0]
             logger.warning("offset %d of %s was not consumed in time: it was given back", offset, process_queue.queue)
             process_queue.remove([offset])
-            self._has_room(process_queue)
+            self._queues.has_room(process_queue)

@@ -13,9 +13,11 @@ import time
 from typing import ClassVar, Self, Unpack
 
 import spark_rocket
-from spark_rocket.client.consume.listeners import ConsumeFromWhere, MessageModel
+from spark_rocket.client.consume.allocation import AllocateAveragely, AllocateStrategy
+from spark_rocket.client.consume.listeners import ConsumeFromWhere, MessageModel, MessageQueueListener
+from spark_rocket.client.consume.offset_store import make_offset_store
 from spark_rocket.client.consume.reader import Reader
-from spark_rocket.client.consume.share import KnownQueues, find_routes
+from spark_rocket.client.consume.share import QueueShare
 from spark_rocket.client.consume.subscriptions import Subscriptions
 from spark_rocket.client.core.config import ClientConfig, Connecting
 from spark_rocket.client.core.instance import Client, ClientInstance
@@ -46,6 +48,9 @@ class GroupConsumer(Client):
         instance_name: str,
         message_model: MessageModel,
         consume_from_where: ConsumeFromWhere,
+        consume_timestamp_ms: int | None,
+        allocate_strategy: AllocateStrategy | None,
+        message_queue_listener: MessageQueueListener | None,
         **connecting: Unpack[Connecting],
     ) -> None:
         super().__init__(ClientConfig.of(name_server, instance_name=instance_name, **connecting))
@@ -54,7 +59,17 @@ class GroupConsumer(Client):
         self.consume_from_where = consume_from_where
         self._reader = Reader(self.name_server, group=group, instance_name=instance_name, **connecting)
         self._subscriptions = Subscriptions()
-        self._known = KnownQueues()
+        self._offsets = make_offset_store(self._reader, group, message_model, instance_name)
+        self._share = QueueShare(
+            group,
+            self._instance,
+            self._reader,
+            self._offsets,
+            (allocate_strategy or AllocateAveragely()) if message_model is MessageModel.CLUSTERING else None,
+            consume_from_where,
+            consume_timestamp_ms,
+        )
+        self._queue_listener = message_queue_listener
         self._lock = threading.Lock()
         self._pid = 0  # of the process that started it; 0: nobody has
         self._started_ms = 0
@@ -106,7 +121,7 @@ class GroupConsumer(Client):
         """Know the topics' brokers, and be known to them."""
         instance = self._instance()
         try:
-            find_routes(instance, self._subscriptions.topics(), self._known, warn=False)
+            self._share.find_routes(self._subscriptions.topics(), warn=False)
             instance.members.greet_new_brokers()
         except RocketError as error:
             logger.info("routes stay as they are: %s", error)

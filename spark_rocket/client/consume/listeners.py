@@ -1,4 +1,4 @@
-"""What a push consumer calls, and what it may answer.
+"""Listeners and hooks of a push consumer: what it calls, and what they may answer.
 
 =====================  ===========================================  ===============================================
 listener               is called with                               answers
@@ -11,18 +11,23 @@ Arrow batches          a ``pyarrow.RecordBatch`` of one queue in    either's suc
                        its order, a context; one thread a queue     given again
 =====================  ===========================================  ===============================================
 
-A listener that raises, or answers anything else (``None`` too, as in Java), has not consumed its messages.
-Corresponds to org.apache.rocketmq.client.consumer.listener and common.consumer.ConsumeFromWhere.
+A listener that raises, or answers anything else (``None`` too, as in Java), has not consumed its messages. Hooks run
+before and after each call of a listener, and filter the messages before it; what a hook raises is logged.
+
+Thread-safety: hooks are called on the consumer's threads, several at once; lists of hooks do not change once it runs.
+Corresponds to org.apache.rocketmq.client.consumer.listener, common.consumer.ConsumeFromWhere and
+org.apache.rocketmq.client.hook.{ConsumeMessageHook, FilterMessageHook}.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from spark_rocket.client.consume.stats import ConsumerStats
 from spark_rocket.model import MessageExt, MessageQueue
 
 if TYPE_CHECKING:
@@ -100,24 +105,62 @@ MessageQueueListener: TypeAlias = Callable[[str, list[MessageQueue], list[Messag
 BatchListener: TypeAlias = "Callable[[pa.RecordBatch, ConsumeOrderlyContext], ConsumeOrderlyStatus]"
 
 
-class Complaints:
-    """What is wrong with a listener, told once per kind: it may be wrong with every message."""
+@dataclass(slots=True)
+class ConsumeMessageContext:
+    """One call of a listener; ``success`` and ``status`` are known after it. ``properties`` are the hook's own."""
 
-    def __init__(self) -> None:
-        self._told: set[str] = set()
+    consumer_group: str
+    messages: Sequence[MessageExt]
+    message_queue: MessageQueue
+    success: bool = False
+    status: str = ""
+    properties: dict[str, Any] = field(default_factory=dict)
 
-    def failed(self, error: BaseException, count: int, queue: MessageQueue) -> None:
-        """It raised."""
-        level = self._level(f"{type(error).__module__}.{type(error).__qualname__}", logging.ERROR)
-        logger.log(level, "the listener failed on %d messages of %s", count, queue, exc_info=error)
 
-    def nonsense(self, status: object, wanted: str, queue: MessageQueue) -> None:
-        """It answered what is no answer."""
-        level = self._level(f"answer of {type(status).__qualname__}", logging.WARNING)
-        logger.log(level, "the listener answered %r for %s: no %s, so the messages are retried", status, queue, wanted)
+class ConsumeMessageHook(Protocol):
+    """Around each call of a listener."""
 
-    def _level(self, kind: str, first: int) -> int:
-        if kind in self._told:
-            return logging.DEBUG
-        self._told.add(kind)
-        return first
+    def consume_message_before(self, context: ConsumeMessageContext) -> None: ...
+
+    def consume_message_after(self, context: ConsumeMessageContext) -> None: ...
+
+
+FilterMessageHook = Callable[[MessageQueue, list[MessageExt]], Iterable[MessageExt]]
+"""Given what a pull brought of a queue, and its tags let through; those that come back are consumed, others are not."""
+
+
+class Hooks:
+    """The hooks of one consumer; ``stats`` are told of every call as well."""
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self.stats = ConsumerStats()
+        self.consume: list[ConsumeMessageHook] = []
+        self.filter: list[FilterMessageHook] = []
+
+    def before(self, messages: Sequence[MessageExt], queue: MessageQueue) -> ConsumeMessageContext:
+        """Run the first halves; ``after`` wants what comes back."""
+        context = ConsumeMessageContext(self._group, tuple(messages), queue)
+        for hook in self.consume:
+            self._run(hook, hook.consume_message_before, context)
+        return context
+
+    def after(self, context: ConsumeMessageContext, *, success: bool, status: str) -> None:
+        context.success, context.status = success, status
+        for hook in self.consume:
+            self._run(hook, hook.consume_message_after, context)
+
+    def _run(self, hook: object, half: Callable[[ConsumeMessageContext], None], context: ConsumeMessageContext) -> None:
+        try:
+            half(context)
+        except BaseException:  # SystemExit too: the thread is the consumer's
+            logger.exception("consume hook %r of group %s failed", hook, self._group)
+
+    def choose(self, queue: MessageQueue, messages: list[MessageExt]) -> list[MessageExt]:
+        """Those messages that every filter hook lets through."""
+        for hook in self.filter:
+            try:
+                messages = list(hook(queue, messages[:]))  # it may empty its list, and fail then
+            except Exception:
+                logger.exception("filter hook %r of group %s failed", hook, self._group)
+        return messages

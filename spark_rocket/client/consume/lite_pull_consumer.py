@@ -31,13 +31,11 @@ import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Unpack
 
-from spark_rocket.client.consume.allocation import AllocateAveragely, AllocateStrategy
+from spark_rocket.client.consume.allocation import AllocateStrategy
 from spark_rocket.client.consume.assigned_queues import Assigned, AssignedQueues
 from spark_rocket.client.consume.group_consumer import GroupConsumer
 from spark_rocket.client.consume.listeners import ConsumeFromWhere, MessageModel, MessageQueueListener
-from spark_rocket.client.consume.offset_store import make_offset_store
 from spark_rocket.client.consume.pulled import PulledMessages
-from spark_rocket.client.consume.share import find_routes, share_of, tell_of_queues
 from spark_rocket.client.core import consumer_requests
 from spark_rocket.client.core.config import Connecting
 from spark_rocket.client.core.validators import check_range
@@ -83,7 +81,17 @@ class LitePullConsumer(GroupConsumer):
         message_queue_listener: MessageQueueListener | None = None,
         **connecting: Unpack[Connecting],
     ) -> None:
-        super().__init__(group, name_server, instance_name, message_model, consume_from_where, **connecting)
+        super().__init__(
+            group,
+            name_server,
+            instance_name,
+            message_model,
+            consume_from_where,
+            consume_timestamp_ms,
+            allocate_strategy,
+            message_queue_listener,
+            **connecting,
+        )
         check_range("auto_commit_interval", auto_commit_interval, 0, 86_400)
         check_range("poll_timeout", poll_timeout, 0, 86_400)
         check_range("pull_batch_size", pull_batch_size, 1, MAX_PULL)
@@ -92,10 +100,8 @@ class LitePullConsumer(GroupConsumer):
         check_range("pull_threshold_for_all", pull_threshold_for_all, 1, 2**31 - 1)
         self.auto_commit = auto_commit
         self.poll_timeout = poll_timeout
-        self._strategy = allocate_strategy or AllocateAveragely() if message_model is MessageModel.CLUSTERING else None
         self._auto_commit_interval = auto_commit_interval
         self._next_auto_commit = 0.0
-        self._listener = message_queue_listener
         self._pulled = PulledMessages(
             pull_batch_size=pull_batch_size,
             max_messages=pull_threshold_for_queue,
@@ -104,18 +110,15 @@ class LitePullConsumer(GroupConsumer):
             tags_of=self._subscriptions.tags_of,
             has_room=lambda process_queue: self._queues.has_room(process_queue),
         )
-        self._offsets = make_offset_store(self._reader, group, message_model, self._config.instance_name)
         self._queues = AssignedQueues(
             group,
             self._instance,
+            self._share,
             self._reader,
             self._offsets,
             self._pulled,
-            where=consume_from_where,
-            from_timestamp=consume_timestamp_ms,
             pull_batch_size=pull_batch_size,
             expression_of=lambda topic: self._subscriptions.expression_of(topic) or (SUB_ALL, None),
-            is_new=self._known.is_new,
         )
         self._wanted: list[MessageQueue] = []  # by assign()
         self._balancing = threading.Lock()  # so that no topic that was just left is taken on again
@@ -346,25 +349,24 @@ class LitePullConsumer(GroupConsumer):
         """Work out this member's share of every topic, and act on it."""
         if not self._runs:
             return
-        instance = self._instance()
         self._look_for_brokers()
         for topic in self._subscriptions.topics():
             try:
-                mine = share_of(instance, self.group, topic, self._strategy)
+                mine = self._share.queues_of(topic)
             except RocketError as error:
                 logger.info("the queues of %s stay as they are: %s", topic, error)
                 continue
             with self._balancing:
                 if mine is None or topic not in self._subscriptions:
                     continue
-                changed = self._queues.own(mine, topic, mark=False)  # what the last poll gave may still be in use
-            if changed and self._listener is not None:
-                tell_of_queues(self._listener, instance, topic, mine)
+                self._queues.own(mine, topic, mark=False)  # what the last poll gave may still be in use
+            if self._queue_listener is not None:
+                self._share.tell(self._queue_listener, topic, mine)
 
     def _join(self) -> None:
         """Be a member of the group, and have its share at once."""
         instance = self._instance()
-        find_routes(instance, self._subscriptions.topics(), self._known, warn=True)
+        self._share.find_routes(self._subscriptions.topics(), warn=True)
         if self._joined:
             instance.members.send_heartbeats()
             instance.members.rebalance_soon()

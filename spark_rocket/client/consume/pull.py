@@ -1,4 +1,4 @@
-"""One pull: what is asked of a broker, and what comes back.
+"""One pull: its request, its result, and the messages or Arrow record batches in it.
 
 What a pull's status means:
 
@@ -14,34 +14,43 @@ OFFSET_ILLEGAL      21                     before ``min_offset``: deleted; after
 ==================  =====================  ============================================================================
 
 Every pull carries its own subscription (sysFlag bit 4), so brokers serve it although they have never heard of the
-group. It commits nothing (bit 1): see puller.py.
+group. It commits nothing (bit 1): see puller.py. Brokers compare hashes of tags only, and may begin before
+the requested offset: ``messages_of`` and ``batches_of`` drop messages before ``start`` and those without a wanted tag.
 
-Thread-safety: values only. Corresponds to PullResult and PullStatus of org.apache.rocketmq.client.consumer.
+Thread-safety: values and pure functions. Corresponds to PullResult and PullStatus of
+org.apache.rocketmq.client.consumer, and to PullAPIWrapper.processPullResult.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
-from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.filter.tags import SUB_ALL, TYPE_SQL92, TYPE_TAG
+from spark_rocket.errors import RunTooLargeError
+from spark_rocket.model import MessageExt, MessageQueue
+from spark_rocket.protocol.filter.tags import SUB_ALL, TYPE_SQL92, TYPE_TAG, TagExpression
+from spark_rocket.protocol.record.record import decode_messages
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import PullMessageRequestHeader, PullMessageResponseHeader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 DEFAULT_MAX_MSGS = 32
 SUSPEND_MARGIN = 10.0  # seconds after a long poll's end in which brokers, who look every 5 s, answer it
 
 BROKER_NAME = "bname"
+RETRY_TOPIC = "RETRY_TOPIC"  # property of a retried message: its original topic
 
 _SUSPEND = 0x2
 _SUBSCRIPTION = 0x4
 
 
 class PullStatus(Enum):
-    """See the module."""
+    """What came of a pull: the table above."""
 
     FOUND = "FOUND"
     NO_NEW_MSG = "NO_NEW_MSG"
@@ -140,3 +149,42 @@ def with_broker(queue: MessageQueue, ext: dict[str, str]) -> dict[str, str]:
 def queue_name(queue: MessageQueue) -> str:
     """For people: ``topic/broker/queue id``."""
     return f"{queue.topic}/{queue.broker_name}/{queue.queue_id}"
+
+
+# --- decoding ------------------------------------------------------------------------------------------------------
+
+
+def show_origin(messages: list[MessageExt]) -> None:
+    """Give messages that are retried the topic that they were sent to."""
+    for message in messages:
+        message.topic = message.get_property(RETRY_TOPIC) or message.topic
+
+
+def messages_of(found: PullResult, queue: MessageQueue, start: int, tags: TagExpression) -> list[MessageExt]:
+    """The messages from ``start`` on, in order."""
+    messages = decode_messages(found.records, queue.broker_name)
+    if not tags.matches_all:
+        messages = [message for message in messages if tags.matches(message.tags)]
+    if messages and messages[0].queue_offset < start:
+        messages = [message for message in messages if message.queue_offset >= start]
+    return messages
+
+
+def batches_of(found: PullResult, queue: MessageQueue, start: int, tags: TagExpression) -> Iterator[pa.RecordBatch]:
+    """The same as batches that have rows: one, unless bodies inflate to more than is decoded at once."""
+    from spark_rocket.protocol.record.columns import decode_records  # only who wants Arrow pays for loading it
+
+    wanted = None if tags.matches_all else tags.tags
+    position: int | None = start
+    while position is not None:
+        end = None
+        try:
+            batch = decode_records(found.records, broker_name=queue.broker_name, start_offset=position, tags=wanted)
+        except RunTooLargeError as error:
+            end = error.queue_offset
+            batch = decode_records(
+                found.records, broker_name=queue.broker_name, start_offset=position, end_offset=end, tags=wanted
+            )
+        if len(batch):
+            yield batch
+        position = end

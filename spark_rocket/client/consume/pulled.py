@@ -17,9 +17,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from spark_rocket.client.consume.decoding import batches_of, messages_of
 from spark_rocket.client.consume.process_queue import ProcessQueue
-from spark_rocket.client.consume.pull import PullResult, PullStatus
+from spark_rocket.client.consume.pull import PullResult, PullStatus, batches_of, messages_of
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import MessageExt
 from spark_rocket.protocol.filter.tags import TagExpression

@@ -68,15 +68,6 @@ class PullReceiver(Protocol):
         """Whether the queue should not be pulled now."""
 
 
-class ConsumeService(PullReceiver, Protocol):
-    """A receiver that calls listeners."""
-
-    def start(self) -> None: ...
-
-    def close(self, timeout: float) -> None:
-        """Finish what listeners are at; nothing new is begun."""
-
-
 @dataclass(frozen=True, slots=True)
 class PullSettings:
     """What a consumer asks of every pull of a topic; of the next ones, while there is a backlog, ``backlog_msgs``.

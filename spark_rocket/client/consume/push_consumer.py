@@ -29,31 +29,28 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
 from typing import TYPE_CHECKING, Unpack
 
-from spark_rocket.client.consume.allocation import AllocateAveragely, AllocateStrategy
+from spark_rocket.client.consume.allocation import AllocateStrategy
 from spark_rocket.client.consume.batches import ConsumeBatches
 from spark_rocket.client.consume.concurrently import ConsumeConcurrently
-from spark_rocket.client.consume.decoding import Decoder, show_origin
 from spark_rocket.client.consume.group_consumer import GroupConsumer
-from spark_rocket.client.consume.hooks import Hooks
 from spark_rocket.client.consume.listeners import (
     BatchListener,
     ConcurrentListener,
     ConsumeFromWhere,
+    Hooks,
     MessageModel,
     MessageQueueListener,
     OrderlyListener,
 )
-from spark_rocket.client.consume.offset_store import make_offset_store
 from spark_rocket.client.consume.orderly import ConsumeOrderly
 from spark_rocket.client.consume.process_queue import ProcessQueue
+from spark_rocket.client.consume.pull import show_origin
 from spark_rocket.client.consume.puller import Puller, PullSettings
-from spark_rocket.client.consume.push_settings import PushSettings
-from spark_rocket.client.consume.rebalance import Rebalance
-from spark_rocket.client.consume.rebalance_locks import RENEW_SECONDS, QueueLocks
+from spark_rocket.client.consume.push_settings import PushOptions, PushSettings, split_options
+from spark_rocket.client.consume.rebalance import RENEW_SECONDS, QueueLocks, Rebalance
 from spark_rocket.client.consume.send_back import SendBack
-from spark_rocket.client.consume.share import find_routes, tell_of_queues
+from spark_rocket.client.consume.services import Decoder, ServiceParts
 from spark_rocket.client.core import consumer_requests
-from spark_rocket.client.core.config import Connecting
 from spark_rocket.client.core.hooks import no_open_telemetry
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.client.core.trace import ConsumeTraceHook, TraceDispatcher
@@ -62,11 +59,7 @@ from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.filter.tags import SUB_ALL
 from spark_rocket.protocol.names import RETRY_PREFIX
 from spark_rocket.protocol.record.record import decode_messages
-from spark_rocket.protocol.wire.bodies import (
-    CONSUME_PASSIVELY,
-    PROP_THREADPOOL_CORE_SIZE,
-    ConsumerRunningInfo,
-)
+from spark_rocket.protocol.wire.bodies import CONSUME_PASSIVELY, PROP_THREADPOOL_CORE_SIZE, ConsumerRunningInfo
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -75,7 +68,8 @@ logger = logging.getLogger(__name__)
 
 
 class PushConsumer(GroupConsumer):
-    """See the module. Times are seconds unless a name says otherwise; counts and sizes are per queue.
+    """See the module. Times are seconds unless a name says otherwise; counts and sizes are per queue. ``options``:
+    see ``PushOptions``.
 
     ``listener`` consumes concurrently; use ``orderly=`` or ``batches=`` instead for the other two kinds. After
     ``max_reconsume_times`` failures (−1: 16, orderly: never) a message goes to ``%DLQ%group``. Unless given,
@@ -97,51 +91,26 @@ class PushConsumer(GroupConsumer):
         consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
         consume_timestamp_ms: int | None = None,
         allocate_strategy: AllocateStrategy | None = None,
-        consume_threads: int = 20,
-        consume_message_batch_max_size: int = 1,
-        pull_batch_size: int | None = None,
-        pull_batch_size_in_bytes: int | None = None,
-        pull_interval: float = 0.0,
-        pull_threshold_for_queue: int = 1_000,
-        pull_threshold_size_for_queue_mib: int = 100,
-        pull_threshold_for_topic: int = -1,
-        pull_threshold_size_for_topic_mib: int = -1,
-        consume_concurrently_max_span: int = 2_000,
-        max_reconsume_times: int = -1,
-        suspend_current_queue_time_millis: int = 1_000,
-        consume_timeout: float = 900.0,
-        shutdown_timeout: float = 30.0,
         message_queue_listener: MessageQueueListener | None = None,
         enable_msg_trace: bool = False,
         customized_trace_topic: str | None = None,
         open_telemetry: TracerProvider | bool = False,
-        **connecting: Unpack[Connecting],
+        **options: Unpack[PushOptions],
     ) -> None:
-        super().__init__(group, name_server, instance_name, message_model, consume_from_where, **connecting)
-        self._settings = PushSettings(
-            listener=listener,
-            orderly=orderly,
-            batches=batches,
-            message_model=message_model,
-            consume_threads=consume_threads,
-            consume_message_batch_max_size=consume_message_batch_max_size,
-            pull_batch_size=pull_batch_size,
-            pull_batch_size_in_bytes=pull_batch_size_in_bytes,
-            pull_interval=pull_interval,
-            pull_threshold_for_queue=pull_threshold_for_queue,
-            pull_threshold_size_for_queue_mib=pull_threshold_size_for_queue_mib,
-            pull_threshold_for_topic=pull_threshold_for_topic,
-            pull_threshold_size_for_topic_mib=pull_threshold_size_for_topic_mib,
-            consume_concurrently_max_span=consume_concurrently_max_span,
-            max_reconsume_times=max_reconsume_times,
-            suspend_current_queue_time_millis=suspend_current_queue_time_millis,
-            consume_timeout=consume_timeout,
-            shutdown_timeout=shutdown_timeout,
+        settings, connecting = split_options(options)
+        super().__init__(
+            group,
+            name_server,
+            instance_name,
+            message_model,
+            consume_from_where,
+            consume_timestamp_ms,
+            allocate_strategy,
+            message_queue_listener,
+            **connecting,
         )
-        self._from_timestamp = consume_timestamp_ms
-        self._queue_listener = message_queue_listener
-        self._told: dict[str, list[MessageQueue]] = {}  # to that, by topic
-        self._strategy = allocate_strategy or AllocateAveragely()
+        is_clustering = message_model is MessageModel.CLUSTERING
+        self._settings = PushSettings(listener, orderly, batches, is_clustering, **settings)
         self.hooks = Hooks(group)
         self.tracer: TraceDispatcher | None = None
         if enable_msg_trace:
@@ -155,7 +124,6 @@ class PushConsumer(GroupConsumer):
             except ImportError as error:
                 raise no_open_telemetry() from error
             self.hooks.consume.append(ConsumeTracing(open_telemetry))
-        self._decoder = Decoder(self._subscriptions, self.hooks)
         self.rebalances = 0
         self._paused = False
         self._stop = threading.Event()
@@ -197,15 +165,18 @@ class PushConsumer(GroupConsumer):
                 self._subscriptions.add(RETRY_PREFIX + self.group)
             if not any(not topic.startswith(RETRY_PREFIX) for topic in self._subscriptions.topics()):
                 logger.warning("the consumer of group %s starts without a topic: subscribe() adds them", self.group)
-            find_routes(instance, self._subscriptions.topics(), self._known, warn=True)
+            self._share.find_routes(self._subscriptions.topics(), warn=True)
             self._rebalance = self._make_rebalance(instance)
-            self._service = self._settings.make_service(
-                self._rebalance,
-                lambda most: SendBack(instance, self.group, most),
-                self._decoder,
+            parts = ServiceParts(
+                Decoder(self._subscriptions, self.hooks),
                 self.hooks,
+                self._rebalance,
+                SendBack(instance, self.group, self._settings.reconsume_limit)
+                if self._settings.is_clustering
+                else None,
                 instance.call_later,
             )
+            self._service = self._settings.make_service(parts, self._rebalance.queues_of)
             self._service.start()
             consumer_requests.register(instance)
             instance.members.join_consumer(self)
@@ -236,7 +207,7 @@ class PushConsumer(GroupConsumer):
         """
         mine = self._is_mine
         service = self._service
-        listening = mine and service is not None and service.is_one_of_them(threading.current_thread())
+        listening = mine and service is not None and service.is_own_thread(threading.current_thread())
         with self._lock if mine else nullcontext():
             first, self._closing = not self._closing, True
             if first and listening and service is not None:
@@ -308,9 +279,7 @@ class PushConsumer(GroupConsumer):
             every = sorted(one.queue for one in self._rebalance.process_queues())
             for topic in self._subscriptions.topics():
                 mine = [queue for queue in every if queue.topic == topic]
-                if mine != self._told.get(topic, []):
-                    self._told[topic] = mine
-                    tell_of_queues(self._queue_listener, self._instance(), topic, mine)
+                self._share.tell(self._queue_listener, topic, mine)
 
     # --- what tools ask through brokers -----------------------------------------------------------------------
 
@@ -377,20 +346,15 @@ class PushConsumer(GroupConsumer):
     # --- parts ------------------------------------------------------------------------------------------------
 
     def _make_rebalance(self, instance: ClientInstance) -> Rebalance:
-        offsets = make_offset_store(self._reader, self.group, self.message_model, instance.config.instance_name)
-        offsets.open()
+        self._offsets.open()
         return Rebalance(
             self.group,
             instance,
-            self._reader,
-            offsets,
-            strategy=self._strategy if self._settings.is_clustering else None,
+            self._share,
+            self._offsets,
             locks=QueueLocks(instance, self.group) if self._settings.needs_locks else None,
-            where=self.consume_from_where,
-            from_timestamp=self._from_timestamp,
             make_puller=self._make_puller,
             is_subscribed=self._subscriptions.__contains__,
-            is_new=self._known.is_new,
         )
 
     def _make_puller(self, process_queue: ProcessQueue, offset: int) -> Puller:

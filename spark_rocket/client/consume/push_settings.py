@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, cast
 
 from spark_rocket.client.consume.batches import ConsumeBatches
 from spark_rocket.client.consume.concurrently import ConsumeConcurrently
-from spark_rocket.client.consume.decoding import Decoder
-from spark_rocket.client.consume.flow_control import FlowControl
-from spark_rocket.client.consume.hooks import Hooks
-from spark_rocket.client.consume.listeners import BatchListener, ConcurrentListener, MessageModel, OrderlyListener
+from spark_rocket.client.consume.listeners import BatchListener, ConcurrentListener, OrderlyListener
 from spark_rocket.client.consume.orderly import ConsumeOrderly
 from spark_rocket.client.consume.pull import DEFAULT_MAX_MSGS
 from spark_rocket.client.consume.puller import PullSettings
-from spark_rocket.client.consume.rebalance import Rebalance
-from spark_rocket.client.consume.send_back import DEFAULT_MAX_RECONSUME_TIMES, SendBack
+from spark_rocket.client.consume.send_back import DEFAULT_MAX_RECONSUME_TIMES
+from spark_rocket.client.consume.services import FlowControl, ServiceParts
+from spark_rocket.client.core.config import Connecting
 from spark_rocket.client.core.validators import check_range
 from spark_rocket.errors import ClientError
 
@@ -29,14 +28,9 @@ BATCH_BYTES = 1 << 20
 MAX_INT = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class PushSettings:
-    """As they are named, and described, where a ``PushConsumer`` is made. ClientError if one cannot be."""
+class PushOptions(Connecting, total=False):
+    """The settings of a ``PushConsumer`` besides its listener and its group; ``PushSettings`` has the defaults."""
 
-    listener: ConcurrentListener | None
-    orderly: OrderlyListener | None
-    batches: BatchListener | None
-    message_model: MessageModel
     consume_threads: int
     consume_message_batch_max_size: int
     pull_batch_size: int | None
@@ -51,6 +45,30 @@ class PushSettings:
     suspend_current_queue_time_millis: int
     consume_timeout: float
     shutdown_timeout: float
+
+
+@dataclass(frozen=True, slots=True)
+class PushSettings:
+    """As documented for ``PushConsumer``. ClientError if a value is out of range."""
+
+    listener: ConcurrentListener | None
+    orderly: OrderlyListener | None
+    batches: BatchListener | None
+    is_clustering: bool
+    consume_threads: int = 20
+    consume_message_batch_max_size: int = 1
+    pull_batch_size: int | None = None
+    pull_batch_size_in_bytes: int | None = None
+    pull_interval: float = 0.0
+    pull_threshold_for_queue: int = 1_000
+    pull_threshold_size_for_queue_mib: int = 100
+    pull_threshold_for_topic: int = -1
+    pull_threshold_size_for_topic_mib: int = -1
+    consume_concurrently_max_span: int = 2_000
+    max_reconsume_times: int = -1
+    suspend_current_queue_time_millis: int = 1_000
+    consume_timeout: float = 900.0
+    shutdown_timeout: float = 30.0
 
     def __post_init__(self) -> None:
         if sum(given is not None for given in (self.listener, self.orderly, self.batches)) != 1:
@@ -74,10 +92,6 @@ class PushSettings:
                 check_range(name, value, low, high)
 
     @property
-    def is_clustering(self) -> bool:
-        return self.message_model is MessageModel.CLUSTERING
-
-    @property
     def needs_locks(self) -> bool:
         return self.is_clustering and self.orderly is not None
 
@@ -96,58 +110,41 @@ class PushSettings:
             interval=self.pull_interval,
         )
 
+    @property
+    def reconsume_limit(self) -> int:
+        """After how many rounds a message becomes a dead letter, unless it is consumed in order."""
+        return self.max_reconsume_times if self.max_reconsume_times >= 0 else DEFAULT_MAX_RECONSUME_TIMES
+
     def make_service(
-        self,
-        rebalance: Rebalance,
-        send_back: Callable[[int], SendBack],
-        decoder: Decoder,
-        hooks: Hooks,
-        call_later: Callable[[float, Callable[[], None]], None],
+        self, parts: ServiceParts, queues_of: Callable[[str], int]
     ) -> ConsumeConcurrently | ConsumeOrderly | ConsumeBatches:
-        """What calls the listener. ``send_back`` is told after how many times a message is dead."""
-        given = self.max_reconsume_times
-        most = given if given >= 0 else DEFAULT_MAX_RECONSUME_TIMES
-        back = send_back(most) if self.is_clustering else None
+        """The service that calls the listener. ``queues_of``: how many queues of a topic the consumer has."""
         if self.listener is not None:
             return ConsumeConcurrently(
                 self.listener,
+                parts,
                 threads=self.consume_threads,
                 batch_size=self.consume_message_batch_max_size,
-                flow=self._flow(rebalance.queues_of, self.consume_concurrently_max_span),
-                decode=decoder.messages,
-                send_back=back,
-                has_room=rebalance.has_room,
-                call_later=call_later,
-                hooks=hooks,
+                flow=self._flow(queues_of, self.consume_concurrently_max_span),
             )
         if self.orderly is not None:
             return ConsumeOrderly(
                 self.orderly,
+                parts,
                 threads=self.consume_threads,
                 batch_size=self.consume_message_batch_max_size,
-                flow=self._flow(rebalance.queues_of, None),
-                max_reconsume_times=given if given >= 0 else MAX_INT,
+                flow=self._flow(queues_of, None),
+                max_reconsume_times=self.max_reconsume_times if self.max_reconsume_times >= 0 else MAX_INT,
                 pause_ms=self.suspend_current_queue_time_millis,
-                decode=decoder.messages,
-                lock=rebalance.lock if self.is_clustering else None,
-                send_back=back,
-                has_room=rebalance.has_room,
-                released=rebalance.released,
-                call_later=call_later,
-                hooks=hooks,
+                needs_locks=self.needs_locks,
             )
         assert self.batches is not None
         return ConsumeBatches(
             self.batches,
+            parts,
             threads=self.consume_threads,
-            max_reconsume_times=most,
+            max_reconsume_times=self.reconsume_limit,
             pause_ms=self.suspend_current_queue_time_millis,
-            decode=decoder.batches,
-            decode_messages=decoder.messages,
-            send_back=back,
-            has_room=rebalance.has_room,
-            call_later=call_later,
-            hooks=hooks,
         )
 
     def _flow(self, queues_of: Callable[[str], int], span: int | None) -> FlowControl:
@@ -160,3 +157,10 @@ class PushSettings:
             None if size_of_topic < 0 else size_of_topic << 20,
             queues_of,
         )
+
+
+def split_options(options: PushOptions) -> tuple[dict[str, Any], Connecting]:
+    """The settings of a consumer, and those of its connections."""
+    settings = {name: value for name, value in options.items() if name not in Connecting.__annotations__}
+    connecting = {name: value for name, value in options.items() if name in Connecting.__annotations__}
+    return settings, cast(Connecting, connecting)

@@ -1,4 +1,4 @@
-"""Which queues a push consumer has: taking on those that are its share now, giving up those that are others'.
+"""The queues of a push consumer: it takes on those of its share, locks them where needed, and gives up the others.
 
 A queue that is given up is pulled no more, and what is consumed of it is committed. One that is consumed in order is
 unlocked only when its listener's call has ended, and what that call did is committed first: the next owner begins
@@ -7,6 +7,9 @@ where this one ended. A queue whose call has not ended is not taken on again eit
 ``balance``, ``give_up``, ``reset`` and ``close`` exclude each other; they wait for brokers. Commits of one queue
 follow each other, and none follows the unlocking of a queue that was given up: it would take the next owner's back. The
 last one before it is tried a few times, as long as the lock is valid, for the next owner begins where it says.
+
+Brokers keep the locks of queues that are consumed in order. A lock is valid for 60 s at the broker, and for 30 s for
+its owner, who renews it every 20 s: if no broker answers, the owner stops well before another member may start.
 
 Thread-safety: all methods. Corresponds to RebalanceImpl and RebalancePushImpl.
 """
@@ -18,18 +21,18 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from typing import TypeVar
 
-from spark_rocket.client.consume.allocation import AllocateStrategy
-from spark_rocket.client.consume.listeners import ConsumeFromWhere
 from spark_rocket.client.consume.offset_store import OffsetStore
 from spark_rocket.client.consume.process_queue import ProcessQueue
 from spark_rocket.client.consume.puller import Puller
-from spark_rocket.client.consume.reader import Reader
-from spark_rocket.client.consume.rebalance_locks import QueueLocks
-from spark_rocket.client.consume.share import first_offset, share_of
+from spark_rocket.client.consume.share import QueueShare
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.errors import RemotingError, RocketError
 from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.wire.bodies import LockBatchRequestBody, LockBatchResponseBody
+from spark_rocket.protocol.wire.codes import RequestCode
+from spark_rocket.protocol.wire.command import RemotingCommand
 
 logger = logging.getLogger(__name__)
 
@@ -37,37 +40,93 @@ AGAIN_SECONDS = 1.0
 LAST_COMMITS = 3  # how often the last commit of a queue is tried
 LAST_COMMIT_SECONDS = 5.0  # after which it is not tried again
 COMMIT_AGAIN_SECONDS = 0.2
+RENEW_SECONDS = 20.0
+LIVES_AT_BROKER_SECONDS = 60.0
+UNLOCK_SECONDS = 1.0
+
+Thing = TypeVar("Thing")
+
+
+class QueueLocks:
+    """Locks of one group for one client."""
+
+    def __init__(self, instance: ClientInstance, group: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._instance = instance
+        self._group = group
+        self._clock = clock
+        self._silent: set[str] = set()  # brokers that have not answered
+
+    def lock(self, process_queues: Iterable[ProcessQueue], *, strict: bool = False) -> list[ProcessQueue]:
+        """Take or renew locks. Comes back: queues that others have, or may have had since the last time.
+
+        Queues of a broker that does not answer keep what they have, until it expires; ``strict`` raises instead.
+        """
+        lost = []
+        brokers = _by_broker(process_queues, lambda one: one.queue.broker_name)
+        # Those that did not answer the last time come last: the others' locks must not expire in the meantime.
+        for broker_name, theirs in sorted(brokers.items(), key=lambda item: item[0] in self._silent):
+            queues = [one.queue for one in theirs]
+            asked = self._clock()
+            try:
+                answer = self._ask(RequestCode.LOCK_BATCH_MQ, queues, None)
+                held = set(LockBatchResponseBody.from_json(answer.body).lock_ok_mq_set)
+            except RocketError as error:
+                self._silent.add(broker_name)
+                if strict:
+                    raise
+                logger.warning("%s could not lock queues at %s: %s", self._group, broker_name, error)
+                continue
+            self._silent.discard(broker_name)
+            for one in theirs:
+                had, one.locked = one.last_lock, one.queue in held
+                if not one.locked or (had and asked - had > LIVES_AT_BROKER_SECONDS):
+                    lost.append(one)
+                if one.locked:
+                    one.last_lock = asked
+        return lost
+
+    def unlock(self, queues: Iterable[MessageQueue]) -> None:
+        for broker_name, theirs in _by_broker(queues, lambda queue: queue.broker_name).items():
+            try:
+                self._ask(RequestCode.UNLOCK_BATCH_MQ, theirs, UNLOCK_SECONDS)
+            except RocketError as error:  # they expire by themselves
+                logger.info("%s could not unlock queues at %s: %s", self._group, broker_name, error)
+
+    def _ask(self, code: RequestCode, queues: list[MessageQueue], timeout: float | None) -> RemotingCommand:
+        body = LockBatchRequestBody(self._group, self._instance.client_id, mq_set=queues)
+        request = RemotingCommand.request(code, {}, body.to_json())
+        address = self._instance.routes.master(queues[0])
+        return self._instance.invoke(address, request, f"the locks of {self._group}", timeout=timeout)
+
+
+def _by_broker(things: Iterable[Thing], name: Callable[[Thing], str]) -> dict[str, list[Thing]]:
+    found: dict[str, list[Thing]] = {}
+    for thing in things:
+        found.setdefault(name(thing), []).append(thing)
+    return found
 
 
 class Rebalance:
-    """Queues of one consumer. ``strategy``: None has it take every queue (broadcasting)."""
+    """Queues of one consumer. ``locks``: None unless they are consumed in order."""
 
     def __init__(
         self,
         group: str,
         instance: ClientInstance,
-        reader: Reader,
+        share: QueueShare,
         offsets: OffsetStore,
         *,
-        strategy: AllocateStrategy | None,
         locks: QueueLocks | None,
-        where: ConsumeFromWhere,
-        from_timestamp: int | None,
         make_puller: Callable[[ProcessQueue, int], Puller],
         is_subscribed: Callable[[str], bool],
-        is_new: Callable[[MessageQueue], bool],
     ) -> None:
         self._group = group
         self._instance = instance
-        self._reader = reader
+        self._share = share
         self._offsets = offsets
-        self._strategy = strategy
         self._locks = locks
-        self._where = where
-        self._from_timestamp = from_timestamp
         self._make_puller = make_puller
         self._is_subscribed = is_subscribed
-        self._is_new = is_new
         self._closed = False
         self._again_soon = False
         self._round = threading.RLock()
@@ -104,7 +163,7 @@ class Rebalance:
 
     def persist(self) -> None:
         """Keep how far each queue is."""
-        if self._strategy is None:
+        if self._share.is_broadcast:
             self._offsets.persist({one.queue: one.commit_offset for one in self.process_queues() if not one.stale})
             return
         self._commit(self.process_queues(), lambda one: not one.dropped)
@@ -119,7 +178,7 @@ class Rebalance:
                 if self._closed:
                     return
                 try:
-                    mine = share_of(self._instance, self._group, topic, self._strategy)
+                    mine = self._share.queues_of(topic)
                 except RocketError as error:
                     logger.info("the queues of %s stay as they are: %s", topic, error)
                     continue
@@ -209,8 +268,7 @@ class Rebalance:
                 return False
         try:
             if offset is None:
-                where, new = self._where, self._is_new(queue)
-                offset = first_offset(self._reader, self._offsets, queue, where, self._from_timestamp, is_new=new)
+                offset = self._share.first_offset(queue)
             process_queue.put((), offset)
             puller = self._make_puller(process_queue, offset)
         except RocketError:

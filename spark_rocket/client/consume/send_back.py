@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 
-from spark_rocket.client.consume.pull import BROKER_NAME
+from spark_rocket.client.consume.pull import BROKER_NAME, RETRY_TOPIC
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.errors import RocketError
 from spark_rocket.model import DELAY, MessageExt
@@ -25,7 +25,6 @@ from spark_rocket.remoting.address import format_address
 
 logger = logging.getLogger(__name__)
 
-RETRY_TOPIC = "RETRY_TOPIC"
 ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 DEFAULT_MAX_RECONSUME_TIMES = 16
 _FIRST_LEVEL = 3

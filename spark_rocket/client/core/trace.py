@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Unpack
 
-from spark_rocket.client.consume.hooks import ConsumeMessageContext
+from spark_rocket.client.consume.listeners import ConsumeMessageContext
 from spark_rocket.client.core.config import Connecting
 from spark_rocket.client.core.hooks import SendContext, SendHook
 from spark_rocket.errors import RocketError
