@@ -11,7 +11,7 @@ import pytest
 
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol import bodies
+from spark_rocket.protocol.wire import bodies
 from spark_rocket.protocol.wire.bodies import (
     CR_LATER,
     PROP_CONSUME_TYPE,
