@@ -40,8 +40,7 @@ from spark_rocket.broker.state.saving import StateSaver
 from spark_rocket.broker.state.topics import SIMPLE_QUEUES, TopicConfigManager
 from spark_rocket.broker.transactions.service import TransactionalMessageService
 from spark_rocket.errors import RefusedError
-from spark_rocket.protocol.message_id import encode_offset_msg_id
-from spark_rocket.protocol.names import (
+from spark_rocket.model import (
     DLQ_PREFIX,
     HALF_TOPIC,
     NOT_ALLOWED_SEND,
@@ -50,6 +49,7 @@ from spark_rocket.protocol.names import (
     TIMER_TOPIC,
     topic_problem,
 )
+from spark_rocket.protocol.message_id import encode_offset_msg_id
 from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig, TopicConfig
 from spark_rocket.protocol.wire.codes import PERM_READ, PERM_WRITE, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand

@@ -27,8 +27,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
-
 NORMAL_MSG, TRANS_MSG_HALF, TRANS_MSG_COMMIT, DELAY_MSG, ORDER_MSG, PRIORITY_MSG = range(6)
 
 _FIELD_END = "\x01"  # CONTENT_SPLITOR

@@ -62,8 +62,5 @@ def topic_field(topic: str) -> bytes:
 
 MAX_PROPERTIES = 32767
 MAX_TOPIC = 255
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-TIMER_TOPIC = "rmq_sys_wheel_timer"
-HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 END_FILE_MIN_BLANK_LENGTH = 8
 """A record leaves at least this much of its file free, so that the blank record always has room."""

@@ -62,7 +62,8 @@ def test_keys_that_are_numbers() -> None:
 def test_the_protocol_works_without_orjson() -> None:
     code = (
         "import sys; sys.modules['orjson'] = None; "
-        "from spark_rocket.protocol.wire.command import RemotingCommand; from spark_rocket.protocol.wire import json as json_codec; "
+        "from spark_rocket.protocol.wire.command import RemotingCommand; "
+        "from spark_rocket.protocol.wire import json as json_codec; "
         "assert json_codec.loads is json_codec.plain_loads; "
         "frame = RemotingCommand.request(105, {'topic': 'ä'}).encode(); "
         "print(RemotingCommand.decode(frame[4:]).ext_fields['topic'] == 'ä')"

@@ -52,8 +52,8 @@ from spark_rocket.broker.state.groups import SubscriptionGroupManager
 from spark_rocket.broker.state.offsets import ConsumerOffsetManager
 from spark_rocket.broker.state.topics import TopicConfigManager
 from spark_rocket.errors import ProtocolError, StoreCorruptError
+from spark_rocket.model import DLQ_PREFIX, RETRY_PREFIX
 from spark_rocket.protocol.message_id import encode_offset_msg_id
-from spark_rocket.protocol.names import DLQ_PREFIX, RETRY_PREFIX
 from spark_rocket.protocol.record.properties import decode_properties, find_property
 from spark_rocket.protocol.record.record import RecordView, view_record
 from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig

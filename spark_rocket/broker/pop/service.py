@@ -40,7 +40,7 @@ from spark_rocket.broker.state.groups import SubscriptionGroupManager
 from spark_rocket.broker.state.offsets import ConsumerOffsetManager
 from spark_rocket.broker.state.topics import TopicConfigManager
 from spark_rocket.errors import RefusedError, StoreCorruptError
-from spark_rocket.protocol.names import RETRY_PREFIX
+from spark_rocket.model import RETRY_PREFIX
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.extra_info import (
     ORDER_REVIVE_QUEUE,

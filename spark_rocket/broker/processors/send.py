@@ -34,9 +34,8 @@ from spark_rocket.broker.delivery.delayed import Waiting, delay_level, is_timed
 from spark_rocket.broker.metrics.stats import DELAY, FIFO, NORMAL, TRANSACTION
 from spark_rocket.broker.service import BrokerService, SendTarget
 from spark_rocket.errors import ProtocolError, RefusedError
-from spark_rocket.model import SHARDING_KEY
+from spark_rocket.model import HALF_TOPIC, SHARDING_KEY
 from spark_rocket.protocol.message_id import UniqKeyGenerator
-from spark_rocket.protocol.names import HALF_TOPIC
 from spark_rocket.protocol.recall_handle import RecallMessageHandle
 from spark_rocket.protocol.record.properties import decode_properties, encode_properties
 from spark_rocket.protocol.record.record import decode_batch_body

@@ -28,8 +28,8 @@ from functools import partial
 
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.errors import ProtocolError, RefusedError
+from spark_rocket.model import DLQ_PREFIX, RETRY_PREFIX
 from spark_rocket.protocol.message_id import encode_offset_msg_id
-from spark_rocket.protocol.names import DLQ_PREFIX, RETRY_PREFIX
 from spark_rocket.protocol.record.properties import decode_properties
 from spark_rocket.protocol.record.record import RecordView, view_record
 from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig

@@ -11,18 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 from spark_rocket.client.admin.base import ONLINE_OR_NOT, PAGE, Asked
-from spark_rocket.client.admin.results import (
-    DLQ_PREFIX,
-    RETRY_PREFIX,
-    Failures,
-    GroupInfo,
-    GroupState,
-    Member,
-    QueueProgress,
-)
+from spark_rocket.client.admin.results import Failures, GroupInfo, GroupState, Member, QueueProgress
 from spark_rocket.client.admin.topics import TopicAdmin
 from spark_rocket.errors import BrokerError, RocketError, TopicNotFoundError
-from spark_rocket.model import MessageExt, MessageQueue
+from spark_rocket.model import DLQ_PREFIX, RETRY_PREFIX, MessageExt, MessageQueue
 from spark_rocket.protocol.wire.bodies import (
     Connection,
     ConsumeMessageDirectlyResult,

@@ -15,9 +15,8 @@ from spark_rocket.client.consume.pull import PullResult
 from spark_rocket.client.consume.send_back import RETRY_TOPIC
 from spark_rocket.client.consume.subscriptions import Subscriptions
 from spark_rocket.errors import RunTooLargeError
-from spark_rocket.model import MessageExt, MessageQueue
+from spark_rocket.model import RETRY_PREFIX, MessageExt, MessageQueue
 from spark_rocket.protocol.filter.tags import TagExpression
-from spark_rocket.protocol.names import RETRY_PREFIX
 from spark_rocket.protocol.record.record import decode_messages
 
 if TYPE_CHECKING:

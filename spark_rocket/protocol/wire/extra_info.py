@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from spark_rocket.errors import ProtocolError
-from spark_rocket.protocol.names import RETRY_PREFIX
+from spark_rocket.model import RETRY_PREFIX
 
 ORDER_REVIVE_QUEUE = 999
 FLAG_NORMAL = "0"

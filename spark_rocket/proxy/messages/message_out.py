@@ -33,6 +33,7 @@ from typing import Any
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import (
     DELAY,
+    DLQ_PREFIX,
     KEYS,
     SHARDING_KEY,
     TAGS,
@@ -43,7 +44,6 @@ from spark_rocket.model import (
     UNIQ_KEY,
 )
 from spark_rocket.protocol.message_id import encode_offset_msg_id
-from spark_rocket.protocol.names import DLQ_PREFIX
 from spark_rocket.protocol.record.compression import decompress_body
 from spark_rocket.protocol.record.properties import decode_properties
 from spark_rocket.protocol.record.record import COMPRESSED, RecordView

@@ -38,8 +38,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from spark_rocket.errors import ProtocolError, RemotingError
-from spark_rocket.model import TAGS
-from spark_rocket.protocol.names import DLQ_PREFIX
+from spark_rocket.model import DLQ_PREFIX, TAGS
 from spark_rocket.protocol.record.record import RecordView, iter_records
 from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode

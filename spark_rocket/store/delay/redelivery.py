@@ -17,9 +17,10 @@ import logging
 from collections.abc import Mapping
 
 from spark_rocket.errors import ProtocolError
+from spark_rocket.model import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from spark_rocket.protocol.record.properties import append_property, find_property, remove_property
 from spark_rocket.protocol.record.record import Buffer, RecordView, view_record
-from spark_rocket.store.layout import HALF_TOPIC, MAX_PROPERTIES, SCHEDULE_TOPIC, TIMER_TOPIC
+from spark_rocket.store.layout import MAX_PROPERTIES
 from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import PutResult, PutStatus
 

@@ -22,6 +22,7 @@ from zlib import crc32
 import numpy as np
 
 from spark_rocket.errors import StoreError, StoreNotWritableError
+from spark_rocket.model import SCHEDULE_TOPIC
 from spark_rocket.protocol.record.record import MAGIC_V1, MAGIC_V2
 from spark_rocket.protocol.wire.host import IPV6_HOST_SIZE, pack_host
 from spark_rocket.store.config import StoreConfig
@@ -33,7 +34,6 @@ from spark_rocket.store.layout import (
     ENTRY_TYPE,
     HEAD_STRUCTS,
     MAX_PROPERTIES,
-    SCHEDULE_TOPIC,
     STORE_HOST_V6,
     TRANSACTION_MASK,
     TRANSACTION_PREPARED,

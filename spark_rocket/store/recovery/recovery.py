@@ -44,9 +44,10 @@ from pathlib import Path
 import numpy as np
 
 from spark_rocket.errors import StoreCorruptError
+from spark_rocket.model import SCHEDULE_TOPIC
 from spark_rocket.protocol.record.record import scan_record
 from spark_rocket.store.config import StoreConfig
-from spark_rocket.store.layout import ENTRY_SIZE, ENTRY_TYPE, SCHEDULE_TOPIC
+from spark_rocket.store.layout import ENTRY_SIZE, ENTRY_TYPE
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.log.mapped_file import free_name
 from spark_rocket.store.log.record_scan import LogScan, Remains, ScanEnd, Stop, look_behind
