@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 from spark_rocket.client.consume.process_queue import ProcessQueue
 from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.model import MessageExt, MessageQueue
+from spark_rocket.protocol.ids import pack_host
 from spark_rocket.protocol.record.properties import encode_properties
 from spark_rocket.protocol.record.record import encode_record
-from spark_rocket.protocol.wire.host import pack_host
 
 QUEUE = MessageQueue("t", "b", 0)
 SECONDS = 10.0

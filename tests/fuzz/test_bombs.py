@@ -16,11 +16,12 @@ import pytest
 
 from spark_rocket.errors import ProtocolError, RunTooLargeError
 from spark_rocket.model import Message
+from spark_rocket.protocol.ids import pack_host
 from spark_rocket.protocol.record import record
 from spark_rocket.protocol.record import unwrap as columnar_unwrap
 from spark_rocket.protocol.record.columns import decode_records
 from spark_rocket.protocol.record.compression import MAX_BATCH_LENGTH, decompress_body
-from spark_rocket.protocol.record.record import decode_messages, encode_batch_body, encode_record, pack_host
+from spark_rocket.protocol.record.record import decode_messages, encode_batch_body, encode_record
 from spark_rocket.proxy.messages.message_in import MAX_GZIP_MEMBERS
 
 SIZE = 4 << 30

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from spark_rocket.errors import ProtocolError, RowProtocolError, RunTooLargeError
 from spark_rocket.model import MessageExt
+from spark_rocket.protocol.ids import pack_host
 from spark_rocket.protocol.record import unwrap as columnar_unwrap
 from spark_rocket.protocol.record.column_properties import PropertyColumns
 from spark_rocket.protocol.record.column_scratch import Scratch
@@ -45,7 +46,6 @@ from spark_rocket.protocol.record.record import (
     decode_messages,
     encode_batch_body,
     encode_record,
-    pack_host,
     scan_record,
 )
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from spark_rocket.errors import ProtocolError
 from spark_rocket.protocol.filter.tags import parse_tags
-from spark_rocket.protocol.message_id import decode_offset_msg_id
+from spark_rocket.protocol.ids import decode_offset_msg_id, parse_host, unpack_host
 from spark_rocket.protocol.record.compression import decompress_body
 from spark_rocket.protocol.record.properties import decode_properties
 from spark_rocket.protocol.record.record import decode_batch_body, decode_messages, decode_record, scan_record
@@ -28,7 +28,6 @@ from spark_rocket.protocol.wire.bodies import (
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.frame import FrameSplitter
 from spark_rocket.protocol.wire.headers import decode_request_header
-from spark_rocket.protocol.wire.host import parse_host, unpack_host
 from tests.golden import frames
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import Message, MessageExt
+from spark_rocket.protocol.ids import pack_host
 from spark_rocket.protocol.record import record as r
 from spark_rocket.protocol.record.properties import decode_properties, encode_properties
 from spark_rocket.protocol.record.record import (
@@ -27,7 +28,7 @@ from spark_rocket.protocol.record.record import (
     view_record,
 )
 
-IPV4, IPV6 = r.pack_host(("10.1.2.3", 4567)), r.pack_host(("2001:db8::1", 10911))
+IPV4, IPV6 = pack_host(("10.1.2.3", 4567)), pack_host(("2001:db8::1", 10911))
 
 DEFAULTS: dict[str, Any] = {
     "topic": b"Topic",

@@ -29,13 +29,12 @@ from functools import partial
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.model import DLQ_PREFIX, RETRY_PREFIX
-from spark_rocket.protocol.message_id import encode_offset_msg_id
+from spark_rocket.protocol.ids import encode_offset_msg_id
 from spark_rocket.protocol.record.properties import decode_properties
 from spark_rocket.protocol.record.record import RecordView, view_record
 from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig
-from spark_rocket.protocol.wire.codes import PERM_WRITE, RequestCode, ResponseCode
+from spark_rocket.protocol.wire.codes import PERM_WRITE, SEE_FAQ, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.faq import SEE_FAQ
 from spark_rocket.protocol.wire.headers import ConsumerSendMsgBackRequestHeader
 from spark_rocket.remoting.server.server import Channel, Handler
 from spark_rocket.store.results import PutStatus

@@ -57,7 +57,7 @@ from spark_rocket.errors import (
     TopicNotFoundError,
 )
 from spark_rocket.model import WAIT, Message, MessageExt, MessageQueue, SendResult
-from spark_rocket.protocol.recall_handle import RecallMessageHandle
+from spark_rocket.protocol.ids import RecallMessageHandle
 from spark_rocket.protocol.record.compression import DEFAULT_ZLIB_LEVEL
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import Buffer, RemotingCommand

@@ -48,7 +48,7 @@ from spark_rocket.client.send.request_reply import greet_and_wait
 from spark_rocket.client.send.router import left
 from spark_rocket.errors import ClientError, RocketError
 from spark_rocket.model import DELAY, PRODUCER_GROUP, TRAN_MSG, UNIQ_KEY, Message, MessageExt, SendResult, SendStatus
-from spark_rocket.protocol.message_id import decode_offset_msg_id
+from spark_rocket.protocol.ids import decode_offset_msg_id
 from spark_rocket.protocol.record.record import (
     TRANSACTION_COMMIT,
     TRANSACTION_NONE,

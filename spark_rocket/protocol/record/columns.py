@@ -44,6 +44,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_rocket.errors import ProtocolError
+from spark_rocket.protocol.ids import IPV6_HOST_SIZE, unpack_host
 from spark_rocket.protocol.record.column_encoder import encode_batch, encode_properties_columns, hex_strings
 from spark_rocket.protocol.record.column_properties import PropertyColumns, to_strings
 from spark_rocket.protocol.record.column_repeats import even_edges, repeated_text
@@ -51,7 +52,6 @@ from spark_rocket.protocol.record.column_scratch import Scratch, Tails, borrowed
 from spark_rocket.protocol.record.column_starts import gather, record_starts, refuse
 from spark_rocket.protocol.record.record import BORN_HOST_V6, COMPRESSED, FIXED_SIZE, MAGIC_V1, MAGIC_V2, STORE_HOST_V6
 from spark_rocket.protocol.record.unwrap import needs_unwrap, unwrap_records
-from spark_rocket.protocol.wire.host import IPV6_HOST_SIZE, unpack_host
 
 __all__ = [
     "ARROW_SCHEMA",

@@ -16,8 +16,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from spark_rocket.model import MessageExt
+from spark_rocket.protocol.ids import unpack_host
 from spark_rocket.protocol.record.properties import decode_properties, find_property
-from spark_rocket.protocol.wire.host import unpack_host
 
 _HEAD = struct.Struct(">IIIiiqqiq8sq8siqi")  # up to and including the body's length, with IPv4 hosts
 # Where in it a field is; offset_msg_id has its second half there.

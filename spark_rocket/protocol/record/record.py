@@ -43,11 +43,10 @@ from zlib import crc32
 
 from spark_rocket.errors import ProtocolError, RunTooLargeError
 from spark_rocket.model import Message, MessageExt
+from spark_rocket.protocol.ids import IPV4_HOST_SIZE, IPV6_HOST_SIZE, unpack_host
 from spark_rocket.protocol.record.compression import MAX_BATCH_LENGTH, MAX_BODY_LENGTH, MAX_RUN, decompress_body
 from spark_rocket.protocol.record.lazy_message import LazyMessage
 from spark_rocket.protocol.record.properties import decode_properties, encode_properties
-from spark_rocket.protocol.wire.host import IPV4_HOST_SIZE, IPV6_HOST_SIZE, unpack_host
-from spark_rocket.protocol.wire.host import pack_host as pack_host
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 

@@ -23,8 +23,8 @@ import numpy as np
 
 from spark_rocket.errors import StoreError, StoreNotWritableError
 from spark_rocket.model import SCHEDULE_TOPIC
+from spark_rocket.protocol.ids import IPV6_HOST_SIZE, pack_host
 from spark_rocket.protocol.record.record import MAGIC_V1, MAGIC_V2
-from spark_rocket.protocol.wire.host import IPV6_HOST_SIZE, pack_host
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.descriptors import ShortageError
 from spark_rocket.store.layout import (
