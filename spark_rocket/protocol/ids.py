@@ -54,9 +54,7 @@ from typing import NamedTuple
 
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import RETRY_PREFIX
-
-IPV4_HOST_SIZE = 8
-IPV6_HOST_SIZE = 20
+from spark_rocket.protocol.record.layout import IPV4_HOST_SIZE, IPV6_HOST_SIZE
 
 _PORT = struct.Struct(">i")
 _IPV4_HOST = struct.Struct(">BBBBi")
@@ -115,6 +113,11 @@ def encode_offset_msg_id(host: tuple[str, int] | bytes, physical_offset: int) ->
             f"{physical_offset} is not an offset into a commit log.", remedy="Offsets are 0 or more and fit 63 bits."
         )
     return f"{_host_hex(host)}{physical_offset:016X}"
+
+
+def offset_id_text(store_host: bytes, physical_offset: int) -> str:
+    """The offset id of a stored record, whatever its offset field says."""
+    return f"{_host_hex(store_host)}{physical_offset & 0xFFFFFFFFFFFFFFFF:016X}"
 
 
 def decode_offset_msg_id(msg_id: str) -> tuple[tuple[str, int], int]:

@@ -16,7 +16,7 @@ from spark_rocket.broker.state.topics import alter_attributes
 from spark_rocket.model import Message, MessageQueue, topic_problem
 from spark_rocket.protocol.ids import decode_offset_msg_id
 from spark_rocket.protocol.java_properties import parse_properties
-from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.bodies import (
     ConsumerData,
     ConsumeStats,

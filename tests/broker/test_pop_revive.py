@@ -16,8 +16,9 @@ from spark_rocket.broker.pop.check_points import REVIVE_GROUP, decode_ack, decod
 from spark_rocket.errors import ProtocolError, RefusedError, StoreCorruptError
 from spark_rocket.protocol.filter.tags import java_hash
 from spark_rocket.protocol.ids import ExtraInfo, real_topic
+from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.properties import decode_properties, encode_properties
-from spark_rocket.protocol.record.record import decode_messages, iter_records
+from spark_rocket.protocol.record.record import iter_records
 from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand

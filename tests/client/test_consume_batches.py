@@ -19,7 +19,7 @@ from spark_rocket.client.consume.pull import PullResult
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import MessageExt
 from spark_rocket.protocol.record.columns import decode_records
-from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.record.messages import decode_messages
 from tests.client.consuming import SECONDS, Later, SendBackFake, found, nothing, queue_at
 
 SUCCESS = ConsumeOrderlyStatus.SUCCESS

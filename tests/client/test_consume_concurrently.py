@@ -18,7 +18,7 @@ from spark_rocket.client.consume.listeners import ConsumeConcurrentlyContext, Co
 from spark_rocket.client.consume.process_queue import START_TIME, ProcessQueue
 from spark_rocket.client.consume.pull import PullResult
 from spark_rocket.model import MessageExt
-from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.record.messages import decode_messages
 from tests.client.consuming import SECONDS, Later, SendBackFake, found, nothing, queue_at
 
 SUCCESS, AGAIN = ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeConcurrentlyStatus.RECONSUME_LATER

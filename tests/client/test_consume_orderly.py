@@ -17,7 +17,7 @@ from spark_rocket.client.consume.listeners import ConsumeOrderlyContext, Consume
 from spark_rocket.client.consume.orderly import ConsumeOrderly
 from spark_rocket.client.consume.process_queue import LOCK_LIVES_SECONDS, ProcessQueue
 from spark_rocket.model import MessageExt
-from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.record.messages import decode_messages
 from tests.client.consuming import SECONDS, Later, SendBackFake, found, queue_at
 
 SUCCESS, SUSPEND = ConsumeOrderlyStatus.SUCCESS, ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT

@@ -31,7 +31,7 @@ from spark_rocket.protocol.message_trace import (
     TraceType,
     decode_trace_data,
 )
-from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.client import RemotingClient

@@ -23,6 +23,7 @@ from spark_rocket.errors import ProtocolError, RowProtocolError, RunTooLargeErro
 from spark_rocket.model import MessageExt
 from spark_rocket.protocol.ids import pack_host
 from spark_rocket.protocol.record import unwrap as columnar_unwrap
+from spark_rocket.protocol.record.batch import decode_batch_body, encode_batch_body
 from spark_rocket.protocol.record.column_properties import PropertyColumns
 from spark_rocket.protocol.record.column_scratch import Scratch
 from spark_rocket.protocol.record.columns import (
@@ -34,20 +35,10 @@ from spark_rocket.protocol.record.columns import (
     encode_properties_columns,
     hex_strings,
 )
+from spark_rocket.protocol.record.layout import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_ZSTD, INNER_BATCH, NEED_UNWRAP
+from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.properties import decode_properties, encode_properties
-from spark_rocket.protocol.record.record import (
-    COMPRESSED,
-    COMPRESSION_LZ4,
-    COMPRESSION_ZSTD,
-    INNER_BATCH,
-    NEED_UNWRAP,
-    ScanKind,
-    decode_batch_body,
-    decode_messages,
-    encode_batch_body,
-    encode_record,
-    scan_record,
-)
+from spark_rocket.protocol.record.record import ScanKind, encode_record, scan_record
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 MAP = pa.map_(pa.string(), pa.string())

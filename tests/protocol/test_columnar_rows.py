@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from spark_rocket.errors import RowProtocolError
 from spark_rocket.protocol.record import rows as columnar_rows
-from spark_rocket.protocol.record.record import encode_batch_body
+from spark_rocket.protocol.record.batch import encode_batch_body
 from spark_rocket.protocol.record.rows import plan_rows
 
 MAP = pa.map_(pa.string(), pa.string())

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from spark_rocket.errors import ProtocolError
 from spark_rocket.protocol.filter.tags import parse_tags
 from spark_rocket.protocol.ids import decode_offset_msg_id, parse_host, unpack_host
+from spark_rocket.protocol.record.batch import decode_batch_body
 from spark_rocket.protocol.record.compression import decompress_body
+from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.properties import decode_properties
-from spark_rocket.protocol.record.record import decode_batch_body, decode_messages, decode_record, scan_record
+from spark_rocket.protocol.record.record import decode_record, scan_record
 from spark_rocket.protocol.wire.bodies import (
     ConsumeStats,
     HeartbeatData,

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.protocol.record.record import decode_batch_body, decode_messages
+from spark_rocket.protocol.record.batch import decode_batch_body
+from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.bodies import (
     Body,
     ClusterInfo,

@@ -16,8 +16,8 @@ from spark_rocket.broker.transactions.half_messages import IMMUNITY, Half
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import HALF_TOPIC
 from spark_rocket.protocol.ids import decode_offset_msg_id
+from spark_rocket.protocol.record.layout import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from spark_rocket.protocol.record.properties import find_property
-from spark_rocket.protocol.record.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import EndTransactionRequestHeader, ResumeCheckHalfMessageRequestHeader

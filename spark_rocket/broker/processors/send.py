@@ -36,8 +36,8 @@ from spark_rocket.broker.service import BrokerService, SendTarget
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.model import HALF_TOPIC, SHARDING_KEY
 from spark_rocket.protocol.ids import RecallMessageHandle, UniqKeyGenerator, pack_host
+from spark_rocket.protocol.record.batch import decode_batch_body
 from spark_rocket.protocol.record.properties import decode_properties, encode_properties
-from spark_rocket.protocol.record.record import decode_batch_body
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.address import parse_address

@@ -34,8 +34,8 @@ from spark_rocket.model import DLQ_PREFIX, RETRY_PREFIX, UNIQ_KEY, WAIT, Message
 from spark_rocket.protocol.filter.tags import SUB_ALL, TYPE_TAG, parse_tags
 from spark_rocket.protocol.ids import decode_offset_msg_id, retry_topic
 from spark_rocket.protocol.record.compression import COMPRESSION_BITS, compress_body
+from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.properties import encode_properties
-from spark_rocket.protocol.record.record import decode_messages
 from spark_rocket.protocol.wire.bodies import (
     BROADCASTING,
     CONSUME_ACTIVELY,

@@ -17,7 +17,7 @@ from spark_rocket.client.consume.subscriptions import Subscriptions
 from spark_rocket.errors import RunTooLargeError
 from spark_rocket.model import RETRY_PREFIX, MessageExt, MessageQueue
 from spark_rocket.protocol.filter.tags import TagExpression
-from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.record.messages import decode_messages
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -60,7 +60,7 @@ from spark_rocket.client.core.trace import ConsumeTraceHook, TraceDispatcher
 from spark_rocket.errors import StateError
 from spark_rocket.model import RETRY_PREFIX, MessageQueue
 from spark_rocket.protocol.filter.tags import SUB_ALL
-from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.bodies import (
     CONSUME_PASSIVELY,
     PROP_THREADPOOL_CORE_SIZE,

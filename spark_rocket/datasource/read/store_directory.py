@@ -48,8 +48,8 @@ from spark_rocket.datasource.tracebacks import short
 from spark_rocket.datasource.worker import settle_worker
 from spark_rocket.errors import DataLossError, OffsetsError, ProtocolError, StoreError, TopicNotFoundError
 from spark_rocket.protocol.record.columns import decode_records
+from spark_rocket.protocol.record.layout import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from spark_rocket.protocol.record.record import scan_record
-from spark_rocket.store.layout import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from spark_rocket.store.log.end import cut_of
 from spark_rocket.store.log.record_scan import RecordBlock
 from spark_rocket.store.log.span import LogSpan, Lost, plan_spans, read_span

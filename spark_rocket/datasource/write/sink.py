@@ -16,8 +16,8 @@ from spark_rocket.datasource.options.credentials import connecting
 from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.write.rows import Block
 from spark_rocket.model import Message, MessageQueue, SendResult
+from spark_rocket.protocol.record.batch import decode_batch_body
 from spark_rocket.protocol.record.properties import decode_properties
-from spark_rocket.protocol.record.record import decode_batch_body
 
 
 class Sink:

@@ -30,9 +30,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_rocket.errors import ProtocolError, RowProtocolError
+from spark_rocket.protocol.record.layout import BATCH_OVERHEAD
+from spark_rocket.protocol.record.properties import MAX_PROPERTIES_LENGTH
 
-MAX_PROPERTIES = 32_767
-PART_OVERHEAD = 22
 _MAX_BUFFER = 2**31 - 1
 _I64 = np.ndarray[Any, np.dtype[np.int64]]
 _U8 = np.ndarray[Any, np.dtype[np.uint8]]
@@ -51,15 +51,15 @@ def encode_batch(
         raise ProtocolError(f"{count} bodies but {len(properties)} property strings.")
     bodies, body_lengths = binary_values(bodies, "body")
     properties, property_lengths = binary_values(properties, "property string")
-    too_long = property_lengths > MAX_PROPERTIES
+    too_long = property_lengths > MAX_PROPERTIES_LENGTH
     if too_long.any():
         row = int(too_long.argmax())
         raise RowProtocolError(
-            f"row {row} has properties of {int(property_lengths[row])} bytes; the limit is {MAX_PROPERTIES}.",
+            f"row {row} has properties of {int(property_lengths[row])} bytes; the limit is {MAX_PROPERTIES_LENGTH}.",
             row=row,
             remedy="Move large values into the body.",
         )
-    sizes = body_lengths + property_lengths + PART_OVERHEAD
+    sizes = body_lengths + property_lengths + BATCH_OVERHEAD
     positions = np.zeros(count + 1, np.int64)
     np.cumsum(sizes, out=positions[1:])
     if count == 0:

@@ -15,24 +15,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from struct import Struct
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from spark_rocket.protocol.record.column_encoder import (
-    PART_OVERHEAD,
     binary_values,
     encode_batch,
     encode_properties_columns,
     refuse_separators,
     value_offsets,
 )
+from spark_rocket.protocol.record.layout import BATCH_HEADER, BATCH_OVERHEAD, PROPERTIES_LENGTH
 
 _I64 = np.ndarray[Any, np.dtype[np.int64]]
-_HEAD = Struct(">5i")
-_LENGTH = Struct(">h")
 _BODY = "body"
 _ROWS_A_RUN = 1000  # on average, from which on a batch is worth cutting into runs
 
@@ -71,7 +68,7 @@ class _AlikePlan(RowsPlan):
             len(piece) if isinstance(piece, bytes) else piece.offsets[firsts + 1] - piece.offsets[firsts]
             for piece in pieces
         ) + np.zeros(len(firsts), np.int64)
-        sizes = bodies + properties + PART_OVERHEAD
+        sizes = bodies + properties + BATCH_OVERHEAD
         positions = np.zeros(edges[-1] + 1, np.int64)
         np.cumsum(np.repeat(sizes, counts), out=positions[1:])
         super().__init__(positions, np.repeat(properties, counts), edges)
@@ -89,9 +86,9 @@ class _AlikePlan(RowsPlan):
     def _fill(self, out: np.ndarray[Any, np.dtype[np.uint8]], first: int, count: int) -> None:
         size = int(self.positions[first + 1] - self.positions[first])
         properties = int(self.property_lengths[first])
-        head = _HEAD.pack(size, 0, 0, 0, size - PART_OVERHEAD - properties)
+        head = BATCH_HEADER.pack(size, 0, 0, 0, size - BATCH_OVERHEAD - properties)
         at = 0
-        for piece in (head, self._body, _LENGTH.pack(properties), *self._pieces):
+        for piece in (head, self._body, PROPERTIES_LENGTH.pack(properties), *self._pieces):
             if isinstance(piece, bytes):
                 width = len(piece)
                 values = np.frombuffer(piece, f"V{width}")
@@ -112,7 +109,7 @@ class _AnyPlan(RowsPlan):
         bodies, body_lengths = binary_values(bodies, "body")
         properties, property_lengths = binary_values(properties, "property string")
         positions = np.zeros(len(bodies) + 1, np.int64)
-        np.cumsum(body_lengths + property_lengths + PART_OVERHEAD, out=positions[1:])
+        np.cumsum(body_lengths + property_lengths + BATCH_OVERHEAD, out=positions[1:])
         super().__init__(positions, property_lengths, (0, len(bodies)))
         self._bodies = bodies
         self._properties = properties

@@ -45,8 +45,9 @@ from spark_rocket.model import (
 )
 from spark_rocket.protocol.ids import encode_offset_msg_id, unpack_host
 from spark_rocket.protocol.record.compression import decompress_body
+from spark_rocket.protocol.record.layout import COMPRESSED
 from spark_rocket.protocol.record.properties import decode_properties
-from spark_rocket.protocol.record.record import COMPRESSED, RecordView
+from spark_rocket.protocol.record.record import RecordView
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.messages.message_in import SYSTEM_PROPERTIES
 from spark_rocket.proxy.messages.names import resource_of
