@@ -29,8 +29,8 @@ from spark_rocket.protocol.wire.bodies import (
 )
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.frame import FrameSplitter
-from spark_rocket.protocol.wire.headers import decode_request_header
 from tests.golden import frames
+from tests.protocol.request_headers import decode_request_header
 
 
 def text_of(raw: bytes) -> str:

@@ -36,9 +36,9 @@ from spark_rocket.protocol.wire.headers import (
     SendMessageRequestHeader,
     SendMessageResponseHeader,
     WipeWritePermOfBrokerResponseHeader,
-    decode_request_header,
 )
 from tests.golden import GoldenFrame, frame, frames
+from tests.protocol.request_headers import decode_request_header
 
 ALL = [pytest.param(one, id=one.name) for one in frames()]
 REQUESTS = [pytest.param(one, id=one.name) for one in frames() if one.is_request]
