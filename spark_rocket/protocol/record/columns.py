@@ -276,10 +276,11 @@ class _Columns:
         run = self._run
         if np.any(run.born_extra if field == "born_host" else run.store_extra):
             return pa.array(map(_host_text, self._long_hosts(field)), pa.string())
+        same = run.same_number(field)
+        if same is not None and len(run):
+            return repeated_text(_host_text(same.to_bytes(8, "big", signed=True)), len(run))
         coded = pa.array(run.number(field)).dictionary_encode()
         texts = [_host_text(value.to_bytes(8, "big", signed=True)) for value in coded.dictionary.to_pylist()]
-        if len(texts) == 1:
-            return repeated_text(texts[0], len(run))
         return pa.array(texts, pa.string()).take(coded.indices)
 
 
