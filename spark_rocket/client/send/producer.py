@@ -378,7 +378,7 @@ class Producer(Client):
     def send_batch_body(
         self, queue: MessageQueue, body: Buffer, count: int, *, timeout: float | None = None
     ) -> SendResult:
-        """Send ``count`` messages that are encoded already (``protocol.record.columns.encode_batch``), without a copy.
+        """Send ``count`` messages that are encoded already (``protocol.record.encoder.encode_batch``), without a copy.
 
         One queue, one attempt: the caller knows what may be sent again. ``msg_id`` of the result is empty.
         """

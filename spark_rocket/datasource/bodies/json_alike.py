@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from spark_rocket.datasource.bodies.decoding import BAD, I64, raw
 from spark_rocket.datasource.bodies.json_numbers import decimal_numbers, whole_numbers
-from spark_rocket.protocol.record.column_repeats import even_edges
+from spark_rocket.protocol.record.column_properties import even_edges
 
 _FRONT = 256  # bytes of room before the bodies, so that a text of up to 248 can be looked for before any place;
 _BACK = 16  # and behind them, to where white space before a value may lead

@@ -1,34 +1,27 @@
-"""Many commit-log records at once -> Arrow columns, with no Python per record.
+"""Runs of stored records -> Arrow columns, with no Python per record.
 
-A pull answer's body is a run of records (``record.py`` has their byte table). ``decode_records`` turns such a run into
-a ``pyarrow.RecordBatch`` whose columns are those of ``ARROW_SCHEMA``, decoding only the columns asked for. The other
-direction, rows -> the body of a batch send, is in ``columnar_encode.py`` and exported here too. Runs of 2 to 8 MiB are
-decoded fastest: smaller ones pay for the calls, larger ones for memory that the system has to hand out first.
+``decode_records`` turns a run, such as the body of a pull response, into a ``pyarrow.RecordBatch`` with columns of
+``ARROW_SCHEMA`` and decodes only the requested ones. Runs of 2 to 8 MiB are fastest: smaller ones pay for the calls,
+larger ones for fresh memory.
 
-How it is done, step by step:
+1. One scan for the magic number finds the starts of all records; each must be where the record before ends. If bytes in
+   bodies look like a magic number, a loop follows the sizes instead (``run.py``).
+2. One indexing operation on a view with a stride of one byte gathers the headers.
+3. Bodies, topics and property strings are taken from one binary array over the received buffer.
+4. One scan splits the property strings (``column_properties.py``).
 
-1. the starts of all records are found by one scan for the magic number and *proven*: every candidate must be where the
-   record before it ends. If stray bytes in bodies look like a magic number, a plain loop follows the chain instead;
-2. the first 88 bytes, which are fixed for IPv4 hosts, are gathered for all records in one indexing operation on a view
-   with a stride of one byte;
-3. bodies, topics and property strings are taken from one binary array over the received buffer whose offsets
-   alternate between what is wanted and the gaps;
-4. property strings are split in one scan (``columnar_properties.py``).
+Uniform records (same size, parts of the same lengths) are read as the rows of a matrix instead. A header field whose
+least and greatest bytes are equal in all rows is constant, and its column is made once.
 
-Records of one size whose parts are as long need none of this: their heads and what is behind their bodies are put
-together as rows, and a field that the least and the greatest of its bytes show to be the same everywhere is made once.
+Compressed bodies and inner batches are rare; ``unwrap.py`` rewrites them into plain records first, one at a time, and
+only those that are asked for. So a damaged body affects only what would show it. Records with IPv6 hosts or the v2
+magic are vectorised with computed positions.
 
-Compressed bodies and inner batches are rare, and are first rewritten into plain records (``columnar_unwrap.py``), one
-at a time. Nothing is decompressed that is not asked for: neither bodies without the body column, nor records outside
-the offsets, so a damaged body spoils only what would show it. Records with IPv6 hosts or the v2 magic are vectorised as
-well, only with computed positions.
+Text that is not UTF-8 is shown with U+FFFD: one odd message must not stop a query. Times beyond Arrow's microseconds
+are clipped. Any bytes give a batch or a ``ProtocolError``. The batch holds copies, so the buffer may be reused.
 
-Text that is not valid UTF-8 is shown with U+FFFD in place of the bad bytes: a single odd message must not stop a query.
-Times that do not fit Arrow's microseconds are clipped to the nearest that does.
-
-Any bytes at all give a batch or a ``ProtocolError``. The batch holds copies, so the buffer may be reused.
-Thread-safety: functions of their arguments; working memory is lent to one call at a time. Corresponds to
-MessageDecoder.decodesBatch.
+Thread-safety: functions of their arguments; working memory is lent to one call at a time.
+Corresponds to MessageDecoder.decodesBatch.
 """
 
 from __future__ import annotations
@@ -44,22 +37,10 @@ import pyarrow.compute as pc
 
 from spark_rocket.errors import ProtocolError
 from spark_rocket.protocol.ids import offset_id_text, unpack_host
-from spark_rocket.protocol.record.column_encoder import encode_batch, encode_properties_columns, hex_strings
-from spark_rocket.protocol.record.column_properties import PropertyColumns, to_strings
-from spark_rocket.protocol.record.column_repeats import even_edges, repeated_text
-from spark_rocket.protocol.record.column_scratch import Scratch, borrowed_scratch
+from spark_rocket.protocol.record.column_properties import PropertyColumns, even_edges, repeated_text, to_strings
+from spark_rocket.protocol.record.encoder import hex_strings
 from spark_rocket.protocol.record.layout import AT, COMPRESSED, IPV4_HOST_SIZE, IPV6_HOST_SIZE
-from spark_rocket.protocol.record.run import RecordRun
-
-__all__ = [
-    "ARROW_SCHEMA",
-    "COLUMNS",
-    "STORED_SCHEMA",
-    "decode_records",
-    "encode_batch",
-    "encode_properties_columns",
-    "hex_strings",
-]
+from spark_rocket.protocol.record.run import RecordRun, Scratch, borrowed_scratch
 
 _TIME = pa.timestamp("us", tz="UTC")
 _INT32_FIELDS = {"queueId": "queue_id", "flag": "flag", "sysFlag": "sys_flag", "reconsumeTimes": "reconsume_times"}
@@ -116,7 +97,7 @@ def decode_records(
     schema: pa.Schema | None = None,
     damaged: dict[int, str] | None = None,
 ) -> pa.RecordBatch:
-    """Decode the records that fill ``buffer``; see the module's text for what happens to odd ones.
+    """Decode the records that fill ``buffer``; the module docstring says what happens to odd ones.
 
     Records whose queue offset is outside ``[start_offset, end_offset)`` are dropped, and so are those whose tag is not
     one of ``tags``; ``check_crc`` looks at those within the offsets. ``schema`` replaces ``ARROW_SCHEMA`` as the
@@ -124,7 +105,7 @@ def decode_records(
     decompressed is an error, unless ``damaged`` is given: it is told why, by queue offset, and the body stays as it is.
 
     Raises ``ProtocolError`` for bytes that are not whole records, and its ``RunTooLargeError`` when bodies inflate
-    beyond ``columnar_unwrap.MAX_RUN``: decode with that error's ``queue_offset`` as the end, then from there on.
+    beyond ``compression.MAX_RUN``: decode with that error's ``queue_offset`` as the end, then from there on.
     """
     made = _usual_schema(tuple(columns)) if schema is None else _schema_of(columns, schema)
     with borrowed_scratch() as scratch:

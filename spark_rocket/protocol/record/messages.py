@@ -59,16 +59,20 @@ class LazyMessage(MessageExt):
     _properties: dict[str, str] | None  # None: not decoded yet
     _added: tuple[str, str] | None  # one more property, as long as they are not decoded
 
-    def __init__(
-        self, topic: str, body: bytes, broker_name: str, queue_offset: int, head: bytes, raw_properties: bytes
-    ) -> None:
-        self.topic = topic
-        self.body = body
-        self.broker_name = broker_name
-        self.queue_offset = queue_offset
-        self._head = head
-        self._raw_properties = raw_properties
-        self._properties = self._added = None
+    @classmethod
+    def of_record(
+        cls, topic: str, body: bytes, broker_name: str, queue_offset: int, head: bytes, raw_properties: bytes
+    ) -> LazyMessage:
+        """Make a message of a checked record. ``__init__`` is that of ``MessageExt``, for ``dataclasses.replace``."""
+        message = cls.__new__(cls)
+        message.topic = topic
+        message.body = body
+        message.broker_name = broker_name
+        message.queue_offset = queue_offset
+        message._head = head
+        message._raw_properties = raw_properties
+        message._properties = message._added = None
+        return message
 
     if not TYPE_CHECKING:
 
@@ -172,7 +176,7 @@ def decode_messages(
                         topic = its_topic.decode("utf-8", "replace")
                     properties = raw[properties_at:end]
                     head = raw[position:body_at]
-                    add(LazyMessage(topic, body, broker_name, queue_offset, head, properties))
+                    add(LazyMessage.of_record(topic, body, broker_name, queue_offset, head, properties))
                     position = end
                     continue
         unusual, size, inflated = _decode_unusual(raw, position, broker_name, check_crc, decompress, inflated)
