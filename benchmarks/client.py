@@ -24,7 +24,7 @@ from spark_rocket.client import (
 )
 from spark_rocket.model import MessageExt, MessageQueue
 from spark_rocket.protocol.record.columns import decode_records
-from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.record.messages import decode_messages
 
 MESSAGES = 500_000
 PULL_BYTES = 4 * 1024 * 1024

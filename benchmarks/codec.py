@@ -11,10 +11,11 @@ import pyarrow as pa
 from benchmarks import frames
 from benchmarks.lab import Lab
 from benchmarks.registry import Pair, benchmark
-from spark_rocket.protocol.record.columns import decode_records, encode_batch, encode_properties_columns
+from spark_rocket.protocol.ids import pack_host
+from spark_rocket.protocol.record.columns import decode_records
+from spark_rocket.protocol.record.encoder import encode_batch, encode_properties_columns
 from spark_rocket.protocol.record.properties import encode_properties
 from spark_rocket.protocol.record.record import encode_record
-from spark_rocket.protocol.wire.host import pack_host
 
 ROWS, ROUNDS = 10_000, 20
 

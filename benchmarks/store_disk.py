@@ -15,9 +15,10 @@ from benchmarks import frames
 from benchmarks.lab import Lab
 from benchmarks.registry import Pair, benchmark
 from benchmarks.store import BORN, SIZE, TOPIC, batch_body, open_store
+from spark_rocket.protocol.ids import pack_host
+from spark_rocket.protocol.record.layout import record_size
 from spark_rocket.protocol.record.properties import encode_properties
-from spark_rocket.protocol.record.record import encode_record, record_size
-from spark_rocket.protocol.wire.host import pack_host
+from spark_rocket.protocol.record.record import encode_record
 from spark_rocket.store import MessageStore
 from spark_rocket.store.config import FlushDiskType
 

@@ -1,14 +1,16 @@
-"""Values that every layer shares: messages, queues and what a send came to.
+"""Values that every layer shares: messages, queues, send results, and the names of topics and groups.
 
 Units: times are milliseconds since the epoch (as in every RocketMQ record), sizes are bytes, offsets are counts of
 messages in a queue unless called *physical* (bytes into the commit log).
 Thread-safety: ``MessageQueue`` is immutable, a ``SendResult`` is never changed (frozen, it would take three times as
 long to make); ``Message`` belongs to whoever built it.
-Corresponds to org.apache.rocketmq.common.message.{Message, MessageExt, MessageQueue} and client.producer.SendResult.
+Corresponds to org.apache.rocketmq.common.message.{Message, MessageExt, MessageQueue}, client.producer.SendResult,
+common.topic.TopicValidator and common.MixAll.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -32,6 +34,40 @@ REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
 TTL = "TTL"
 MSG_TYPE = "MSG_TYPE"
 MOST_DELAY_LEVEL = 18
+
+# Names of topics and groups that RocketMQ keeps for itself.
+AUTO_CREATE_TOPIC_KEY = "TBW102"
+BENCHMARK_TOPIC = "BenchmarkTest"
+SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
+OFFSET_MOVED_EVENT = "OFFSET_MOVED_EVENT"
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+TIMER_TOPIC = "rmq_sys_wheel_timer"
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+SYSTEM_PREFIX = "rmq_sys_"
+RETRY_PREFIX = "%RETRY%"
+DLQ_PREFIX = "%DLQ%"
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+
+MAX_TOPIC_LENGTH = 127
+MAX_RETRY_TOPIC_LENGTH = 255
+MAX_GROUP_LENGTH = 120
+
+#: Topics that only the broker itself writes.
+NOT_ALLOWED_SEND = frozenset(
+    (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_EVENT)
+)
+SYSTEM_TOPICS = NOT_ALLOWED_SEND | {AUTO_CREATE_TOPIC_KEY, BENCHMARK_TOPIC, TRACE_TOPIC}
+#: Groups of the broker and of RocketMQ's tools.
+SYSTEM_GROUPS = frozenset(
+    (
+        "TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY", "CID_ONSAPI_PULL",
+        "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER", "CID_SYS_RMQ_TRANS", "__MONITOR_CONSUMER",
+    )
+)  # fmt: skip
+_LEGAL_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
 class SendStatus(Enum):
@@ -167,3 +203,49 @@ class SendResult:
     """The broker's ``regionId``."""
     trace_on: bool = field(default=True, compare=False, repr=False)
     """Whether the broker lets clients trace the message."""
+
+
+# --- names of topics and groups ------------------------------------------------------------------------------------
+
+
+def is_legal_name(name: str) -> bool:
+    """Whether all characters of a topic or group name are allowed; an empty name is not legal."""
+    return _LEGAL_NAME.fullmatch(name) is not None
+
+
+def max_topic_length(topic: str) -> int:
+    """Return the length limit for this name: retry and dead-letter topics hold a group name."""
+    return MAX_RETRY_TOPIC_LENGTH if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else MAX_TOPIC_LENGTH
+
+
+def topic_problem(topic: str) -> str | None:
+    """Return why brokers refuse a topic name, or None."""
+    if not topic or topic.isspace():
+        return "The specified topic is blank."
+    if not is_legal_name(topic):
+        return f"The specified topic[{topic}] contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    limit = max_topic_length(topic)
+    if len(topic) > limit:
+        return f"The specified topic[{topic[:40]}...] is longer than topic max length {limit}."
+    return None
+
+
+def group_problem(group: str) -> str | None:
+    """Return why brokers refuse a group name, or None."""
+    if not group or group.isspace():
+        return "The specified group is blank."
+    if not is_legal_name(group):
+        return f"The specified group[{group}] contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    if len(group) > MAX_GROUP_LENGTH:
+        return f"The specified group[{group[:40]}...] is longer than group max length {MAX_GROUP_LENGTH}."
+    return None
+
+
+def is_system_topic(topic: str) -> bool:
+    """Whether RocketMQ reserves this topic name."""
+    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIX)
+
+
+def is_system_group(group: str) -> bool:
+    """Whether RocketMQ reserves this group name."""
+    return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)

@@ -24,7 +24,7 @@ from spark_rocket.acl.rules import OF_ACCOUNT, AclRules, read_file
 from spark_rocket.errors import ConfigError, ProtocolError
 from spark_rocket.files import replace_file
 from spark_rocket.protocol.wire.bodies import DataVersion
-from spark_rocket.protocol.wire.bodies.acl import PlainAccessConfig
+from spark_rocket.protocol.wire.bodies.config import PlainAccessConfig
 from spark_rocket.protocol.wire.headers import CreateAccessConfigRequestHeader
 
 _log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ Thread-safety: pure. Corresponds to PlainAccessResource.
 from __future__ import annotations
 
 from spark_rocket.acl.rules import GROUP, SUB, TOPIC, Need
-from spark_rocket.protocol.names import RETRY_PREFIX, TRACE_TOPIC
+from spark_rocket.model import RETRY_PREFIX, TRACE_TOPIC
 
 Needs = tuple[Need, ...]
 

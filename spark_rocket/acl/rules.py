@@ -37,8 +37,8 @@ import yaml
 
 from spark_rocket.acl.addresses import AddressPattern
 from spark_rocket.errors import ConfigError
+from spark_rocket.model import AUTO_CREATE_TOPIC_KEY, BENCHMARK_TOPIC, TRACE_TOPIC, is_system_topic
 from spark_rocket.protocol.auth import SecretKey, key_problem
-from spark_rocket.protocol.names import AUTO_CREATE_TOPIC_KEY, BENCHMARK_TOPIC, TRACE_TOPIC, is_system_topic
 
 DENY = 1
 ANY = 2

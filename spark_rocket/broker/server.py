@@ -65,8 +65,8 @@ from spark_rocket.broker.state.saving import StateSaver, load_files
 from spark_rocket.broker.state.topics import TopicConfigManager
 from spark_rocket.broker.transactions.service import TransactionalMessageService
 from spark_rocket.errors import ConfigError, RefusedError, StateError
-from spark_rocket.protocol.message_id import UniqKeyGenerator
-from spark_rocket.protocol.names import HALF_TOPIC
+from spark_rocket.model import HALF_TOPIC
+from spark_rocket.protocol.ids import UniqKeyGenerator
 from spark_rocket.protocol.record.properties import find_property
 from spark_rocket.protocol.record.record import view_record
 from spark_rocket.protocol.wire.codes import ResponseCode

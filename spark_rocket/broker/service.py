@@ -40,8 +40,7 @@ from spark_rocket.broker.state.saving import StateSaver
 from spark_rocket.broker.state.topics import SIMPLE_QUEUES, TopicConfigManager
 from spark_rocket.broker.transactions.service import TransactionalMessageService
 from spark_rocket.errors import RefusedError
-from spark_rocket.protocol.message_id import encode_offset_msg_id
-from spark_rocket.protocol.names import (
+from spark_rocket.model import (
     DLQ_PREFIX,
     HALF_TOPIC,
     NOT_ALLOWED_SEND,
@@ -50,11 +49,10 @@ from spark_rocket.protocol.names import (
     TIMER_TOPIC,
     topic_problem,
 )
+from spark_rocket.protocol.ids import encode_offset_msg_id, retry_topic
 from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig, TopicConfig
-from spark_rocket.protocol.wire.codes import PERM_READ, PERM_WRITE, ResponseCode
+from spark_rocket.protocol.wire.codes import PERM_READ, PERM_WRITE, SEE_FAQ, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.extra_info import retry_topic
-from spark_rocket.protocol.wire.faq import SEE_FAQ
 from spark_rocket.remoting.server.server import Channel
 from spark_rocket.store.delay.delay_levels import ScheduleMessageService
 from spark_rocket.store.delay.timer_store import TimerMessageStore

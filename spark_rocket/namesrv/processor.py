@@ -27,9 +27,8 @@ from spark_rocket.protocol.wire.bodies import (
     TopicList,
     TopicRouteData,
 )
-from spark_rocket.protocol.wire.codes import STANDARD_JSON_VERSION, RequestCode, ResponseCode
+from spark_rocket.protocol.wire.codes import SEE_FAQ, STANDARD_JSON_VERSION, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.faq import SEE_FAQ
 from spark_rocket.protocol.wire.headers import (
     AddWritePermOfBrokerRequestHeader,
     AddWritePermOfBrokerResponseHeader,

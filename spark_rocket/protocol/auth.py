@@ -17,21 +17,20 @@ all its Z; Rust's writes 2026-01-31T12:00:00.123456789+01:00), nothing else of t
 
 A secret is in no repr, and no error of this module has one in its text.
 
-Thread-safety: values and pure functions behind a small cache. Corresponds to org.apache.rocketmq.acl.common.{AclUtils,
+Thread-safety: values and pure functions. Corresponds to org.apache.rocketmq.acl.common.{AclUtils,
 AclSigner, AclClientRPCHook, AuthorizationHeader, SessionCredentials}.
 """
 
 from __future__ import annotations
 
+import hmac
 import re
 from binascii import b2a_base64
 from calendar import timegm
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from hashlib import sha1
 from hmac import compare_digest
-from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from spark_rocket.errors import ConfigError, ProtocolError
 from spark_rocket.protocol.wire import json as json_codec
@@ -47,12 +46,6 @@ UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 
 GRPC_ALGORITHM = "MQv2-HMAC-SHA1"
 
-_BLOCK = 64
-_INNER = bytes(byte ^ 0x36 for byte in range(256))
-_OUTER = bytes(byte ^ 0x5C for byte in range(256))
-
-_MAX_KNOWN = 512
-_MAX_NAMES = 2_048  # characters
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 # RFC 3339 with or without its marks: RocketMQ's Rust client writes them, all others do not.
 _DATE_TIME = re.compile(
@@ -62,26 +55,20 @@ _DATE_TIME = re.compile(
 
 
 class SecretKey:
-    """A secret, made ready for signing. Two hashes that have seen the key are copied for each signature."""
+    """A secret, prepared for signing: each signature copies an HMAC that has hashed the key."""
 
-    __slots__ = ("_inner", "_outer")
+    __slots__ = ("_hmac",)
 
     def __init__(self, secret: str) -> None:
-        key = secret.encode(errors="replace")  # lone surrogates become ? in Java too
-        if len(key) > _BLOCK:
-            key = sha1(key, usedforsecurity=False).digest()
-        key = key.ljust(_BLOCK, b"\0")
-        self._inner = sha1(key.translate(_INNER), usedforsecurity=False)
-        self._outer = sha1(key.translate(_OUTER), usedforsecurity=False)
+        self._hmac = hmac.new(secret.encode(errors="replace"), digestmod="sha1")  # lone surrogates become ? in Java too
 
     def digest(self, content: Buffer, body: Buffer = b"") -> bytes:
         """HMAC-SHA1 of both, one after the other."""
-        inner, outer = self._inner.copy(), self._outer.copy()
-        inner.update(content)
+        found = self._hmac.copy()
+        found.update(content)
         if body:
-            inner.update(body)
-        outer.update(inner.digest())
-        return outer.digest()
+            found.update(body)
+        return found.digest()
 
     def __repr__(self) -> str:
         return "SecretKey(…)"
@@ -91,41 +78,21 @@ class SecretKey:
 
 
 def signed_content(ext_fields: Mapping[str, str], version: int = V4_9_3 + 1) -> bytes:
-    """What of a request's fields is signed; the body comes behind it. ``version`` is the sender's."""
-    names = tuple(ext_fields)
-    pick = _known.get(names)
-    if pick is None:
-        pick = _picker(names)
-    if version <= V4_9_3 and UNIQUE_KEY_QUERY in ext_fields:
-        pick = _picker(tuple(name for name in names if name != UNIQUE_KEY_QUERY))
-    return _bytes("".join(pick(ext_fields)))
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode() if text.isascii() else text.encode(errors="replace")  # to ask for errors takes longer
-
-
-_known: dict[tuple[str, ...], Callable[[Any], Any]] = {}
-
-
-def _picker(names: tuple[str, ...]) -> Callable[[Any], Any]:
-    """What takes the values of these names in their order; kept, for most requests have the same few names."""
-    order = sorted((name for name in names if name != SIGNATURE), key=_java_order)
-    pick: Callable[[Any], Any] = itemgetter(*order) if order else _nothing
-    if sum(map(len, names)) <= _MAX_NAMES:
-        if len(_known) >= _MAX_KNOWN:
-            _known.clear()
-        _known[names] = pick
-    return pick
+    """The signed part of a request's fields, in front of the body. ``version`` is the sender's."""
+    names = ext_fields.keys() - {SIGNATURE}
+    if version <= V4_9_3:
+        names -= {UNIQUE_KEY_QUERY}
+    order = sorted(names, key=None if "".join(names).isascii() else _java_order)
+    return _bytes("".join([ext_fields[name] for name in order]))
 
 
 def _java_order(name: str) -> bytes:
-    """Java compares UTF-16, which has what is beyond U+FFFF before U+E000."""
+    """Java compares UTF-16, where characters beyond U+FFFF are below U+E000."""
     return name.encode("utf-16-be", "surrogatepass")
 
 
-def _nothing(_: object) -> str:
-    return ""
+def _bytes(text: str) -> bytes:
+    return text.encode() if text.isascii() else text.encode(errors="replace")  # asking for errors takes longer
 
 
 def is_signed_by(request: RemotingCommand, key: SecretKey) -> bool:

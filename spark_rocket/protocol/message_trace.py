@@ -23,11 +23,9 @@ Pure. Corresponds to org.apache.rocketmq.client.trace.{TraceDataEncoder, TraceCo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
 from enum import Enum
-
-TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 
 NORMAL_MSG, TRANS_MSG_HALF, TRANS_MSG_COMMIT, DELAY_MSG, ORDER_MSG, PRIORITY_MSG = range(6)
 
@@ -80,46 +78,40 @@ class TraceContext:
     trace_beans: list[TraceBean] = field(default_factory=list)
 
 
+_WHERE = ("time_stamp", "region_id", "group_name")
+_FIELDS: dict[TraceType, tuple[str, ...]] = {
+    TraceType.Pub: (
+        *_WHERE, "topic", "msg_id", "tags", "keys", "store_host", "body_length", "cost_time", "msg_type",
+        "offset_msg_id", "success",
+    ),
+    TraceType.SubBefore: (*_WHERE, "request_id", "msg_id", "retry_times", "keys"),
+    TraceType.SubAfter: (
+        "request_id", "msg_id", "cost_time", "success", "keys", "context_code", "time_stamp", "group_name",
+    ),
+    TraceType.EndTransaction: (
+        *_WHERE, "topic", "msg_id", "tags", "keys", "store_host", "msg_type", "transaction_id", "transaction_state",
+        "from_transaction_check",
+    ),
+    TraceType.Recall: (*_WHERE, "topic", "msg_id", "success"),
+}  # fmt: skip
+_OLD_PUB = tuple(name for name in _FIELDS[TraceType.Pub] if name != "offset_msg_id")
+_OLD_SUB_AFTER_COUNT = 5
+_OF_CONTEXT = frozenset(field.name for field in fields(TraceContext))
+_READERS: dict[str, Callable[[str], object]] = {
+    **dict.fromkeys(("time_stamp", "cost_time", "context_code", "body_length", "retry_times", "msg_type"), int),
+    **dict.fromkeys(("success", "from_transaction_check"), lambda text: text.lower() == "true"),
+    **dict.fromkeys(("tags", "keys", "transaction_id"), lambda text: None if text == _NULL else text),
+}
+
+
 def encode_trace_data(context: TraceContext) -> str:
     """The records of an event: one for each of its messages."""
-    return "".join(
-        _FIELD_END.join((context.trace_type.value, *map(_text, _fields(context, bean)))) + _RECORD_END
-        for bean in context.trace_beans
-    )
-
-
-def trace_keys(context: TraceContext) -> list[str]:
-    """What the trace message is to be found by, in order and each once."""
-    keys: dict[str, None] = {}
+    names = _FIELDS[context.trace_type]
+    records = []
     for bean in context.trace_beans:
-        keys[bean.msg_id] = None
-        keys.update(dict.fromkeys((bean.keys or "").split()))
-    return [key for key in keys if key]
-
-
-def decode_trace_data(body: bytes | bytearray | memoryview | str) -> list[TraceContext]:
-    """The events in a trace message's body. Records that are damaged or of another kind are left out."""
-    text = body if isinstance(body, str) else bytes(body).decode(errors="replace")
-    found = (_decode(record.split(_FIELD_END)) for record in text.split(_RECORD_END) if record)
-    return [context for context in found if context is not None]
-
-
-def _fields(context: TraceContext, bean: TraceBean) -> Sequence[object]:
-    where = (context.time_stamp, context.region_id, context.group_name)
-    match context.trace_type:
-        case TraceType.Pub:
-            message = (bean.topic, bean.msg_id, bean.tags, bean.keys, bean.store_host, bean.body_length)
-            return (*where, *message, context.cost_time, bean.msg_type, bean.offset_msg_id, context.success)
-        case TraceType.SubBefore:
-            return (*where, context.request_id, bean.msg_id, bean.retry_times, bean.keys)
-        case TraceType.SubAfter:
-            result = (context.cost_time, context.success, bean.keys, context.context_code)
-            return (context.request_id, bean.msg_id, *result, context.time_stamp, context.group_name)
-        case TraceType.EndTransaction:
-            message = (bean.topic, bean.msg_id, bean.tags, bean.keys, bean.store_host, bean.msg_type)
-            return (*where, *message, bean.transaction_id, bean.transaction_state, bean.from_transaction_check)
-        case TraceType.Recall:
-            return (*where, bean.topic, bean.msg_id, context.success)
+        texts = [_text(getattr(context if name in _OF_CONTEXT else bean, name)) for name in names]
+        records.append(_FIELD_END.join((context.trace_type.value, *texts)) + _RECORD_END)
+    return "".join(records)
 
 
 def _text(value: object) -> str:
@@ -130,53 +122,37 @@ def _text(value: object) -> str:
     return str(value).replace(_FIELD_END, " ").replace(_RECORD_END, " ")
 
 
-def _decode(line: list[str]) -> TraceContext | None:
+def trace_keys(context: TraceContext) -> list[str]:
+    """The keys of the trace message, in order and each once."""
+    keys: dict[str, None] = {}
+    for bean in context.trace_beans:
+        keys[bean.msg_id] = None
+        keys.update(dict.fromkeys((bean.keys or "").split()))
+    return [key for key in keys if key]
+
+
+def decode_trace_data(body: bytes | bytearray | memoryview | str) -> list[TraceContext]:
+    """The events in a trace message's body. Records that are damaged or of another kind are left out."""
+    text = body if isinstance(body, str) else bytes(body).decode(errors="replace")
+    found = (_decode(*record.split(_FIELD_END)) for record in text.split(_RECORD_END) if record)
+    return [context for context in found if context is not None]
+
+
+def _decode(name: str, *values: str) -> TraceContext | None:
     try:
-        kind = TraceType(line[0])
-        return _decode_known(kind, line)
-    except (ValueError, IndexError):
+        kind = TraceType(name)
+        names = _FIELDS[kind]
+        required = _OLD_SUB_AFTER_COUNT if kind is TraceType.SubAfter else len(names)
+        if kind is TraceType.Pub:
+            names, required = (*names, "client_host"), len(_OLD_PUB)
+            if len(values) == len(_OLD_PUB):
+                names = _OLD_PUB
+        if len(values) < required:
+            return None
+        context, bean = TraceContext(kind), TraceBean()
+        context.trace_beans.append(bean)
+        for name, value in zip(names, values, strict=False):
+            setattr(context if name in _OF_CONTEXT else bean, name, _READERS.get(name, str)(value))
+    except ValueError:
         return None
-
-
-def _decode_known(kind: TraceType, line: list[str]) -> TraceContext:
-    context, bean = TraceContext(kind), TraceBean()
-    context.trace_beans.append(bean)
-    if kind is TraceType.SubAfter:
-        context.request_id, bean.msg_id = line[1], line[2]
-        context.cost_time, context.success, bean.keys = int(line[3]), _true(line[4]), _known(line[5])
-        if len(line) >= 7:
-            context.context_code = int(line[6])
-        if len(line) >= 8:
-            context.time_stamp = int(line[7])
-        if len(line) >= 9:
-            context.group_name = line[8]
-        return context
-    context.time_stamp, context.region_id, context.group_name = int(line[1]), line[2], line[3]
-    if kind is TraceType.SubBefore:
-        context.request_id, bean.msg_id = line[4], line[5]
-        bean.retry_times, bean.keys = int(line[6]), _known(line[7])
-        return context
-    bean.topic, bean.msg_id = line[4], line[5]
-    if kind is TraceType.Recall:
-        context.success = _true(line[6])
-        return context
-    bean.tags, bean.keys, bean.store_host = _known(line[6]), _known(line[7]), line[8]
-    if kind is TraceType.EndTransaction:
-        bean.msg_type, bean.transaction_id, bean.transaction_state = int(line[9]), _known(line[10]), line[11]
-        bean.from_transaction_check = _true(line[12])
-        return context
-    bean.body_length, context.cost_time, bean.msg_type = int(line[9]), int(line[10]), int(line[11])
-    if len(line) == 13:
-        context.success = _true(line[12])
-    else:
-        bean.offset_msg_id, context.success = line[12], _true(line[13])
-        bean.client_host = line[14] if len(line) > 14 else ""
     return context
-
-
-def _known(text: str) -> str | None:
-    return None if text == _NULL else text
-
-
-def _true(text: str) -> bool:
-    return text.lower() == "true"

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_rocket.errors import ConfigError
+from spark_rocket.protocol.wire.headers.base import camel_case
 
 
 def setting(
@@ -60,7 +61,7 @@ class Setting:
         kind, known = str(entry.type), entry.metadata
         return cls(
             entry.name,
-            known["name"] or _camel(entry.name),
+            known["name"] or camel_case(entry.name),
             kind,
             known["low"],
             known["high"],
@@ -148,8 +149,3 @@ def text_of(value: object) -> str:
     if isinstance(value, Enum):
         return str(value.value)
     return str(value)
-
-
-def _camel(attribute: str) -> str:
-    head, *rest = attribute.split("_")
-    return head + "".join(part.capitalize() for part in rest)

@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Protocol
 
 from spark_rocket.errors import StoreError, StoreNotWritableError
-from spark_rocket.protocol.record.record import MAGIC_V1, MAGIC_V2
+from spark_rocket.protocol.record.layout import AT, LONG, MAGIC, MAGIC_V1, MAGIC_V2
 from spark_rocket.store.config import StoreConfig, delete_hours
 from spark_rocket.store.file_remover import FileRemover
 from spark_rocket.store.index.service import IndexService
@@ -319,9 +319,11 @@ def _begin(file: MappedFile) -> tuple[int | None, str]:
 
 def _store_time(head: bytes, offset: int) -> int | None:
     """When the record that begins with these bytes was stored; None if it is none, or does not belong there."""
-    if len(head) < STORE_TIME_END or int.from_bytes(head[4:8], "big") not in (MAGIC_V1, MAGIC_V2):
+    if len(head) < STORE_TIME_END:
         return None
-    if int.from_bytes(head[28:36], "big") != offset:
+    (magic,) = MAGIC.unpack_from(head, AT["magic"])
+    (place,) = LONG.unpack_from(head, AT["physical_offset"])
+    if magic not in (MAGIC_V1, MAGIC_V2) or place != offset:
         return None
     stored = store_time(head)
     return stored if stored >= 0 else None

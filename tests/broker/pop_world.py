@@ -17,8 +17,8 @@ from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.broker.state.groups import SubscriptionGroupManager
 from spark_rocket.broker.state.offsets import ConsumerOffsetManager
 from spark_rocket.broker.state.topics import TopicConfigManager, new_topic
+from spark_rocket.protocol.ids import ExtraInfo
 from spark_rocket.protocol.record.record import RecordView, iter_records
-from spark_rocket.protocol.wire.extra_info import ExtraInfo
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.delay.timer_store import TimerMessageStore
 from spark_rocket.store.message_store import MessageStore

@@ -13,11 +13,10 @@ from spark_rocket.broker.metrics.stats import BrokerStats
 from spark_rocket.broker.processors import query as query_processor
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.broker.state.topics import alter_attributes
-from spark_rocket.model import Message, MessageQueue
+from spark_rocket.model import Message, MessageQueue, topic_problem
+from spark_rocket.protocol.ids import decode_offset_msg_id
 from spark_rocket.protocol.java_properties import parse_properties
-from spark_rocket.protocol.message_id import decode_offset_msg_id
-from spark_rocket.protocol.names import topic_problem
-from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.bodies import (
     ConsumerData,
     ConsumeStats,

@@ -19,8 +19,9 @@ from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.client import Producer
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import Message
-from spark_rocket.protocol.recall_handle import RecallMessageHandle
-from spark_rocket.protocol.record.record import decode_messages, decode_record
+from spark_rocket.protocol.ids import RecallMessageHandle
+from spark_rocket.protocol.record.messages import decode_messages
+from spark_rocket.protocol.record.record import decode_record
 from spark_rocket.protocol.wire.bodies import KVTable
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand

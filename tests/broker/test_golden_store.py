@@ -18,8 +18,9 @@ import pytest
 from spark_rocket.broker.server import Broker
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.model import Message
-from spark_rocket.protocol.message_id import decode_offset_msg_id
-from spark_rocket.protocol.record.record import decode_messages, iter_records
+from spark_rocket.protocol.ids import decode_offset_msg_id
+from spark_rocket.protocol.record.messages import decode_messages
+from spark_rocket.protocol.record.record import iter_records
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.fastjson import loads_tolerant
 from spark_rocket.remoting.client.client import RemotingClient

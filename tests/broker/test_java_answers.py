@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.protocol.message_id import decode_offset_msg_id
-from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.ids import decode_offset_msg_id
+from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.codes import LanguageCode, RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.client import RemotingClient

@@ -16,8 +16,8 @@ from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.errors import ConfigError, RocketError, StateError, StoreError, StoreLockedError
 from spark_rocket.model import Message
 from spark_rocket.namesrv.server import NameServer
-from spark_rocket.protocol.message_id import decode_offset_msg_id
-from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.ids import decode_offset_msg_id
+from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.client import RemotingClient

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from spark_rocket.broker.service import BrokerService
-from spark_rocket.protocol.record.record import decode_messages
-from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.record.messages import decode_messages
+from spark_rocket.protocol.wire.codes import SEE_FAQ, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.faq import SEE_FAQ
 from spark_rocket.remoting.client.client import RemotingClient
 from tests.broker.wire import Wire
 

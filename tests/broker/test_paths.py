@@ -13,10 +13,9 @@ from spark_rocket.broker.state.topics import TopicConfigManager
 from spark_rocket.client.core.validators import check_group, check_topic
 from spark_rocket.datasource.options.parsers import can_be_written
 from spark_rocket.errors import RocketError
-from spark_rocket.model import Message
-from spark_rocket.protocol.names import group_problem, topic_problem
-from spark_rocket.protocol.recall_handle import RecallMessageHandle
-from spark_rocket.protocol.record.record import encode_record, pack_host
+from spark_rocket.model import Message, group_problem, topic_problem
+from spark_rocket.protocol.ids import RecallMessageHandle, pack_host
+from spark_rocket.protocol.record.record import encode_record
 from spark_rocket.protocol.wire.codes import RequestCode as Code
 from spark_rocket.store import PutStatus
 from spark_rocket.store.tools.check import check_store

@@ -9,11 +9,11 @@ import pytest
 
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.model import MessageExt
-from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.ids import ExtraInfo
+from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.bodies import dumps_fastjson
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.extra_info import ExtraInfo
 from tests.broker.wire import Wire
 
 INVISIBLE = 60_000

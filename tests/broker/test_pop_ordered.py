@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_rocket.model import MessageExt
-from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig, dumps_fastjson
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand

@@ -15,12 +15,13 @@ from spark_rocket.broker.pop.acks import GATHER_MS
 from spark_rocket.broker.pop.check_points import REVIVE_GROUP, decode_ack, decode_check_point
 from spark_rocket.errors import ProtocolError, RefusedError, StoreCorruptError
 from spark_rocket.protocol.filter.tags import java_hash
+from spark_rocket.protocol.ids import ExtraInfo, real_topic
+from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.properties import decode_properties, encode_properties
-from spark_rocket.protocol.record.record import decode_messages, iter_records
+from spark_rocket.protocol.record.record import iter_records
 from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.extra_info import ExtraInfo, real_topic
 from spark_rocket.protocol.wire.fastjson import loads_tolerant
 from spark_rocket.store.tools.check import check_store
 from tests.broker.pop_world import World, texts

@@ -19,8 +19,8 @@ from spark_rocket.client import Admin, Producer
 from spark_rocket.client.send.transaction import LocalTransactionState, TransactionProducer
 from spark_rocket.errors import RocketError
 from spark_rocket.model import Message, MessageExt, SendStatus
-from spark_rocket.protocol.record.record import decode_messages
-from spark_rocket.protocol.wire.bodies.ha import HARuntimeInfo, TimerMetricsSerializeWrapper
+from spark_rocket.protocol.record.messages import decode_messages
+from spark_rocket.protocol.wire.bodies.stats import HARuntimeInfo, TimerMetricsSerializeWrapper
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.store.tools.check import check_store

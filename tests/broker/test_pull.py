@@ -10,7 +10,7 @@ import pytest
 
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.model import Message
-from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand

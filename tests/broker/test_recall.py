@@ -9,8 +9,8 @@ import pytest
 from spark_rocket.client import Producer
 from spark_rocket.errors import BrokerError, ProtocolError
 from spark_rocket.model import Message
-from spark_rocket.protocol.recall_handle import RecallMessageHandle
-from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.ids import RecallMessageHandle
+from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.store.tools.check import check_store

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
+from spark_rocket.protocol.wire.codes import SEE_FAQ
 from spark_rocket.protocol.wire.codes import RequestCode as Code
-from spark_rocket.protocol.wire.faq import SEE_FAQ
 from tests.broker.wire import Wire
 
 _SEND = {"a": "g", "b": "Nowhere", "c": "NoDefault", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0}

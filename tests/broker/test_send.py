@@ -9,7 +9,7 @@ import pytest
 
 from spark_rocket.broker.processors.send import message_ids
 from spark_rocket.model import Message
-from spark_rocket.protocol.message_id import decode_offset_msg_id, encode_offset_msg_id
+from spark_rocket.protocol.ids import decode_offset_msg_id, encode_offset_msg_id
 from spark_rocket.protocol.record.properties import decode_properties
 from spark_rocket.protocol.record.record import view_record
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode

@@ -20,7 +20,7 @@ from spark_rocket.client import Admin, Producer, Reader
 from spark_rocket.client.consume.pull import PullStatus
 from spark_rocket.errors import RemotingConnectError, RocketError
 from spark_rocket.model import Message, MessageQueue
-from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.client import RemotingClient

@@ -17,7 +17,7 @@ import pytest
 from spark_rocket.client import Producer, PullStatus, Reader, TlsSettings
 from spark_rocket.errors import ConfigError, NameServerUnreachableError, RemotingConnectError
 from spark_rocket.model import Message, MessageQueue
-from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.ha import encode_report

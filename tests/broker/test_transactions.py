@@ -14,9 +14,11 @@ import pytest
 from spark_rocket.broker.transactions.half_messages import Half, decided_offsets
 from spark_rocket.broker.transactions.service import GROUP, TransactionalMessageService
 from spark_rocket.model import Message, MessageExt
-from spark_rocket.protocol.message_id import decode_offset_msg_id
+from spark_rocket.protocol.ids import decode_offset_msg_id
+from spark_rocket.protocol.record.layout import TRANSACTION_COMMIT
+from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.properties import encode_properties
-from spark_rocket.protocol.record.record import TRANSACTION_COMMIT, decode_messages, decode_record, encode_record
+from spark_rocket.protocol.record.record import decode_record, encode_record
 from spark_rocket.protocol.wire.bodies import HeartbeatData, ProducerData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand

@@ -9,8 +9,9 @@ from typing import cast
 
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.model import Message, MessageExt
+from spark_rocket.protocol.record.batch import encode_batch_body
+from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.properties import encode_properties
-from spark_rocket.protocol.record.record import decode_messages, encode_batch_body
 from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand

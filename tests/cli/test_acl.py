@@ -14,7 +14,7 @@ from spark_rocket.cli.commands.connect import Link
 from spark_rocket.client import Admin
 from spark_rocket.client.admin.accounts import AclVersion
 from spark_rocket.errors import BrokerError
-from spark_rocket.protocol.wire.bodies.acl import ClusterAclConfig, PlainAccessConfig
+from spark_rocket.protocol.wire.bodies.config import ClusterAclConfig, PlainAccessConfig
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.testing import LocalCluster
 from tests.cli.conftest import Run, Said

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import orjson
 
 from spark_rocket.protocol.filter.tags import parse_tags
-from spark_rocket.protocol.message_id import encode_offset_msg_id
+from spark_rocket.protocol.ids import encode_offset_msg_id, pack_host
+from spark_rocket.protocol.record.batch import decode_batch_body
 from spark_rocket.protocol.record.properties import decode_properties, encode_properties
-from spark_rocket.protocol.record.record import decode_batch_body, encode_record
+from spark_rocket.protocol.record.record import encode_record
 from spark_rocket.protocol.wire.bodies import (
     GetConsumerListByGroupResponseBody,
     HeartbeatData,
@@ -24,7 +25,6 @@ from spark_rocket.protocol.wire.bodies import (
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand, SerializeType
 from spark_rocket.protocol.wire.headers import PullMessageRequestHeader, SendMessageRequestHeader
-from spark_rocket.protocol.wire.host import pack_host
 from tests.client.fakes import Fake
 
 HOST = ("127.0.0.1", 10911)

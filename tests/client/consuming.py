@@ -14,10 +14,11 @@ from spark_rocket.client.consume.process_queue import ProcessQueue
 from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.client.consume.services import ServiceParts
 from spark_rocket.model import MessageExt, MessageQueue
+from spark_rocket.protocol.ids import pack_host
 from spark_rocket.protocol.record.columns import decode_records
+from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.properties import encode_properties
-from spark_rocket.protocol.record.record import decode_messages, encode_record
-from spark_rocket.protocol.wire.host import pack_host
+from spark_rocket.protocol.record.record import encode_record
 
 QUEUE = MessageQueue("t", "b", 0)
 SECONDS = 10.0

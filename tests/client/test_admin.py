@@ -10,7 +10,8 @@ from spark_rocket.client import Admin, QueueLag
 from spark_rocket.client.admin import topics as admin_module
 from spark_rocket.errors import BrokerError, ClientError, NameServerUnreachableError, TopicNotFoundError
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.record.record import encode_record, pack_host
+from spark_rocket.protocol.ids import pack_host
+from spark_rocket.protocol.record.record import encode_record
 from spark_rocket.protocol.wire.bodies import (
     BrokerData,
     ClusterInfo,

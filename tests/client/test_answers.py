@@ -6,9 +6,8 @@ import pytest
 
 from spark_rocket.client.core.responses import error_of
 from spark_rocket.errors import BrokerError, ClientError, MessageTooLargeError
-from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.codes import SEE_FAQ, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.faq import SEE_FAQ
 
 
 def refused(code: int, remark: str) -> ClientError:

@@ -11,7 +11,8 @@ import pytest
 from spark_rocket.client import Admin, Producer, PullStatus, Reader, split_batch
 from spark_rocket.errors import BrokerError, QueueNotFoundError, RocketError, TopicNotFoundError
 from spark_rocket.model import Message, MessageQueue, SendStatus
-from spark_rocket.protocol.record.columns import decode_records, encode_batch, encode_properties_columns
+from spark_rocket.protocol.record.columns import decode_records
+from spark_rocket.protocol.record.encoder import encode_batch, encode_properties_columns
 from spark_rocket.testing import LocalCluster
 
 _numbers = count()

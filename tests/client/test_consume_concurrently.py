@@ -21,7 +21,7 @@ from spark_rocket.client.consume.listeners import (
 from spark_rocket.client.consume.process_queue import START_TIME
 from spark_rocket.client.consume.services import FlowControl
 from spark_rocket.model import MessageExt
-from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.record.messages import decode_messages
 from tests.client.consuming import SECONDS, Rig, found, nothing, queue_at
 
 SUCCESS, AGAIN = ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeConcurrentlyStatus.RECONSUME_LATER

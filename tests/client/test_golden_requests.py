@@ -30,8 +30,7 @@ from spark_rocket.client.core.config import ClientConfig
 from spark_rocket.client.core.instance import ClientInstance, acquire, release
 from spark_rocket.errors import RocketError
 from spark_rocket.model import Message, MessageExt, MessageQueue
-from spark_rocket.protocol.message_id import encode_offset_msg_id
-from spark_rocket.protocol.recall_handle import RecallMessageHandle
+from spark_rocket.protocol.ids import RecallMessageHandle, encode_offset_msg_id
 from spark_rocket.protocol.wire.bodies import (
     BrokerData,
     ClusterInfo,

@@ -26,8 +26,8 @@ from spark_rocket.errors import (
     RemotingTimeoutError,
 )
 from spark_rocket.model import Message, MessageQueue, SendResult, SendStatus
+from spark_rocket.protocol.record.batch import decode_batch_body
 from spark_rocket.protocol.record.properties import decode_properties
-from spark_rocket.protocol.record.record import decode_batch_body
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.client import RemotingClient

@@ -12,9 +12,9 @@ from spark_rocket.client.consume.pulled import PulledMessages
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.filter.tags import parse_tags
+from spark_rocket.protocol.ids import pack_host
 from spark_rocket.protocol.record.properties import encode_properties
 from spark_rocket.protocol.record.record import encode_record
-from spark_rocket.protocol.wire.host import pack_host
 
 HOST = pack_host(("127.0.0.1", 1))
 

@@ -22,7 +22,8 @@ from spark_rocket.errors import (
     TopicNotFoundError,
 )
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.record.record import encode_record, pack_host
+from spark_rocket.protocol.ids import pack_host
+from spark_rocket.protocol.record.record import encode_record
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import PullMessageRequestHeader

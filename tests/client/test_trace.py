@@ -20,11 +20,10 @@ from spark_rocket.client import (
 )
 from spark_rocket.client.core import trace as trace_module
 from spark_rocket.client.core.trace import BATCH, GROUP, MOST_WAITING, TraceDispatcher
-from spark_rocket.model import Message
+from spark_rocket.model import TRACE_TOPIC, Message
 from spark_rocket.protocol.message_trace import (
     DELAY_MSG,
     NORMAL_MSG,
-    TRACE_TOPIC,
     TRANS_MSG_COMMIT,
     TRANS_MSG_HALF,
     TraceBean,
@@ -32,7 +31,7 @@ from spark_rocket.protocol.message_trace import (
     TraceType,
     decode_trace_data,
 )
-from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.client import RemotingClient

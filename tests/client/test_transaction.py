@@ -20,8 +20,10 @@ from spark_rocket.client.send.transaction import (
 )
 from spark_rocket.errors import ClientError, GroupInUseError, NameServerUnreachableError, StateError
 from spark_rocket.model import Message, MessageExt, MessageQueue, SendStatus
+from spark_rocket.protocol.record.layout import TRANSACTION_COMMIT
+from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.properties import decode_properties
-from spark_rocket.protocol.record.record import TRANSACTION_COMMIT, decode_messages, encode_record
+from spark_rocket.protocol.record.record import encode_record
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import (

@@ -17,15 +17,8 @@ import pytest
 from spark_rocket.client import ConsumeConcurrentlyStatus, Producer, PushConsumer, Reader
 from spark_rocket.console import serve
 from spark_rocket.console.sampler import Sampler
-from spark_rocket.model import Message, MessageQueue
-from spark_rocket.protocol.message_trace import (
-    TRACE_TOPIC,
-    TraceBean,
-    TraceContext,
-    TraceType,
-    encode_trace_data,
-    trace_keys,
-)
+from spark_rocket.model import TRACE_TOPIC, Message, MessageQueue
+from spark_rocket.protocol.message_trace import TraceBean, TraceContext, TraceType, encode_trace_data, trace_keys
 from spark_rocket.remoting.tls.settings import TlsSettings
 from spark_rocket.testing import LocalCluster
 from tests.console.conftest import SCRIPT, Console, Page, eventually

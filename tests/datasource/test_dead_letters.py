@@ -30,10 +30,11 @@ from spark_rocket.datasource.write import writer
 from spark_rocket.datasource.write.rows import PROPERTIES_LIMIT, Block
 from spark_rocket.errors import BrokerError, RowError
 from spark_rocket.model import MessageQueue, SendResult, SendStatus
+from spark_rocket.protocol.ids import pack_host
+from spark_rocket.protocol.record.batch import decode_batch_body
 from spark_rocket.protocol.record.columns import decode_records
 from spark_rocket.protocol.record.properties import decode_properties
-from spark_rocket.protocol.record.record import decode_batch_body, encode_record
-from spark_rocket.protocol.wire.host import pack_host
+from spark_rocket.protocol.record.record import encode_record
 
 OPTIONS = parse_read_options({"nameServer": "x:1", "subscribe": "orders", "retryTimeout": "0"}, Scope.READ)
 HOST: Any = pack_host(("10.0.0.1", 5000))

@@ -36,9 +36,9 @@ from spark_rocket.errors import (
     TopicNotFoundError,
 )
 from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.ids import pack_host
 from spark_rocket.protocol.record import unwrap as columnar_unwrap
 from spark_rocket.protocol.record.record import encode_record
-from spark_rocket.protocol.wire.host import pack_host
 
 QUEUE = MessageQueue("orders", "broker-a", 3)
 HOST = pack_host(("127.0.0.1", 10911))

@@ -36,7 +36,7 @@ from spark_rocket.errors import (
     StoreLockedError,
     TopicNotFoundError,
 )
-from spark_rocket.protocol.record.record import encode_batch_body
+from spark_rocket.protocol.record.batch import encode_batch_body
 from spark_rocket.store import MessageStore
 from spark_rocket.store.log import commit_log
 from spark_rocket.store.paths import StorePaths

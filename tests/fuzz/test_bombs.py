@@ -16,11 +16,14 @@ import pytest
 
 from spark_rocket.errors import ProtocolError, RunTooLargeError
 from spark_rocket.model import Message
-from spark_rocket.protocol.record import record
+from spark_rocket.protocol.ids import pack_host
+from spark_rocket.protocol.record import messages
 from spark_rocket.protocol.record import unwrap as columnar_unwrap
+from spark_rocket.protocol.record.batch import encode_batch_body
 from spark_rocket.protocol.record.columns import decode_records
 from spark_rocket.protocol.record.compression import MAX_BATCH_LENGTH, decompress_body
-from spark_rocket.protocol.record.record import decode_messages, encode_batch_body, encode_record, pack_host
+from spark_rocket.protocol.record.messages import decode_messages
+from spark_rocket.protocol.record.record import encode_record
 from spark_rocket.proxy.messages.message_in import MAX_GZIP_MEMBERS
 
 SIZE = 4 << 30
@@ -84,7 +87,7 @@ from spark_rocket.protocol.record import record
 from spark_rocket.protocol.wire.bodies.register import RegisterBrokerBody
 from spark_rocket.protocol.record.columns import decode_records
 from spark_rocket.protocol.record.compression import decompress_body
-from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.record.messages import (decode_messages)
 from spark_rocket.proxy.messages.message_in import _gunzip
 from spark_rocket.proxy.messages.statuses import StatusError
 from tests.fuzz.test_bombs import lz4_bomb, stored, zlib_bomb, zstd_bomb
@@ -139,7 +142,7 @@ def test_nobody_unpacks_four_gib() -> None:
 
 def test_many_small_bombs_in_one_pull(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each within a message's bound, all together beyond that of a run; one alone is always read."""
-    for module in (record, columnar_unwrap):
+    for module in (messages, columnar_unwrap):
         monkeypatch.setattr(module, "MAX_RUN", 1 << 20)
     packed = zlib.compress(bytes(400 << 10))
     run = b"".join(stored(packed, 1, offset) for offset in range(4))

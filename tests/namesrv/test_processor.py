@@ -25,9 +25,8 @@ from spark_rocket.protocol.wire.bodies import (
     TopicRouteData,
     loads_tolerant,
 )
-from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.codes import SEE_FAQ, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.faq import SEE_FAQ
 from spark_rocket.protocol.wire.headers import RegisterBrokerRequestHeader
 from tests import golden
 

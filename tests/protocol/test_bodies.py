@@ -53,8 +53,8 @@ from spark_rocket.protocol.wire.bodies import (
 
 EVERY = [
     value
-    for name in bodies.__all__
-    if isinstance(value := getattr(bodies, name), type) and issubclass(value, Body) and value is not Body
+    for value in vars(bodies).values()
+    if isinstance(value, type) and issubclass(value, Body) and value is not Body
 ]
 QUEUE = MessageQueue("t", "b", 1)
 

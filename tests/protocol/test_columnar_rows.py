@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_rocket.errors import RowProtocolError
-from spark_rocket.protocol.record import rows as columnar_rows
-from spark_rocket.protocol.record.record import encode_batch_body
-from spark_rocket.protocol.record.rows import plan_rows
+from spark_rocket.protocol.record import encoder
+from spark_rocket.protocol.record.batch import encode_batch_body
+from spark_rocket.protocol.record.encoder import plan_rows
 
 MAP = pa.map_(pa.string(), pa.string())
 KINDS = st.sampled_from([pa.string(), pa.large_string()])
@@ -41,7 +41,7 @@ def test_any_part_is_what_the_single_codec_makes(
     body, tags, keys = (pa.array(column, kind).slice(skip) for column in zip(*taken, strict=True))
     taken = taken[skip:]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(columnar_rows, "_ROWS_A_RUN", data.draw(st.sampled_from([1, 3, 1000])))
+        patch.setattr(encoder, "_MIN_RUN", data.draw(st.sampled_from([1, 3, 1000])))
         plan = plan_rows(body, {"TAGS": tags, "SHARDING": None, "KEYS": keys})
         low = data.draw(st.integers(0, len(taken) - 1))
         high = data.draw(st.integers(low + 1, len(taken)))
@@ -53,13 +53,13 @@ def test_any_part_is_what_the_single_codec_makes(
 
 
 def test_where_rows_change_their_lengths_is_told_if_it_is_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columnar_rows, "_ROWS_A_RUN", 10)
+    monkeypatch.setattr(encoder, "_MIN_RUN", 10)
     numbers = pa.array([str(number) for number in range(8, 38)])
     plan = plan_rows(numbers, {"KEYS": numbers})
     assert list(plan.edges) == [0, 2, 30]
     both = bytes(plan.encode(0, 30))
     assert both == bytes(plan.encode(0, 2)) + bytes(plan.encode(2, 30))
-    monkeypatch.setattr(columnar_rows, "_ROWS_A_RUN", 1000)
+    monkeypatch.setattr(encoder, "_MIN_RUN", 1000)
     apart = plan_rows(numbers, {"KEYS": numbers})
     assert list(apart.edges) == [0, 30]
     assert bytes(apart.encode(0, 30)) == both

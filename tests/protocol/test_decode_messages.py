@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import MessageExt
+from spark_rocket.protocol.ids import pack_host
+from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.properties import encode_properties
-from spark_rocket.protocol.record.record import decode_messages, encode_record, iter_records, pack_host
+from spark_rocket.protocol.record.record import encode_record, iter_records
 
 
 def record(topic: str, body: bytes, properties: dict[str, str], host: tuple[str, int], offset: int) -> bytes:

@@ -180,7 +180,7 @@ def test_what_cannot_be_written(value: Any) -> None:
 def test_only_fastjson_has_objects_as_keys_and_nobody_has_fractions() -> None:
     with pytest.raises(ProtocolError):
         dumps_standard({QUEUE: 1})
-    with pytest.raises(ProtocolError, match="float is no key"):
+    with pytest.raises(ProtocolError, match="float is not a key"):
         dumps_fastjson({1.5: 1})
 
 
@@ -286,9 +286,8 @@ def test_the_parser_takes_as_many_steps_as_there_are_fields(monkeypatch: pytest.
             assert found is None or found.start() == at  # begins where the last one ended: nothing is looked at twice
             return found
 
-    for name in ("_FIELD", "_ITEM", "_NEXT"):
-        monkeypatch.setattr(fastjson, name, Counted(getattr(fastjson, name)))
+    monkeypatch.setattr(fastjson, "_TOKEN", Counted(fastjson._TOKEN))
     for count in (1_000, 2_000):
         steps = 0
         assert len(loads_tolerant("{" + "".join(f"a{number}:1," for number in range(count)) + "}")) == count
-        assert steps <= count + 5
+        assert steps <= 4 * count + 5

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.protocol.record.record import decode_batch_body, decode_messages
+from spark_rocket.protocol.record.batch import decode_batch_body
+from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.bodies import (
     Body,
     ClusterInfo,
@@ -35,9 +36,9 @@ from spark_rocket.protocol.wire.headers import (
     SendMessageRequestHeader,
     SendMessageResponseHeader,
     WipeWritePermOfBrokerResponseHeader,
-    decode_request_header,
 )
 from tests.golden import GoldenFrame, frame, frames
+from tests.protocol.request_headers import decode_request_header
 
 ALL = [pytest.param(one, id=one.name) for one in frames()]
 REQUESTS = [pytest.param(one, id=one.name) for one in frames() if one.is_request]

@@ -9,9 +9,10 @@ import pytest
 
 from spark_rocket.model import MessageExt
 from spark_rocket.protocol.filter.tags import java_hash, java_hash_many
-from spark_rocket.protocol.message_id import decode_offset_msg_id, encode_offset_msg_id
+from spark_rocket.protocol.ids import decode_offset_msg_id, encode_offset_msg_id
+from spark_rocket.protocol.record.layout import record_size
 from spark_rocket.protocol.record.properties import decode_properties, encode_properties, find_property
-from spark_rocket.protocol.record.record import RecordView, ScanKind, encode_record, record_size, scan_record
+from spark_rocket.protocol.record.record import RecordView, ScanKind, encode_record, scan_record
 from spark_rocket.protocol.wire.bodies import (
     Body,
     ConsumerOffsetSerializeWrapper,

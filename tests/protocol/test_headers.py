@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_rocket.errors import ProtocolError
-from spark_rocket.protocol.wire import headers
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import (
@@ -21,14 +20,9 @@ from spark_rocket.protocol.wire.headers import (
     SendMessageRequestHeader,
     SendMessageResponseHeader,
     UnregisterClientRequestHeader,
-    decode_request_header,
 )
+from tests.protocol.request_headers import EVERY, decode_request_header
 
-EVERY = [
-    value
-    for name in headers.__all__
-    if isinstance(value := getattr(headers, name), type) and issubclass(value, Header) and value is not Header
-]
 VALUES: dict[str, tuple[Any, str]] = {
     "str": ("text", "text"),
     "Int": (-(1 << 31), "-2147483648"),

@@ -16,18 +16,30 @@ from hypothesis import strategies as st
 
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import Message, MessageExt
-from spark_rocket.protocol.record import record as r
+from spark_rocket.protocol.ids import pack_host
+from spark_rocket.protocol.record.batch import decode_batch_body, encode_batch_body
+from spark_rocket.protocol.record.layout import (
+    COMPRESSED,
+    COMPRESSION_ZLIB,
+    INNER_BATCH,
+    NEED_UNWRAP,
+    TRANSACTION_COMMIT,
+    record_size,
+)
+from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.properties import decode_properties, encode_properties
 from spark_rocket.protocol.record.record import (
     ScanKind,
+    ScanResult,
     decode_record,
+    encode_blank,
     encode_record,
     iter_records,
     scan_record,
     view_record,
 )
 
-IPV4, IPV6 = r.pack_host(("10.1.2.3", 4567)), r.pack_host(("2001:db8::1", 10911))
+IPV4, IPV6 = pack_host(("10.1.2.3", 4567)), pack_host(("2001:db8::1", 10911))
 
 DEFAULTS: dict[str, Any] = {
     "topic": b"Topic",
@@ -53,7 +65,7 @@ TABLE: dict[str, dict[str, Any]] = {
     "edges": {
         "queue_id": (1 << 31) - 1,
         "flag": -(1 << 31),
-        "sys_flag": r.TRANSACTION_COMMIT,
+        "sys_flag": TRANSACTION_COMMIT,
         "queue_offset": (1 << 63) - 1,
         "reconsume_times": -1,
         "prepared_transaction_offset": -(1 << 63),
@@ -100,7 +112,7 @@ def test_encode(fields: dict[str, Any]) -> None:
     assert raw == by_hand(fields)
     assert encode_record(**{**fields, "body": memoryview(fields["body"])}) == raw
     v6 = {"born_v6": fields["born_host"] == IPV6, "store_v6": fields["store_host"] == IPV6}
-    assert r.record_size(len(fields["body"]), len(fields["topic"]), len(fields["properties"]), **v6) == len(raw)
+    assert record_size(len(fields["body"]), len(fields["topic"]), len(fields["properties"]), **v6) == len(raw)
 
 
 @CASES
@@ -199,7 +211,7 @@ def test_a_topic_of_v2_may_not_be_negative() -> None:
 def test_scan_of_a_file() -> None:
     first, second = by_hand(DEFAULTS), by_hand({**DEFAULTS, "topic": b"t" * 200})
     room = 100
-    file = first + second + r.encode_blank(room) + b"\xee" * (room - 8)
+    file = first + second + encode_blank(room) + b"\xee" * (room - 8)
     found = scan_record(file)
     assert (found.kind, found.size) == (ScanKind.GOOD, len(first))
     found = scan_record(file, len(first))
@@ -217,9 +229,9 @@ def test_scan_of_a_file() -> None:
         (b"\0" * 7, ScanKind.END),
         (b"\0" * 500, ScanKind.END),
         (b"\xff" * 500, ScanKind.BAD),
-        (r.encode_blank(8), ScanKind.BLANK),
-        (r.encode_blank(7), ScanKind.BAD),
-        (r.encode_blank(9), ScanKind.BAD),
+        (encode_blank(8), ScanKind.BLANK),
+        (encode_blank(7), ScanKind.BAD),
+        (encode_blank(9), ScanKind.BAD),
         (b"\0\0\0\x60" + b"\0" * 200, ScanKind.BAD),
         (b"\0\0\0\0\xda\xa3\x20\xa7" + b"\0" * 200, ScanKind.BAD),
     ],
@@ -238,7 +250,7 @@ def test_scan_of_a_mapping() -> None:
 @pytest.mark.parametrize("size", [-1, 1 << 32])
 def test_no_blank(size: int) -> None:
     with pytest.raises(ProtocolError):
-        r.encode_blank(size)
+        encode_blank(size)
 
 
 # --- any record, any bytes ----------------------------------------------------------------------------------------
@@ -284,10 +296,10 @@ def test_damaged_records_give_a_value_or_the_error(fields: dict[str, Any], data:
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     for check_crc in (True, False):
         try:
-            r.decode_messages(raw, check_crc=check_crc)
+            decode_messages(raw, check_crc=check_crc)
         except ProtocolError:
             pass
-        assert isinstance(scan_record(raw, check_crc=check_crc), r.ScanResult)
+        assert isinstance(scan_record(raw, check_crc=check_crc), ScanResult)
 
 
 # --- bodies that are more than bytes ------------------------------------------------------------------------------
@@ -295,11 +307,11 @@ def test_damaged_records_give_a_value_or_the_error(fields: dict[str, Any], data:
 
 def test_compressed_bodies_are_undone_unless_told_otherwise() -> None:
     packed = zlib.compress(b"x" * 500)
-    raw = encode_record(**{**DEFAULTS, "body": packed, "sys_flag": r.COMPRESSED | r.COMPRESSION_ZLIB})
+    raw = encode_record(**{**DEFAULTS, "body": packed, "sys_flag": COMPRESSED | COMPRESSION_ZLIB})
     assert decode_record(raw).body == b"x" * 500
     assert decode_record(raw, decompress=False).body == packed
     with pytest.raises(ProtocolError, match="compressed body"):
-        decode_record(encode_record(**{**DEFAULTS, "sys_flag": r.COMPRESSED}))
+        decode_record(encode_record(**{**DEFAULTS, "sys_flag": COMPRESSED}))
 
 
 BATCHES = [
@@ -315,25 +327,25 @@ BATCHES = [
 
 @pytest.mark.parametrize(("messages", "raw"), BATCHES)
 def test_batch_bodies(messages: list[tuple[int, bytes, bytes]], raw: bytes) -> None:
-    assert r.encode_batch_body(messages) == raw
-    assert r.decode_batch_body(raw) == messages
-    ends = {len(r.encode_batch_body(messages[:count])) for count in range(len(messages) + 1)}
+    assert encode_batch_body(messages) == raw
+    assert decode_batch_body(raw) == messages
+    ends = {len(encode_batch_body(messages[:count])) for count in range(len(messages) + 1)}
     for size in set(range(len(raw))) - ends:
         with pytest.raises(ProtocolError, match="no whole message"):
-            r.decode_batch_body(raw[:size])
+            decode_batch_body(raw[:size])
     with pytest.raises(ProtocolError):
-        r.decode_batch_body(raw + b"\0")
+        decode_batch_body(raw + b"\0")
 
 
 def test_batch_bodies_of_messages() -> None:
     messages = [Message.of("T", "a", tags="x", flag=2), Message.of("T", b"")]
-    assert r.decode_batch_body(r.encode_batch_body(messages)) == [(2, b"a", b"TAGS\x01x"), (0, b"", b"")]
+    assert decode_batch_body(encode_batch_body(messages)) == [(2, b"a", b"TAGS\x01x"), (0, b"", b"")]
 
 
 @pytest.mark.parametrize("message", [(0, b"", b"x" * 32_768), (1 << 31, b"", b"")])
 def test_what_fits_no_batch(message: tuple[int, bytes, bytes]) -> None:
-    with pytest.raises(ProtocolError, match="fits no batch"):
-        r.encode_batch_body([message])
+    with pytest.raises(ProtocolError, match="does not fit into a batch"):
+        encode_batch_body([message])
 
 
 @pytest.mark.parametrize(("at", "value"), [(0, -1), (0, 0), (0, 23), (0, 1 << 30), (16, -1), (16, 1), (16, 1 << 30)])
@@ -341,26 +353,26 @@ def test_damaged_batch_bodies(at: int, value: int) -> None:
     raw = bytearray(BATCHES[1][1])
     struct.pack_into(">i", raw, at, value)
     with pytest.raises(ProtocolError):
-        r.decode_batch_body(raw)
+        decode_batch_body(raw)
 
 
 @given(st.lists(st.tuples(int32, st.binary(max_size=20), st.binary(max_size=20)), max_size=5))
 def test_any_batch_survives(messages: list[tuple[int, bytes, bytes]]) -> None:
-    assert r.decode_batch_body(r.encode_batch_body(messages)) == messages
+    assert decode_batch_body(encode_batch_body(messages)) == messages
 
 
 @pytest.mark.parametrize("base", ["40", "x", "", "99999999999999999999999"])
 def test_inner_batches_are_unwrapped(base: str) -> None:
-    inner = zlib.compress(r.encode_batch_body([(1, b"a", b"TAGS\x01x"), (0, b"b", b"")]))
+    inner = zlib.compress(encode_batch_body([(1, b"a", b"TAGS\x01x"), (0, b"b", b"")]))
     fields = {
         **DEFAULTS,
         "body": inner,
         "properties": encode_properties({"INNER_NUM": "2", "INNER_BASE": base}),
         "queue_offset": 40,
-        "sys_flag": r.INNER_BATCH | r.NEED_UNWRAP | r.COMPRESSED,
+        "sys_flag": INNER_BATCH | NEED_UNWRAP | COMPRESSED,
     }
     run = encode_record(**fields) + encode_record(**DEFAULTS)
-    messages = r.decode_messages(run, "b")
+    messages = decode_messages(run, "b")
     assert [(m.queue_offset, m.body, m.tags, m.flag) for m in messages] == [
         (40, b"a", "x", 1),
         (41, b"b", None, 0),
@@ -392,7 +404,7 @@ def test_message_ids() -> None:
 def test_properties_of_many_records_are_those_of_each(runs: list[list[str]], terminated: bool) -> None:
     raws = [("\x02".join(pieces) + "\x02" * terminated).encode() for pieces in runs]
     data = b"".join(encode_record(**DEFAULTS | {"properties": raw}) for raw in raws)
-    messages = r.decode_messages(data)
+    messages = decode_messages(data)
     for name in ("UNIQ_KEY", "TAGS", "x", "XUNIQ_KEY"):
         assert [one.get_property(name) for one in messages] == [decode_properties(raw).get(name) for raw in raws]
     assert [message.properties for message in messages] == [decode_properties(raw) for raw in raws]
@@ -403,13 +415,13 @@ def test_what_is_read_when_it_is_asked_for_is_what_the_record_says(fields: dict[
     data = encode_record(**fields)
     plain = decode_record(data, broker_name="b")
     for name in (field.name for field in dataclasses.fields(MessageExt)):
-        (message,) = r.decode_messages(data, "b")
+        (message,) = decode_messages(data, "b")
         assert getattr(message, name) == getattr(plain, name)
         setattr(message, name, "another")  # what is assigned stays, whatever is read before or after
         assert message != plain
         assert getattr(message, name) == "another"
     for convert in (copy.copy, copy.deepcopy, dataclasses.replace, lambda one: pickle.loads(pickle.dumps(one))):
-        (message,) = r.decode_messages(data, "b")
+        (message,) = decode_messages(data, "b")
         converted = convert(message)
         assert converted == message == plain == converted
         assert converted.msg_id == plain.msg_id
@@ -423,13 +435,13 @@ def test_what_is_read_when_it_is_asked_for_is_what_the_record_says(fields: dict[
 
 
 def test_properties_are_set_before_and_after_they_are_read() -> None:
-    (message,) = r.decode_messages(encode_record(**DEFAULTS))
+    (message,) = decode_messages(encode_record(**DEFAULTS))
     message.set_property("n", "1")
     assert (message.get_property("n"), message.tags, message.keys) == ("1", "TagA", "k")
     assert message.properties == {"TAGS": "TagA", "KEYS": "k", "n": "1"}
     message.set_property("TAGS", "other")
     assert (message.get_property("n"), message.tags) == ("1", "other")
-    (message,) = r.decode_messages(encode_record(**DEFAULTS))
+    (message,) = decode_messages(encode_record(**DEFAULTS))
     message.set_property("TAGS", "first")
     message.set_property("n", "2")
     assert message.properties == {"TAGS": "first", "KEYS": "k", "n": "2"}

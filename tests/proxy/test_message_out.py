@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from spark_rocket.protocol.ids import pack_host
 from spark_rocket.protocol.record.compression import COMPRESSION_BITS, compress_body
 from spark_rocket.protocol.record.properties import encode_properties
 from spark_rocket.protocol.record.record import encode_record, view_record
-from spark_rocket.protocol.wire.host import pack_host
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.definitions import Encoding, MessageType
 from spark_rocket.proxy.messages.message_out import milliseconds_of, properties_of, write_message, write_time

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from spark_rocket.model import SCHEDULE_TOPIC
 from spark_rocket.store import MessageStore, StoreConfig
-from spark_rocket.store.layout import SCHEDULE_TOPIC
 from tests.store.helpers import Clock, opened, put, put_batch, small
 
 LOG_SIZE = 8192

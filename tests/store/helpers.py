@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from spark_rocket.protocol.record.record import encode_batch_body, iter_records
+from spark_rocket.protocol.record.batch import encode_batch_body
+from spark_rocket.protocol.record.record import iter_records
 from spark_rocket.store import MessageStore, PutResult, PutStatus, StoreConfig
 from spark_rocket.store.log.record_scan import LogScan
 

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from spark_rocket.errors import StoreError
 from spark_rocket.protocol.filter.tags import java_hash
-from spark_rocket.protocol.record.record import decode_messages, encode_batch_body, encode_record
+from spark_rocket.protocol.record.batch import encode_batch_body
+from spark_rocket.protocol.record.messages import decode_messages
+from spark_rocket.protocol.record.record import encode_record
 from spark_rocket.store import MessageStore, PutStatus
 from spark_rocket.store.log import commit_log
 from spark_rocket.store.log.batch import BatchPlan

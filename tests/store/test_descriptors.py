@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.protocol.record.record import encode_batch_body
+from spark_rocket.protocol.record.batch import encode_batch_body
 from spark_rocket.store import MessageStore, PutStatus
 from spark_rocket.store.config import FlushDiskType
 from spark_rocket.store.descriptors import ShortageError

@@ -49,7 +49,7 @@ def test_nothing_half_visible(make_store: MakeStore, monkeypatch: pytest.MonkeyP
             result = store.put_message("T", queue_id, body, b"", born_timestamp=1, born_host=BORN)
             count = 1
         else:
-            from spark_rocket.protocol.record.record import encode_batch_body
+            from spark_rocket.protocol.record.batch import encode_batch_body
 
             raw = encode_batch_body([(0, body, b"")] * 4)
             result = store.put_batch("T", queue_id, raw, born_timestamp=1, born_host=BORN)

@@ -10,8 +10,8 @@ from zlib import crc32
 import pytest
 
 from spark_rocket.errors import StoreError
+from spark_rocket.protocol.ids import pack_host
 from spark_rocket.protocol.record.record import decode_record, encode_record
-from spark_rocket.protocol.wire.host import pack_host
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.store_lock import abort_path
 from spark_rocket.store.tools.check import check_store

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_rocket.protocol.record.record import encode_record, pack_host
+from spark_rocket.protocol.ids import pack_host
+from spark_rocket.protocol.record.record import encode_record
 from spark_rocket.store.index import service as index_service
 from spark_rocket.store.index.keys import keys_of
 from spark_rocket.store.log import large_records

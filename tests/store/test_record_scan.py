@@ -6,7 +6,9 @@ import random
 
 import pytest
 
-from spark_rocket.protocol.record.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, encode_record, pack_host
+from spark_rocket.protocol.ids import pack_host
+from spark_rocket.protocol.record.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from spark_rocket.protocol.record.record import encode_record
 from spark_rocket.store.log.record_scan import Stop, walk
 
 HOST = pack_host(("127.0.0.1", 1))

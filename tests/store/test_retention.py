@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.store import GetMessageStatus, MessageStore, PutStatus, StoreConfig, file_remover, retention
 from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.queues.deleted_topics import DeletedTopics

@@ -7,8 +7,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_rocket.protocol.filter.tags import java_hash
+from spark_rocket.protocol.record.properties import find_property
 from spark_rocket.store.queues import tags
-from spark_rocket.store.queues.tags import find_property, tags_code, tags_codes
+from spark_rocket.store.queues.tags import tags_code, tags_codes
 
 PIECES = st.sampled_from(
     [
@@ -40,7 +41,7 @@ def test_many_are_as_one_by_one(messages: list[tuple[list[bytes], list[bytes]]])
         ends.append(len(raw))
     expected = []
     for start, end in zip(starts, ends, strict=True):
-        value = find_property(raw, b"TAGS\x01", start, end)
+        value = find_property(raw[start:end], b"TAGS")
         expected.append(java_hash(value.decode("utf-8", "replace")) if value else 0)
         assert tags_code(raw[start:end]) == expected[-1]
     assert tags_codes(raw, np.array(starts, np.int64), np.array(ends, np.int64)) == expected

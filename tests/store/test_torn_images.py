@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from spark_rocket.model import SCHEDULE_TOPIC
 from spark_rocket.store import FlushDiskType, MessageStore, StoreConfig
-from spark_rocket.store.layout import SCHEDULE_TOPIC
 from spark_rocket.store.log import commit_log
 from spark_rocket.store.log import flush as store_flush
 from spark_rocket.store.log.mapped_file import MappedFile

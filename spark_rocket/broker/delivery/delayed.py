@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.errors import RefusedError
-from spark_rocket.protocol.names import RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
+from spark_rocket.model import RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.store.config import delay_levels
 

@@ -29,7 +29,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode, TracerProvider
 
 import spark_rocket
 from spark_rocket.errors import ConfigError, ProtocolError
-from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.server.server import Channel, Handler

@@ -43,9 +43,9 @@ from spark_rocket.broker.pop.hooks import ALREADY_ACKED, ILLEGAL, PopRequest
 from spark_rocket.broker.state.groups import SubscriptionGroupManager
 from spark_rocket.broker.state.offsets import ConsumerOffsetManager
 from spark_rocket.broker.state.topics import TopicConfigManager
+from spark_rocket.protocol.ids import message_order_count, queue_order_count
 from spark_rocket.protocol.wire.bodies import dumps_fastjson
 from spark_rocket.protocol.wire.bodies.base import Body
-from spark_rocket.protocol.wire.extra_info import message_order_count, queue_order_count
 
 _SEPARATOR = "@"
 _KEPT_MS = 24 * 3600 * 1000

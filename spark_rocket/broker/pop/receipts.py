@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from spark_rocket.broker.pop.acks import MAX_SPAN
 from spark_rocket.errors import RefusedError
+from spark_rocket.protocol.ids import ExtraInfo
 from spark_rocket.protocol.wire.codes import ResponseCode
-from spark_rocket.protocol.wire.extra_info import ExtraInfo
 
 _CLOCKS_APART_MS = 24 * 3600 * 1000  # a clock may be set back while messages are out
 

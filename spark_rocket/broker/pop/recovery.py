@@ -18,9 +18,9 @@ from spark_rocket.broker.pop.check_points import TAG_CHECK_POINT, CheckPoint, de
 from spark_rocket.broker.pop.revive_log import ReviveLog
 from spark_rocket.broker.state.offsets import ConsumerOffsetManager
 from spark_rocket.errors import ProtocolError, StoreCorruptError
+from spark_rocket.model import TIMER_TOPIC
 from spark_rocket.protocol.record.properties import find_property
 from spark_rocket.protocol.record.record import view_record
-from spark_rocket.store.layout import TIMER_TOPIC
 from spark_rocket.store.message_store import MessageStore
 
 _log = logging.getLogger(__name__)

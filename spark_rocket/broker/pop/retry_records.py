@@ -10,9 +10,9 @@ Thread-safety: pure functions. Corresponds to the recoding in PopMessageProcesso
 
 from __future__ import annotations
 
+from spark_rocket.protocol.ids import ExtraInfo
 from spark_rocket.protocol.record.properties import append_property, remove_property
 from spark_rocket.protocol.record.record import encode_record, iter_records
-from spark_rocket.protocol.wire.extra_info import ExtraInfo
 from spark_rocket.store.layout import MAX_PROPERTIES
 
 _POP_CK = b"POP_CK"

@@ -52,13 +52,11 @@ from spark_rocket.broker.state.groups import SubscriptionGroupManager
 from spark_rocket.broker.state.offsets import ConsumerOffsetManager
 from spark_rocket.broker.state.topics import TopicConfigManager
 from spark_rocket.errors import ProtocolError, StoreCorruptError
-from spark_rocket.protocol.message_id import encode_offset_msg_id
-from spark_rocket.protocol.names import DLQ_PREFIX, RETRY_PREFIX
-from spark_rocket.protocol.record.properties import decode_properties, find_property
+from spark_rocket.model import DLQ_PREFIX, RETRY_PREFIX
+from spark_rocket.protocol.ids import encode_offset_msg_id, normal_topic, pack_host, retry_topic
+from spark_rocket.protocol.record.properties import decode_properties, find_property, join_properties
 from spark_rocket.protocol.record.record import RecordView, view_record
 from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig
-from spark_rocket.protocol.wire.extra_info import normal_topic, retry_topic
-from spark_rocket.protocol.wire.host import pack_host
 from spark_rocket.store.delay.redelivery import RETRY_MS
 from spark_rocket.store.delay.timer_store import TimerMessageStore
 from spark_rocket.store.layout import MAX_PROPERTIES
@@ -280,8 +278,7 @@ class PopReviver:
             topic = self._topics.ensure(retry).topic_name
             if self._offsets.query(group, topic, 0) < 0:
                 self._offsets.commit(group, topic, 0, 0)
-        # Not encode_properties: what somebody once stored with a separator in it must stay deliverable.
-        text = "\x02".join([f"{name}\x01{value}" for name, value in properties.items()]).encode()
+        text = join_properties(properties)
         result = self._store.put_message(
             topic,
             0,

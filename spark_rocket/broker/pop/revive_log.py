@@ -28,10 +28,10 @@ from spark_rocket.broker.pop.check_points import (
     encode_check_point,
 )
 from spark_rocket.errors import ProtocolError, StoreCorruptError
+from spark_rocket.model import TIMER_TOPIC
 from spark_rocket.protocol.filter.tags import java_hash
+from spark_rocket.protocol.ids import pack_host
 from spark_rocket.protocol.record.record import RecordView, view_record
-from spark_rocket.protocol.wire.host import pack_host
-from spark_rocket.store.layout import TIMER_TOPIC
 from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import GetMessageStatus, PutResult
 

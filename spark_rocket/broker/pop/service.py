@@ -40,9 +40,8 @@ from spark_rocket.broker.state.groups import SubscriptionGroupManager
 from spark_rocket.broker.state.offsets import ConsumerOffsetManager
 from spark_rocket.broker.state.topics import TopicConfigManager
 from spark_rocket.errors import RefusedError, StoreCorruptError
-from spark_rocket.protocol.names import RETRY_PREFIX
-from spark_rocket.protocol.wire.codes import ResponseCode
-from spark_rocket.protocol.wire.extra_info import (
+from spark_rocket.model import RETRY_PREFIX
+from spark_rocket.protocol.ids import (
     ORDER_REVIVE_QUEUE,
     ExtraInfo,
     msg_offset_info,
@@ -50,6 +49,7 @@ from spark_rocket.protocol.wire.extra_info import (
     retry_topic,
     start_offset_info,
 )
+from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.store.delay.timer_store import TimerMessageStore
 from spark_rocket.store.layout import ENTRY_SIZE
 from spark_rocket.store.message_store import MessageStore

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.errors import ConfigError, RefusedError
 from spark_rocket.protocol.wire.bodies import dumps_fastjson
-from spark_rocket.protocol.wire.bodies.acl import ClusterAclConfig
+from spark_rocket.protocol.wire.bodies.config import ClusterAclConfig
 from spark_rocket.protocol.wire.codes import (
     DELETE_ACL_CONFIG_FAILED,
     UPDATE_AND_CREATE_ACL_CONFIG_FAILED,

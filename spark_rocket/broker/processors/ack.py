@@ -28,10 +28,10 @@ from spark_rocket.broker.pop.service import PopService
 from spark_rocket.broker.processors.pop import check_invisible_time, pop_service
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.errors import ProtocolError, RefusedError
+from spark_rocket.protocol.ids import ExtraInfo, parse_extra_info, real_topic
 from spark_rocket.protocol.wire.bodies import BatchAck, BatchAckMessageRequestBody
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.extra_info import ExtraInfo, parse_extra_info, real_topic
 from spark_rocket.protocol.wire.headers import AckMessageRequestHeader, ChangeInvisibleTimeRequestHeader
 from spark_rocket.remoting.server.server import Channel, Handler
 

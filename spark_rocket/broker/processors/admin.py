@@ -18,8 +18,8 @@ from spark_rocket.broker.state.config import shown_text
 from spark_rocket.broker.state.config_files import change_properties
 from spark_rocket.broker.state.topics import MAX_QUEUES, alter_attributes
 from spark_rocket.errors import ConfigError, ProtocolError, RefusedError
+from spark_rocket.model import group_problem, topic_problem
 from spark_rocket.protocol.java_properties import render_properties
-from spark_rocket.protocol.names import group_problem, topic_problem
 from spark_rocket.protocol.setting import SettingsUpdate
 from spark_rocket.protocol.wire.bodies import (
     CreateTopicListRequestBody,

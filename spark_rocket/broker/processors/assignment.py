@@ -29,8 +29,7 @@ from dataclasses import replace
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.broker.state.config import MessageRequestMode
 from spark_rocket.errors import RefusedError, RocketError
-from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.names import RETRY_PREFIX, group_problem, topic_problem
+from spark_rocket.model import RETRY_PREFIX, MessageQueue, group_problem, topic_problem
 from spark_rocket.protocol.wire.bodies import (
     BROADCASTING,
     MessageQueueAssignment,

@@ -13,8 +13,8 @@ from spark_rocket.broker.delivery.filters import parse_filter
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.broker.state.clients import ClientInfo
 from spark_rocket.errors import RefusedError
+from spark_rocket.model import RETRY_PREFIX
 from spark_rocket.protocol.filter.tags import TYPE_TAG
-from spark_rocket.protocol.names import RETRY_PREFIX
 from spark_rocket.protocol.wire.bodies import (
     CheckClientRequestBody,
     Connection,

@@ -32,7 +32,7 @@ from spark_rocket.broker.service import BrokerService
 from spark_rocket.broker.state.clients import ClientInfo
 from spark_rocket.errors import ProtocolError, RefusedError, RemotingError, RemotingTimeoutError
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.message_id import decode_offset_msg_id
+from spark_rocket.protocol.ids import decode_offset_msg_id
 from spark_rocket.protocol.wire.bodies import (
     GetConsumerStatusBody,
     MessageQueueForC,

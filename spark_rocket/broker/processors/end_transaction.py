@@ -14,10 +14,10 @@ from spark_rocket.broker.delivery.delayed import Waiting
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.broker.transactions.half_messages import IMMUNITY, Half
 from spark_rocket.errors import RefusedError
-from spark_rocket.protocol.message_id import decode_offset_msg_id
-from spark_rocket.protocol.names import HALF_TOPIC
+from spark_rocket.model import HALF_TOPIC
+from spark_rocket.protocol.ids import decode_offset_msg_id
+from spark_rocket.protocol.record.layout import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from spark_rocket.protocol.record.properties import find_property
-from spark_rocket.protocol.record.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import EndTransactionRequestHeader, ResumeCheckHalfMessageRequestHeader

@@ -27,10 +27,10 @@ from spark_rocket.broker.pop.waiting import Kind, Place
 from spark_rocket.broker.processors.pop import pop_filter
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.errors import RefusedError
+from spark_rocket.protocol.ids import retry_topic
 from spark_rocket.protocol.wire.bodies import TopicConfig
 from spark_rocket.protocol.wire.codes import PERM_READ, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.extra_info import retry_topic
 from spark_rocket.protocol.wire.headers import (
     NotificationRequestHeader,
     NotificationResponseHeader,

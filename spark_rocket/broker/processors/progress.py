@@ -10,8 +10,7 @@ import asyncio
 from collections.abc import Sequence
 
 from spark_rocket.broker.service import BrokerService
-from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.names import RETRY_PREFIX
+from spark_rocket.model import RETRY_PREFIX, MessageQueue
 from spark_rocket.protocol.wire.bodies import (
     ConsumeStats,
     ConsumeStatsList,

@@ -12,7 +12,7 @@ from functools import partial
 
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.errors import ProtocolError, RefusedError
-from spark_rocket.protocol.recall_handle import RecallMessageHandle
+from spark_rocket.protocol.ids import RecallMessageHandle
 from spark_rocket.protocol.record.properties import encode_properties
 from spark_rocket.protocol.wire.codes import PERM_WRITE, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand

@@ -12,7 +12,7 @@ from spark_rocket.broker.service import BrokerService
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.filter.tags import java_hash
 from spark_rocket.protocol.wire.bodies.config import DataVersion
-from spark_rocket.protocol.wire.bodies.ha import (
+from spark_rocket.protocol.wire.bodies.stats import (
     HAClientRuntimeInfo,
     HAConnectionRuntimeInfo,
     HARuntimeInfo,

@@ -34,15 +34,12 @@ from spark_rocket.broker.delivery.delayed import Waiting, delay_level, is_timed
 from spark_rocket.broker.metrics.stats import DELAY, FIFO, NORMAL, TRANSACTION
 from spark_rocket.broker.service import BrokerService, SendTarget
 from spark_rocket.errors import ProtocolError, RefusedError
-from spark_rocket.model import SHARDING_KEY
-from spark_rocket.protocol.message_id import UniqKeyGenerator
-from spark_rocket.protocol.names import HALF_TOPIC
-from spark_rocket.protocol.recall_handle import RecallMessageHandle
-from spark_rocket.protocol.record.properties import decode_properties, encode_properties
-from spark_rocket.protocol.record.record import decode_batch_body
+from spark_rocket.model import HALF_TOPIC, SHARDING_KEY
+from spark_rocket.protocol.ids import RecallMessageHandle, UniqKeyGenerator, pack_host
+from spark_rocket.protocol.record.batch import decode_batch_body
+from spark_rocket.protocol.record.properties import decode_properties, encode_properties, find_property
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.host import pack_host
 from spark_rocket.remoting.address import parse_address
 from spark_rocket.remoting.server.server import Channel, Handler
 from spark_rocket.store.log.batch import BatchPlan
@@ -254,12 +251,10 @@ class SendMessageProcessor:
             or _has_broker_properties(properties)
         ):
             properties, waiting = self._unusual(properties, topic, queue_id, reconsume_times)
-        start = properties.find("UNIQ_KEY\x01")
-        if start < 0 or (start > 0 and properties[start - 1] != "\x02"):
-            properties, unique_key = self._with_unique_key(properties)
-        else:
-            end = properties.find("\x02", start)
-            unique_key = properties[start + 9 :] if end < 0 else properties[start + 9 : end]
+        unique_key = find_property(properties, "UNIQ_KEY")
+        if unique_key is None:
+            unique_key = self._unique_key()
+            properties += ("\x02" if properties and properties[-1] != "\x02" else "") + f"UNIQ_KEY\x01{unique_key}"
         separator = "\x02" if properties and properties[-1] != "\x02" else ""
         return f"{properties}{separator}{self._broker_properties()}", unique_key, waiting
 
@@ -338,15 +333,6 @@ class SendMessageProcessor:
         if "DELAY" in values:  # as in Apache's broker: nobody waits for a dead letter
             ext["i"] = encode_properties(values | {"DELAY": "-1"}).decode()
         return dead, 0
-
-    def _with_unique_key(self, properties: str) -> tuple[str, str]:
-        known = decode_properties(properties).get("UNIQ_KEY")
-        if known is not None:
-            return properties, known
-        unique_key = self._unique_key()
-        if properties and properties[-1] != "\x02":
-            properties += "\x02"
-        return f"{properties}UNIQ_KEY\x01{unique_key}", unique_key
 
     def _too_large(self) -> RefusedError:
         return RefusedError(

@@ -28,14 +28,13 @@ from functools import partial
 
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.errors import ProtocolError, RefusedError
-from spark_rocket.protocol.message_id import encode_offset_msg_id
-from spark_rocket.protocol.names import DLQ_PREFIX, RETRY_PREFIX
-from spark_rocket.protocol.record.properties import decode_properties
+from spark_rocket.model import DLQ_PREFIX, RETRY_PREFIX
+from spark_rocket.protocol.ids import encode_offset_msg_id
+from spark_rocket.protocol.record.properties import decode_properties, join_properties
 from spark_rocket.protocol.record.record import RecordView, view_record
 from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig
-from spark_rocket.protocol.wire.codes import PERM_WRITE, RequestCode, ResponseCode
+from spark_rocket.protocol.wire.codes import PERM_WRITE, SEE_FAQ, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.faq import SEE_FAQ
 from spark_rocket.protocol.wire.headers import ConsumerSendMsgBackRequestHeader
 from spark_rocket.remoting.server.server import Channel, Handler
 from spark_rocket.store.results import PutStatus
@@ -94,8 +93,7 @@ class SendBackProcessor:
             topic if waiting is None else waiting.topic,
             queue_id if waiting is None else waiting.queue_id,
             record.body,
-            # Not encode_properties: what somebody once stored with a separator in it must stay deliverable.
-            "\x02".join([f"{name}\x01{value}" for name, value in properties.items()]).encode(),
+            join_properties(properties),
             flag=record.flag,
             sys_flag=record.sys_flag,
             born_timestamp=record.born_timestamp,

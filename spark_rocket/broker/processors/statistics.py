@@ -12,7 +12,7 @@ import logging
 from spark_rocket.broker.metrics.stats_windows import BROKER, BYTES, DAY, HOUR, MESSAGES, MINUTE, SEND_BACKS, Key
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.errors import RefusedError
-from spark_rocket.protocol.names import SYSTEM_TOPICS
+from spark_rocket.model import SYSTEM_TOPICS
 from spark_rocket.protocol.wire.bodies import (
     BrokerStatsDataBody,
     BrokerStatsItem,

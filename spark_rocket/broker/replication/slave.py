@@ -41,9 +41,9 @@ import numpy as np
 
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.errors import ProtocolError, RocketError, StateError, StoreError
+from spark_rocket.protocol.ids import unpack_host
 from spark_rocket.protocol.record.record import scan_record
 from spark_rocket.protocol.wire.ha import TransferDecoder, encode_report
-from spark_rocket.protocol.wire.host import unpack_host
 from spark_rocket.remoting.address import format_address, parse_address
 from spark_rocket.remoting.tls.contexts import client_tls
 from spark_rocket.remoting.tls.problems import problem_of

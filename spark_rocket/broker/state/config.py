@@ -37,6 +37,7 @@ from spark_rocket.broker.state.known_settings import (
     may_be_secret,
 )
 from spark_rocket.errors import ConfigError
+from spark_rocket.model import TRACE_TOPIC
 from spark_rocket.protocol.auth import Credentials, inner_credentials
 from spark_rocket.protocol.java_properties import expand_variables, parse_properties, render_properties
 from spark_rocket.protocol.setting import Setting, SettingsUpdate, fixed, text_of
@@ -124,7 +125,7 @@ class BrokerConfig:
     broker_topic_enable: bool = _setting(True)
     default_topic_queue_nums: int = _setting(8, low=1, high=65_536, dynamic=True)
     trace_topic_enable: bool = _setting(False)
-    msg_trace_topic_name: str = _setting("RMQ_SYS_TRACE_TOPIC")
+    msg_trace_topic_name: str = _setting(TRACE_TOPIC)
     trace_on: bool = _setting(True, dynamic=True)
     open_telemetry_enable: bool = _setting(False)
     region_id: str = _setting("DefaultRegion", dynamic=True, check=_property_value)

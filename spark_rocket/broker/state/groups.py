@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.protocol.names import SYSTEM_GROUP_PREFIX, group_problem
+from spark_rocket.model import SYSTEM_GROUP_PREFIX, group_problem
 from spark_rocket.protocol.wire.bodies import DataVersion, SubscriptionGroupConfig
 
 _BUILT_IN = (

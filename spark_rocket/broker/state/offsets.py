@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Any
 
-from spark_rocket.protocol.names import HALF_TOPIC, OP_HALF_TOPIC
+from spark_rocket.model import HALF_TOPIC, OP_HALF_TOPIC
 from spark_rocket.protocol.wire.bodies import DataVersion
 
 _log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.protocol.names import (
+from spark_rocket.model import (
     AUTO_CREATE_TOPIC_KEY,
     BENCHMARK_TOPIC,
     HALF_TOPIC,

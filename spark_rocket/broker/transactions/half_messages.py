@@ -20,10 +20,11 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from spark_rocket.errors import ProtocolError
-from spark_rocket.protocol.message_id import encode_offset_msg_id
-from spark_rocket.protocol.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
+from spark_rocket.model import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
+from spark_rocket.protocol.ids import encode_offset_msg_id
+from spark_rocket.protocol.record.layout import TRANSACTION_MASK
 from spark_rocket.protocol.record.properties import append_property, find_property, remove_property
-from spark_rocket.protocol.record.record import TRANSACTION_MASK, RecordView, encode_record, view_record
+from spark_rocket.protocol.record.record import RecordView, encode_record, view_record
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import CheckTransactionStateRequestHeader

@@ -44,9 +44,9 @@ from spark_rocket.broker.transactions.half_messages import (
     op_body,
 )
 from spark_rocket.errors import ProtocolError, RefusedError
-from spark_rocket.protocol.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
+from spark_rocket.model import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
+from spark_rocket.protocol.record.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
 from spark_rocket.protocol.record.properties import find_property
-from spark_rocket.protocol.record.record import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.remoting.server.server import Channel
 from spark_rocket.store.message_store import MessageStore

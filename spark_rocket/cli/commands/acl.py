@@ -27,7 +27,7 @@ from spark_rocket.errors import ClientError, RocketError
 if TYPE_CHECKING:
     from spark_rocket.client import Admin
     from spark_rocket.client.admin import AclVersion, Failures
-    from spark_rocket.protocol.wire.bodies.acl import ClusterAclConfig, PlainAccessConfig
+    from spark_rocket.protocol.wire.bodies.config import ClusterAclConfig, PlainAccessConfig
 
 _HIDDEN = "********"
 _PERMISSIONS = ("DENY", "PUB", "SUB", "PUB|SUB")

@@ -21,6 +21,7 @@ from spark_rocket.cli.commands.message_show import body_option
 from spark_rocket.cli.show import Column
 from spark_rocket.cli.text import count_text, moment, second_text
 from spark_rocket.errors import ClientError, TopicNotFoundError
+from spark_rocket.model import DLQ_PREFIX
 
 if TYPE_CHECKING:
     from spark_rocket.client import Admin
@@ -138,7 +139,7 @@ def resend(
 
 def _dead_letter(admin: Admin, group: str, msg_id: str) -> MessageExt:
     try:
-        found = admin.message(f"%DLQ%{group}", msg_id)
+        found = admin.message(DLQ_PREFIX + group, msg_id)
     except TopicNotFoundError:
         found = None
     if found is None:
@@ -154,7 +155,7 @@ def _count(admin: Admin, group: str) -> int:
 
 def _dead_letters(admin: Admin, group: str, begin: int | None, end: int | None) -> Iterator[MessageExt]:
     """Those that are there now: what dies again meanwhile is not sent again."""
-    for queue, (low, high) in admin.offsets(f"%DLQ%{group}").items():
+    for queue, (low, high) in admin.offsets(DLQ_PREFIX + group).items():
         for message in admin.messages_between(queue, low, high):
             if (begin or 0) <= message.store_timestamp <= (message.store_timestamp if end is None else end):
                 yield message

@@ -20,6 +20,7 @@ from spark_rocket.cli.lazy import LazyGroup
 from spark_rocket.cli.show import Column, Table
 from spark_rocket.cli.text import camel, count_text, duration_text
 from spark_rocket.errors import ClientError
+from spark_rocket.model import RETRY_PREFIX
 
 if TYPE_CHECKING:
     from spark_rocket.client import Admin
@@ -52,7 +53,7 @@ def group() -> None:
 _LIST = (
     Column("group"),
     Column("members", right=True),
-    Column("topics", right=False, form=lambda found: show.cell([t for t in found if not t.startswith("%RETRY%")])),
+    Column("topics", right=False, form=lambda found: show.cell([t for t in found if not t.startswith(RETRY_PREFIX)])),
     Column("consumeTps", "OUT/s"),
     Column("lag", form=count_text, right=True),
     Column("delayMs", "BEHIND", form=lambda ms: duration_text(ms) if ms else "-", right=True),

@@ -27,6 +27,7 @@ from spark_rocket.cli.lazy import LazyGroup
 from spark_rocket.cli.show import Column
 from spark_rocket.cli.text import count_text, moment, moment_text
 from spark_rocket.errors import ClientError, RocketError
+from spark_rocket.model import TRACE_TOPIC
 from spark_rocket.units import duration_ms
 
 if TYPE_CHECKING:
@@ -376,7 +377,7 @@ def table(found: Iterable[MessageExt], form: str, as_json: bool, empty: str, foo
 
 @message.command("trace", short_help="the way of a message, as clients wrote it down")
 @click.argument("msg_id", metavar="ID")
-@click.option("--trace-topic", default="RMQ_SYS_TRACE_TOPIC", metavar="TOPIC", help="where clients write it")
+@click.option("--trace-topic", default=TRACE_TOPIC, metavar="TOPIC", help="where clients write it")
 @connection
 @json_option
 def trace(link: Link, msg_id: str, trace_topic: str, as_json: bool) -> None:

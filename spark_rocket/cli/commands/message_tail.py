@@ -209,7 +209,7 @@ class _Follower:
         )
 
     def _taken(self, queue: MessageQueue, found: PullResult) -> Iterable[MessageExt]:
-        from spark_rocket.protocol.record.record import decode_messages
+        from spark_rocket.protocol.record.messages import decode_messages
 
         offset = self._offsets[queue]
         self._offsets[queue] = found.next_offset

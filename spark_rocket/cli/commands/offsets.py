@@ -30,6 +30,7 @@ from spark_rocket.cli.commands.connect import Link, complete_groups, complete_to
 from spark_rocket.cli.show import Column
 from spark_rocket.cli.text import limit, moment, moment_text
 from spark_rocket.errors import ClientError, StateError
+from spark_rocket.model import RETRY_PREFIX
 
 if TYPE_CHECKING:
     from spark_rocket.client import Admin, Reader
@@ -358,7 +359,7 @@ def _topics_of(admin: Admin, group: str) -> list[str]:
                 away = error
             continue  # that there are none is an error to brokers
         topics |= {queue.topic for queue, found in stats.offset_table.items() if found.consumer_offset >= 0}
-    topics = {topic for topic in topics if not topic.startswith("%RETRY%")}
+    topics = {topic for topic in topics if not topic.startswith(RETRY_PREFIX)}
     if not topics:
         raise away or ClientError(
             f"no broker has an offset of the group {group}.", remedy="Check its name, or name its topics with -t."

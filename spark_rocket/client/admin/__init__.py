@@ -28,9 +28,9 @@ from spark_rocket.client.admin.results import (
     TopicKind,
     TraceEvent,
     TrackStatus,
-    is_system_group,
     topic_kind,
 )
+from spark_rocket.model import is_system_group
 
 __all__ = [
     "STOPPED_SECONDS",

@@ -20,7 +20,7 @@ from spark_rocket.client.admin.results import Failures
 from spark_rocket.client.core.responses import sentence
 from spark_rocket.errors import BrokerError
 from spark_rocket.protocol.wire.bodies import DataVersion
-from spark_rocket.protocol.wire.bodies.acl import ClusterAclConfig
+from spark_rocket.protocol.wire.bodies.config import ClusterAclConfig
 from spark_rocket.protocol.wire.codes import (
     DELETE_ACL_CONFIG_FAILED,
     UPDATE_AND_CREATE_ACL_CONFIG_FAILED,

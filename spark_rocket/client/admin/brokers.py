@@ -11,7 +11,7 @@ from __future__ import annotations
 from spark_rocket.client.admin.base import FOUND_OR_NOT, AdminBase, Asked, Query, done, if_found, names_in
 from spark_rocket.client.admin.results import BrokerRuntime, BrokerStatsData, BrokerStatus, Failures, StatsItem
 from spark_rocket.protocol.wire.bodies import BrokerStatsDataBody, BrokerStatsItem, KVTable
-from spark_rocket.protocol.wire.bodies.ha import HARuntimeInfo, TimerMetricsSerializeWrapper
+from spark_rocket.protocol.wire.bodies.stats import HARuntimeInfo, TimerMetricsSerializeWrapper
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import (

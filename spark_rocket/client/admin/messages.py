@@ -15,8 +15,6 @@ from typing import Unpack
 from spark_rocket.client.admin.base import FOUND_OR_NOT, Query, if_found, put_aside
 from spark_rocket.client.admin.offsets import OffsetAdmin
 from spark_rocket.client.admin.results import (
-    DLQ_PREFIX,
-    RETRY_PREFIX,
     ConsumeQueueEntry,
     ConsumeQueuePage,
     DeadLetterTopic,
@@ -32,12 +30,12 @@ from spark_rocket.client.core.config import Connecting
 from spark_rocket.client.send.outgoing import STORED_CODES, Outgoing
 from spark_rocket.client.send.producer import Producer
 from spark_rocket.errors import BrokerError, ClientError, ProtocolError, TopicNotFoundError
-from spark_rocket.model import UNIQ_KEY, WAIT, Message, MessageExt, MessageQueue, SendResult
+from spark_rocket.model import DLQ_PREFIX, RETRY_PREFIX, UNIQ_KEY, WAIT, Message, MessageExt, MessageQueue, SendResult
 from spark_rocket.protocol.filter.tags import SUB_ALL, TYPE_TAG, parse_tags
-from spark_rocket.protocol.message_id import decode_offset_msg_id
+from spark_rocket.protocol.ids import decode_offset_msg_id, retry_topic
 from spark_rocket.protocol.record.compression import COMPRESSION_BITS, compress_body
+from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.properties import encode_properties
-from spark_rocket.protocol.record.record import decode_messages
 from spark_rocket.protocol.wire.bodies import (
     BROADCASTING,
     CONSUME_ACTIVELY,
@@ -45,7 +43,6 @@ from spark_rocket.protocol.wire.bodies import (
     SubscriptionData,
 )
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.wire.extra_info import retry_topic
 from spark_rocket.protocol.wire.headers import (
     QueryConsumeQueueRequestHeader,
     QueryMessageRequestHeader,

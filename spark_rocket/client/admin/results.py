@@ -11,44 +11,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from spark_rocket.errors import RocketError
-from spark_rocket.model import MessageQueue
+from spark_rocket.model import DLQ_PREFIX, RETRY_PREFIX, MessageQueue, is_system_group, is_system_topic
 from spark_rocket.protocol.wire.bodies import MASTER_ID, SubscriptionData, SubscriptionGroupConfig, TopicConfig
 from spark_rocket.protocol.wire.codes import PERM_READ, PERM_WRITE
 
 Failures = dict[str, RocketError]
 """Why brokers did not answer, by their names."""
 
-RETRY_PREFIX = "%RETRY%"
-DLQ_PREFIX = "%DLQ%"
-TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
-_SYSTEM_TOPICS = frozenset(
-    (
-        "TBW102",
-        "BenchmarkTest",
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
-        "SCHEDULE_TOPIC_XXXX",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        TRACE_TOPIC,
-    )
-)
-_SYSTEM_GROUPS = frozenset(
-    (
-        "TOOLS_CONSUMER",
-        "FILTERSRV_CONSUMER",
-        "SELF_TEST_C_GROUP",
-        "CID_ONS-HTTP-PROXY",
-        "CID_ONSAPI_PULL",
-        "CID_ONSAPI_PERMISSION",
-        "CID_ONSAPI_OWNER",
-        "CID_SYS_RMQ_TRANS",
-        "__MONITOR_CONSUMER",
-    )
-)
-_SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
-_SYSTEM_TOPIC_PREFIX = "rmq_sys_"
 _ANY_TYPE = "UNSPECIFIED"
 
 
@@ -225,7 +194,7 @@ def topic_kind(topic: str, brokers_and_clusters: Iterable[str] = ()) -> TopicKin
         return TopicKind.RETRY
     if topic.startswith(DLQ_PREFIX):
         return TopicKind.DLQ
-    own = topic in _SYSTEM_TOPICS or topic.startswith(_SYSTEM_TOPIC_PREFIX)
+    own = is_system_topic(topic)
     if own or topic.removesuffix("_REPLY_TOPIC") in brokers_and_clusters:
         return TopicKind.SYSTEM
     return TopicKind.USER
@@ -273,11 +242,6 @@ class TopicInfo:
 
 
 # --- groups ---------------------------------------------------------------------------------------------------------
-
-
-def is_system_group(group: str) -> bool:
-    """Whether brokers or RocketMQ's tools have it for themselves."""
-    return group in _SYSTEM_GROUPS or group.startswith(_SYSTEM_GROUP_PREFIX)
 
 
 @dataclass(frozen=True, slots=True)

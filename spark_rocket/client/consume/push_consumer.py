@@ -55,10 +55,9 @@ from spark_rocket.client.core.hooks import no_open_telemetry
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.client.core.trace import ConsumeTraceHook, TraceDispatcher
 from spark_rocket.errors import StateError
-from spark_rocket.model import MessageQueue
+from spark_rocket.model import RETRY_PREFIX, MessageQueue
 from spark_rocket.protocol.filter.tags import SUB_ALL
-from spark_rocket.protocol.names import RETRY_PREFIX
-from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.bodies import CONSUME_PASSIVELY, PROP_THREADPOOL_CORE_SIZE, ConsumerRunningInfo
 
 if TYPE_CHECKING:

@@ -50,7 +50,8 @@ from spark_rocket.errors import (
 )
 from spark_rocket.model import MessageExt, MessageQueue
 from spark_rocket.protocol.filter.tags import SUB_ALL, TYPE_SQL92, parse_tags
-from spark_rocket.protocol.record.record import decode_messages, view_record
+from spark_rocket.protocol.record.messages import decode_messages
+from spark_rocket.protocol.record.record import view_record
 from spark_rocket.protocol.wire.bodies import MASTER_ID, ClusterInfo, KVTable, SubscriptionData, TopicList
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand

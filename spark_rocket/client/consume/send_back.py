@@ -15,8 +15,7 @@ import time
 from spark_rocket.client.consume.pull import BROKER_NAME, RETRY_TOPIC
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.errors import RocketError
-from spark_rocket.model import DELAY, MessageExt
-from spark_rocket.protocol.names import RETRY_PREFIX
+from spark_rocket.model import DELAY, RETRY_PREFIX, MessageExt
 from spark_rocket.protocol.record.properties import encode_properties
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand

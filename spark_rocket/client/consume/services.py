@@ -28,8 +28,7 @@ from spark_rocket.client.consume.process_queue import ProcessQueue
 from spark_rocket.client.consume.pull import PullResult, batches_of, messages_of, show_origin
 from spark_rocket.client.consume.send_back import SendBack
 from spark_rocket.client.consume.subscriptions import Subscriptions
-from spark_rocket.model import MessageExt, MessageQueue
-from spark_rocket.protocol.names import RETRY_PREFIX
+from spark_rocket.model import RETRY_PREFIX, MessageExt, MessageQueue
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,8 +16,7 @@ from spark_rocket.client.consume.offset_store import OffsetStore
 from spark_rocket.client.consume.reader import Reader
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.errors import TopicNotFoundError
-from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.names import RETRY_PREFIX
+from spark_rocket.model import RETRY_PREFIX, MessageQueue
 
 logger = logging.getLogger(__name__)
 

@@ -36,7 +36,7 @@ from spark_rocket.errors import (
     StateError,
     TopicNotFoundError,
 )
-from spark_rocket.protocol.message_id import UniqKeyGenerator
+from spark_rocket.protocol.ids import UniqKeyGenerator
 from spark_rocket.protocol.wire.bodies import GetConsumerListByGroupResponseBody
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand

@@ -8,9 +8,8 @@ from __future__ import annotations
 import re
 
 from spark_rocket.errors import BrokerError, ClientError, MessageTooLargeError, QueueNotFoundError, TopicNotFoundError
-from spark_rocket.protocol.wire.codes import ResponseCode
+from spark_rocket.protocol.wire.codes import ResponseCode, without_faq
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.faq import without_faq
 
 # The broker is busy, starting or stopping: the same request may succeed in a moment.
 RETRIABLE_CODES = frozenset(

@@ -28,11 +28,10 @@ from spark_rocket.client.core.config import Connecting
 from spark_rocket.client.core.hooks import SendContext, SendHook
 from spark_rocket.errors import RocketError
 from spark_rocket.logs import RateLimited
-from spark_rocket.model import DELAY, TRAN_MSG, Message, SendStatus
+from spark_rocket.model import DELAY, TRACE_TOPIC, TRAN_MSG, Message, SendStatus
 from spark_rocket.protocol.message_trace import (
     DELAY_MSG,
     NORMAL_MSG,
-    TRACE_TOPIC,
     TRANS_MSG_COMMIT,
     TRANS_MSG_HALF,
     TraceBean,

@@ -5,31 +5,18 @@ Pure. Corresponds to org.apache.rocketmq.client.Validators.
 
 from __future__ import annotations
 
-import re
-
 from spark_rocket.errors import ClientError, IllegalNameError
+from spark_rocket.model import NOT_ALLOWED_SEND, TIMER_TOPIC, is_legal_name, max_topic_length
 
 MAX_GROUP = 255
-MAX_TOPIC = 127
-_LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
-# What only brokers write to.
-_NOT_TO_BE_SENT_TO = frozenset(
-    {
-        "SCHEDULE_TOPIC_XXXX",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
-    }
-)
+_NOT_ALLOWED_SEND = NOT_ALLOWED_SEND - {TIMER_TOPIC}  # as Validators; only the broker refuses the timer topic
 _REMEDY = "Use letters, digits, %, |, _ and -."
 
 
 def check_group(group: str) -> str:
     """The group's name, if it is one."""
     _check_text("group", group)
-    if not _LEGAL.match(group):
+    if not is_legal_name(group):
         raise IllegalNameError(f"Group {group[:80]!r} has characters that no group may have.", remedy=_REMEDY)
     if len(group) > MAX_GROUP:
         raise IllegalNameError(
@@ -41,9 +28,9 @@ def check_group(group: str) -> str:
 def check_topic(topic: str) -> str:
     """The topic's name, if it is one."""
     _check_text("topic", topic)
-    if not _LEGAL.match(topic):
+    if not is_legal_name(topic):
         raise IllegalNameError(f"Topic {topic[:80]!r} has characters that no topic may have.", remedy=_REMEDY)
-    limit = MAX_GROUP if topic.startswith(("%RETRY%", "%DLQ%")) else MAX_TOPIC
+    limit = max_topic_length(topic)
     if len(topic) > limit:
         raise IllegalNameError(f"Topic {topic[:80]!r}… has {len(topic)} characters, more than {limit}.", remedy=_REMEDY)
     return topic
@@ -58,7 +45,7 @@ def _check_text(kind: str, name: object) -> None:
 
 def check_topic_to_send(topic: str) -> str:
     """The topic's name, if applications may send to it."""
-    if check_topic(topic) in _NOT_TO_BE_SENT_TO:
+    if check_topic(topic) in _NOT_ALLOWED_SEND:
         raise IllegalNameError(f"Topic {topic!r} is the broker's own.", remedy="Send to a topic of yours.")
     return topic
 

@@ -15,7 +15,6 @@ Corresponds to DefaultMQProducerImpl.sendKernelImpl, MessageBatch and MQClientAP
 from __future__ import annotations
 
 import logging
-import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -37,20 +36,18 @@ from spark_rocket.model import (
     SendResult,
     SendStatus,
 )
+from spark_rocket.protocol.record.batch import encode_batch_message
 from spark_rocket.protocol.record.compression import COMPRESSION_BITS, compress_body
+from spark_rocket.protocol.record.layout import FIXED_SIZE, TRANSACTION_PREPARED
 from spark_rocket.protocol.record.properties import MAX_PROPERTIES_LENGTH, PROPERTY_SEPARATOR, encode_properties
-from spark_rocket.protocol.record.record import TRANSACTION_PREPARED, encode_batch_body
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import Buffer, RemotingCommand
 from spark_rocket.protocol.wire.headers import SendMessageResponseHeader
 
 logger = logging.getLogger(__name__)
 
-BATCH_OVERHEAD = 22  # bytes that each message of a batch takes beside its body and properties
-STORED_OVERHEAD = 91 + 64 + 96  # the same in a store, with the UNIQ_KEY and WAIT of sending and what brokers add
-_PIECE_HEAD = struct.Struct(">iiiii")
-_PIECE_TAIL = struct.Struct(">h")
-_PIECE_TAILS = tuple(_PIECE_TAIL.pack(length) for length in range(128))  # of properties that are UNIQ_KEY and WAIT
+#: Bytes of a stored message beside its body and properties, with UNIQ_KEY, WAIT and what brokers add.
+STORED_OVERHEAD = FIXED_SIZE + 64 + 96
 REPLY = "reply"  # MSG_TYPE of a reply
 
 _TIMES = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
@@ -231,9 +228,7 @@ class Packer:
         ):  # nothing can be wrong with it: the same as below, quicker
             unique_key = self.next_key()
             raw = f"UNIQ_KEY\x01{unique_key}\x02WAIT\x01true\x02".encode()
-            size, length = len(body), len(raw)
-            head = _PIECE_HEAD.pack(BATCH_OVERHEAD + size + length, 0, 0, 0, size)
-            return unique_key, b"".join((head, body, _PIECE_TAILS[length], raw))
+            return unique_key, encode_batch_message(0, body, raw)
         if len(message.body or b"") > self._compress_over or not is_plain(message):
             return None
         piece = self._piece(message)
@@ -243,15 +238,8 @@ class Packer:
     def _piece(self, message: Message) -> tuple[str, bytes]:
         """A message's unique key and its part of a batch's body."""
         self._check(message)
-        body = message.body
         unique_key, raw = self._properties(message)
-        raw += PROPERTY_SEPARATOR
-        size, length = len(body), len(raw)
-        try:
-            head = _PIECE_HEAD.pack(BATCH_OVERHEAD + size + length, 0, 0, message.flag, size)
-            return unique_key, b"".join((head, body, _PIECE_TAIL.pack(length), raw))
-        except struct.error:
-            return unique_key, encode_batch_body(((message.flag, body, raw),))  # says what is wrong with it
+        return unique_key, encode_batch_message(message.flag, message.body, raw + PROPERTY_SEPARATOR)
 
     def _single(self, message: Message) -> Outgoing:
         self._check(message)

@@ -57,7 +57,7 @@ from spark_rocket.errors import (
     TopicNotFoundError,
 )
 from spark_rocket.model import WAIT, Message, MessageExt, MessageQueue, SendResult
-from spark_rocket.protocol.recall_handle import RecallMessageHandle
+from spark_rocket.protocol.ids import RecallMessageHandle
 from spark_rocket.protocol.record.compression import DEFAULT_ZLIB_LEVEL
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import Buffer, RemotingCommand
@@ -378,7 +378,7 @@ class Producer(Client):
     def send_batch_body(
         self, queue: MessageQueue, body: Buffer, count: int, *, timeout: float | None = None
     ) -> SendResult:
-        """Send ``count`` messages that are encoded already (``protocol.record.columns.encode_batch``), without a copy.
+        """Send ``count`` messages that are encoded already (``protocol.record.encoder.encode_batch``), without a copy.
 
         One queue, one attempt: the caller knows what may be sent again. ``msg_id`` of the result is empty.
         """

@@ -35,8 +35,8 @@ from spark_rocket.model import (
     SendResult,
 )
 from spark_rocket.protocol.record.compression import decompress_body
+from spark_rocket.protocol.record.layout import COMPRESSED
 from spark_rocket.protocol.record.properties import decode_properties
-from spark_rocket.protocol.record.record import COMPRESSED
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import ReplyMessageRequestHeader

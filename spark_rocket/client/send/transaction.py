@@ -48,13 +48,9 @@ from spark_rocket.client.send.request_reply import greet_and_wait
 from spark_rocket.client.send.router import left
 from spark_rocket.errors import ClientError, RocketError
 from spark_rocket.model import DELAY, PRODUCER_GROUP, TRAN_MSG, UNIQ_KEY, Message, MessageExt, SendResult, SendStatus
-from spark_rocket.protocol.message_id import decode_offset_msg_id
-from spark_rocket.protocol.record.record import (
-    TRANSACTION_COMMIT,
-    TRANSACTION_NONE,
-    TRANSACTION_ROLLBACK,
-    decode_messages,
-)
+from spark_rocket.protocol.ids import decode_offset_msg_id
+from spark_rocket.protocol.record.layout import TRANSACTION_COMMIT, TRANSACTION_NONE, TRANSACTION_ROLLBACK
+from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import CheckTransactionStateRequestHeader, EndTransactionRequestHeader

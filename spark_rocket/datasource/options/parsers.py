@@ -20,7 +20,16 @@ from urllib.parse import unquote, urlsplit
 from spark_rocket.datasource.options.conditions import error
 from spark_rocket.datasource.plan.offsets import from_tree, name, no_duplicates, parse_offsets_option
 from spark_rocket.errors import OptionError, ProtocolError
-from spark_rocket.model import MessageQueue
+from spark_rocket.model import (
+    BENCHMARK_TOPIC,
+    MAX_GROUP_LENGTH,
+    MAX_TOPIC_LENGTH,
+    RETRY_PREFIX,
+    SYSTEM_PREFIX,
+    SYSTEM_TOPICS,
+    MessageQueue,
+    is_legal_name,
+)
 from spark_rocket.protocol.filter.sql92 import parse_sql92
 from spark_rocket.protocol.filter.tags import parse_tags
 from spark_rocket.units import Moment, are_seconds, duration_ms, moment, size_bytes
@@ -193,20 +202,22 @@ def view_name(option: str, text: str) -> str:
     return text.strip().lower()
 
 
-_NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
+def _is_name(text: str) -> bool:
+    return is_legal_name(text) and len(text) <= MAX_TOPIC_LENGTH
 
 
-# What only brokers write, or stands for something else; retry topics take no batch sends.
-_NOT_WRITABLE = re.compile(
-    r"TBW102|SCHEDULE_TOPIC_XXXX|TRANS_CHECK_MAX_TIME_TOPIC|SELF_TEST_TOPIC|OFFSET_MOVED_EVENT"
-    r"|(?i:rmq_sys_).*|%RETRY%.*"
-)
 WRITABLE_TOPIC = "a topic's name, 1 to 127 of the characters a-z A-Z 0-9 _ - % |, and no system or retry topic"
+
+
+def _is_reserved(topic: str) -> bool:
+    """Whether only brokers write to the topic, or it is a retry topic, which takes no batch sends."""
+    reserved = topic in SYSTEM_TOPICS and topic != BENCHMARK_TOPIC
+    return reserved or topic.lower().startswith(SYSTEM_PREFIX) or topic.startswith(RETRY_PREFIX)
 
 
 def can_be_written(topic: str) -> bool:
     """Whether messages may be sent to a topic of this name."""
-    return bool(_NAME.fullmatch(topic)) and not _NOT_WRITABLE.fullmatch(topic)
+    return _is_name(topic) and not _is_reserved(topic)
 
 
 def writable_topic(option: str, text: str) -> str:
@@ -217,7 +228,7 @@ def writable_topic(option: str, text: str) -> str:
 
 def topic_names(option: str, text: str) -> tuple[str, ...]:
     topics = tuple(dict.fromkeys(topic.strip() for topic in text.split(",")))
-    if not all(_NAME.fullmatch(topic) for topic in topics):
+    if not all(_is_name(topic) for topic in topics):
         wanted = "topics' names, each 1 to 127 of the characters a-z A-Z 0-9 _ - % |, separated by commas"
         raise bad_value(option, text, wanted)
     return topics
@@ -249,7 +260,7 @@ def matching(pattern: str, topics: Iterable[str]) -> list[str]:
     return sorted(
         topic
         for topic in topics
-        if matches(topic) and (is_for_users(topic) or (groups and topic.startswith("%"))) and topic != "BenchmarkTest"
+        if matches(topic) and (is_for_users(topic) or (groups and topic.startswith("%"))) and topic != BENCHMARK_TOPIC
     )
 
 
@@ -264,7 +275,7 @@ def assigned_queues(option: str, text: str) -> tuple[MessageQueue, ...]:
             raise ValueError("it names no topic")
         queues = []
         for topic, brokers in value.items():
-            if not _NAME.fullmatch(topic):
+            if not _is_name(topic):
                 raise ValueError(f"{topic!r} is not a topic's name")
             if not isinstance(brokers, dict) or not brokers:
                 raise ValueError(f"{topic} should be an object of brokers, not {json.dumps(brokers)}")
@@ -284,11 +295,11 @@ def assigned_queues(option: str, text: str) -> tuple[MessageQueue, ...]:
 
 def is_for_users(topic: str) -> bool:
     """Whether a topic is neither a system topic nor one of a group's (``%RETRY%…``, ``%DLQ%…``)."""
-    return not topic.startswith("%") and not _NOT_WRITABLE.fullmatch(topic)
+    return not topic.startswith("%") and not _is_reserved(topic)
 
 
 def group_name(option: str, text: str) -> str:
-    if not _NAME.fullmatch(text) or len(text) > 120:
+    if not _is_name(text) or len(text) > MAX_GROUP_LENGTH:
         raise bad_value(option, text, "a group's name: 1 to 120 of the characters a-z A-Z 0-9 _ - % |")
     return text
 

@@ -43,8 +43,8 @@ from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, Projection
 from spark_rocket.errors import ProtocolError, RocketError
 from spark_rocket.model import UNIQ_KEY, MessageExt, MessageQueue
-from spark_rocket.protocol.message_id import decode_offset_msg_id
-from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.ids import decode_offset_msg_id
+from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import QueryMessageRequestHeader, ViewMessageRequestHeader

@@ -47,8 +47,8 @@ from spark_rocket.datasource.read.typed_rows import projection_of, rows_of
 from spark_rocket.datasource.schema import Projection
 from spark_rocket.errors import DataLossError, OffsetsError, ProtocolError, StoreError, TopicNotFoundError
 from spark_rocket.protocol.record.columns import decode_records
+from spark_rocket.protocol.record.layout import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from spark_rocket.protocol.record.record import scan_record
-from spark_rocket.store.layout import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from spark_rocket.store.log.end import cut_of
 from spark_rocket.store.log.record_scan import RecordBlock
 from spark_rocket.store.log.span import LogSpan, Lost, plan_spans, read_span

@@ -28,7 +28,7 @@ from spark_rocket.datasource.read.cluster import Cluster, reader_of
 from spark_rocket.datasource.read.fetch import read_range
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
 from spark_rocket.errors import ClientError, RocketError, TopicNotFoundError
-from spark_rocket.model import MessageQueue
+from spark_rocket.model import BENCHMARK_TOPIC, DLQ_PREFIX, RETRY_PREFIX, MessageQueue
 from spark_rocket.protocol.auth import Credentials
 from spark_rocket.protocol.record.columns import decode_records
 from spark_rocket.protocol.wire.bodies import (
@@ -48,7 +48,6 @@ Row = dict[str, Any]
 log = logging.getLogger("spark_rocket.datasource")
 
 _MOST_MESSAGES = 1024  # of one broker with one key
-_DLQ, _RETRY = "%DLQ%", "%RETRY%"
 
 
 def _admin_for(options: ViewOptions) -> Admin:
@@ -224,7 +223,7 @@ def _groups(asking: Asking) -> Iterator[Row]:
             else:  # nobody is connected: what it has offsets of
                 stats = asking.ask(broker, partial(_consumed, asking.admin, name, None))
                 topics = {queue.topic for queue in stats or ()}
-            row["topics"].update(topic for topic in topics if not topic.startswith(_RETRY))
+            row["topics"].update(topic for topic in topics if not topic.startswith(RETRY_PREFIX))
     for name in sorted(found):
         row = found[name]
         yield row | {"members": len(members.get(name, ())), "topics": sorted(row["topics"])}
@@ -365,7 +364,7 @@ def _hits(index: BrokerIndex, queue: MessageQueue, options: ViewOptions) -> Iter
 def _dead_letters(options: ViewOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     group = options.consumer_group or ""
     given = {
-        "subscribe": _DLQ + group,
+        "subscribe": DLQ_PREFIX + group,
         "nameServer": options.name_server,
         "requestTimeout": str(options.request_timeout_ms),
         "failOnDataLoss": "false",
@@ -393,7 +392,7 @@ def _dead_letters(options: ViewOptions, schema: pa.Schema) -> Iterator[pa.Record
 
 def _is_system(topic: str, broker: BrokerData) -> bool:
     """Topics that brokers have for themselves, and those of groups."""
-    own = (broker.cluster, broker.broker_name, f"{broker.cluster}_REPLY_TOPIC", "BenchmarkTest")
+    own = (broker.cluster, broker.broker_name, f"{broker.cluster}_REPLY_TOPIC", BENCHMARK_TOPIC)
     return topic in own or not is_for_users(topic)
 
 

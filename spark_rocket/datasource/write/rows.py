@@ -61,10 +61,9 @@ from spark_rocket.model import (
     MessageQueue,
 )
 from spark_rocket.protocol.filter.tags import java_hash
-from spark_rocket.protocol.record.columns import hex_strings
 from spark_rocket.protocol.record.compression import COMPRESSION_BITS, compress_body
+from spark_rocket.protocol.record.encoder import RowsPlan, hex_strings, plan_rows
 from spark_rocket.protocol.record.properties import MAX_PROPERTIES_LENGTH
-from spark_rocket.protocol.record.rows import RowsPlan, plan_rows
 
 I64 = np.ndarray[Any, np.dtype[np.int64]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]

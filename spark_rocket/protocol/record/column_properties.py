@@ -17,15 +17,15 @@ Corresponds to MessageDecoder.string2messageProperties.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_rocket.protocol.record.column_repeats import even_edges, repeated_text, repeated_texts
-from spark_rocket.protocol.record.column_scratch import Scratch, Tails, column_extremes
 from spark_rocket.protocol.record.properties import decode_properties
+from spark_rocket.protocol.record.run import Scratch, Tails, column_extremes
 
 _I64 = np.ndarray[Any, np.dtype[np.int64]]
 _U64 = np.ndarray[Any, np.dtype[np.uint64]]
@@ -45,6 +45,29 @@ def to_strings(array: pa.Array) -> pa.Array:
     except pa.ArrowInvalid:
         texts = [None if value is None else value.decode("utf-8", "replace") for value in array.to_pylist()]
         return pa.array(texts, pa.string())
+
+
+@lru_cache(8)
+def repeated_text(text: str, count: int) -> pa.Array:
+    """A column of one text."""
+    return pa.repeat(pa.scalar(text, pa.string()), count)
+
+
+@lru_cache(8)
+def even_edges(lengths: tuple[int, ...], count: int) -> pa.Buffer:
+    """Offsets of ``count`` times as many texts as there are lengths, one behind the other."""
+    edges = np.zeros(count * len(lengths) + 1, np.int32)
+    if lengths:
+        ends = np.cumsum(lengths, dtype=np.int32)
+        edges[1:] = np.add.outer(np.arange(count, dtype=np.int32) * ends[-1], ends).ravel()
+    return pa.py_buffer(edges)
+
+
+@lru_cache(2)
+def repeated_texts(texts: tuple[bytes, ...], count: int) -> pa.Array:
+    """A column of some texts, so many times one after the other."""
+    edges = even_edges(tuple(map(len, texts)), count)
+    return pa.Array.from_buffers(pa.string(), count * len(texts), [None, edges, pa.py_buffer(b"".join(texts) * count)])
 
 
 class PropertyColumns:

@@ -1,11 +1,11 @@
 """The property string of a message: ``name 0x01 value`` pairs, separated by 0x02, UTF-8.
 
-Apache's 4.9 clients and brokers write no separator after the last pair, 5.x clients do: both are read, and whoever
-appends a pair adds the separator if it is missing. Written here without one. On disk and in batches the length is a
-signed 16-bit number, hence ``MAX_PROPERTIES_LENGTH``. When a name occurs twice the last one counts.
+Apache's 4.9 clients and brokers write no separator after the last pair, 5.x clients do. Both are read; this module
+writes none, and adds a missing one when it appends a pair. On disk and in batches the length is a signed 16-bit number,
+hence ``MAX_PROPERTIES_LENGTH``. If a name occurs twice, the last one counts.
 
-Reading takes any bytes at all: what is not UTF-8 becomes U+FFFD, as in Java, because a message that somebody once
-stored must stay readable.
+Decoding takes any bytes: what is not UTF-8 becomes U+FFFD, as in Java, because stored messages must stay readable.
+``column_properties.py`` decodes many property strings at once.
 
 Thread-safety: pure functions. Corresponds to common.message.MessageDecoder's {messageProperties2String,
 string2messageProperties} and common.message.MessageConst.
@@ -14,20 +14,25 @@ string2messageProperties} and common.message.MessageConst.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, AnyStr
 
 from spark_rocket.errors import ProtocolError
 
-NAME_VALUE_SEPARATOR = b"\x01"
 PROPERTY_SEPARATOR = b"\x02"
 MAX_PROPERTIES_LENGTH = 32_767
 
 _REMEDY = "Property names and values are text without the characters U+0001 and U+0002."
 
 
+def join_properties(properties: Mapping[str, str]) -> bytes:
+    """Encode properties of a stored message again, unchecked: a separator in a value must not make it undeliverable."""
+    return "\x02".join([f"{name}\x01{value}" for name, value in properties.items()]).encode()
+
+
 def encode_properties(properties: Mapping[str, str]) -> bytes:
     """The property string of ``properties``, in their order."""
     try:
-        raw = "\x02".join([f"{name}\x01{value}" for name, value in properties.items()]).encode()
+        raw = join_properties(properties)
     except UnicodeEncodeError as error:
         raise ProtocolError(f"A property holds text that is not Unicode: {error.reason}.", remedy=_REMEDY) from None
     count = len(properties)
@@ -38,7 +43,7 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 
 def decode_properties(raw: bytes | bytearray | memoryview | str) -> dict[str, str]:
-    """Names and values of a property string, with or without a separator at its end; pieces without 0x01 drop out."""
+    """Names and values of a property string; pieces without 0x01 are dropped."""
     text = raw if isinstance(raw, str) else str(raw, "utf-8", "replace")
     pieces = text.split("\x02")
     if not pieces[-1]:
@@ -49,16 +54,19 @@ def decode_properties(raw: bytes | bytearray | memoryview | str) -> dict[str, st
         return dict([piece.split("\x01", 1) for piece in pieces if "\x01" in piece])
 
 
-def find_property(raw: bytes, name: bytes) -> bytes | None:
-    """The value of one property without reading the others."""
-    start = raw.rfind(b"\x02" + name + b"\x01")
+def find_property(raw: AnyStr, name: AnyStr) -> AnyStr | None:
+    """The value of one property without decoding the others; the last one counts, as in a map."""
+    one: Any
+    two: Any
+    one, two = ("\x01", "\x02") if isinstance(raw, str) else (b"\x01", b"\x02")
+    start = raw.rfind(two + name + one)
     if start >= 0:
         start += len(name) + 2
-    elif raw.startswith(name + b"\x01"):
+    elif raw.startswith(name + one):
         start = len(name) + 1
     else:
         return None
-    end = raw.find(b"\x02", start)
+    end = raw.find(two, start)
     return raw[start:] if end < 0 else raw[start:end]
 
 

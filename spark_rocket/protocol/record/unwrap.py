@@ -15,34 +15,32 @@ Thread-safety: pure functions. Corresponds to MessageDecoder.decode and decodeMe
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import Any
 from zlib import crc32
 
 import numpy as np
 
 from spark_rocket.errors import ProtocolError, RunTooLargeError
+from spark_rocket.protocol.record.batch import decode_batch_body, inner_base
 from spark_rocket.protocol.record.compression import MAX_BATCH_LENGTH, MAX_BODY_LENGTH, MAX_RUN, decompress_body
-from spark_rocket.protocol.record.properties import find_property
-from spark_rocket.protocol.record.record import (
+from spark_rocket.protocol.record.layout import (
+    AT,
     COMPRESSED,
     COMPRESSION_MASK,
-    INNER_BATCH,
-    NEED_UNWRAP,
-    decode_batch_body,
+    CRC_MASK,
+    INT,
+    LONG,
+    PROPERTIES_LENGTH,
+    UNWRAP_MASK,
 )
 
-_INT = Struct(">i")
-_LONG = Struct(">q")
-_SHORT = Struct(">h")
-_UNWRAP = INNER_BATCH | NEED_UNWRAP
-_NOT_INNER = ~(_UNWRAP | COMPRESSED | COMPRESSION_MASK)
+_NOT_INNER = ~(UNWRAP_MASK | COMPRESSED | COMPRESSION_MASK)
 _I64 = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def needs_unwrap(sys_flags: np.ndarray[Any, Any], *, bodies: bool) -> np.ndarray[Any, Any]:
     """Which records are not plain, from their system flags; without ``bodies`` a compressed body may stay as it is."""
-    wrapped: np.ndarray[Any, Any] = (sys_flags & _UNWRAP) == _UNWRAP
+    wrapped: np.ndarray[Any, Any] = (sys_flags & UNWRAP_MASK) == UNWRAP_MASK
     return wrapped | ((sys_flags & COMPRESSED) != 0) if bodies else wrapped
 
 
@@ -80,9 +78,9 @@ def unwrap_records(
         if not undo:
             out += view[start:end]
             continue
-        inner = flag & _UNWRAP == _UNWRAP
+        inner = flag & UNWRAP_MASK == UNWRAP_MASK
         properties = bytes(view[properties_start:end])
-        offset = _inner_base(properties, queue_offset) if inner else queue_offset
+        offset = inner_base(properties, queue_offset) if inner else queue_offset
         if inner and end_offset is not None and offset >= end_offset:
             continue
         before = len(out)
@@ -119,20 +117,14 @@ def _too_large(queue_offset: int, at: int, before: int) -> ProtocolError:
     )
 
 
-def _inner_base(properties: bytes, queue_offset: int) -> int:
-    """The queue offset of an inner batch's first message."""
-    base = find_property(properties, b"INNER_BASE") or b""
-    return int(base) if base.isdigit() and len(base) < 20 else queue_offset
-
-
 def _append(out: bytearray, head: memoryview, body: bytes | memoryview, tail: memoryview | bytes) -> int:
     """``head`` ends with the body's length, ``tail`` is topic and properties with theirs."""
     at = len(out)
     out += head
     out += body
     out += tail
-    _INT.pack_into(out, at, len(out) - at)
-    _INT.pack_into(out, at + len(head) - 4, len(body))
+    INT.pack_into(out, at, len(out) - at)
+    INT.pack_into(out, at + len(head) - 4, len(body))
     return at
 
 
@@ -143,12 +135,12 @@ def _append_parts(
     parts: list[tuple[int, memoryview, bytes]],
     topic: memoryview,
 ) -> None:
-    (sys_flag,) = _INT.unpack_from(head, 36)
+    (sys_flag,) = INT.unpack_from(head, AT["sys_flag"])
     for offset, (flag, body, properties) in enumerate(parts, queue_offset):
-        at = _append(out, head, body, b"".join((topic, _SHORT.pack(len(properties)), properties)))
-        _INT.pack_into(out, at + 8, crc32(body) & 0x7FFFFFFF)
-        _INT.pack_into(out, at + 16, flag)
-        _LONG.pack_into(out, at + 20, (offset + 2**63) % 2**64 - 2**63)
-        _INT.pack_into(out, at + 36, sys_flag & _NOT_INNER)
+        at = _append(out, head, body, b"".join((topic, PROPERTIES_LENGTH.pack(len(properties)), properties)))
+        INT.pack_into(out, at + AT["body_crc"], crc32(body) & CRC_MASK)
+        INT.pack_into(out, at + AT["flag"], flag)
+        LONG.pack_into(out, at + AT["queue_offset"], (offset + 2**63) % 2**64 - 2**63)
+        INT.pack_into(out, at + AT["sys_flag"], sys_flag & _NOT_INNER)
         if len(out) > MAX_RUN:
             return

@@ -8,6 +8,7 @@ LanguageCode}, common.MQVersion and common.constant.PermName.
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
 
 # Version ordinals; CURRENT_VERSION is what this package says it is. Name servers answer 401 and above in standard JSON.
@@ -275,3 +276,13 @@ class ResponseCode(IntEnum):
     GO_AWAY = 1500
     USER_NOT_EXIST = 3001
     POLICY_NOT_EXIST = 3002
+
+
+# Apache servers append this link to some remarks (common.help.FAQUrl of 5.x; 4.9 has another address).
+SEE_FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+_LINK = re.compile(r"[,\s]*\nSee http\S+ for further details\.\s*\Z")
+
+
+def without_faq(remark: str) -> str:
+    """Remove the link from a remark, for callers that say themselves what to do."""
+    return _LINK.sub("", remark)

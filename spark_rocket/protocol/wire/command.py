@@ -123,17 +123,15 @@ class RemotingCommand:
         body: Buffer = b"",
     ) -> RemotingCommand:
         """The answer to ``request``: same ``opaque``, same spelling of the header."""
-        command = cls.__new__(cls)
-        command.code = code
-        command.language = LanguageCode.PYTHON
-        command.version = CURRENT_VERSION
-        command.opaque = request.opaque
-        command.flag = FLAG_RESPONSE
-        command.remark = remark
-        command.ext_fields = {} if ext_fields is None else ext_fields
-        command.body = body
-        command.serialize_type = request.serialize_type
-        return command
+        return cls(
+            code,
+            opaque=request.opaque,
+            flag=FLAG_RESPONSE,
+            remark=remark,
+            ext_fields=ext_fields,
+            body=body,
+            serialize_type=request.serialize_type,
+        )
 
     @property
     def is_response(self) -> bool:
@@ -235,30 +233,32 @@ def _decode_json(header: bytes, body: memoryview) -> RemotingCommand:
     if type(fields) is not dict:
         raise _bad("A command's JSON header is not an object.")
     get = fields.get
-    command = RemotingCommand.__new__(RemotingCommand)
     try:
         numbers = _pack_numbers(fields["code"], get("version", 0), get("opaque", 0), get("flag", 0))
     except (KeyError, struct.error):
         numbers = _lenient_numbers(fields)
-    command.code, command.version, command.opaque, command.flag = _unpack_numbers(numbers)
+    code, version, opaque, flag = _unpack_numbers(numbers)
     language = get("language")
-    command.language = _LANGUAGE_BY_NAME.get(language, language) if type(language) is str else _odd_language(language)
+    language = _LANGUAGE_BY_NAME.get(language, language) if type(language) is str else _odd_language(language)
     remark = get("remark")
-    command.remark = remark if remark is None or type(remark) is str else _text(remark)
     ext = get("extFields")
     if type(ext) is dict:
         try:
             "".join(ext.values())  # the quickest check that every value is a string
         except TypeError:
             ext = {name: _text(value) for name, value in ext.items() if value is not None}
-        command.ext_fields = ext
-    elif ext is None:
-        command.ext_fields = {}
-    else:
+    elif ext is not None:
         raise _bad("extFields of a command is not an object.")
-    command.body = body
-    command.serialize_type = _JSON
-    return command
+    return RemotingCommand(
+        code,
+        language=language,
+        version=version,
+        opaque=opaque,
+        flag=flag,
+        remark=remark if remark is None else _text(remark),
+        ext_fields=ext,
+        body=body,
+    )
 
 
 def _lenient_numbers(fields: dict[str, object]) -> bytes:
@@ -316,45 +316,52 @@ def _encode_binary(command: RemotingCommand) -> bytes:
 
 
 def _decode_binary(header: bytes, body: memoryview) -> RemotingCommand:
-    command = RemotingCommand.__new__(RemotingCommand)
     size = len(header)
     try:
-        command.code, command.language, command.version, command.opaque, command.flag, length = (
-            _BINARY_HEAD.unpack_from(header)
-        )
+        code, language, version, opaque, flag, length = _BINARY_HEAD.unpack_from(header)
         position = _BINARY_HEAD.size + length
         if position > size:
             raise _bad(f"A remark of {length:,} bytes does not fit its header of {size:,}.")
-        command.remark = header[_BINARY_HEAD.size : position].decode() if length else None
-        ext: dict[str, str] = {}
+        remark = header[_BINARY_HEAD.size : position].decode() if length else None
         (length,) = _VALUE_LENGTH.unpack_from(header, position)
         position += 4
         end = position + length
         if length < 0 or end > size:
             raise _bad(f"Ext fields of {length:,} bytes do not fit a header of {size:,}.")
-        for _ in range(MAX_FIELDS + 1):
-            if position >= end:
-                break
-            (length,) = _KEY_LENGTH.unpack_from(header, position)
-            position += 2
-            key = header[position : position + length]
-            position += length
-            (value_length,) = _VALUE_LENGTH.unpack_from(header, position)
-            position += 4
-            if length < 0 or value_length < 0 or position + value_length > end:
-                raise _bad("An ext field does not fit its header.")
-            ext[key.decode()] = header[position : position + value_length].decode()
-            position += value_length
-        else:
-            raise _bad(f"A binary header has more than {MAX_FIELDS:,} ext fields.")
+        ext = _binary_fields(header, position, end)
     except struct.error:
         raise _bad(f"A binary header of {size:,} bytes ends too early.") from None
     except UnicodeDecodeError as error:
         raise _bad(f"A binary header holds text that is not UTF-8: {error.reason}.") from None
-    command.ext_fields = ext
-    command.body = body
-    command.serialize_type = _ROCKETMQ
-    return command
+    return RemotingCommand(
+        code,
+        language=language,
+        version=version,
+        opaque=opaque,
+        flag=flag,
+        remark=remark,
+        ext_fields=ext,
+        body=body,
+        serialize_type=_ROCKETMQ,
+    )
+
+
+def _binary_fields(header: bytes, position: int, end: int) -> dict[str, str]:
+    ext: dict[str, str] = {}
+    for _ in range(MAX_FIELDS + 1):
+        if position >= end:
+            return ext
+        (length,) = _KEY_LENGTH.unpack_from(header, position)
+        position += 2
+        key = header[position : position + length]
+        position += length
+        (value_length,) = _VALUE_LENGTH.unpack_from(header, position)
+        position += 4
+        if length < 0 or value_length < 0 or position + value_length > end:
+            raise _bad("An ext field does not fit its header.")
+        ext[key.decode()] = header[position : position + value_length].decode()
+        position += value_length
+    raise _bad(f"A binary header has more than {MAX_FIELDS:,} ext fields.")
 
 
 def _bad(message: str) -> ProtocolError:

@@ -44,16 +44,12 @@ class TextLimits:
 #: A request body that a server reads on its event loop: at most some tens of milliseconds.
 REQUEST_LIMITS = TextLimits(max_values=100_000, max_odd_values=20_000, max_odd_bytes=256 * 1024)
 
-_BLANK = r"[ \t\r\n]*+"
-_KEY = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|-?\d++(?:\.\d++)?+(?:[eE][+-]?\d++)?+|[A-Za-z_$][\w$]*+'
-_SCALAR = rf"({_KEY}){_BLANK}([,\]}}]?+)"  # and what follows it
-# Possessive quantifiers: nothing is ever tried twice. One match is a whole field or item, unless that is a container.
-_FIELD = re.compile(
-    rf"{_BLANK}(?:([{{}}])|({_KEY}){_BLANK}:{_BLANK}(?:([{{\[])|{_SCALAR}))",  # mark, key, container, scalar, next
+# Possessive quantifiers: nothing is tried twice.
+_TOKEN = re.compile(
+    r'[ \t\r\n]*+([{}\[\]:,]|"[^"\\]*+(?:\\.[^"\\]*+)*+"|-?\d++(?:\.\d++)?+(?:[eE][+-]?\d++)?+|[A-Za-z_$][\w$]*+)',
     re.DOTALL | re.ASCII,
 )
-_ITEM = re.compile(rf"{_BLANK}(?:([{{\[\]])|{_SCALAR})", re.DOTALL | re.ASCII)  # mark, scalar, next
-_NEXT = re.compile(rf"{_BLANK}([,:\]}}]?+)")
+_MARKS = frozenset("{}[]:,")
 _WORDS = {"true": True, "false": False, "null": None, "NaN": None}
 _ODD_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|(v)|(')|([0-7])|(.))", re.DOTALL)
 
@@ -123,127 +119,97 @@ class _Parser:
         self._depth = 0
 
     def parse(self) -> Any:
-        value, after = self._item()
-        if after or self._at != len(self._text):
+        value = self._value(self._token())
+        if self._text[self._at :].strip(" \t\r\n"):
             raise self._bad("there is more after its end")
         return value
 
-    def _container(self, mark: str) -> Any:
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise self._bad(f"it is nested deeper than {MAX_DEPTH}")
-        value: Any = self._object() if mark == "{" else self._array()
-        self._depth -= 1
-        return value
-
-    def _next(self) -> str:
-        """The mark that follows, or nothing."""
-        match = _NEXT.match(self._text, self._at)
-        assert match is not None
+    def _token(self) -> str:
+        match = _TOKEN.match(self._text, self._at)
+        if match is None:
+            raise self._bad("invalid text or end")
         self._at = match.end()
-        mark: str = match[1]
-        return mark
+        token: str = match[1]
+        return token
 
-    def _object(self) -> dict[Any, Any]:
-        fields: dict[Any, Any] = {}
-        while True:
-            match = _FIELD.match(self._text, self._at)
-            if match is None:
-                raise self._bad("no field can be read there")
-            mark, key, container, token, after = match.groups()
-            self._at = match.end()
-            if mark == "}":  # of an empty object, or after a comma
-                return fields
-            if mark:
-                pairs = self._object_key()
-                fields[pairs], after = self._item()
-            else:
-                name = self._string(key) if key[0] == '"' else key
-                if token is None:
-                    fields[name] = self._container(container)
-                    after = self._next()
-                else:
-                    fields[name] = self._scalar(token)
-            if after == "}":
-                return fields
-            if after != ",":
-                raise self._bad("a comma is missing")
-
-    def _object_key(self) -> tuple[Any, ...]:
-        """An object that is a key. Its fields are plain: a key that holds keys is hashed once for each level."""
-        key = self._container("{")
-        if not all(type(name) is str and type(value) not in (dict, list) for name, value in key.items()):
-            raise self._bad("what stands as a key is not an object of plain fields")
-        if self._next() != ":":
-            raise self._bad("a colon is missing")
-        return tuple(sorted(key.items()))
-
-    def _item(self) -> tuple[Any, str]:
-        """A value, and the mark that follows it."""
-        match = _ITEM.match(self._text, self._at)
-        if match is None or match[1] == "]":
-            raise self._bad("no value stands there")
-        mark, token, after = match.groups()
-        self._at = match.end()
-        if token is not None:
-            return self._scalar(token), after
-        value = self._container(mark)
-        return value, self._next()
-
-    def _array(self) -> list[Any]:
-        items: list[Any] = []
-        while True:
-            match = _ITEM.match(self._text, self._at)
-            if match is None:
-                raise self._bad("no value stands there")
-            mark, token, after = match.groups()
-            self._at = match.end()
-            if mark == "]":  # of an empty array, or after a comma
-                return items
-            if token is None:
-                items.append(self._container(mark))
-                after = self._next()
-            else:
-                items.append(self._scalar(token))
-            if after == "]":
-                return items
-            if after != ",":
-                raise self._bad("a comma is missing")
-
-    def _scalar(self, token: str) -> Any:
+    def _value(self, token: str) -> Any:
         first = token[0]
         if first == '"':
             return self._string(token)
         if first in "-0123456789":
             return self._number(token)
+        if first in "{[":
+            self._depth += 1
+            if self._depth > MAX_DEPTH:
+                raise self._bad(f"it is nested deeper than {MAX_DEPTH}")
+            value: Any = self._object() if first == "{" else self._array()
+            self._depth -= 1
+            return value
         if token in _WORDS:
             return _WORDS[token]
-        raise self._bad(f"{token[:40]!r} stands where a value should")
+        raise self._bad(f"{token[:40]!r} is not a value")
+
+    def _object(self) -> dict[Any, Any]:
+        fields: dict[Any, Any] = {}
+        token = self._token()
+        while token != "}":
+            key = self._key(token)
+            if self._token() != ":":
+                raise self._bad("a colon is missing")
+            fields[key] = self._value(self._token())
+            token = self._after_item("}")
+        return fields
+
+    def _key(self, token: str) -> Any:
+        if token[0] == '"':
+            return self._string(token)
+        if token not in _MARKS:
+            return token
+        if token != "{":
+            raise self._bad(f"{token!r} is not a name")
+        # Its fields are plain: a key that holds keys would be hashed once for each level.
+        key = self._value(token)
+        if not all(type(name) is str and type(value) not in (dict, list) for name, value in key.items()):
+            raise self._bad("the key is not an object of plain fields")
+        return tuple(sorted(key.items()))
+
+    def _array(self) -> list[Any]:
+        items: list[Any] = []
+        token = self._token()
+        while token != "]":
+            items.append(self._value(token))
+            token = self._after_item("]")
+        return items
+
+    def _after_item(self, end: str) -> str:
+        """The first token of the next field or item, or the end; the last one may be followed by a comma."""
+        token = self._token()
+        if token == ",":
+            return self._token()
+        if token != end:
+            raise self._bad("a comma is missing")
+        return token
 
     def _string(self, token: str) -> str:
         text = token[1:-1]
         if "\\" in text:
-            text = self._unescaped(token)
-        if not text.isascii():  # a lone surrogate would be no text: Java prints it as a question mark too
-            text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-        return text
-
-    def _unescaped(self, token: str) -> str:
-        try:
-            text: str = json.loads(token, strict=False)
-        except ValueError:
             try:
-                text = json.loads(_ODD_ESCAPE.sub(_usual_escape, token), strict=False)
+                text = json.loads(token, strict=False)
             except ValueError:
-                raise self._bad("a string holds an escape that nobody knows") from None
+                try:
+                    text = json.loads(_ODD_ESCAPE.sub(_usual_escape, token), strict=False)
+                except ValueError:
+                    raise self._bad("a string holds an unknown escape") from None
+        if not text.isascii():  # Java prints a lone surrogate as a question mark
+            text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
         return text
 
     def _number(self, token: str) -> int | float:
         if len(token) <= 20 and token.lstrip("-").isdigit():
             return int(token)
         number = float(token)
-        if math.isinf(number):  # of which nothing could be made; standard JSON's parser refuses it too
-            raise self._bad(f"{token[:40]} is no number that a float can hold")
+        if math.isinf(number):
+            raise self._bad(f"{token[:40]} does not fit a float")
         return number
 
     def _bad(self, what: str) -> ProtocolError:
@@ -300,11 +266,8 @@ def _write(value: Any, pieces: list[str], line: str, depth: int) -> None:
         for key, item in value.items():
             pieces.append(start)
             _write_key(key, pieces, depth)
-            if type(item) is int:
-                pieces.append(f":{item}")
-            else:
-                pieces.append(":")
-                _write(item, pieces, inner, depth + 1)
+            pieces.append(":")
+            _write(item, pieces, inner, depth + 1)
             start = "," + between
         pieces.append(line + "}")
     elif type(value) is list:
@@ -325,4 +288,4 @@ def _write_key(key: Any, pieces: list[str], depth: int) -> None:
     elif isinstance(key, (str, int)):
         pieces.append(json_codec.dumps(key).decode())
     else:
-        raise TypeError(f"{type(key).__name__} is no key")
+        raise TypeError(f"{type(key).__name__} is not a key")

@@ -33,6 +33,7 @@ from typing import Any
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import (
     DELAY,
+    DLQ_PREFIX,
     KEYS,
     SHARDING_KEY,
     TAGS,
@@ -42,12 +43,11 @@ from spark_rocket.model import (
     TRAN_MSG,
     UNIQ_KEY,
 )
-from spark_rocket.protocol.message_id import encode_offset_msg_id
-from spark_rocket.protocol.names import DLQ_PREFIX
+from spark_rocket.protocol.ids import encode_offset_msg_id, unpack_host
 from spark_rocket.protocol.record.compression import decompress_body
+from spark_rocket.protocol.record.layout import COMPRESSED
 from spark_rocket.protocol.record.properties import decode_properties
-from spark_rocket.protocol.record.record import COMPRESSED, RecordView
-from spark_rocket.protocol.wire.host import unpack_host
+from spark_rocket.protocol.record.record import RecordView
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.messages.message_in import SYSTEM_PROPERTIES
 from spark_rocket.proxy.messages.names import resource_of

@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from spark_rocket.protocol.names import (
+from spark_rocket.model import (
     DLQ_PREFIX,
     RETRY_PREFIX,
     SYSTEM_GROUP_PREFIX,

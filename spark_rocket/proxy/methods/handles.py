@@ -16,9 +16,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from spark_rocket.errors import ProtocolError, RemotingTimeoutError, RocketError
+from spark_rocket.protocol.ids import FLAG_NORMAL, ExtraInfo, parse_extra_info, real_topic
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.extra_info import FLAG_NORMAL, ExtraInfo, parse_extra_info, real_topic
 from spark_rocket.proxy.definitions import Code
 from spark_rocket.proxy.messages.statuses import StatusError, status_code_of
 

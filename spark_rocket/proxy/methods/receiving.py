@@ -38,13 +38,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from spark_rocket.errors import ProtocolError, RemotingError
-from spark_rocket.model import TAGS
-from spark_rocket.protocol.names import DLQ_PREFIX
+from spark_rocket.model import DLQ_PREFIX, TAGS
+from spark_rocket.protocol.ids import FLAG_NORMAL, real_topic
 from spark_rocket.protocol.record.record import RecordView, iter_records
 from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.extra_info import FLAG_NORMAL, real_topic
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.cluster.cluster import REQUEST_SECONDS, Cluster
 from spark_rocket.proxy.cluster.topics import Topic

@@ -29,10 +29,10 @@ from typing import Any
 
 from spark_rocket.client.core.config import MAX_MESSAGE_SIZE
 from spark_rocket.errors import ProtocolError, RemotingConnectError
+from spark_rocket.model import DLQ_PREFIX, RETRY_PREFIX
 from spark_rocket.protocol.filter.tags import java_hash
-from spark_rocket.protocol.names import DLQ_PREFIX, RETRY_PREFIX
-from spark_rocket.protocol.recall_handle import RecallMessageHandle
-from spark_rocket.protocol.record.record import encode_batch_body
+from spark_rocket.protocol.ids import RecallMessageHandle
+from spark_rocket.protocol.record.batch import encode_batch_body
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import Buffer, RemotingCommand
 from spark_rocket.proxy import definitions

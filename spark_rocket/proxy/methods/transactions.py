@@ -20,7 +20,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from spark_rocket.logs import log_once_per
-from spark_rocket.protocol.record.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, view_record
+from spark_rocket.protocol.record.layout import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from spark_rocket.protocol.record.record import view_record
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import CheckTransactionStateRequestHeader

@@ -20,9 +20,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from spark_rocket.errors import StoreError
+from spark_rocket.model import SCHEDULE_TOPIC
 from spark_rocket.protocol.wire.bodies import DataVersion
 from spark_rocket.store.delay.redelivery import RETRY_MS, PutRefusedError, redeliver
-from spark_rocket.store.layout import SCHEDULE_TOPIC
 from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import PutStatus
 

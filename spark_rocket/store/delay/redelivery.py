@@ -17,9 +17,11 @@ import logging
 from collections.abc import Mapping
 
 from spark_rocket.errors import ProtocolError
+from spark_rocket.model import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from spark_rocket.protocol.record.layout import AT, LONG
 from spark_rocket.protocol.record.properties import append_property, find_property, remove_property
 from spark_rocket.protocol.record.record import Buffer, RecordView, view_record
-from spark_rocket.store.layout import HALF_TOPIC, MAX_PROPERTIES, SCHEDULE_TOPIC, TIMER_TOPIC
+from spark_rocket.store.layout import MAX_PROPERTIES
 from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import PutResult, PutStatus
 
@@ -45,7 +47,9 @@ def redeliver(store: MessageStore, record: Buffer | RecordView, notes: Mapping[s
     (the record is damaged, or does not say where it belongs) will never change and has been warned of here: go on with
     the next. ``notes`` are set among the properties, unless they then had no room.
     """
-    place = record.physical_offset if isinstance(record, RecordView) else int.from_bytes(record[28:36], "big")
+    place = (
+        record.physical_offset if isinstance(record, RecordView) else LONG.unpack_from(record, AT["physical_offset"])[0]
+    )
     where = f"The delayed message at offset {place} of the commit log"
     try:
         if not isinstance(record, RecordView):

@@ -30,6 +30,7 @@ from typing import NamedTuple
 import numpy as np
 
 from spark_rocket.errors import ProtocolError, StoreError
+from spark_rocket.model import TIMER_TOPIC
 from spark_rocket.protocol.filter.tags import java_hash
 from spark_rocket.protocol.record.properties import append_property, find_property, remove_property
 from spark_rocket.protocol.record.record import RecordView, iter_records, view_record
@@ -40,7 +41,7 @@ from spark_rocket.store.delay.timer_log import MAGIC_DEFAULT, MAGIC_DELETE, MAGI
 from spark_rocket.store.delay.timer_progress import Mark, TimerProgress
 from spark_rocket.store.delay.timer_recovery import TimerLogDamageError, build_slots, find_end
 from spark_rocket.store.delay.timer_wheel import Slots, TimerWheel
-from spark_rocket.store.layout import MAX_PROPERTIES, TIMER_TOPIC
+from spark_rocket.store.layout import MAX_PROPERTIES
 from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import GetMessageStatus, PutResult, PutStatus
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_rocket.protocol.filter.tags import java_hash, java_hash_many
-from spark_rocket.store.layout import TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from spark_rocket.protocol.record.layout import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from spark_rocket.store.log.alike import layout_of
 from spark_rocket.store.log.record_scan import Ints, RecordBlock
 

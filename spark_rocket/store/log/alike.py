@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from spark_rocket.protocol.record.column_scratch import column_extremes
+from spark_rocket.protocol.record.run import column_extremes
 
 Bytes2D = npt.NDArray[np.uint8]
 _SEPARATOR = 2

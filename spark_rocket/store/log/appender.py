@@ -22,23 +22,25 @@ from zlib import crc32
 import numpy as np
 
 from spark_rocket.errors import StoreError, StoreNotWritableError
-from spark_rocket.protocol.record.record import MAGIC_V1, MAGIC_V2
-from spark_rocket.protocol.wire.host import IPV6_HOST_SIZE, pack_host
-from spark_rocket.store.config import StoreConfig
-from spark_rocket.store.descriptors import ShortageError
-from spark_rocket.store.layout import (
+from spark_rocket.model import SCHEDULE_TOPIC
+from spark_rocket.protocol.ids import pack_host
+from spark_rocket.protocol.record.layout import (
     BORN_HOST_V6,
-    ENTRY,
-    ENTRY_SIZE,
-    ENTRY_TYPE,
-    HEAD_STRUCTS,
-    MAX_PROPERTIES,
-    SCHEDULE_TOPIC,
+    CRC_MASK,
+    HEADERS,
+    HOSTS_MASK,
+    IPV6_HOST_SIZE,
+    MAGIC_V1,
+    MAGIC_V2,
+    PROPERTIES_LENGTH,
     STORE_HOST_V6,
     TRANSACTION_MASK,
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
 )
+from spark_rocket.store.config import StoreConfig
+from spark_rocket.store.descriptors import ShortageError
+from spark_rocket.store.layout import ENTRY, ENTRY_SIZE, ENTRY_TYPE, MAX_PROPERTIES
 from spark_rocket.store.log.batch import BatchError, BatchPlan, build_records, plan_batch
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.log.put_times import PutTimes
@@ -49,8 +51,7 @@ from spark_rocket.store.queues.tags import tags_code as tags_code_of
 from spark_rocket.store.results import PutResult, PutStatus
 
 _log = logging.getLogger(__name__)
-_SHORT = Struct(">h")
-_pack_short = _SHORT.pack
+_pack_short = PROPERTIES_LENGTH.pack
 _MAX_STEP_BACK = 60_000  # milliseconds
 _TELL_AGAIN = 60_000  # milliseconds
 
@@ -161,7 +162,7 @@ class MessageAppender:
             packed = head.pack(
                 size,
                 magic,
-                crc32(body) & 0x7FFFFFFF,
+                crc32(body) & CRC_MASK,
                 queue_id,
                 flag,
                 queue_offset,
@@ -311,10 +312,10 @@ class MessageAppender:
 
     def _shape(self, born: bytes, sys_flag: int, topic_field: bytes) -> tuple[Struct, int, int]:
         """How the record's head is laid out, the sysFlag that says so, and the magic."""
-        sys_flag = sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6) | self._host_flag
+        sys_flag = sys_flag & ~HOSTS_MASK | self._host_flag
         if len(born) == IPV6_HOST_SIZE:
             sys_flag |= BORN_HOST_V6
-        return HEAD_STRUCTS[len(born), len(self._host)], sys_flag, MAGIC_V1 if topic_field[0] else MAGIC_V2
+        return HEADERS[sys_flag & HOSTS_MASK], sys_flag, MAGIC_V1 if topic_field[0] else MAGIC_V2
 
     def _make_room(self, queue: ConsumeQueue, size: int, entries: int) -> None:
         """Disk blocks for the record and its entries. OSError when the disk is full; StoreError if it can never fit."""

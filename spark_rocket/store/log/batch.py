@@ -24,15 +24,13 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
+from spark_rocket.protocol.record.layout import AT, BATCH_HEADER, BATCH_OVERHEAD, CRC_MASK, INT, PROPERTIES_LENGTH
 from spark_rocket.store.layout import MAX_PROPERTIES
 from spark_rocket.store.log.alike import layout_of
 from spark_rocket.store.queues.tags import code_of, tags_codes
 from spark_rocket.store.results import PutStatus
 
-_FIXED = 22  # of one message in a batch body, without body and properties
-_INT = Struct(">i")
-_SHORT = Struct(">h")
-_CRC_AT, _FLAG_AT, _QUEUE_OFFSET_AT, _PHYSICAL_OFFSET_AT = 8, 16, 20, 28
+_BODY_AT = BATCH_HEADER.size
 _SEPARATOR = 2
 _SMALL = 2_048  # bytes of a message
 
@@ -79,16 +77,18 @@ def plan_batch(raw: Bytes, record_overhead: int, batch_properties: bytes) -> Bat
     count = len(starts)
     names: frozenset[bytes] | None = None
     if uniform:
-        body_length = _INT.unpack_from(raw, 16)[0]
-        property_length = _SHORT.unpack_from(raw, 20 + body_length)[0]
+        body_length = INT.unpack_from(raw, 16)[0]
+        property_length = PROPERTIES_LENGTH.unpack_from(raw, _BODY_AT + body_length)[0]
         body_lengths = np.full(count, body_length, np.int64)
         property_lengths = np.full(count, property_length, np.int64)
-        names, codes = _matrix_properties(np.ascontiguousarray(source.reshape(count, -1)[:, 22 + body_length :]))
+        names, codes = _matrix_properties(
+            np.ascontiguousarray(source.reshape(count, -1)[:, BATCH_OVERHEAD + body_length :])
+        )
         properties = None
     else:
         raw = text = bytes(raw)
         body_lengths, property_lengths = _lengths(source, starts, len(raw))
-    ends = starts + _FIXED + body_lengths + property_lengths
+    ends = starts + BATCH_OVERHEAD + body_lengths + property_lengths
     if not uniform:
         spans = zip((ends - property_lengths).tolist(), ends.tolist(), strict=True)
         properties = [text[start:end] for start, end in spans]
@@ -135,13 +135,13 @@ def _nul() -> BatchError:
 def _starts(raw: Bytes, source: npt.NDArray[np.uint8]) -> tuple[Ints, bool]:
     """Where each message starts, and whether all have the same three lengths (checked, not guessed)."""
     total = len(raw)
-    if total < _FIXED:
+    if total < BATCH_OVERHEAD:
         raise _bad(f"{total} bytes are fewer than one message has")
-    size = _INT.unpack_from(raw, 0)[0]
-    if size >= _FIXED and total % size == 0:
-        body_length = _INT.unpack_from(raw, 16)[0]
-        at = 20 + body_length
-        if body_length >= 0 and at + 2 <= size and at + 2 + _SHORT.unpack_from(raw, at)[0] == size:
+    size = INT.unpack_from(raw, 0)[0]
+    if size >= BATCH_OVERHEAD and total % size == 0:
+        body_length = INT.unpack_from(raw, 16)[0]
+        at = _BODY_AT + body_length
+        if body_length >= 0 and at + 2 <= size and at + 2 + PROPERTIES_LENGTH.unpack_from(raw, at)[0] == size:
             fields = (
                 np.ndarray((total // size,), kind, source, place, (size,))
                 for place, kind in ((0, "=i4"), (16, "=i4"), (at, "=i2"))
@@ -149,12 +149,12 @@ def _starts(raw: Bytes, source: npt.NDArray[np.uint8]) -> tuple[Ints, bool]:
             if all(bool((field == field[0]).all()) for field in fields):
                 return np.arange(0, total, size, dtype=np.int64), True
     starts = []
-    unpack = _INT.unpack_from
+    unpack = INT.unpack_from
     at = 0
-    while at + _FIXED <= total:
+    while at + BATCH_OVERHEAD <= total:
         starts.append(at)
         size = unpack(raw, at)[0]
-        if size < _FIXED:
+        if size < BATCH_OVERHEAD:
             raise _bad(f"message {len(starts) - 1} says it has {size} bytes")
         at += size
     if at != total:
@@ -165,10 +165,10 @@ def _starts(raw: Bytes, source: npt.NDArray[np.uint8]) -> tuple[Ints, bool]:
 def _lengths(source: npt.NDArray[np.uint8], starts: Ints, total: int) -> tuple[Ints, Ints]:
     sizes = np.diff(starts, append=total)
     body_lengths = _gather(source, starts + 16, ">i4")
-    if bool(((body_lengths < 0) | (body_lengths > sizes - _FIXED)).any()):
+    if bool(((body_lengths < 0) | (body_lengths > sizes - BATCH_OVERHEAD)).any()):
         raise _bad("a body is longer than its message")
-    property_lengths = _gather(source, starts + 20 + body_lengths, ">i2")
-    if bool((property_lengths != sizes - _FIXED - body_lengths).any()):
+    property_lengths = _gather(source, starts + _BODY_AT + body_lengths, ">i2")
+    if bool((property_lengths != sizes - BATCH_OVERHEAD - body_lengths).any()):
         raise _bad("lengths of body and properties do not make up a message's size")
     return body_lengths, property_lengths
 
@@ -214,14 +214,14 @@ def _build_uniform(plan: BatchPlan, head: bytes, topic_field: bytes, queue_offse
     count, width = plan.count, len(head)
     body_length, property_length, size = int(plan.body_lengths[0]), int(plan.property_lengths[0]), int(plan.sizes[0])
     suffix = plan.suffixes[int(plan.needs_separator[0])]
-    middle = topic_field + _SHORT.pack(property_length + len(suffix))
+    middle = topic_field + PROPERTIES_LENGTH.pack(property_length + len(suffix))
     message_type, body_of = _message_type(body_length, property_length)
     source = np.frombuffer(plan.raw, message_type)
-    template = _INT.pack(size) + head[4:-4] + _INT.pack(body_length)
+    template = INT.pack(size) + head[4:-4] + INT.pack(body_length)
     records = np.empty(count, _record_type(width, body_length, len(middle), property_length, len(suffix)))
     crcs = np.fromiter(map(crc32, chain.from_iterable(body_of.iter_unpack(plan.raw))), np.int64, count)
     records["head"] = _item(template)
-    records["crc"] = crcs & 0x7FFFFFFF
+    records["crc"] = crcs & CRC_MASK
     records["flag"] = source["flag"]
     records["queue"] = queue_offsets
     records["log"] = physical
@@ -242,11 +242,11 @@ def _message_type(body: int, properties: int) -> tuple[np.dtype[np.void], Struct
         {
             "names": ["flag", "body", "properties"],
             "formats": ["V4", f"V{body}", f"V{properties}"],
-            "offsets": [12, 20, 22 + body],
-            "itemsize": _FIXED + body + properties,
+            "offsets": [12, _BODY_AT, BATCH_OVERHEAD + body],
+            "itemsize": BATCH_OVERHEAD + body + properties,
         }
     )
-    return kind, Struct(f"20x{body}s{2 + properties}x")
+    return kind, Struct(f"{_BODY_AT}x{body}s{2 + properties}x")
 
 
 @lru_cache(maxsize=256)
@@ -260,7 +260,7 @@ def _record_type(head: int, body: int, middle: int, properties: int, suffix: int
                 f"V{head}", ">i4", "V4", ">i8", ">i8", f"V{body}", f"V{middle}", f"V{properties}", f"V{suffix}",
             ],
             "offsets": [
-                0, _CRC_AT, _FLAG_AT, _QUEUE_OFFSET_AT, _PHYSICAL_OFFSET_AT,
+                0, AT["body_crc"], AT["flag"], AT["queue_offset"], AT["physical_offset"],
                 body_at, middle_at, properties_at, suffix_at,
             ],
             "itemsize": size,
@@ -280,10 +280,10 @@ def _column(record: npt.NDArray[np.uint8], at: int, values: Ints, kind: str) -> 
 def _build_general(plan: BatchPlan, head: bytes, topic_field: bytes, queue_offsets: Ints, physical: Ints) -> Bytes:
     """Piece by piece, but the same piece of all records at once."""
     count, raw, width = plan.count, bytes(plan.raw), len(head)
-    body_ends = plan.starts + 20 + plan.body_lengths
+    body_ends = plan.starts + _BODY_AT + plan.body_lengths
     # A copy of a small body costs less than a view of it.
     text: bytes | memoryview = raw if len(raw) < count * _SMALL else memoryview(raw)
-    bodies = [text[a:b] for a, b in zip((plan.starts + 20).tolist(), body_ends.tolist(), strict=True)]
+    bodies = [text[a:b] for a, b in zip((plan.starts + _BODY_AT).tolist(), body_ends.tolist(), strict=True)]
     properties = plan.properties
     if properties is None:
         ends = body_ends + 2 + plan.property_lengths
@@ -292,10 +292,10 @@ def _build_general(plan: BatchPlan, head: bytes, topic_field: bytes, queue_offse
     heads = np.empty((count, width), np.uint8)
     heads[:] = np.frombuffer(head, np.uint8)
     _column(heads, 0, plan.sizes, ">i4")
-    _column(heads, _CRC_AT, np.fromiter(map(crc32, bodies), np.int64, count) & 0x7FFFFFFF, ">i4")
-    heads[:, _FLAG_AT : _FLAG_AT + 4] = source[(plan.starts + 12)[:, None] + np.arange(4)]
-    _column(heads, _QUEUE_OFFSET_AT, queue_offsets, ">i8")
-    _column(heads, _PHYSICAL_OFFSET_AT, physical, ">i8")
+    _column(heads, AT["body_crc"], np.fromiter(map(crc32, bodies), np.int64, count) & CRC_MASK, ">i4")
+    heads[:, AT["flag"] : AT["flag"] + 4] = source[(plan.starts + 12)[:, None] + np.arange(4)]
+    _column(heads, AT["queue_offset"], queue_offsets, ">i8")
+    _column(heads, AT["physical_offset"], physical, ">i8")
     _column(heads, width - 4, plan.body_lengths, ">i4")
     topic_width = len(topic_field)
     middles = np.empty((count, topic_width + 2), np.uint8)

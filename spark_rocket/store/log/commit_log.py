@@ -35,9 +35,8 @@ from contextlib import suppress
 import numpy as np
 
 from spark_rocket.errors import StoreCorruptError
-from spark_rocket.protocol.record.record import MAGIC_BLANK
+from spark_rocket.protocol.record.layout import BLANK_SIZE, MAGIC_BLANK, SIZE_AND_MAGIC
 from spark_rocket.store.config import StoreConfig
-from spark_rocket.store.layout import END_FILE_MIN_BLANK_LENGTH, SIZE_AND_MAGIC
 from spark_rocket.store.log.mapped_file import MappedFile, sync_data, sync_directory
 from spark_rocket.store.log.mapped_file_queue import MappedFileQueue
 
@@ -140,14 +139,14 @@ class CommitLog:
 
     def fits(self, size: int) -> bool:
         """Whether a record or batch of this size can be stored at all."""
-        return size + END_FILE_MIN_BLANK_LENGTH <= self.file_size
+        return size + BLANK_SIZE <= self.file_size
 
     def make_room(self, size: int) -> None:
         """Have ``size`` writable bytes at ``position``, in the next file if need be. OSError: nothing was changed."""
         if self._left_behind:
             self.wipe()
         file = self._current
-        need = size + END_FILE_MIN_BLANK_LENGTH
+        need = size + BLANK_SIZE
         if file is None or self.position + need > self.file_size:
             file = self._roll(need)
         end = self.position + need
@@ -168,7 +167,7 @@ class CommitLog:
         with self._next_lock:
             last, position = self._current, self.position
             if last is not None:
-                last.reserve(position + END_FILE_MIN_BLANK_LENGTH)
+                last.reserve(position + BLANK_SIZE)
             file = self._next or self._create(self.queue.end_offset if self.queue.files else self.base + position)
             self._next = file  # kept should the reservation fail: it is taken at the next attempt
             _ = file.mm
@@ -218,13 +217,13 @@ class CommitLog:
         assert file is not None
         if self._left_behind:
             self.wipe()
-        file.reserve(self.position + END_FILE_MIN_BLANK_LENGTH)
-        behind = bytes(rest[END_FILE_MIN_BLANK_LENGTH:])
+        file.reserve(self.position + BLANK_SIZE)
+        behind = bytes(rest[BLANK_SIZE:])
         try:
             if behind.count(0) != len(behind):  # as an Apache broker that was killed before may leave it
                 with file.descriptor() as fd:
-                    os.pwrite(fd, behind, self.position + END_FILE_MIN_BLANK_LENGTH)
-            self._roll(END_FILE_MIN_BLANK_LENGTH)
+                    os.pwrite(fd, behind, self.position + BLANK_SIZE)
+            self._roll(BLANK_SIZE)
         except OSError:
             self.take_back(len(rest))
             raise

@@ -9,19 +9,18 @@ Thread-safety: reads files only; for what the writer has shown. Corresponds to n
 from __future__ import annotations
 
 import os
-from struct import Struct
 
 import numpy as np
 
-from spark_rocket.protocol.record.record import MAGIC_V1, MAGIC_V2
-from spark_rocket.store.layout import BORN_HOST_V6, MAX_PROPERTIES, MAX_TOPIC, STORE_HOST_V6
+from spark_rocket.protocol.record.layout import HEADERS, HOSTS_MASK, MAGIC_V1, MAGIC_V2, header_struct
+from spark_rocket.store.layout import MAX_PROPERTIES, MAX_TOPIC, store_time
 from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.log.record_scan import RecordBlock
 
 LARGE = 8 << 10
 _MOST = 256  # records at a time
-_HEAD = Struct(">iIiiiqqi")  # up to the sysFlag
-_HEAD_SIZE = 112  # with two IPv6 hosts and the body's length
+_HEAD = header_struct("size", "magic", "queue_id", "queue_offset", "physical_offset", "sys_flag")
+_HEAD_SIZE = HEADERS[HOSTS_MASK].size
 _LONGEST_END = 2 + MAX_TOPIC + 2 + MAX_PROPERTIES
 
 
@@ -37,12 +36,11 @@ def large_records(file: MappedFile, position: int, end: int) -> tuple[RecordBloc
     with file.descriptor() as fd:
         while len(rows) < _MOST and position + _HEAD_SIZE <= end:
             head = os.pread(fd, _HEAD_SIZE, position)
-            size, magic, _, queue_id, _, queue_offset, physical, flags = _HEAD.unpack_from(head)
+            size, magic, queue_id, queue_offset, physical, flags = _HEAD.unpack_from(head)
             if magic not in (MAGIC_V1, MAGIC_V2) or not LARGE < size <= end - position:
                 break
-            at = 76 if flags & BORN_HOST_V6 else 64
-            stored = int.from_bytes(head[at - 8 : at], "big", signed=True)
-            body_at = at + (20 if flags & STORE_HOST_V6 else 8) + 16
+            stored = store_time(head)
+            body_at = HEADERS[flags & HOSTS_MASK].size
             topic_at = body_at + int.from_bytes(head[body_at - 4 : body_at], "big", signed=True)
             if physical != file.file_from_offset + position:
                 break

@@ -21,32 +21,23 @@ from zlib import crc32
 import numpy as np
 
 from spark_rocket.errors import StoreCorruptError
-from spark_rocket.protocol.record.record import FIXED_SIZE, MAGIC_V1, ScanKind, scan_record
-from spark_rocket.store.layout import BORN_HOST_V6, ENTRY, ENTRY_SIZE, ENTRY_TYPE, STORE_HOST_V6
+from spark_rocket.protocol.record.layout import (
+    CRC_MASK,
+    FIXED_SIZE,
+    HEADER_DTYPE,
+    HEADER_SIZE,
+    HOSTS_MASK,
+    MAGIC_V1,
+)
+from spark_rocket.protocol.record.record import ScanKind, scan_record
+from spark_rocket.store.layout import ENTRY, ENTRY_SIZE, ENTRY_TYPE
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.log.record_scan import Ints, LogScan, parse
 from spark_rocket.store.queues.consume_queue import ConsumeQueue
 from spark_rocket.store.queues.deleted_topics import DeletedTopics
 from spark_rocket.store.recovery.salvage import next_good
 
-_HEAD = np.dtype(
-    {
-        "names": [
-            "size",
-            "magic",
-            "body_crc",
-            "queue_id",
-            "queue_offset",
-            "physical_offset",
-            "sys_flag",
-            "body_length",
-        ],
-        "formats": [">i4", ">u4", ">i4", ">i4", ">i8", ">i8", ">i4", ">i4"],
-        "offsets": [0, 4, 8, 12, 20, 28, 36, 84],
-        "itemsize": 88,
-    }
-)
-"""Of a record with IPv4 hosts, which is 91 bytes long at least."""
+_HEAD = np.dtype(HEADER_DTYPE)  # a record is longer
 _NEIGHBOURS = 64  # entries that are tried on each side for one whose record is good
 _FAR = 16 << 20  # bytes of the log that are scanned for a record
 _STRETCHES = 16
@@ -109,7 +100,7 @@ class OldRecords:
         starts = np.cumsum(sizes) - sizes
         source = np.frombuffer(records, np.uint8)
         heads = np.lib.stride_tricks.sliding_window_view(source, _HEAD.itemsize)[starts].view(_HEAD)[:, 0]
-        is_usual = (heads["magic"] == MAGIC_V1) & ((heads["sys_flag"] & (BORN_HOST_V6 | STORE_HOST_V6)) == 0)
+        is_usual = (heads["magic"] == MAGIC_V1) & ((heads["sys_flag"] & HOSTS_MASK) == 0)
         if not (
             (heads["size"] == sizes).all()
             and (heads["physical_offset"] == entries["physical_offset"]).all()
@@ -122,7 +113,7 @@ class OldRecords:
             return not parse(bytes(records), 0, starts.tolist(), len(records), physical_offsets=physical)[1]
         # The topic's length stands behind the body, that of the properties behind the topic.
         bodies = heads["body_length"].astype(np.int64)
-        topics = starts + 88 + bodies
+        topics = starts + HEADER_SIZE + bodies
         if (bodies < 0).any() or (topics + 3 > starts + sizes).any():
             return False
         field = np.frombuffer(queue.topic_field, np.uint8)
@@ -135,8 +126,8 @@ class OldRecords:
         if (properties + 2 + lengths != starts + sizes).any():
             return False
         view = memoryview(records)
-        crcs = [crc32(view[a:b]) for a, b in zip((starts + 88).tolist(), topics.tolist(), strict=True)]
-        return bool(((np.array(crcs, np.int64) & 0x7FFFFFFF) == heads["body_crc"]).all())
+        crcs = [crc32(view[a:b]) for a, b in zip((starts + HEADER_SIZE).tolist(), topics.tolist(), strict=True)]
+        return bool(((np.array(crcs, np.int64) & CRC_MASK) == heads["body_crc"]).all())
 
     def pick(
         self,

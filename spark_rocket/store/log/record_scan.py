@@ -13,21 +13,32 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from struct import Struct
 from typing import Any
 from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 
-from spark_rocket.protocol.record.record import FIXED_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, ScanKind, scan_record
-from spark_rocket.store.layout import BORN_HOST_V6, STORE_HOST_V6
+from spark_rocket.protocol.record.layout import (
+    AT,
+    BORN_HOST_V6,
+    CRC_MASK,
+    FIXED_SIZE,
+    HEADER_SIZE,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    SIZE_AND_MAGIC,
+    SIZE_AND_PLACE,
+    STORE_HOST_V6,
+    V6_SHIFT,
+)
+from spark_rocket.protocol.record.record import ScanKind, scan_record
 from spark_rocket.store.log.byte_search import find_all, group
 from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.log.mapped_file_queue import MappedFileQueue
 
 CHUNK = 4 << 20
-_TWO = Struct(">iI")
 _MAGICS = (MAGIC_V1.to_bytes(4, "big"), MAGIC_V2.to_bytes(4, "big"))
 _WINDOW = 64  # bytes of a record's head that are gathered: all whose place does not depend on the hosts
 _PADDING = bytes(64)
@@ -182,7 +193,7 @@ def walk(data: bytes, room: int) -> tuple[list[int], int, Stop, str]:
     """
     starts, at = _chain(data)
     add = starts.append
-    unpack = _TWO.unpack_from
+    unpack = SIZE_AND_MAGIC.unpack_from
     length = len(data)
     while at + 8 <= length:
         size, magic = unpack(data, at)
@@ -221,19 +232,21 @@ def parse(
     at = np.array(starts, np.int64)
     sizes = np.diff(at, append=end)
     heads = np.lib.stride_tricks.sliding_window_view(source, _WINDOW)[at]
-    sys_flags = _column(heads, 36, ">i4")
+    sys_flags = _column(heads, AT["sys_flag"], ">i4")
     born_v6 = (sys_flags & BORN_HOST_V6) != 0
-    body_starts = at + 88 + 12 * born_v6 + 12 * ((sys_flags & STORE_HOST_V6) != 0)
-    store_timestamps = _column(heads, 56, ">i8")
+    body_starts = at + HEADER_SIZE + V6_SHIFT * born_v6 + V6_SHIFT * ((sys_flags & STORE_HOST_V6) != 0)
+    store_timestamps = _column(heads, AT["store_timestamp"], ">i8")
     if born_v6.any():
-        store_timestamps = np.where(born_v6, _gather(source, at + 68, ">i8"), store_timestamps)
+        store_timestamps = np.where(
+            born_v6, _gather(source, at + AT["store_timestamp"] + V6_SHIFT, ">i8"), store_timestamps
+        )
     ends = at + sizes
     # Lengths may be anything in a bad record, so every position is kept inside its record before it is used.
     body_lengths = _gather(source, body_starts - 4, ">i4")
     topic_at = body_starts + body_lengths
     good = (body_starts <= ends) & (body_lengths >= 0) & (topic_at + 3 <= ends)
     topic_at = np.where(good, topic_at, at)
-    v2 = _column(heads, 4, ">u4") == MAGIC_V2
+    v2 = _column(heads, AT["magic"], ">u4") == MAGIC_V2
     topic_lengths = source[topic_at].astype(np.int64)
     if v2.any():
         topic_lengths = np.where(v2, _gather(source, topic_at, ">i2"), topic_lengths)
@@ -245,7 +258,9 @@ def parse(
     property_starts = topic_ends + 2
     good &= (property_lengths >= 0) & (property_starts + property_lengths == ends)
     reason = "" if good.all() else "lengths of body, topic and properties do not make up the record's size"
-    in_place = _column(heads, 28, ">i8") == (at + base if physical_offsets is None else physical_offsets)
+    in_place = _column(heads, AT["physical_offset"], ">i8") == (
+        at + base if physical_offsets is None else physical_offsets
+    )
     count = _first_false(good)
     if not in_place[:count].all():
         count, reason = _first_false(in_place), "the record's physical offset is not where it stands"
@@ -254,7 +269,7 @@ def parse(
         # A copy of a small body costs less than a view of it.
         view = data if len(data) < count * _SMALL else memoryview(data)
         crcs = [crc32(view[a:b]) for a, b in zip(body_starts_list, topic_list, strict=True)]
-        whole = (np.array(crcs, np.int64) & 0x7FFFFFFF) == _column(heads, 8, ">i4")[:count]
+        whole = (np.array(crcs, np.int64) & CRC_MASK) == _column(heads, AT["body_crc"], ">i4")[:count]
         if not whole.all():
             count, reason = _first_false(whole), "the body does not have the CRC that the record says"
     block = RecordBlock(
@@ -262,8 +277,8 @@ def parse(
         base,
         at[:count],
         sizes[:count],
-        _column(heads, 12, ">i4")[:count],
-        _column(heads, 20, ">i8")[:count],
+        _column(heads, AT["queue_id"], ">i4")[:count],
+        _column(heads, AT["queue_offset"], ">i8")[:count],
         sys_flags[:count],
         store_timestamps[:count],
         topic_starts[:count],
@@ -322,9 +337,10 @@ def _find_good(file: MappedFile, data: bytes, position: int, remains: Remains) -
         while found >= 0:
             start = position + found - 4
             if start >= 0:
-                head = file.read(start, 36)
-                size = int.from_bytes(head[:4], "big")
-                physical = int.from_bytes(head[28:36], "big")
+                head = file.read(start, HEADER_SIZE)
+                if len(head) < HEADER_SIZE:
+                    break
+                size, physical = SIZE_AND_PLACE.unpack(head)
                 if physical == file.file_from_offset + start and FIXED_SIZE <= size <= file.size - start:
                     scanned = scan_record(file.read(start, size))
                     if scanned.kind is ScanKind.GOOD and scanned.record is not None:

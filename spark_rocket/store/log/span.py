@@ -23,7 +23,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from spark_rocket.errors import StoreCorruptError
-from spark_rocket.protocol.record.record import MAGIC_V1, MAGIC_V2
+from spark_rocket.protocol.record.layout import MAGIC_V1, MAGIC_V2
 from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.log.mapped_file_queue import MappedFileQueue
 from spark_rocket.store.log.record_scan import CHUNK, LogScan, RecordBlock, Stop

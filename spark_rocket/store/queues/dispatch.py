@@ -18,16 +18,10 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from spark_rocket.model import SCHEDULE_TOPIC
+from spark_rocket.protocol.record.layout import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from spark_rocket.protocol.record.record import RecordView
-from spark_rocket.store.layout import (
-    ENTRY,
-    ENTRY_SIZE,
-    ENTRY_TYPE,
-    SCHEDULE_TOPIC,
-    TRANSACTION_MASK,
-    TRANSACTION_PREPARED,
-    TRANSACTION_ROLLBACK,
-)
+from spark_rocket.store.layout import ENTRY, ENTRY_SIZE, ENTRY_TYPE
 from spark_rocket.store.log.record_scan import Ints, RecordBlock
 from spark_rocket.store.queues.consume_queue import ConsumeQueue
 from spark_rocket.store.queues.deleted_topics import DeletedTopics

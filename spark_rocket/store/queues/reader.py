@@ -8,12 +8,10 @@ Thread-safety: for the store's one thread. Corresponds to DefaultMessageStore.ge
 
 from __future__ import annotations
 
-from struct import Struct
-
 import numpy as np
 
 from spark_rocket.errors import StoreCorruptError
-from spark_rocket.protocol.record.record import MAGIC_V1, MAGIC_V2
+from spark_rocket.protocol.record.layout import AT, INT, LONG, MAGIC_V1, MAGIC_V2
 from spark_rocket.store.layout import ENTRY, ENTRY_SIZE, ENTRY_TYPE, STORE_TIME_END, store_time
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.log.old_records import OldRecords
@@ -24,8 +22,6 @@ from spark_rocket.store.results import GetMessageResult, GetMessageStatus
 
 _FEW = 64
 _MAGICS = (MAGIC_V1.to_bytes(4, "big"), MAGIC_V2.to_bytes(4, "big"))
-_SIZE = Struct(">i")
-_LONG = Struct(">q")
 
 
 class StoreReader:
@@ -179,7 +175,7 @@ class StoreReader:
             return -1
         physical = queue.entry(offset)[0]
         head = self._log.read(physical, STORE_TIME_END)
-        if not head or _LONG.unpack_from(head, 28)[0] != physical:
+        if not head or LONG.unpack_from(head, AT["physical_offset"])[0] != physical:
             return -1
         return store_time(head)
 
@@ -201,6 +197,10 @@ class StoreReader:
     def record_at(self, physical_offset: int) -> bytes | None:
         """The record that starts there, if one does: its own physical offset says so."""
         head = self._log.read(physical_offset, STORE_TIME_END) if physical_offset >= 0 else b""
-        if len(head) < STORE_TIME_END or _LONG.unpack_from(head, 28)[0] != physical_offset or head[4:8] not in _MAGICS:
+        if (
+            len(head) < STORE_TIME_END
+            or LONG.unpack_from(head, AT["physical_offset"])[0] != physical_offset
+            or head[4:8] not in _MAGICS
+        ):
             return None
-        return self._log.read(physical_offset, _SIZE.unpack_from(head, 0)[0]) or None
+        return self._log.read(physical_offset, INT.unpack_from(head, 0)[0]) or None

@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_rocket.protocol.filter.tags import java_hash
+from spark_rocket.protocol.record.properties import find_property
 from spark_rocket.store.log.byte_search import find_all
 
 _TAGS = b"TAGS\x01"
-_DELAY = b"DELAY\x01"
 _SEPARATOR = 2
 _SPARSE = 512  # bytes of a record
 _WINDOW = 64  # bytes of a value that are looked at together with those of other messages
@@ -41,24 +41,9 @@ def code_of(tags: bytes) -> int:
     return code
 
 
-def find_property(raw: bytes, name: bytes, start: int, end: int) -> bytes | None:
-    """Value of a property (``name`` with its 0x01) between two positions of ``raw``; the last wins, as in a map."""
-    found = None
-    at = raw.find(name, start, end)
-    while at >= 0:
-        if at == start or raw[at - 1] == _SEPARATOR:
-            at += len(name)
-            stop = raw.find(b"\x02", at, end)
-            found = raw[at : end if stop < 0 else stop]
-        else:
-            at += 1
-        at = raw.find(name, at, end)
-    return found
-
-
 def tags_code(properties: bytes) -> int:
     """Tags code of an ordinary message with these properties."""
-    value = find_property(properties, _TAGS, 0, len(properties))
+    value = find_property(properties, b"TAGS")
     return code_of(value) if value else 0
 
 
@@ -113,7 +98,7 @@ class DelayLevels:
 
     def deliver_time(self, properties: bytes, store_timestamp: int) -> int | None:
         """When a message of the schedule topic is due; None if it has no delay level."""
-        value = find_property(properties, _DELAY, 0, len(properties))
+        value = find_property(properties, b"DELAY")
         if not value or not value.isdigit():
             return None
         level = min(int(value[:9]), len(self._delays))  # as many digits as one likes may be sent

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from spark_rocket.errors import StoreCorruptError, StoreError
-from spark_rocket.protocol.record.record import FIXED_SIZE
+from spark_rocket.protocol.record.layout import FIXED_SIZE
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.index.keys import keys_of
 from spark_rocket.store.index.writer import IndexWriter

@@ -44,9 +44,11 @@ from pathlib import Path
 import numpy as np
 
 from spark_rocket.errors import StoreCorruptError
+from spark_rocket.model import SCHEDULE_TOPIC
+from spark_rocket.protocol.record.layout import HEADER_SIZE, header_struct
 from spark_rocket.protocol.record.record import scan_record
 from spark_rocket.store.config import StoreConfig
-from spark_rocket.store.layout import ENTRY_SIZE, ENTRY_TYPE, SCHEDULE_TOPIC
+from spark_rocket.store.layout import ENTRY_SIZE, ENTRY_TYPE
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.log.mapped_file import free_name
 from spark_rocket.store.log.record_scan import LogScan, Remains, ScanEnd, Stop, look_behind
@@ -58,6 +60,7 @@ from spark_rocket.store.queues.queue_table import ConsumeQueueTable
 from spark_rocket.store.queues.tags import DelayLevels
 from spark_rocket.store.recovery.checkpoint import Checkpoint
 
+_PLACES = header_struct("size", "queue_id", "queue_offset", "physical_offset")
 _log = logging.getLogger(__name__)
 _CLEAN_FILES = 3
 _CLEAN_BYTES = 64 << 20
@@ -428,13 +431,8 @@ class Recovery:
         file = self._log.queue.find(physical)
         if file is None:
             return physical < self._log.min_offset  # trimmed from the log's beginning
-        head = file.read(physical - file.file_from_offset, 36)
-        return (
-            int.from_bytes(head[:4], "big") == size
-            and int.from_bytes(head[12:16], "big") == queue.queue_id
-            and int.from_bytes(head[20:28], "big") == offset
-            and int.from_bytes(head[28:36], "big") == physical
-        )
+        head = file.read(physical - file.file_from_offset, HEADER_SIZE)
+        return len(head) == HEADER_SIZE and _PLACES.unpack(head) == (size, queue.queue_id, offset, physical)
 
     def _sound_length(self, queue: ConsumeQueue, start: int) -> int:
         """Entries in ascending order, of records before the scan's start; garbage behind them was never flushed."""

@@ -28,10 +28,11 @@ from pathlib import Path
 import numpy as np
 
 from spark_rocket.errors import StoreCorruptError, StoreError, StoreNotWritableError
-from spark_rocket.protocol.record.record import FIXED_SIZE, RecordView, scan_record
+from spark_rocket.protocol.record.layout import BLANK_SIZE, FIXED_SIZE
+from spark_rocket.protocol.record.record import RecordView, scan_record
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.index.service import IndexService
-from spark_rocket.store.layout import END_FILE_MIN_BLANK_LENGTH, ENTRY_TYPE
+from spark_rocket.store.layout import ENTRY_TYPE
 from spark_rocket.store.log.appender import ArriveCallback, MessageAppender
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.log.flush import FlushCommitLogService, FlushConsumeQueueService
@@ -214,7 +215,7 @@ class Replica:
             if not len(block):
                 raise self._no_record(base + end, reason)
             timestamp = int(block.store_timestamps[-1])
-        if log.position + end + END_FILE_MIN_BLANK_LENGTH > log.file_size:
+        if log.position + end + BLANK_SIZE > log.file_size:
             raise self._no_record(base, "it reaches to the end of the file")
         log.make_room(end)
         log.write(memoryview(part)[:end])
@@ -275,7 +276,7 @@ class Replica:
             position = 0
             while position + 4 <= len(head):
                 size = int.from_bytes(head[position : position + 4], "big")
-                if size < END_FILE_MIN_BLANK_LENGTH or at + size > file.file_from_offset + file.size:
+                if size < BLANK_SIZE or at + size > file.file_from_offset + file.size:
                     return start
                 if at + size > offset:
                     return at

@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from spark_rocket.protocol.record.record import FIXED_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, ScanKind, scan_record
+from spark_rocket.protocol.record.layout import FIXED_SIZE, HEADER_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SIZE_AND_PLACE
+from spark_rocket.protocol.record.record import ScanKind, scan_record
 from spark_rocket.store.log.end import cut_of
 from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.log.record_scan import CHUNK, LogScan, RecordBlock, Stop, look_behind
@@ -130,10 +131,10 @@ def _find_all(data: bytes, words: tuple[bytes, ...]) -> Iterator[int]:
 
 
 def is_good(file: MappedFile, position: int) -> bool:
-    head = file.read(position, 36)
-    size = int.from_bytes(head[:4], "big")
-    if len(head) < 36 or int.from_bytes(head[28:36], "big") != file.file_from_offset + position:
+    head = file.read(position, HEADER_SIZE)
+    if len(head) < HEADER_SIZE:
         return False
-    if not FIXED_SIZE <= size <= file.size - position:
+    size, physical_offset = SIZE_AND_PLACE.unpack(head)
+    if physical_offset != file.file_from_offset + position or not FIXED_SIZE <= size <= file.size - position:
         return False
     return scan_record(file.read(position, size)).kind is ScanKind.GOOD

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from spark_rocket.errors import StoreError
+from spark_rocket.protocol.ids import unpack_host
 from spark_rocket.protocol.record.properties import decode_properties, find_property
 from spark_rocket.protocol.record.record import RecordView, ScanKind, scan_record, view_record
-from spark_rocket.protocol.wire.host import unpack_host
 from spark_rocket.store.layout import ENTRY, ENTRY_SIZE
 from spark_rocket.store.log.record_scan import RecordBlock
 from spark_rocket.store.recovery.foreign import LMQ_PREFIX

@@ -14,7 +14,7 @@ from spark_rocket.acl.accounts_file import AccountsFile, _parts, change_file
 from spark_rocket.acl.rules import AclRules
 from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.auth import Credentials
-from spark_rocket.protocol.wire.bodies.acl import ClusterAclConfig, PlainAccessConfig
+from spark_rocket.protocol.wire.bodies.config import ClusterAclConfig, PlainAccessConfig
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.headers import CreateAccessConfigRequestHeader
 from spark_rocket.remoting.client.client import RemotingClient

@@ -10,7 +10,8 @@ import pytest
 
 from spark_rocket.broker.transactions.half_messages import Half
 from spark_rocket.protocol.auth import Credentials
-from spark_rocket.protocol.record.record import encode_record, pack_host
+from spark_rocket.protocol.ids import pack_host
+from spark_rocket.protocol.record.record import encode_record
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.client import RemotingClient

@@ -6,18 +6,13 @@ import zlib
 
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import Message
+from spark_rocket.protocol.ids import pack_host
 from spark_rocket.protocol.record import properties
+from spark_rocket.protocol.record.batch import decode_batch_body, encode_batch_body
 from spark_rocket.protocol.record.columns import STORED_SCHEMA, decode_records
 from spark_rocket.protocol.record.compression import decompress_body
-from spark_rocket.protocol.record.record import (
-    decode_batch_body,
-    decode_messages,
-    encode_batch_body,
-    encode_record,
-    iter_records,
-    scan_record,
-)
-from spark_rocket.protocol.wire.host import pack_host
+from spark_rocket.protocol.record.messages import decode_messages
+from spark_rocket.protocol.record.record import encode_record, iter_records, scan_record
 from spark_rocket.store.log.batch import BatchError, plan_batch
 from spark_rocket.store.log.record_scan import parse, walk
 from tests.fuzz.targets.base import target

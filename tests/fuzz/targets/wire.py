@@ -9,21 +9,23 @@ from functools import cache
 from spark_rocket.broker.pop.receipts import check_receipt
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol import auth as acl
-from spark_rocket.protocol.message_id import decode_offset_msg_id, encode_offset_msg_id
-from spark_rocket.protocol.recall_handle import RecallMessageHandle
+from spark_rocket.protocol.ids import (
+    RecallMessageHandle,
+    decode_offset_msg_id,
+    encode_offset_msg_id,
+    parse_extra_info,
+    parse_host,
+)
 from spark_rocket.protocol.record import properties
 from spark_rocket.protocol.wire import bodies
 from spark_rocket.protocol.wire.bodies.base import Body
 from spark_rocket.protocol.wire.bodies.register import RegisterBrokerBody
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.extra_info import parse_extra_info
 from spark_rocket.protocol.wire.fastjson import dumps_fastjson, dumps_standard, loads_tolerant
 from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH, FrameSplitter
-from spark_rocket.protocol.wire.headers import decode_request_header
-from spark_rocket.protocol.wire.headers.table import _ONE_LETTER, REQUEST_HEADERS
-from spark_rocket.protocol.wire.host import parse_host
 from tests.fuzz.targets.base import target, text_of
 from tests.golden import frames
+from tests.protocol.request_headers import ONE_LETTER, REQUEST_HEADERS, decode_request_header
 
 
 @cache
@@ -71,7 +73,7 @@ def binary_header(raw: bytes) -> None:
     _use(RemotingCommand.decode((1 << 24 | len(raw)).to_bytes(4, "big") + raw))
 
 
-_CODES = (*_ONE_LETTER, *REQUEST_HEADERS)
+_CODES = (*ONE_LETTER, *REQUEST_HEADERS)
 
 
 def _header_seeds() -> list[bytes]:
@@ -95,8 +97,8 @@ def request_header(raw: bytes) -> None:
 
 _BODIES = [
     value
-    for name in bodies.__all__
-    if isinstance(value := getattr(bodies, name), type) and issubclass(value, Body) and is_dataclass(value)
+    for value in vars(bodies).values()
+    if isinstance(value, type) and issubclass(value, Body) and is_dataclass(value)
 ]
 _BODY_SEEDS = [bytes([index]) + cls().to_json() for index, cls in enumerate(_BODIES)]
 

@@ -10,7 +10,7 @@ import pytest
 
 from spark_rocket.client import Producer, Reader
 from spark_rocket.model import Message
-from spark_rocket.protocol.record.record import decode_messages
+from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import SUBSCRIPTION, SUSPEND, Wire

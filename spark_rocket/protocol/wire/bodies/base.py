@@ -20,6 +20,7 @@ from typing import Any, Self, TypeAlias, get_args, get_origin, get_type_hints
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.wire.fastjson import REQUEST_LIMITS, Buffer, dumps_fastjson, dumps_standard, loads_tolerant
+from spark_rocket.protocol.wire.headers.base import camel_case
 
 _Reader: TypeAlias = Callable[[Any], Any]
 _Table: TypeAlias = tuple[tuple[str, str, _Reader], ...]  # attribute, wire name, reader; sorted by wire name
@@ -92,16 +93,11 @@ def _table_of(cls: type[Body]) -> _Table:
     if table is None:
         hints = get_type_hints(cls)
         rows = [
-            (field.name, field.metadata.get("wire") or _camel(field.name), _reader(hints[field.name]))
+            (field.name, field.metadata.get("wire") or camel_case(field.name), _reader(hints[field.name]))
             for field in fields(cls)  # type: ignore[arg-type]  # every body is a dataclass
         ]
         table = _TABLES[cls] = tuple(sorted(rows, key=lambda row: row[1]))
     return table
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(map(str.capitalize, rest))
 
 
 # --- readers ------------------------------------------------------------------------------------------------------

@@ -134,3 +134,28 @@ class SubscriptionGroupList(Body):
     """Body of UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST."""
 
     group_config_list: list[SubscriptionGroupConfig] = field(default_factory=list)
+
+
+# --- accounts (ACL 1.0): common.PlainAccessConfig, GetBrokerClusterAclConfigResponseBody -----------------------------
+
+
+@dataclass(slots=True)
+class PlainAccessConfig(Body):
+    """An account of ``plain_acl.yml``; None for what it does not say. The secret is in no repr."""
+
+    access_key: str = ""
+    secret_key: str | None = field(default=None, repr=False)
+    white_remote_address: str | None = None
+    admin: bool = False
+    default_topic_perm: str | None = None
+    default_group_perm: str | None = None
+    topic_perms: list[str] | None = None
+    group_perms: list[str] | None = None
+
+
+@dataclass(slots=True)
+class ClusterAclConfig(Body):
+    """Answer to GET_BROKER_CLUSTER_ACL_CONFIG."""
+
+    global_white_addrs: list[str] = field(default_factory=list)
+    plain_access_configs: list[PlainAccessConfig] = field(default_factory=list)

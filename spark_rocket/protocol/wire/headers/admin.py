@@ -44,13 +44,6 @@ class GetAllTopicConfigRequestHeader(Header):
 
 
 @dataclass(slots=True)
-class GetAllTopicConfigResponseHeader(Header):
-    """The answer to GET_ALL_TOPIC_CONFIG."""
-
-    total_topic_num: Int
-
-
-@dataclass(slots=True)
 class GetTopicConfigRequestHeader(Header):
     """GET_TOPIC_CONFIG."""
 
@@ -78,7 +71,7 @@ class QueryMessageRequestHeader(Header):
 
 @dataclass(slots=True)
 class QueryMessageResponseHeader(Header):
-    """The answer to QUERY_MESSAGE."""
+    """Response to QUERY_MESSAGE."""
 
     index_last_update_timestamp: Long
     index_last_update_phyoffset: Long
@@ -153,13 +146,6 @@ class GetAllSubscriptionGroupRequestHeader(Header):
 
 
 @dataclass(slots=True)
-class GetAllSubscriptionGroupResponseHeader(Header):
-    """The answer to GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
-
-    total_group_num: Int
-
-
-@dataclass(slots=True)
 class GetSubscriptionGroupConfigRequestHeader(Header):
     """GET_SUBSCRIPTIONGROUP_CONFIG."""
 
@@ -218,13 +204,6 @@ class CloneGroupOffsetRequestHeader(Header):
 
 
 @dataclass(slots=True)
-class GetBrokerConfigResponseHeader(Header):
-    """The answer to ."""
-
-    version: str
-
-
-@dataclass(slots=True)
 class GetConsumerRunningInfoRequestHeader(Header):
     """GET_CONSUMER_RUNNING_INFO."""
 
@@ -271,15 +250,6 @@ class ViewBrokerStatsDataRequestHeader(Header):
     stats_key: str
 
 
-@dataclass(slots=True)
-class UpdateGroupForbiddenRequestHeader(Header):
-    """UPDATE_AND_GET_GROUP_FORBIDDEN."""
-
-    group: str
-    topic: str
-    readable: bool | None = None
-
-
 # --- accounts (ACL 1.0) -----------------------------------------------------------------------------------------------
 
 
@@ -314,7 +284,7 @@ class UpdateGlobalWhiteAddrsConfigRequestHeader(Header):
 
 @dataclass(slots=True)
 class GetBrokerAclConfigResponseHeader(Header):
-    """The answer to GET_BROKER_CLUSTER_ACL_INFO: the file's DataVersion, as JSON."""
+    """Response to GET_BROKER_CLUSTER_ACL_INFO: the file's DataVersion, as JSON."""
 
     version: str
     broker_name: str

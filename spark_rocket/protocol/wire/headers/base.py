@@ -71,7 +71,8 @@ def _bool(text: str) -> bool:
 _READERS: dict[str, Callable[[str], object]] = {"str": str, "Int": _int, "Long": _long, "bool": _bool}
 
 
-def _camel(name: str) -> str:
+def camel_case(name: str) -> str:
+    """``queue_id`` as Java writes it: ``queueId``."""
     first, *rest = name.split("_")
     return first + "".join(map(str.capitalize, rest))
 
@@ -79,7 +80,9 @@ def _camel(name: str) -> str:
 def table_of(cls: type[Header], wire_names: Iterable[str] | None = None) -> Table:
     """The codec table of a header, with other names on the wire if given (one per field, in order)."""
     every: tuple[Field[Any], ...] = fields(cls)  # type: ignore[arg-type]  # every header is a dataclass
-    wires = list(wire_names) if wire_names else [field.metadata.get("wire") or _camel(field.name) for field in every]
+    wires = (
+        list(wire_names) if wire_names else [field.metadata.get("wire") or camel_case(field.name) for field in every]
+    )
     readers = [_READERS[str(field.type).partition(" ")[0]] for field in every]
     return Table(
         tuple((wire, reader) for field, wire, reader in zip(every, wires, readers, strict=True) if _is_required(field)),

@@ -13,7 +13,7 @@ from spark_rocket.protocol.wire.headers.base import Header, Int, Long
 
 @dataclass(slots=True)
 class PullMessageRequestHeader(Header):
-    """PULL_MESSAGE."""
+    """PULL_MESSAGE and LITE_PULL_MESSAGE."""
 
     consumer_group: str
     topic: str
@@ -33,7 +33,7 @@ class PullMessageRequestHeader(Header):
 
 @dataclass(slots=True)
 class PullMessageResponseHeader(Header):
-    """The answer to a pull; its body is a run of records."""
+    """Response to a pull; its body is a run of records."""
 
     suggest_which_broker_id: Long
     next_begin_offset: Long
@@ -57,7 +57,7 @@ class QueryConsumerOffsetRequestHeader(Header):
 
 @dataclass(slots=True)
 class QueryConsumerOffsetResponseHeader(Header):
-    """The answer to QUERY_CONSUMER_OFFSET."""
+    """Response to QUERY_CONSUMER_OFFSET."""
 
     offset: Long
 
@@ -84,7 +84,7 @@ class SearchOffsetRequestHeader(Header):
 
 @dataclass(slots=True)
 class SearchOffsetResponseHeader(Header):
-    """The answer to SEARCH_OFFSET_BY_TIMESTAMP."""
+    """Response to SEARCH_OFFSET_BY_TIMESTAMP."""
 
     offset: Long
 
@@ -100,7 +100,7 @@ class GetMaxOffsetRequestHeader(Header):
 
 @dataclass(slots=True)
 class GetMaxOffsetResponseHeader(Header):
-    """The answer to GET_MAX_OFFSET."""
+    """Response to GET_MAX_OFFSET."""
 
     offset: Long
 
@@ -115,7 +115,7 @@ class GetMinOffsetRequestHeader(Header):
 
 @dataclass(slots=True)
 class GetMinOffsetResponseHeader(Header):
-    """The answer to GET_MIN_OFFSET."""
+    """Response to GET_MIN_OFFSET."""
 
     offset: Long
 
@@ -130,7 +130,7 @@ class GetEarliestMsgStoretimeRequestHeader(Header):
 
 @dataclass(slots=True)
 class GetEarliestMsgStoretimeResponseHeader(Header):
-    """The answer to GET_EARLIEST_MSG_STORETIME."""
+    """Response to GET_EARLIEST_MSG_STORETIME."""
 
     timestamp: Long
 
@@ -182,7 +182,7 @@ class PopMessageRequestHeader(Header):
 
 @dataclass(slots=True)
 class PopMessageResponseHeader(Header):
-    """The answer to POP_MESSAGE."""
+    """Response to POP_MESSAGE."""
 
     pop_time: Long
     invisible_time: Long
@@ -218,15 +218,6 @@ class ChangeInvisibleTimeRequestHeader(Header):
 
 
 @dataclass(slots=True)
-class ChangeInvisibleTimeResponseHeader(Header):
-    """The answer to CHANGE_MESSAGE_INVISIBLETIME."""
-
-    pop_time: Long
-    invisible_time: Long
-    revive_qid: Int
-
-
-@dataclass(slots=True)
 class PeekMessageRequestHeader(Header):
     """PEEK_MESSAGE."""
 
@@ -253,7 +244,7 @@ class NotificationRequestHeader(Header):
 
 @dataclass(slots=True)
 class NotificationResponseHeader(Header):
-    """The answer to NOTIFICATION."""
+    """Response to NOTIFICATION."""
 
     has_msg: bool = False
     polling_full: bool = False
@@ -270,6 +261,6 @@ class PollingInfoRequestHeader(Header):
 
 @dataclass(slots=True)
 class PollingInfoResponseHeader(Header):
-    """The answer to POLLING_INFO."""
+    """Response to POLLING_INFO."""
 
     polling_num: Int

@@ -28,7 +28,7 @@ class RegisterBrokerRequestHeader(Header):
 
 @dataclass(slots=True)
 class RegisterBrokerResponseHeader(Header):
-    """The answer to REGISTER_BROKER."""
+    """Response to REGISTER_BROKER."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
@@ -71,7 +71,7 @@ class QueryDataVersionRequestHeader(Header):
 
 @dataclass(slots=True)
 class QueryDataVersionResponseHeader(Header):
-    """The answer to QUERY_DATA_VERSION."""
+    """Response to QUERY_DATA_VERSION."""
 
     changed: bool
 
@@ -123,7 +123,7 @@ class WipeWritePermOfBrokerRequestHeader(Header):
 
 @dataclass(slots=True)
 class WipeWritePermOfBrokerResponseHeader(Header):
-    """The answer to WIPE_WRITE_PERM_OF_BROKER."""
+    """Response to WIPE_WRITE_PERM_OF_BROKER."""
 
     wipe_topic_count: Int
 
@@ -137,7 +137,7 @@ class AddWritePermOfBrokerRequestHeader(Header):
 
 @dataclass(slots=True)
 class AddWritePermOfBrokerResponseHeader(Header):
-    """The answer to ADD_WRITE_PERM_OF_BROKER."""
+    """Response to ADD_WRITE_PERM_OF_BROKER."""
 
     add_topic_count: Int
 
@@ -161,7 +161,7 @@ class GetKVConfigRequestHeader(Header):
 
 @dataclass(slots=True)
 class GetKVConfigResponseHeader(Header):
-    """The answer to GET_KV_CONFIG."""
+    """Response to GET_KV_CONFIG."""
 
     value: str | None = None
 

@@ -14,7 +14,7 @@ from spark_rocket.protocol.wire.headers.base import Header, Int, Long, build, ex
 
 @dataclass(slots=True)
 class SendMessageRequestHeader(Header):
-    """SEND_MESSAGE with these names; SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE with the letters a to n in this order."""
+    """SEND_MESSAGE and SEND_REPLY_MESSAGE with these names; V2 and batches with the letters a to n in this order."""
 
     producer_group: str
     topic: str
@@ -46,7 +46,7 @@ _LETTERS = table_of(SendMessageRequestHeader, "abcdefghijklmn")
 
 @dataclass(slots=True)
 class SendMessageResponseHeader(Header):
-    """The answer to a send: where the message is."""
+    """Response to a send: the place of the message."""
 
     msg_id: str
     queue_id: Int
@@ -115,7 +115,7 @@ class RecallMessageRequestHeader(Header):
 
 @dataclass(slots=True)
 class RecallMessageResponseHeader(Header):
-    """The answer to RECALL_MESSAGE."""
+    """Response to RECALL_MESSAGE."""
 
     msg_id: str
 

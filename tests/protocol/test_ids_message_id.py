@@ -9,8 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_rocket.errors import ProtocolError
-from spark_rocket.protocol.message_id import UniqKeyGenerator, decode_offset_msg_id, encode_offset_msg_id
-from spark_rocket.protocol.wire.host import pack_host, parse_host, unpack_host
+from spark_rocket.protocol.ids import (
+    UniqKeyGenerator,
+    decode_offset_msg_id,
+    encode_offset_msg_id,
+    pack_host,
+    parse_host,
+    unpack_host,
+)
 
 HOSTS = [
     (("127.0.0.1", 19876), "7F00000100004DA4"),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_rocket.errors import ProtocolError
-from spark_rocket.protocol.recall_handle import RecallMessageHandle
+from spark_rocket.protocol.ids import RecallMessageHandle
 
 HANDLE = RecallMessageHandle("TopicA", "broker-a", "1795230000001", "7F000001")
 # What Java's Base64.getUrlEncoder makes of "v1 TopicA broker-a 1795230000001 7F000001".

@@ -1,0 +1,373 @@
+"""The columnar view of a run of records: where each record and its parts are, and the fields of the headers.
+
+A pull response's body and a piece of the commit log are such runs; ``columns.py`` makes Arrow columns of one.
+Guarantees: the first record is at 0, each is where the one before ends, the last one ends the run, and all parts are
+inside their record. Anything else is a ProtocolError.
+
+Working memory is reused: on virtual machines the first touch of a page can cost more than decoding all records on it.
+Without pyarrow, which servers do not load.
+
+Thread-safety: an instance belongs to one call and points into the scratch memory lent to it; borrowing and returning a
+``Scratch`` are single steps of the interpreter. No RocketMQ class corresponds to it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from spark_rocket.errors import ProtocolError
+from spark_rocket.protocol.record.layout import (
+    AT,
+    BORN_HOST_V6,
+    CRC_MASK,
+    FIXED_SIZE,
+    HEADER_DTYPE,
+    HEADER_SIZE,
+    HOSTS_MASK,
+    INT,
+    LONG,
+    MAGIC_V1,
+    MAGIC_V2,
+    STORE_HOST_V6,
+    V6_SHIFT,
+)
+from spark_rocket.protocol.record.unwrap import needs_unwrap, record_name, unwrap_records
+
+_MAX_BUFFER = 2**31 - 1 - 64  # Arrow's offsets for binary and string are 32 bits wide
+_HEADER = np.dtype(HEADER_DTYPE)
+_MAGIC_FIRST_BYTE = MAGIC_V1 >> 24
+_SCAN_BELOW = 640  # record size in bytes below which one scan is faster than following the chain
+_BLOCK = 1 << 20
+_REMEDY = "The response or file is damaged or cut short: read it again, or check the store."
+_Any = np.ndarray[Any, Any]
+_I64 = np.ndarray[Any, np.dtype[np.int64]]
+_U8 = np.ndarray[Any, np.dtype[np.uint8]]
+_KEEP_BYTES = 32 * 1024 * 1024  # larger blocks are not kept
+_KEEP_IDLE = 4
+_AT_ONCE = 64
+
+
+class Scratch:
+    """Named blocks of bytes. What is in one stays until the same name is asked for again."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[str, _U8] = {}
+
+    def bytes(self, name: str, size: int) -> _U8:
+        """``size`` bytes of whatever was in them before."""
+        block = self._blocks.get(name)
+        if block is None or len(block) < size:
+            block = np.empty(size + size // 4, np.uint8)
+            if len(block) <= _KEEP_BYTES:
+                self._blocks[name] = block
+        return block[:size]
+
+
+@dataclass(frozen=True)
+class Tails:
+    """What is behind the body, of records that are parted alike: a row for each, and each column's extremes."""
+
+    rows: _U8
+    low: _U8
+    high: _U8
+
+    def vary(self, start: int, end: int) -> bool:
+        return self.low[start:end].tobytes() != self.high[start:end].tobytes()
+
+    def behind(self, start: int) -> Tails:
+        """The rest of them."""
+        return Tails(self.rows[:, start:], self.low[start:], self.high[start:])
+
+
+_idle: list[Scratch] = []
+
+
+@contextmanager
+def borrowed_scratch() -> Iterator[Scratch]:
+    """A scratch for one decode; nothing that outlives it may point into the blocks."""
+    try:
+        scratch = _idle.pop()
+    except IndexError:
+        scratch = Scratch()
+    try:
+        yield scratch
+    finally:
+        if len(_idle) < _KEEP_IDLE:
+            _idle.append(scratch)
+
+
+def column_extremes(rows: _U8) -> tuple[_U8, _U8]:
+    """Of contiguous rows the least and the greatest byte of each column. Many rows at a time, for a row is short."""
+    length = rows.shape[1]
+    whole = len(rows) // _AT_ONCE * _AT_ONCE
+    if not whole:
+        return rows.min(axis=0), rows.max(axis=0)
+    wide, rest = rows[:whole].reshape(-1, _AT_ONCE * length), rows[whole:]
+    low, high = wide.min(axis=0).reshape(_AT_ONCE, length), wide.max(axis=0).reshape(_AT_ONCE, length)
+    return np.concatenate((low, rest)).min(axis=0), np.concatenate((high, rest)).max(axis=0)
+
+
+class RecordRun:
+    """A run of records whose lengths have all been checked: positions of every part, and the fixed header fields."""
+
+    def __init__(self, buffer: bytes | bytearray | memoryview, scratch: Scratch, *, with_tails: bool) -> None:
+        raw: _U8 = np.frombuffer(buffer, np.uint8) if len(buffer) else np.empty(0, np.uint8)
+        if len(raw) > _MAX_BUFFER:
+            raise ProtocolError(f"{len(raw):,} bytes of records are too many to decode at once.", remedy="Pull fewer.")
+        self.raw = raw
+        self._same: dict[str, int] = {}  # fields that all records have alike
+        self._step = self._equal_step(scratch)  # of each record; 0: they differ
+        if self._step:
+            self.starts = np.arange(0, len(raw), self._step)
+        else:
+            self.starts = record_starts(raw, scratch)
+            padded = raw if len(raw) else np.zeros(HEADER_SIZE, np.uint8)
+            every = np.ndarray((len(padded) - HEADER_SIZE + 1,), f"V{HEADER_SIZE}", padded, strides=(1,))
+            self._heads = every[self.starts].view(_HEADER)
+        self.parted_alike = False  # whether all records are as long, and so is each of their parts
+        self.tails: Tails | None = None  # then, and if asked for, everything behind the bodies
+        self.sizes = self.number("size")
+        self.born_extra: int | _I64 = 0  # bytes that IPv6 hosts take more: 0 or 12
+        self.store_extra: int | _I64 = 0
+        self.plain = self._same.get("magic") == MAGIC_V1 and not self._same.get("sys_flag", -1) & HOSTS_MASK
+        if self.plain and self._find_equal_parts(scratch if with_tails else None):
+            self.parted_alike = True
+            return
+        sys_flags = self.number("sys_flag").astype(np.int32)
+        magic = self._heads["magic"].astype(np.uint32)
+        v1 = magic == MAGIC_V1
+        self.plain = bool(v1.all()) and not bool((sys_flags & HOSTS_MASK).any())
+        self._find_parts(v1, magic, sys_flags)
+
+    def _equal_step(self, scratch: Scratch) -> int:
+        """Of records of one size, as sensors and counters send them: if each says so, the chain is proven. Else 0.
+
+        Their heads are put together, so that what is asked of them later is found in few places of the memory.
+        """
+        raw = self.raw
+        first: int = INT.unpack_from(raw.data, 0)[0] if len(raw) >= FIXED_SIZE else 0
+        if first < FIXED_SIZE or len(raw) % first:
+            return 0
+        count = len(raw) // first
+        heads = scratch.bytes("heads", count * HEADER_SIZE).reshape(count, -1)
+        heads[:] = np.ndarray(heads.shape, np.uint8, raw, strides=(first, 1))
+        low, high = column_extremes(heads)
+        if low[:4].tobytes() != high[:4].tobytes():
+            return 0
+        self._heads = heads.view(_HEADER)[:, 0]
+        for name, at in AT.items():
+            end = at + _HEADER[name].itemsize
+            if low[at:end].tobytes() == high[at:end].tobytes():
+                self._same[name] = int(self._heads[name][0])
+        return first
+
+    def _find_equal_parts(self, scratch: Scratch | None) -> bool:
+        """Where the first record's parts say it for all. What is wrong with others is found by ``_find_parts``."""
+        raw, step, count = self.raw, self._step, len(self.starts)
+        body_end = HEADER_SIZE + self._same.get("body_length", -1)
+        if not HEADER_SIZE <= body_end <= step - 3:
+            return False
+        topic_end = body_end + 1 + int(raw[body_end])
+        if topic_end + 2 > step or topic_end + 2 + int.from_bytes(raw[topic_end : topic_end + 2].tobytes()) != step:
+            return False
+        if scratch is None:
+            for at, length in ((body_end, 1), (topic_end, 2)):
+                fields = self.cells(at, at + length)
+                if not bool((fields == fields[0]).all()):
+                    return False
+        else:
+            rows = scratch.bytes("tails", count * (step - body_end)).reshape(count, -1)
+            rows[:] = self.cells(body_end, step)
+            tails = Tails(rows, *column_extremes(rows))
+            if tails.vary(0, 1) or tails.vary(topic_end - body_end, topic_end - body_end + 2):
+                return False
+            self.tails = tails
+        self.body_start, self.body_end = self.starts + HEADER_SIZE, self.starts + body_end
+        self.topic_start, self.topic_end = self.body_end + 1, self.starts + topic_end
+        self.properties_start, self.properties_end = self.topic_end + 2, self.starts + step
+        return True
+
+    def cells(self, start: int, end: int) -> _U8:
+        """The same bytes of every record, a row for each; only where all are parted alike."""
+        return np.ndarray((len(self.starts), end - start), np.uint8, self.raw, start, (self._step, 1))
+
+    def _find_parts(self, v1: _Any, magic: _Any, sys_flags: _Any) -> None:
+        raw, starts = self.raw, self.starts
+        ends = starts + self.sizes
+        if self.plain:
+            self.body_start = starts + HEADER_SIZE
+            body_length = self.number("body_length")
+            topic_prefix: int | _I64 = 1
+        else:
+            refuse(~v1 & (magic != MAGIC_V2), raw, starts, "has an unknown magic number")
+            self.born_extra = V6_SHIFT * ((sys_flags & BORN_HOST_V6) != 0)
+            self.store_extra = V6_SHIFT * ((sys_flags & STORE_HOST_V6) != 0)
+            self.body_start = starts + HEADER_SIZE + self.born_extra + self.store_extra
+            topic_prefix = np.where(v1, 1, 2)
+            refuse(self.body_start + topic_prefix + 2 > ends, raw, starts, "is shorter than its fixed fields")
+            body_length = gather(raw, self.body_start - 4, ">i4")
+        self.body_end = self.body_start + body_length
+        wrong = (body_length < 0) | (self.body_end + topic_prefix + 2 > ends)
+        refuse(wrong, raw, starts, "has a body that does not fit")
+        topic_length = raw[self.body_end].astype(np.int64)
+        if not self.plain:
+            two = topic_prefix == 2
+            topic_length[two] = gather(raw, self.body_end[two], ">i2")
+        self.topic_start = self.body_end + topic_prefix
+        self.topic_end = self.topic_start + topic_length
+        refuse((topic_length < 0) | (self.topic_end + 2 > ends), raw, starts, "has a topic that does not fit")
+        self.properties_start = self.topic_end + 2
+        properties_length = gather(raw, self.topic_end, ">i2") if len(starts) else np.empty(0, np.int64)
+        self.properties_end = self.properties_start + properties_length
+        wrong = (properties_length < 0) | (self.properties_end != ends)
+        refuse(wrong, raw, starts, "has properties that do not end where it ends")
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def number(self, name: str) -> _I64:
+        """A header field as native 64-bit integers; of a host the first 8 bytes."""
+        at = AT[name]
+        if at > AT["born_host"] and not self.plain:
+            moved = self.starts + at + self.born_extra + (self.store_extra if at > AT["store_host"] else 0)
+            return gather(self.raw, moved, _HEADER[name].str)
+        if name in self._same:
+            return np.full(len(self.starts), self._same[name])
+        values: _I64 = self._heads[name].astype(np.int64)
+        return values
+
+    def same_number(self, name: str) -> int | None:
+        """That field, if every record has the same; None: perhaps they have."""
+        return self._same.get(name) if self.plain else None
+
+    def wrapped(self, *, bodies: bool) -> _Any | None:
+        """Which records are not plain; None: all are."""
+        flags = self.number("sys_flag") if "sys_flag" not in self._same else np.array([self._same["sys_flag"]])
+        if not needs_unwrap(flags, bodies=bodies).any():
+            return None
+        return needs_unwrap(self.number("sys_flag"), bodies=bodies)
+
+    def check_crc(self) -> None:
+        view = self.raw.data
+        crc32 = zlib.crc32
+        spans = zip(self.body_start.tolist(), self.body_end.tolist(), strict=True)
+        real = np.array([crc32(view[start:end]) for start, end in spans], np.int64) & CRC_MASK
+        refuse(real != self.number("body_crc"), self.raw, self.starts, "has a body that does not match its CRC")
+
+    def unwrapped(self, wrapped: _Any, start: int | None, end: int | None, damaged: dict[int, str] | None) -> bytearray:
+        """The same records with compressed bodies and inner batches undone."""
+        return unwrap_records(
+            self.raw.data,
+            wrapped,
+            start,
+            end,
+            self.number("sys_flag"),
+            self.number("queue_offset"),
+            self.starts,
+            self.sizes,
+            self.body_start,
+            self.body_end,
+            self.properties_start,
+            damaged,
+        )
+
+    def keep_offsets(self, start: int | None, end: int | None) -> None:
+        """Inner batches stay: only unwrapping shows the offsets of what is in them."""
+        if start is None and end is None:
+            return
+        offsets = self.number("queue_offset")
+        if not len(offsets):
+            return
+        if (start is None or int(offsets.min()) >= start) and (end is None or int(offsets.max()) < end):
+            return
+        keep = np.ones(len(offsets), bool)
+        if start is not None:
+            keep &= offsets >= start
+        if end is not None:
+            keep &= offsets < end
+        if not keep.all():
+            keep |= needs_unwrap(self.number("sys_flag"), bodies=False)
+        if keep.all():
+            return
+        self._step, self.parted_alike, self.tails = 0, False, None
+        self._heads = self._heads[keep]
+        for name in ("starts", "sizes", "body_start", "body_end", "topic_start", "topic_end"):
+            setattr(self, name, getattr(self, name)[keep])
+        self.properties_start, self.properties_end = self.properties_start[keep], self.properties_end[keep]
+        if not self.plain:
+            self.born_extra, self.store_extra = np.asarray(self.born_extra)[keep], np.asarray(self.store_extra)[keep]
+
+
+def record_starts(raw: _U8, scratch: Scratch) -> _I64:
+    """Where each record starts."""
+    end = len(raw)
+    if end == 0:
+        return np.empty(0, np.int64)
+    first = INT.unpack_from(raw.data, 0)[0] if end >= FIXED_SIZE else 0
+    if first < FIXED_SIZE or first > end:
+        raise ProtocolError(f"The record at byte 0 says it is {first} bytes long, of {end} received.", remedy=_REMEDY)
+    if first < _SCAN_BELOW:
+        # Candidates by the first byte of the magic, then by all of it; the chain check makes it a proof.
+        found: _I64 = _positions(raw[AT["magic"] : end - FIXED_SIZE + AT["magic"] + 1], _MAGIC_FIRST_BYTE, scratch)
+        magic = gather(raw, found + AT["magic"], ">u4")
+        found = found[(magic == MAGIC_V1) | (magic == MAGIC_V2)]
+        if len(found) and found[0] == 0:
+            sizes = gather(raw, found, ">i4")
+            ends = found + sizes
+            if ends[-1] == end and bool((ends[:-1] == found[1:]).all()) and bool((sizes >= FIXED_SIZE).all()):
+                return found
+    starts: list[int] = []
+    append, size_at, at, last = starts.append, INT.unpack_from, 0, end - FIXED_SIZE
+    view = raw.data
+    while at <= last:
+        append(at)
+        (size,) = size_at(view, at)
+        if size < FIXED_SIZE:
+            after = f", after the {_record(raw, starts[-2])}," if len(starts) > 1 else ""
+            raise ProtocolError(f"The record at byte {at}{after} says it is {size} bytes long.", remedy=_REMEDY)
+        at += size
+    if at != end:
+        raise ProtocolError(f"The run of {end} bytes ends inside the {_record(raw, starts[-1])}.", remedy=_REMEDY)
+    return np.array(starts, np.int64)
+
+
+def _positions(data: _U8, byte: int, scratch: Scratch) -> _I64:
+    """Where a rare byte occurs: words of eight first, then the bytes of the words that have it.
+
+    In blocks, because fresh memory for a mask of everything would cost more than the search.
+    """
+    mask = scratch.bytes("mask", min(_BLOCK, -(-len(data) // 8) * 8)).view(bool)
+    found = []
+    for start in range(0, len(data), _BLOCK):
+        block = data[start : start + _BLOCK]
+        np.equal(block, byte, out=mask[: len(block)])
+        mask[len(block) :] = False
+        words = np.flatnonzero(mask.view(np.uint64) != 0)
+        inside = np.flatnonzero(mask.reshape(-1, 8)[words])
+        found.append(words[inside >> 3] * 8 + (inside & 7) + start)
+    return np.concatenate(found)
+
+
+def gather(raw: _U8, positions: _I64, dtype: str) -> _I64:
+    """Integers at any byte positions, which the caller has checked to be inside."""
+    width = np.dtype(dtype).itemsize
+    if len(positions) == 0:
+        return np.empty(0, np.int64)
+    every = np.ndarray((len(raw) - width + 1,), f"V{width}", raw, strides=(1,))
+    found: _I64 = every[positions].view(dtype).astype(np.int64)
+    return found
+
+
+def refuse(wrong: _Any, raw: _U8, starts: _I64, what: str) -> None:
+    if wrong.any():
+        raise ProtocolError(f"The {_record(raw, int(starts[wrong.argmax()]))}, {what}.", remedy=_REMEDY)
+
+
+def _record(raw: _U8, start: int) -> str:
+    return record_name(LONG.unpack_from(raw.data, start + AT["queue_offset"])[0], start)
