@@ -22,11 +22,11 @@ from pathlib import Path
 from spark_rocket.acl.accounts_file import AccountsFile, change_file, warn_if_open
 from spark_rocket.acl.rules import ANY, PUB, SUB, Account, AclRules, Need
 from spark_rocket.errors import ConfigError, RefusedError
-from spark_rocket.logs import log_once_per
+from spark_rocket.logs import RateLimited
 from spark_rocket.protocol.wire.codes import ResponseCode
 
 _log = logging.getLogger(__name__)
-_often = log_once_per(10.0, _log)
+_often = RateLimited(_log)
 
 LOOK_SECONDS = 1.0
 _PERMISSION = {PUB: "PUB", SUB: "SUB", ANY: "PUB or SUB"}

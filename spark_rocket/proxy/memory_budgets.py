@@ -21,10 +21,10 @@ import time
 from collections import Counter, deque
 from typing import Protocol
 
-from spark_rocket.logs import log_once_per
+from spark_rocket.logs import RateLimited
 
 _log = logging.getLogger(__name__)
-_often = log_once_per(10.0, _log)
+_often = RateLimited(_log)
 
 _CHECK_INTERVAL_S = 1.0
 _MAX_WAIT_S = 5.0
