@@ -262,7 +262,7 @@ class RateLimited:
             return
         try:
             said = self._said.get(key)
-            if said is not None and now - said[0] < self._seconds:
+            if said is not None and 0 <= now - said[0] < self._seconds:
                 self._said[key] = (said[0], said[1] + 1)
                 return
             self._said.pop(key, None)

@@ -447,7 +447,7 @@ class Broker:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-        for driver in (*service.drivers.values(), service.order.driver):
+        for driver in (*service.drivers.values(), service.order.timer):
             driver.close()
         try:
             if self.slave is not None and self.synchronize is not None:

@@ -17,7 +17,6 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from typing import TYPE_CHECKING
 
 from spark_rocket.broker.delivery.delayed import DelayRules, Waiting
-from spark_rocket.broker.delivery.driver import DeliveryDriver
 from spark_rocket.broker.delivery.durability_gate import DurabilityGate
 from spark_rocket.broker.delivery.long_polling import PullRequestHoldService
 from spark_rocket.broker.metrics.runtime_info import RuntimeInfo
@@ -56,6 +55,7 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.extra_info import retry_topic
 from spark_rocket.protocol.wire.faq import SEE_FAQ
 from spark_rocket.remoting.server.server import Channel
+from spark_rocket.remoting.wall_clock_timer import WallClockTimer
 from spark_rocket.store.delay.delay_levels import ScheduleMessageService
 from spark_rocket.store.delay.timer_store import TimerMessageStore
 from spark_rocket.store.message_store import MessageStore
@@ -66,6 +66,8 @@ if TYPE_CHECKING:
 
 # How long the answer to a change waits for the name servers before it is given all the same.
 TELL_SECONDS = 1.0
+# How long sends and pulls wait at most for one slice of deliveries, but for a large message.
+SLICE_SECONDS = 0.002
 
 
 class SendTarget:
@@ -146,14 +148,14 @@ class BrokerService:
         self.stored = DurabilityGate(loop, store, replication, config)
         self.delays = DelayRules(config, clock)
         #: What delivers the messages that wait, by the topic that they wait in.
-        self.drivers: dict[str, DeliveryDriver] = {
-            SCHEDULE_TOPIC: DeliveryDriver(loop, clock, schedule.deliver),
-            HALF_TOPIC: DeliveryDriver(loop, clock, transactions.check),
+        self.drivers: dict[str, WallClockTimer] = {
+            SCHEDULE_TOPIC: WallClockTimer(loop, clock, schedule.deliver, SLICE_SECONDS),
+            HALF_TOPIC: WallClockTimer(loop, clock, transactions.check, SLICE_SECONDS),
         }
         if timer is not None:
-            self.drivers[TIMER_TOPIC] = DeliveryDriver(loop, clock, self._deliver_timed)
+            self.drivers[TIMER_TOPIC] = WallClockTimer(loop, clock, self._deliver_timed, SLICE_SECONDS)
         if pop is not None:
-            self.drivers[pop.log.topic] = DeliveryDriver(loop, clock, pop.deliver)
+            self.drivers[pop.log.topic] = WallClockTimer(loop, clock, pop.deliver, SLICE_SECONDS)
             pop.on_due = self.drivers[pop.log.topic].expect
             pop.log.on_timed = self.drivers[TIMER_TOPIC].expect
             pop.first_is_in_memory = self.first_is_in_memory

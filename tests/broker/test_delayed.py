@@ -198,7 +198,7 @@ class Served:
         drivers = self.broker.service.drivers.values()
         for driver in drivers:
             self.run(driver.wake)
-        while self.run(lambda: any(driver._due is not None and driver._due <= self.clock() for driver in drivers)):
+        while self.run(lambda: any(driver.due is not None and driver.due <= self.clock() for driver in drivers)):
             pass
 
 

@@ -571,13 +571,13 @@ def test_an_idle_broker_pays_nothing(serve: Any, clock: Clock) -> None:
         service = server.broker.service
         driver = service.drivers[HALF]
         server.run(lambda: None)
-        assert driver._due is None
+        assert driver.due is None
         assert service.transactions.mark() is None
         producer.commit(producer.half())
-        assert driver._due == clock.now + 6_001
+        assert driver.due == clock.now + 6_001
         clock.now += 6_001
         server.wake()
-        assert driver._due is None
+        assert driver.due is None
 
 
 # --- when the store refuses -------------------------------------------------------------------------------------
@@ -597,7 +597,7 @@ def test_a_full_disk_puts_checks_off_and_loses_none(serve: Any, clock: Clock, mo
         clock.now += 6_001
         server.wake()
         assert producer.nothing_asked()
-        assert server.broker.service.drivers[HALF]._due == clock.now + 1000
+        assert server.broker.service.drivers[HALF].due == clock.now + 1000
         monkeypatch.setattr(store, "put_message", put)
         clock.now += 1000
         server.wake()
