@@ -8,8 +8,7 @@ The file is looked at every second. A change is read when the file has stayed th
 that one that is being written is not taken for less than it will be; it counts from then on, for open connections too.
 A file that cannot be used is told once, with its line, and the rules stay as they are; at the start it is an error.
 
-Thread-safety: event loop only; the file is read on a thread. What was decided is remembered with the account and goes
-with it. Corresponds to PlainPermissionManager.
+Thread-safety: event loop only; the file is read on a thread. Corresponds to PlainPermissionManager.
 """
 
 from __future__ import annotations

@@ -48,8 +48,6 @@ SUB = 8
 MAX_FILE = 1024 * 1024
 _MAX_DEPTH = 8
 _MIN_KEY = 7
-_MAX_ALLOWED = 10_000
-_MAX_KEY = 2_048
 
 PERMISSIONS = {"DENY": DENY, "PUB": PUB, "SUB": SUB, "PUB|SUB": PUB | SUB, "SUB|PUB": PUB | SUB}
 _REMEDY = "Correct the file; docs/security.md has an example."
@@ -97,8 +95,6 @@ class Account:
         self._defaults = {TOPIC: default_topic, GROUP: default_group}
         self._owned = {TOPIC: topics or {}, GROUP: groups or {}}
         self._everything = admin and not topics and not groups
-        #: What was found to be permitted, by whatever the caller knows it by.
-        self.met: set[object] = set()
 
     def __repr__(self) -> str:
         return f"Account({self.access_key})"
@@ -123,14 +119,6 @@ class Account:
         owned = [group for group in self._owned[GROUP] if name.startswith((f"{group}_", f"{group}+"))]
         return DENY if any(self._owned[GROUP][group] & DENY for group in owned) else self._defaults[GROUP]
 
-    def remember(self, key: object) -> None:
-        """That this is permitted. What is too long to be a name is asked again."""
-        if len(repr(key)) > _MAX_KEY:
-            return
-        if len(self.met) >= _MAX_ALLOWED:
-            self.met.clear()
-        self.met.add(key)
-
 
 class AclRules:
     """A file's accounts and white list."""
@@ -138,8 +126,6 @@ class AclRules:
     def __init__(self, accounts: Iterable[Account], white: Iterable[AddressPattern] = ()) -> None:
         self.accounts = {account.access_key: account for account in accounts}
         self.white = tuple(white)
-        #: Those of whom no address is on a white list, so that every request of theirs is signed.
-        self.signing = {} if self.white else {key: found for key, found in self.accounts.items() if found.white is None}
 
     @classmethod
     def from_file(cls, path: Path) -> AclRules:

@@ -71,10 +71,7 @@ class GrpcAccessControl(AccountControl):
         try:
             account = self._account(context)
             if account is not None:
-                needs = needs_of(request)
-                if needs not in account.met:
-                    self.check_needs(account, needs)
-                    account.remember(needs)
+                self.check_needs(account, needs_of(request))
         except NotAuthenticatedError as error:  # its account is gone since the call began
             self.log_refusal(context.peer, error)
             raise StatusError(Code.UNAUTHORIZED, error.message) from None

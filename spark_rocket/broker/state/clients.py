@@ -20,12 +20,19 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from spark_rocket.protocol.wire.bodies import BROADCASTING, ConsumerData, SubscriptionData
+from spark_rocket.errors import RefusedError
+from spark_rocket.protocol.wire.bodies import BROADCASTING, ConsumerData, HeartbeatData, SubscriptionData
+from spark_rocket.protocol.wire.codes import ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.fastjson import REQUEST_LIMITS, loads_tolerant
 from spark_rocket.remoting.server.server import Channel
 
 _log = logging.getLogger(__name__)
 
 _SHOWN = 10
+_MAX_BODY_BYTES = 1024 * 1024  # decoding more blocks the event loop for too long
+_MAX_GROUPS = 1_000
+_MAX_TOPICS = 10_000
 
 
 def monotonic_ms() -> int:
@@ -273,3 +280,38 @@ def _warn_if_different(group: ConsumerGroup, info: ClientInfo) -> None:
 def _said(info: ClientInfo) -> str:
     shown = [f"{topic} by {text!r}" for topic, (_, text) in sorted(info.subscribed.items())]
     return ", ".join(shown[:_SHOWN]) + (f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else "")
+
+
+def heartbeat_of(request: RemotingCommand) -> HeartbeatData:
+    """The body, if it is of a size that a client can be: each group in it costs every other client time."""
+    value = loads_tolerant(bounded_body(request), REQUEST_LIMITS)
+    if isinstance(value, dict):
+        consumers = _list(value, "consumerDataSet")
+        groups = len(_list(value, "producerDataSet")) + len(consumers)
+        _check_number("groups", groups, _MAX_GROUPS)
+        _check_number("subscriptions", sum(len(_list(item, "subscriptionDataSet")) for item in consumers), _MAX_TOPICS)
+    return HeartbeatData.from_value(value)
+
+
+def bounded_body(request: RemotingCommand) -> bytes | bytearray | memoryview:
+    if len(request.body) > _MAX_BODY_BYTES:
+        raise RefusedError(
+            f"the body of the request has {len(request.body)} bytes, at most {_MAX_BODY_BYTES} are taken",
+            response_code=ResponseCode.SYSTEM_ERROR,
+            remedy="Spread the groups and queues over several clients.",
+        )
+    return request.body
+
+
+def _list(value: object, name: str) -> list[object]:
+    found = value.get(name) if isinstance(value, dict) else None
+    return found if isinstance(found, list) else []
+
+
+def _check_number(what: str, number: int, most: int) -> None:
+    if number > most:
+        raise RefusedError(
+            f"the heartbeat names {number} {what}, at most {most} are taken",
+            response_code=ResponseCode.SYSTEM_ERROR,
+            remedy="Spread the groups over several clients.",
+        )
