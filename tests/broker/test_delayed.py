@@ -293,11 +293,11 @@ def test_how_far_it_is_is_saved_from_time_to_time(tmp_path: Path, clock: Clock) 
 
         file.write = write_and_say  # type: ignore[method-assign]
         assert service.store.flushed_where < service.store.max_physical_offset
-        server.run(server.broker.saving.save_delay_offsets)
+        server.run(server.broker.service.saving.save_delay_offsets)
         assert written.wait(20)
         assert delay_file(tmp_path) == {"1": 1}
         written.clear()
-        server.run(server.broker.saving.save_delay_offsets)  # nothing new
+        server.run(server.broker.service.saving.save_delay_offsets)  # nothing new
         server.run(lambda: None)
         assert not written.is_set()
 
@@ -311,7 +311,7 @@ def test_what_is_not_on_disk_is_not_called_delivered(
         server.wake()
         service = server.broker.service
         monkeypatch.setattr(service.store, "when_flushed", lambda offset, callback: callback(False))
-        server.run(server.broker.saving.save_delay_offsets)
+        server.run(server.broker.service.saving.save_delay_offsets)
         server.run(lambda: None)
         assert b'"offsetTable":{}' in bytes(wire.ask(RequestCode.GET_ALL_DELAY_OFFSET).body)
         monkeypatch.undo()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spark_rocket.broker.advertised import advertised_ip
+from spark_rocket.broker.addresses import advertised_ip
 from spark_rocket.broker.server import Broker
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.errors import ConfigError, RocketError, StateError, StoreError, StoreLockedError
@@ -140,6 +141,19 @@ def test_a_port_in_use_is_refused_before_anything_is_touched(tmp_path: Path) -> 
         with pytest.raises(ConfigError, match="port is in use"):
             run(broker.start)
     assert not (tmp_path / "store").exists()
+
+
+def test_a_failed_start_releases_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "spark_rocket.broker.metrics.tracing", None)  # as without opentelemetry-api
+
+    async def scenario() -> None:
+        with pytest.raises(ConfigError, match="opentelemetry-api is not installed"):
+            await Broker(config(tmp_path, openTelemetryEnable=True)).start()
+        broker = Broker(config(tmp_path))
+        await broker.start()
+        await broker.close()
+
+    run(scenario)
 
 
 def test_a_directory_in_use_is_refused_and_its_owner_unharmed(tmp_path: Path) -> None:

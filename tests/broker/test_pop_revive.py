@@ -523,14 +523,14 @@ def test_offsets_reach_the_disk_behind_their_check_points(tmp_path: Path) -> Non
         waiting: list[tuple[int, Any]] = []
         store = broker.service.store
         flushed, store.when_flushed = store.when_flushed, lambda *given: waiting.append(given)  # type: ignore[method-assign]
-        server.run(broker.saving.save_offsets)
+        server.run(broker.service.saving.save_offsets)
         wire.send("T", b"b")
         wire.ask(RequestCode.POP_MESSAGE, **pop_fields(clock, queueId=0))
         assert saved() == {}
         ((position, done),) = waiting
         assert store.flushed_where < position
         done(False)
-        server.run(broker.saving.save_offsets)
+        server.run(broker.service.saving.save_offsets)
         server.run(store.flush)
         waiting[1][1](True)
         server.run(lambda: None)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from spark_rocket.broker import ports
+from spark_rocket.broker import addresses
 from spark_rocket.broker.replication import master as master_module
 from spark_rocket.broker.replication import slave as slave_module
 from spark_rocket.broker.replication.master import bind_ha_port
@@ -649,7 +649,7 @@ def test_the_ha_port_in_use(tmp_path: Path, caplog: pytest.LogCaptureFixture, mo
         taken = first.service.replication.port
         with pytest.raises(ConfigError, match=f"127.0.0.1:{taken}: the port is in use. Set haListenPort"):
             await started(settings(tmp_path / "b", haListenPort=taken))
-        monkeypatch.setattr(ports, "bind_ha_port", lambda host, _: bind_ha_port(host, taken))
+        monkeypatch.setattr(addresses, "bind_ha_port", lambda host, _: bind_ha_port(host, taken))
         for role in ({"brokerRole": "SYNC_MASTER"}, {"brokerRole": "SLAVE", "brokerId": 1}):
             with pytest.raises(ConfigError, match="haListenPort"):
                 await started(settings(tmp_path / "b", **role))

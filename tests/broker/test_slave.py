@@ -372,7 +372,7 @@ def test_what_was_delivered_is_not_delivered_again_by_another_master(pair: Pair)
     pair._loop.call_soon_threadsafe(master.store.flush)
     checkpoint = pair.slave.config.store_path / "config" / "timercheck"
     soon(lambda: checkpoint.exists() and int.from_bytes(checkpoint.read_bytes()[:8], "big") > due + 20_000)
-    pair._loop.call_soon_threadsafe(pair.master.saving.save_delay_offsets)
+    pair._loop.call_soon_threadsafe(pair.master.service.saving.save_delay_offsets)
     soon(lambda: table_of(pair.slave, "delays")["offsetTable"] == {1: 5})
     pair.caught_up()
     pair.stop(pair.master)

@@ -753,7 +753,7 @@ def test_a_kill_at_any_moment_loses_no_transaction(serve: Any, clock: Clock, tmp
         image({b"0"}, {b"1", b"3"})  # between the copies and the saved progress
         assert producer.end_checked(*questions[0], COMMIT).code == ResponseCode.SUCCESS
         image({b"0", b"1"}, {b"3"})
-        server.run(server.broker.saving.save_offsets)
+        server.run(server.broker.service.saving.save_offsets)
         server.run(server.broker.service.store.flush)
         clock.now += 30_000
         server.wake()
@@ -803,7 +803,7 @@ def test_progress_is_saved_only_when_it_is_on_disk(serve: Any, clock: Clock, mon
         flushed: list[Any] = []
         monkeypatch.setattr(service.store, "when_flushed", lambda offset, callback: flushed.append((offset, callback)))
         end = service.store.max_physical_offset
-        server.run(server.broker.saving.save_offsets)
+        server.run(server.broker.service.saving.save_offsets)
         ((offset, callback),) = flushed
         assert offset == end
         callback(False)
@@ -813,7 +813,7 @@ def test_progress_is_saved_only_when_it_is_on_disk(serve: Any, clock: Clock, mon
         server.run(lambda: None)
         assert (service.offsets.query(GROUP, HALF, 0), service.offsets.query(GROUP, OP, 0)) == (1, 1)
         flushed.clear()
-        server.run(server.broker.saving.save_offsets)
+        server.run(server.broker.service.saving.save_offsets)
         assert flushed == []
 
 

@@ -12,14 +12,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import TYPE_CHECKING
 
 from spark_rocket.broker.metrics.stats_windows import SAMPLE_SECONDS
 from spark_rocket.broker.overload import ACK, PULL, QUERY, SEND, TRANSACTION
+from spark_rocket.broker.parts import BrokerParts
 from spark_rocket.protocol.wire.codes import CURRENT_VERSION
-
-if TYPE_CHECKING:
-    from spark_rocket.broker.service import BrokerService
 
 VERSION_TEXT = "V5_3_3"
 _QUEUES = {"send": SEND, "pull": PULL, "query": QUERY, "ack": ACK}
@@ -28,7 +25,7 @@ _QUEUES = {"send": SEND, "pull": PULL, "query": QUERY, "ack": ACK}
 class RuntimeInfo:
     """The state of one broker."""
 
-    def __init__(self, service: BrokerService) -> None:
+    def __init__(self, service: BrokerParts) -> None:
         self._service = service
         self._boot = service.clock()
         self._timed: deque[tuple[int, int]] = deque([(0, 0)], maxlen=2)

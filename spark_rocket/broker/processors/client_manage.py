@@ -30,17 +30,9 @@ from spark_rocket.protocol.wire.headers import (
     GetConsumerConnectionListRequestHeader,
     GetConsumerListByGroupRequestHeader,
     GetProducerConnectionListRequestHeader,
-    NotifyConsumerIdsChangedRequestHeader,
     UnregisterClientRequestHeader,
 )
 from spark_rocket.remoting.server.server import Channel, Handler
-
-
-def notify_consumer_ids_changed(channel: Channel, group: str) -> None:
-    """Tell one member that its group changed (40)."""
-    header = NotifyConsumerIdsChangedRequestHeader(consumer_group=group)
-    request = RemotingCommand.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header.to_ext(), oneway=True)
-    channel.write(request)
 
 
 class ClientManageProcessor:

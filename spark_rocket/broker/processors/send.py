@@ -35,7 +35,6 @@ from spark_rocket.broker.metrics.stats import DELAY, FIFO, NORMAL, TRANSACTION
 from spark_rocket.broker.service import BrokerService, SendTarget
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.model import SHARDING_KEY
-from spark_rocket.protocol.message_id import UniqKeyGenerator
 from spark_rocket.protocol.names import HALF_TOPIC
 from spark_rocket.protocol.recall_handle import RecallMessageHandle
 from spark_rocket.protocol.record.properties import decode_properties, encode_properties
@@ -93,12 +92,12 @@ _CODES: dict[PutStatus, int] = {
 class SendMessageProcessor:
     """Stores what producers send."""
 
-    def __init__(self, service: BrokerService, unique_keys: UniqKeyGenerator) -> None:
+    def __init__(self, service: BrokerService) -> None:
         self._service = service
         self._targets = service.targets
         self._store = service.store
         self._config = service.config
-        self._unique_key: Callable[[], str] = unique_keys.next
+        self._unique_key: Callable[[], str] = service.unique_keys.next
         self._overload = service.overload
         self._clock = service.clock
         self._stats = service.stats

@@ -22,9 +22,10 @@ from dataclasses import dataclass, field
 
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.wire.bodies import BROADCASTING, ConsumerData, HeartbeatData, SubscriptionData
-from spark_rocket.protocol.wire.codes import ResponseCode
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.fastjson import REQUEST_LIMITS, loads_tolerant
+from spark_rocket.protocol.wire.headers import NotifyConsumerIdsChangedRequestHeader
 from spark_rocket.remoting.server.server import Channel
 
 _log = logging.getLogger(__name__)
@@ -280,6 +281,13 @@ def _warn_if_different(group: ConsumerGroup, info: ClientInfo) -> None:
 def _said(info: ClientInfo) -> str:
     shown = [f"{topic} by {text!r}" for topic, (_, text) in sorted(info.subscribed.items())]
     return ", ".join(shown[:_SHOWN]) + (f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else "")
+
+
+def notify_consumer_ids_changed(channel: Channel, group: str) -> None:
+    """Tell one member that its group changed (40)."""
+    header = NotifyConsumerIdsChangedRequestHeader(consumer_group=group)
+    request = RemotingCommand.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header.to_ext(), oneway=True)
+    channel.write(request)
 
 
 def heartbeat_of(request: RemotingCommand) -> HeartbeatData:

@@ -1,5 +1,4 @@
-"""What the broker keeps in ``config/*.json`` and in the timer's files: read at the start, saved from time to time and
-at the stop.
+"""Saving what the broker keeps in ``config/*.json`` and in the timer's files, from time to time and at the stop.
 
 What a file says must be true of the store that a power failure leaves: offsets that passed a check point wait until
 that is on disk, and so do what was delivered and which transactions are settled. What cannot be flushed is delivered
@@ -15,65 +14,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
-from spark_rocket.broker.pop.order import ConsumerOrderInfoManager
-from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.broker.state.config_files import ConfigFile
-from spark_rocket.broker.state.groups import SubscriptionGroupManager
-from spark_rocket.broker.state.offsets import ConsumerOffsetManager
-from spark_rocket.broker.state.request_modes import MessageRequestModeManager
-from spark_rocket.broker.state.topics import TopicConfigManager
+from spark_rocket.broker.parts import BrokerParts
 from spark_rocket.broker.transactions.service import TransactionMark
-from spark_rocket.store.delay.delay_levels import OffsetMark, ScheduleMessageService
+from spark_rocket.store.delay.delay_levels import OffsetMark
 from spark_rocket.store.delay.timer_store import TimerMessageStore
-
-if TYPE_CHECKING:
-    from spark_rocket.broker.service import BrokerService
 
 _log = logging.getLogger(__name__)
 
 
-def load_files(
-    config: BrokerConfig,
-    clock: Callable[[], int],
-    topics: TopicConfigManager,
-    offsets: ConsumerOffsetManager,
-    groups: SubscriptionGroupManager,
-    schedule: ScheduleMessageService,
-    order: ConsumerOrderInfoManager,
-    request_modes: MessageRequestModeManager,
-) -> dict[str, ConfigFile]:
-    """The files, by what they keep, when all are loaded. ConfigError for one that is broken."""
-    directory = config.store_path / "config"
-    files = {
-        "topics": ConfigFile(directory / "topics.json", topics.text, topics.load),
-        "offsets": ConfigFile(
-            directory / "consumerOffset.json", lambda: offsets.file_snapshot(_offsets_time(config, clock)), offsets.load
-        ),
-        "groups": ConfigFile(directory / "subscriptionGroup.json", groups.snapshot, groups.load),
-        "delays": ConfigFile(directory / "delayOffset.json", schedule.snapshot, schedule.load),
-        "order": ConfigFile(directory / "consumerOrderInfo.json", order.snapshot, order.load),
-        "modes": ConfigFile(directory / "messageRequestMode.json", request_modes.snapshot, request_modes.load),
-    }
-    for file in files.values():
-        file.load()
-    return files
-
-
-def _offsets_time(config: BrokerConfig, clock: Callable[[], int]) -> int:
-    """Up to when consumerOffset.json has all that groups popped; 0 of a slave's, which are as old as its master's
-    last answer, and by its master's clock."""
-    return 0 if config.is_slave else clock()
-
-
 class StateSaver:
-    """Saves one broker's state; see the module."""
+    """Saves one broker's state."""
 
-    def __init__(self, service: BrokerService) -> None:
+    def __init__(self, service: BrokerParts) -> None:
         self._service = service
         self._saving_offsets = asyncio.Lock()
         self._unflushed = ""
@@ -118,7 +73,7 @@ class StateSaver:
             if not offsets.dirty:
                 return await service.saver.saved(file)
             offsets.dirty = False
-            snapshot = offsets.file_snapshot(_offsets_time(service.config, service.clock))
+            snapshot = service.offsets_snapshot()
             position = 0 if service.pop is None else service.pop.log.position
             if not await self._flushed(position):  # no offset may be on disk before the check points that it passed
                 offsets.dirty = True
