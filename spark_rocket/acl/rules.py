@@ -38,7 +38,13 @@ import yaml
 from spark_rocket.acl.addresses import AddressPattern
 from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.auth import SecretKey, key_problem
-from spark_rocket.protocol.names import AUTO_CREATE_TOPIC_KEY, BENCHMARK_TOPIC, TRACE_TOPIC, is_system_topic
+from spark_rocket.protocol.names import (
+    AUTO_CREATE_TOPIC_KEY,
+    BENCHMARK_TOPIC,
+    RETRY_PREFIX,
+    TRACE_TOPIC,
+    is_system_topic,
+)
 
 DENY = 1
 ANY = 2
@@ -69,8 +75,22 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 #: What a request needs: the kind of resource, its name, the permission.
 Need = tuple[str, str, int]
 TOPIC, GROUP = "topic", "group"
+Needs = tuple[Need, ...]
+_REPLY_SUFFIX = "_REPLY_TOPIC"
 #: Apache's own topics that have no message in them which was sent elsewhere.
 _ORDINARY = frozenset((AUTO_CREATE_TOPIC_KEY, BENCHMARK_TOPIC, TRACE_TOPIC))
+
+
+def need_of_topic(topic: str, permission: int) -> Need:
+    """What a topic of this name needs: a retry topic is its group's."""
+    if topic.startswith(RETRY_PREFIX):
+        return (GROUP, topic[len(RETRY_PREFIX) :], SUB)
+    return (TOPIC, topic, permission)
+
+
+def for_all(topic: str) -> bool:
+    """Whether everybody may send there: who may send a message may trace it, who got a request may reply."""
+    return topic == TRACE_TOPIC or topic.endswith(_REPLY_SUFFIX)
 
 
 class Account:
@@ -99,7 +119,7 @@ class Account:
     def __repr__(self) -> str:
         return f"Account({self.access_key})"
 
-    def unmet(self, needs: tuple[Need, ...]) -> Need | None:
+    def unmet(self, needs: Needs) -> Need | None:
         """The first of them that the account has no permission for."""
         if not self._everything:
             for need in needs:

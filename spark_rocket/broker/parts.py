@@ -33,13 +33,11 @@ from spark_rocket.broker.pop.service import PopService
 from spark_rocket.broker.pop.waiting import PopLongPollingService
 from spark_rocket.broker.registration import NameServerRegistration
 from spark_rocket.broker.replication.master import ReplicationMaster
-from spark_rocket.broker.state.clients import ClientManager, notify_consumer_ids_changed
+from spark_rocket.broker.state.clients import ClientManager, RebalanceLockManager, notify_consumer_ids_changed
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.broker.state.config_files import ConfigFile, ConfigSaver
-from spark_rocket.broker.state.groups import SubscriptionGroupManager
-from spark_rocket.broker.state.locks import RebalanceLockManager
+from spark_rocket.broker.state.groups import MessageRequestModeManager, SubscriptionGroupManager
 from spark_rocket.broker.state.offsets import ConsumerOffsetManager
-from spark_rocket.broker.state.request_modes import MessageRequestModeManager
 from spark_rocket.broker.state.topics import TopicConfigManager
 from spark_rocket.broker.transactions.service import TransactionalMessageService
 from spark_rocket.protocol.message_id import UniqKeyGenerator

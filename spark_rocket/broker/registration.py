@@ -154,7 +154,10 @@ class NameServerRegistration:
 
     def _body(self) -> bytes:
         """The body of REGISTER_BROKER (103), not compressed."""
-        wrapper = self._topics.snapshot(self._config.broker_permission | ~PERM_READ_WRITE)
+        wrapper = self._topics.snapshot()
+        mask = self._config.broker_permission | ~PERM_READ_WRITE
+        for entry in wrapper["topicConfigTable"].values():
+            entry["perm"] &= mask
         wrapper.update(
             topicQueueMappingInfoMap={}, topicQueueMappingDetailMap={}, mappingDataVersion=wrapper["dataVersion"]
         )

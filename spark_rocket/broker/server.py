@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from spark_rocket.broker.addresses import advertised_ip, bind_port_for_slaves, bind_vip_port
-from spark_rocket.broker.metrics.stats_windows import SAMPLE_SECONDS
+from spark_rocket.broker.metrics.stats import SAMPLE_SECONDS
 from spark_rocket.broker.overload import BrokerOverload
 from spark_rocket.broker.parts import BrokerContext
 from spark_rocket.broker.processors.accounts import AccountProcessor

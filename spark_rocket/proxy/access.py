@@ -25,8 +25,7 @@ from typing import Any
 
 from spark_rocket.acl.addresses import parts_of
 from spark_rocket.acl.control import LOOK_SECONDS, AccountControl, NotAuthenticatedError
-from spark_rocket.acl.needs import Needs, for_all, need_of_topic
-from spark_rocket.acl.rules import ANY, GROUP, PUB, SUB, Account, Need
+from spark_rocket.acl.rules import ANY, GROUP, PUB, SUB, Account, Need, Needs, for_all, need_of_topic
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol.auth import Authorization, access_key_of, seconds_of
 from spark_rocket.proxy.context import Context

@@ -295,11 +295,6 @@ def test_without_auto_creation_there_is_none() -> None:
     assert topics(autoCreateTopicEnable=False).auto_create("New", "TBW102", 4) is None
 
 
-def test_a_broker_that_may_not_write_registers_its_topics_so() -> None:
-    table = topics().snapshot(perm_mask=~2)["topicConfigTable"]
-    assert {entry["perm"] & 2 for entry in table.values()} == {0}
-
-
 def test_groups_are_created_by_their_first_use_if_they_may() -> None:
     manager = SubscriptionGroupManager(BrokerConfig(), clock)
     assert manager.find("new") == SubscriptionGroupConfig("new")

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from spark_rocket.acl.addresses import parts_of
 from spark_rocket.acl.control import AccountControl
-from spark_rocket.acl.needs import Needs, need_of_topic
-from spark_rocket.acl.rules import GROUP, PUB, SUB, Account
+from spark_rocket.acl.rules import GROUP, PUB, SUB, Account, Needs, need_of_topic
 from spark_rocket.broker.acl.needs import NEEDS, OPEN
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.auth import ACCESS_KEY, SIGNATURE, is_signed_by

@@ -31,8 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spark_rocket.acl.needs import Needs, for_all, need_of_topic
-from spark_rocket.acl.rules import GROUP, PUB, SUB, Need
+from spark_rocket.acl.rules import GROUP, PUB, SUB, Need, Needs, for_all, need_of_topic
 from spark_rocket.broker.state.clients import heartbeat_of
 from spark_rocket.protocol.wire.bodies import (
     BatchAckMessageRequestBody,

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections import deque
 
-from spark_rocket.broker.metrics.stats_windows import SAMPLE_SECONDS
+from spark_rocket.broker.metrics.stats import SAMPLE_SECONDS
 from spark_rocket.broker.overload import ACK, PULL, QUERY, SEND, TRANSACTION
 from spark_rocket.broker.parts import BrokerParts
 from spark_rocket.protocol.wire.codes import CURRENT_VERSION

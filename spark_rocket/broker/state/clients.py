@@ -10,7 +10,8 @@ Members of a group ought to subscribe alike: of those that do not, each gets mes
 them. Apache's broker lets the last heartbeat count and says nothing; here the log names both, once for each change.
 
 Thread-safety: used on the event loop only. After a crash: nothing is kept; heartbeats fill the tables again.
-Corresponds to org.apache.rocketmq.broker.client.{ProducerManager, ConsumerManager, ConsumerGroupInfo}.
+Corresponds to org.apache.rocketmq.broker.client.{ProducerManager, ConsumerManager, ConsumerGroupInfo}
+and client.rebalance.RebalanceLockManager.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from spark_rocket.errors import RefusedError
+from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.wire.bodies import BROADCASTING, ConsumerData, HeartbeatData, SubscriptionData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
@@ -256,6 +258,41 @@ class ClientManager:
     def groups_of(self, topic: str) -> set[str]:
         """Groups with a live member that subscribes to the topic."""
         return {name for name, group in self.consumers.items() if topic in group.subscriptions}
+
+
+class RebalanceLockManager:
+    """Locks for ordered consuming: group -> queue -> (client, time of the last renewal).
+
+    A lock ends 60 seconds after its last renewal.
+
+    ``clock``: monotonic milliseconds.
+    """
+
+    def __init__(self, clock: Callable[[], int], live_time_ms: int) -> None:
+        self._clock = clock
+        self._live_time = live_time_ms
+        self._locks: dict[str, dict[MessageQueue, tuple[str, int]]] = {}
+
+    def lock(self, group: str, queues: Iterable[MessageQueue], client_id: str) -> list[MessageQueue]:
+        """Lock or renew what is free, expired or the client's own; the queues it now holds."""
+        now = self._clock()
+        locks = self._locks.setdefault(group, {})
+        held = []
+        for queue in queues:
+            owner = locks.get(queue)
+            if owner is None or owner[0] == client_id or now - owner[1] > self._live_time:
+                locks[queue] = (client_id, now)
+                held.append(queue)
+        return held
+
+    def unlock(self, group: str, queues: Iterable[MessageQueue], client_id: str) -> None:
+        locks = self._locks.get(group, {})
+        for queue in queues:
+            owner = locks.get(queue)
+            if owner is not None and owner[0] == client_id:
+                del locks[queue]
+        if not locks:
+            self._locks.pop(group, None)
 
 
 def _latest(connections: Iterable[ClientInfo]) -> Channel | None:
