@@ -400,7 +400,6 @@ class Broker:
             service.saving.save_all()
         finally:
             self._service = None
-            service.saving.close()
             try:
                 if service.timer is not None:
                     service.timer.close()

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from spark_rocket.broker.server import Broker
 from spark_rocket.broker.state.config_files import ConfigFile
-from spark_rocket.broker.state.saving import StateSaver
 from spark_rocket.protocol.wire.codes import RequestCode
 from tests.broker.test_lifecycle import ask, config, run
 from tests.broker.wire import Wire
@@ -85,23 +83,3 @@ def test_a_state_file_that_cannot_be_written_at_stop_keeps_nothing_else_from_sto
     assert "consumerOffset.json could not be written at stop" in caplog.text
     assert (tmp_path / "config" / "topics.json").exists()
     assert not (tmp_path / "abort").exists()
-
-
-def test_what_the_disk_confirms_after_the_stop_changes_nothing() -> None:
-    """The flush thread may be late: by then the files hold the last state, and no older one may take its place."""
-    saved: list[Any] = []
-    confirmed: list[Any] = []
-    service: Any = SimpleNamespace(
-        loop=SimpleNamespace(call_soon_threadsafe=lambda call, *given: call(*given)),
-        schedule=SimpleNamespace(confirm=lambda mark, now: confirmed.append(mark)),
-        saver=SimpleNamespace(save=lambda *given: saved.append(given)),
-        files={"delays": "delays"},
-        clock=lambda: 1,
-    )
-    saving = StateSaver(service)
-    saving._deliveries_flushed(SimpleNamespace(), True)  # type: ignore[arg-type]
-    assert saved == [("delays",)]
-    assert len(confirmed) == 1
-    saving.close()
-    saving._deliveries_flushed(SimpleNamespace(), True)  # type: ignore[arg-type]
-    assert (len(saved), len(confirmed)) == (1, 1)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from functools import partial
 
 from spark_rocket.broker.parts import BrokerParts
 from spark_rocket.broker.transactions.service import TransactionMark
@@ -33,7 +32,6 @@ class StateSaver:
         self._saving_offsets = asyncio.Lock()
         self._unflushed = ""
         self._flushing_timer = False
-        self._closed = False
 
     # --- for requests -------------------------------------------------------------------------------------------
 
@@ -57,13 +55,17 @@ class StateSaver:
         service = self._service
         settled = self._settled()
         if settled is not None:
-            service.store.when_flushed(settled.physical_offset, partial(self._transactions_flushed, settled))
+            service.spawn(self._confirm_transactions(settled))
         if service.offsets.dirty:
 
             async def save() -> None:
                 await self._offsets_saved()
 
             service.spawn(save())
+
+    async def _confirm_transactions(self, mark: TransactionMark) -> None:
+        if await self._flushed(mark.physical_offset):  # else it is tried again the next time
+            self._service.transactions.confirm(mark)
 
     async def _offsets_saved(self) -> str:
         """Save the offsets of now; the problem if that failed. One at a time, so that none replaces newer ones."""
@@ -83,6 +85,7 @@ class StateSaver:
             return await service.saver.save(file, snapshot)
 
     async def _flushed(self, position: int) -> bool:
+        """Wait until the log is on disk up to a position; False if it could not be flushed."""
         store, loop = self._service.store, self._service.loop
         if position <= store.flushed_where:
             return True
@@ -105,28 +108,15 @@ class StateSaver:
 
     def save_delay_offsets(self) -> None:
         """Remember what was delivered, once it is on disk."""
-        service = self._service
-        mark = service.schedule.mark()
+        mark = self._service.schedule.mark()
         if mark is not None:
-            service.store.when_flushed(mark.physical_offset, partial(self._deliveries_flushed, mark))
+            self._service.spawn(self._confirm_deliveries(mark))
 
-    def _deliveries_flushed(self, mark: OffsetMark, ok: bool) -> None:
-        """Called by the flush thread; what was not flushed is tried again the next time."""
-        if ok:
-            with suppress(RuntimeError):  # the loop has closed: the last state was saved at the stop
-                self._service.loop.call_soon_threadsafe(self._deliveries_confirmed, mark)
-
-    def _deliveries_confirmed(self, mark: OffsetMark) -> None:
-        if not self._closed:
-            service = self._service
+    async def _confirm_deliveries(self, mark: OffsetMark) -> None:
+        service = self._service
+        if await self._flushed(mark.physical_offset):
             service.schedule.confirm(mark, service.clock())
             service.saver.save(service.files["delays"])
-
-    def _transactions_flushed(self, mark: TransactionMark, ok: bool) -> None:
-        """Called by the flush thread; what was not flushed is tried again the next time."""
-        if ok:
-            with suppress(RuntimeError):  # the loop has closed: the last state was saved at the stop
-                self._service.loop.call_soon_threadsafe(self._service.transactions.confirm, mark)
 
     def flush_timer(self) -> None:
         service = self._service
@@ -146,7 +136,7 @@ class StateSaver:
 
     def save_all(self) -> None:
         """Bring everything to disk; what cannot be written is logged, for the others are worth saving all the same."""
-        flushed = self._confirm_deliveries()
+        flushed = self._flush_all()
         self._service.saver.close()
         for name, file in self._service.files.items():
             if flushed or name != "offsets":
@@ -155,11 +145,7 @@ class StateSaver:
                 except OSError as error:
                     _log.error("%s could not be written at stop: %s", file.path, error)
 
-    def close(self) -> None:
-        """What the flush thread still calls means nothing any more."""
-        self._closed = True
-
-    def _confirm_deliveries(self) -> bool:
+    def _flush_all(self) -> bool:
         """Put what was delivered, settled or popped on disk, so that it may be remembered as that; False if not."""
         service = self._service
         mark, settled = service.schedule.mark(), self._settled()
