@@ -39,7 +39,7 @@ from spark_rocket.broker.state.known_settings import (
 from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.auth import Credentials, inner_credentials
 from spark_rocket.protocol.java_properties import expand_variables, parse_properties, render_properties
-from spark_rocket.protocol.setting import Setting, SettingsUpdate, fixed, text_of
+from spark_rocket.protocol.setting import SettingsUpdate, fixed, settings_of, text_of
 from spark_rocket.protocol.setting import setting as _setting
 from spark_rocket.remoting.tls.contexts import ServerTls, server_tls
 from spark_rocket.remoting.tls.settings import TlsSettings, parse_setting
@@ -448,14 +448,4 @@ def nearest_setting(name: str) -> str | None:
     return lowered[close[0]] if close else None
 
 
-_ENUMS: dict[str, type[Enum]] = {
-    "FlushDiskType": FlushDiskType,
-    "BrokerRole": BrokerRole,
-    "MessageRequestMode": MessageRequestMode,
-    "MetricsExporterType": MetricsExporterType,
-}
-
-
-_SPECS: dict[str, Setting] = {
-    spec.name: spec for spec in (Setting.of(entry, _ENUMS) for entry in fields(BrokerConfig) if entry.metadata)
-}
+_SPECS = settings_of(BrokerConfig)
