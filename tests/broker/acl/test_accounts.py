@@ -308,19 +308,15 @@ def _without_chief(file: AccountsFile) -> None:
     assert file.delete("chief-key")
 
 
-def test_what_was_read_before_a_change_does_not_count_after_it(tmp_path: Path) -> None:
+async def test_what_was_read_before_a_change_does_not_count_after_it(tmp_path: Path) -> None:
     """The file is looked at each second, and read on a thread; a change that comes meanwhile waits for that."""
     control = control_on(tmp_path / "plain_acl.yml", ACCOUNTS)
-
-    async def both() -> None:
-        control.path.write_text(ACCOUNTS + "# touched\n")
-        await control.look()
-        looking = asyncio.create_task(control.look())
-        await asyncio.sleep(0)
-        await control.change(_without_chief)
-        await looking
-
-    asyncio.run(both())
+    control.path.write_text(ACCOUNTS + "# touched\n")
+    await control.look()
+    looking = asyncio.create_task(control.look())
+    await asyncio.sleep(0)
+    await control.change(_without_chief)
+    await looking
     assert "chief-key" not in control.rules.accounts
 
 

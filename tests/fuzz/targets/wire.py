@@ -9,10 +9,10 @@ from functools import cache
 from spark_rocket.broker.pop.receipts import check_receipt
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol import auth as acl
-from spark_rocket.protocol import bodies
 from spark_rocket.protocol.message_id import decode_offset_msg_id, encode_offset_msg_id
 from spark_rocket.protocol.recall_handle import RecallMessageHandle
 from spark_rocket.protocol.record import properties
+from spark_rocket.protocol.wire import bodies
 from spark_rocket.protocol.wire.bodies.base import Body
 from spark_rocket.protocol.wire.bodies.register import RegisterBrokerBody
 from spark_rocket.protocol.wire.command import RemotingCommand
