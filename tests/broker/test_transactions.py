@@ -803,17 +803,19 @@ def test_progress_is_saved_only_when_it_is_on_disk(serve: Any, clock: Clock, mon
         flushed: list[Any] = []
         monkeypatch.setattr(service.store, "when_flushed", lambda offset, callback: flushed.append((offset, callback)))
         end = service.store.max_physical_offset
-        server.run(server.broker.service.saving.save_offsets)
-        ((offset, callback),) = flushed
-        assert offset == end
-        callback(False)
-        server.run(lambda: None)
-        assert service.offsets.query(GROUP, HALF, 0) == -1
-        callback(True)
-        server.run(lambda: None)
+        for is_flushed in (False, True):
+            assert service.offsets.query(GROUP, HALF, 0) == -1
+            flushed.clear()
+            server.run(service.saving.save_offsets)
+            server.run(lambda: None)
+            ((offset, callback),) = flushed
+            assert offset == end
+            callback(is_flushed)
+            server.do(service.settle_all())
         assert (service.offsets.query(GROUP, HALF, 0), service.offsets.query(GROUP, OP, 0)) == (1, 1)
         flushed.clear()
-        server.run(server.broker.service.saving.save_offsets)
+        server.run(service.saving.save_offsets)
+        server.do(service.settle_all())
         assert flushed == []
 
 
