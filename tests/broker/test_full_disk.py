@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +20,7 @@ from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.store.queues.deleted_topics import DeletedTopics
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
+from tests.kit.waiting import until
 
 Found = TypeVar("Found")
 
@@ -68,17 +68,6 @@ def wire(served: LocalCluster) -> Iterator[Wire]:
         wire.send("Known", b"x")
         commit(wire, 1)
         yield wire
-
-
-def until(found: Callable[[], Found]) -> Found:
-    """What is found, once there is something."""
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        it = found()
-        if it:
-            return it
-        time.sleep(0.01)
-    raise AssertionError("not within 30 s")
 
 
 def written(cluster: LocalCluster, file: str) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ from spark_rocket.protocol.wire.fastjson import loads_tolerant
 from spark_rocket.store.tools.check import check_store
 from tests.broker.pop_world import World, texts
 from tests.broker.test_delayed import served
+from tests.kit.waiting import until
 from tests.store.helpers import START, Clock, bodies
 
 REVIVE_LOG = "rmq_sys_REVIVE_LOG_DefaultCluster"
@@ -467,14 +466,6 @@ def test_an_ack_from_the_beginning_of_time(world: World, caplog: pytest.LogCaptu
 
 
 # --- a broker ---------------------------------------------------------------------------------------------------
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """For what another thread does at once."""
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def pop_fields(clock: Clock, **fields: object) -> dict[str, object]:

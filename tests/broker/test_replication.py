@@ -6,7 +6,7 @@ import asyncio
 import random
 import shutil
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -23,6 +23,7 @@ from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.wire.ha import HEADER_SIZE
 from spark_rocket.store import PutStatus
 from spark_rocket.store.tools.check import check_store
+from tests.kit.waiting import until_async as until
 from tests.store.test_replica import assert_alike
 
 FILE = 64 << 10
@@ -52,13 +53,6 @@ def settings(path: Path, **more: object) -> BrokerConfig:
 
 async def within(work: Awaitable[T]) -> T:
     return await asyncio.wait_for(work, 30)
-
-
-async def until(is_so: Callable[[], object]) -> None:
-    """Some event for which there is nothing to await."""
-    async with asyncio.timeout(30):
-        while not is_so():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 def ha_address(broker: Broker) -> str:

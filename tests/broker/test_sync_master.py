@@ -6,14 +6,13 @@ import asyncio
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from spark_rocket.broker.server import Broker
 from spark_rocket.model import Message
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from spark_rocket.remoting.client.client import RemotingClient
+from tests.broker.test_lifecycle import ask
 from tests.broker.test_replication import (
     caught_up,
     fill,
@@ -23,21 +22,12 @@ from tests.broker.test_replication import (
     started,
     talk,
     until,
-    within,
 )
 from tests.broker.wire import Wire
 
 
 async def sync_master(path: Path, **more: object) -> Broker:
     return await started(settings(path, **{"brokerRole": "SYNC_MASTER", "slaveTimeout": 30_000, **more}))
-
-
-async def ask(broker: Broker, ask_it: Callable[[Wire], Any]) -> Any:
-    def talk_to() -> Any:
-        with RemotingClient() as client:
-            return ask_it(Wire(client, broker.address))
-
-    return await within(asyncio.to_thread(talk_to))
 
 
 def send(properties: dict[str, str] | None = None) -> Callable[[Wire], int]:

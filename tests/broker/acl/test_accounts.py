@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.headers import CreateAccessConfigRequestHeader
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.testing import LocalCluster
+from tests.broker.acl.conftest import Connect
 from tests.broker.acl.test_control import ALICE, ROOT, SECRETS, control_of, control_on, refused
 from tests.broker.wire import Wire
 
@@ -41,8 +42,6 @@ accounts:
 - {accessKey: chief-key, secretKey: ch1ef-s3cr3t, whiteRemoteAddress: 127.0.0.*, admin: true}
 """
 
-Connect = Callable[[Credentials | None], Wire]
-
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
@@ -64,19 +63,6 @@ def cluster(running: LocalCluster) -> LocalCluster:
     running.acl_file.chmod(0o640)
     control_of(running).take(AclRules.from_bytes(ACCOUNTS.encode(), "plain_acl.yml"))
     return running
-
-
-@pytest.fixture
-def as_(cluster: LocalCluster) -> Iterator[Connect]:
-    clients: list[RemotingClient] = []
-
-    def connected(credentials: Credentials | None) -> Wire:
-        clients.append(RemotingClient(credentials=credentials))
-        return Wire(clients[-1], cluster.broker_address)
-
-    yield connected
-    for client in clients:
-        client.close()
 
 
 def accounts_of(wire: Wire) -> dict[str, PlainAccessConfig]:
