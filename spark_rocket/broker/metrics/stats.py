@@ -171,10 +171,6 @@ class BrokerStats:
         self._samples.append((self.puts, self.gets, self.get_misses, self.finds))
         self.windows.sample()
 
-    def fetch_rate(self, group: str, topic: str) -> float:
-        """Messages a second that a group was given of a topic, over the last minute of samples."""
-        return self.windows.get_tps(group, topic)
-
     def minute_rates(self) -> tuple[float, float]:
         """Puts and gets a second over the last minute of samples."""
         return self._rate(0, 60), self._rate(1, 60)
