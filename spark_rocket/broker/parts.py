@@ -35,7 +35,7 @@ from spark_rocket.broker.registration import NameServerRegistration
 from spark_rocket.broker.replication.master import ReplicationMaster
 from spark_rocket.broker.state.clients import ClientManager, RebalanceLockManager, notify_consumer_ids_changed
 from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.broker.state.config_files import ConfigFile, ConfigSaver
+from spark_rocket.broker.state.config_files import ConfigFile
 from spark_rocket.broker.state.groups import MessageRequestModeManager, SubscriptionGroupManager
 from spark_rocket.broker.state.offsets import ConsumerOffsetManager
 from spark_rocket.broker.state.topics import TopicConfigManager
@@ -141,7 +141,6 @@ class BrokerParts:
         if not config.is_slave:  # whose log may be behind the offsets of its master
             self.schedule.correct_offsets()
             self.offsets.correct(store.get_max_offset, self.topics.table.keys())
-        self.saver = ConfigSaver(self.loop)
 
     def _prepare_delivery(self) -> None:
         config, clock, store = self.config, self.clock, self.store

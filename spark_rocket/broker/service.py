@@ -21,7 +21,6 @@ from spark_rocket.broker.metrics.runtime_info import RuntimeInfo
 from spark_rocket.broker.metrics.stats import TopicCounts
 from spark_rocket.broker.parts import BrokerContext, BrokerParts
 from spark_rocket.broker.replication.slave import ReplicationSlave
-from spark_rocket.broker.state.config_files import ConfigFile
 from spark_rocket.broker.state.saving import StateSaver
 from spark_rocket.broker.state.topics import SIMPLE_QUEUES
 from spark_rocket.errors import RefusedError
@@ -90,7 +89,7 @@ class BrokerService(BrokerParts):
         self.group_listeners: list[Callable[[str], None]] = []
         self.topics.on_change = self._topic_changed
         self.groups.on_change = self._group_changed
-        self.saver.on_written = self._file_written
+        self.saving.on_written = self._file_written
         if self.pop is not None:
             self.pop.first_is_in_memory = self.first_is_in_memory
 
@@ -108,7 +107,7 @@ class BrokerService(BrokerParts):
         settled, self._turn = self._turn, None
         changed, self._changed = self._changed, set()
         deleted = any(topic not in self.topics.table for topic in changed)
-        saved = self.saver.save(self.files["topics"])
+        saved = self.saving.save("topics")
         told = self.registration.register(None if deleted else changed)
 
         async def wait() -> None:
@@ -127,12 +126,12 @@ class BrokerService(BrokerParts):
 
         self.spawn(wait())
 
-    def _file_written(self, file: ConfigFile) -> None:
-        if file is self.files["topics"]:
+    def _file_written(self, name: str) -> None:
+        if name == "topics":
             self._unsaved.clear()
 
     def _group_changed(self, group: str) -> None:
-        self.saver.save(self.files["groups"])
+        self.saving.save("groups")
         for tell in self.group_listeners:
             tell(group)
 
@@ -152,7 +151,7 @@ class BrokerService(BrokerParts):
         """
         waiting: list[Awaitable[str]] = [self.settling[topic] for topic in topics if topic in self.settling]
         if not self._unsaved.isdisjoint(topics):
-            waiting.append(self.saver.saved(self.files["topics"]))
+            waiting.append(self.saving.saved("topics"))
         if files:
             waiting.append(self.saving.saved(*files))
         if not waiting:
@@ -173,7 +172,7 @@ class BrokerService(BrokerParts):
         """RefusedError for a topic whose last change could not be written, before a message is stored in it."""
         if topic in self._unsaved:
             raise RefusedError(
-                f"{self.saver.problem(self.files['topics']) or 'topics.json could not be written'}.",
+                f"{self.saving.problem('topics') or 'topics.json could not be written'}.",
                 response_code=ResponseCode.SYSTEM_ERROR,
                 remedy=f"Topic {topic} takes messages once the broker has written the file, which it retries.",
             )

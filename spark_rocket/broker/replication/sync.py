@@ -129,7 +129,7 @@ class SlaveSynchronize:
         """
         service = self._service
         if service.topics.adopt(topic, queue_id + 1):
-            service.saver.save(service.files["topics"])
+            service.saving.save("topics")
         if self._hurried is None and self.master_address is not None:
             self._hurried = self._service.loop.call_later(HURRY_SECONDS if self.rounds else 0.0, self._known.set)
 
@@ -235,7 +235,7 @@ class SlaveSynchronize:
         changed = service.topics.replace(stored)
         if changed:
             service.targets.clear()
-            service.saver.save(service.files["topics"])
+            service.saving.save("topics")
             service.registration.register()
             _log.info("Topics are the master's: %d", len(service.topics.table))
         self._left = self._left or changed
@@ -286,7 +286,7 @@ class SlaveSynchronize:
     def _take_groups(self, stored: Table) -> None:
         service = self._service
         if service.groups.replace(stored):
-            service.saver.save(service.files["groups"])
+            service.saving.save("groups")
             _log.info("Groups are the master's: %d", len(service.groups.table))
 
     async def _take_progress(self, address: str) -> None:
@@ -346,7 +346,7 @@ class SlaveSynchronize:
         before = file.snapshot()
         load(stored)
         if file.snapshot() != before:
-            self._service.saver.save(file)
+            self._service.saving.save(name)
 
 
 def _table(answer: RemotingCommand) -> Table:

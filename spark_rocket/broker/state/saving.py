@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 
 from spark_rocket.broker.parts import BrokerParts
+from spark_rocket.broker.state.config_files import ConfigSaver
 from spark_rocket.broker.transactions.service import TransactionMark
 from spark_rocket.store.delay.delay_levels import OffsetMark
 from spark_rocket.store.delay.timer_store import TimerMessageStore
@@ -25,26 +27,35 @@ _log = logging.getLogger(__name__)
 
 
 class StateSaver:
-    """Saves one broker's state."""
+    """Saves one broker's state; files go by the names that they have in ``BrokerParts.files``."""
 
     def __init__(self, service: BrokerParts) -> None:
         self._service = service
+        self._files = service.files
+        self._saver = ConfigSaver(service.loop)
+        self._saver.on_written = lambda file: self.on_written(self._names[file])
+        self._names = {file: name for name, file in service.files.items()}
+        self.on_written: Callable[[str], None] = lambda name: None
+        """Called on the loop after each write that succeeds."""
         self._saving_offsets = asyncio.Lock()
         self._unflushed = ""
         self._flushing_timer = False
 
     # --- for requests -------------------------------------------------------------------------------------------
 
-    @property
-    def offsets_problem(self) -> str:
-        """Why offsets are not written at present; empty if they are."""
-        return self._unflushed or self._service.saver.problem(self._service.files["offsets"])
+    def problem(self, name: str) -> str:
+        """Why a file is not written at present; empty if it is."""
+        unflushed = self._unflushed if name == "offsets" else ""
+        return unflushed or self._saver.problem(self._files[name])
+
+    def save(self, name: str) -> asyncio.Future[str]:
+        """Write a file with at least the state of now; done when it is on disk, or with the problem."""
+        return self._saver.save(self._files[name])
 
     async def saved(self, *names: str) -> str:
         """Wait until these files have the changes made so far; the first one's problem if that failed, else empty."""
-        service = self._service
         problems = [
-            await (self._offsets_saved() if name == "offsets" else service.saver.saved(service.files[name]))
+            await (self._offsets_saved() if name == "offsets" else self._saver.saved(self._files[name]))
             for name in names
         ]
         return next(filter(None, problems), "")
@@ -70,10 +81,10 @@ class StateSaver:
     async def _offsets_saved(self) -> str:
         """Save the offsets of now; the problem if that failed. One at a time, so that none replaces newer ones."""
         service, offsets = self._service, self._service.offsets
-        file = service.files["offsets"]
+        file = self._files["offsets"]
         async with self._saving_offsets:
             if not offsets.dirty:
-                return await service.saver.saved(file)
+                return await self._saver.saved(file)
             offsets.dirty = False
             snapshot = service.offsets_snapshot()
             position = 0 if service.pop is None else service.pop.log.position
@@ -82,7 +93,7 @@ class StateSaver:
                 self._unflushed = f"{file.path.name} could not be written: the store could not be flushed"
                 return self._unflushed
             self._unflushed = ""
-            return await service.saver.save(file, snapshot)
+            return await self._saver.save(file, snapshot)
 
     async def _flushed(self, position: int) -> bool:
         """Wait until the log is on disk up to a position; False if it could not be flushed."""
@@ -104,7 +115,7 @@ class StateSaver:
         service = self._service
         if service.order.dirty:
             service.order.dirty = False
-            service.saver.save(service.files["order"])
+            self.save("order")
 
     def save_delay_offsets(self) -> None:
         """Remember what was delivered, once it is on disk."""
@@ -116,7 +127,7 @@ class StateSaver:
         service = self._service
         if await self._flushed(mark.physical_offset):
             service.schedule.confirm(mark, service.clock())
-            service.saver.save(service.files["delays"])
+            self.save("delays")
 
     def flush_timer(self) -> None:
         service = self._service
@@ -137,8 +148,8 @@ class StateSaver:
     def save_all(self) -> None:
         """Bring everything to disk; what cannot be written is logged, for the others are worth saving all the same."""
         flushed = self._flush_all()
-        self._service.saver.close()
-        for name, file in self._service.files.items():
+        self._saver.close()
+        for name, file in self._files.items():
             if flushed or name != "offsets":
                 try:
                     file.save()
