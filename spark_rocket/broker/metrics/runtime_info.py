@@ -63,14 +63,15 @@ class RuntimeInfo:
 
     def _counts(self) -> dict[str, str]:
         stats = self._service.stats
-        rates, windows = stats.rates(), stats.windows
+        windows = stats.windows
+        puts, found, missed, total, transferred = (" ".join(f"{rate:.6f}" for rate in rates) for rates in stats.rates())
         return {
-            "putTps": rates.puts,
-            "getFoundTps": rates.found,
-            "getMissTps": rates.missed,
-            "getTotalTps": rates.total,
-            "getTransferredTps": rates.transferred,
-            "getTransferedTps": rates.transferred,  # as it is spelled before 5.0
+            "putTps": puts,
+            "getFoundTps": found,
+            "getMissTps": missed,
+            "getTotalTps": total,
+            "getTransferredTps": transferred,
+            "getTransferedTps": transferred,  # as it is spelled before 5.0
             "getMessageTotal": str(stats.gets),
             "msgPutTotalTodayNow": str(stats.puts),
             "msgPutTotalTodayMorning": str(windows.morning[0]),

@@ -104,11 +104,11 @@ class GroupCounts:
 class Rates(NamedTuple):
     """A second, three figures each: messages put; pulls that found messages, that did not, both; messages given."""
 
-    puts: str
-    found: str
-    missed: str
-    total: str
-    transferred: str
+    puts: list[float]
+    found: list[float]
+    missed: list[float]
+    total: list[float]
+    transferred: list[float]
 
 
 class BrokerStats:
@@ -176,10 +176,10 @@ class BrokerStats:
         return self._rate(0, 60), self._rate(1, 60)
 
     def rates(self) -> Rates:
-        """Over 10 s, 1 min and 10 min, as Apache spells them."""
+        """Over 10 s, 1 min and 10 min."""
         puts, gets, missed, found = ([self._rate(kind, window) for window in _WINDOWS] for kind in range(4))
         total = [one + other for one, other in zip(found, missed, strict=True)]
-        return Rates(*(" ".join(f"{rate:.6f}" for rate in rates) for rates in (puts, found, missed, total, gets)))
+        return Rates(puts, found, missed, total, gets)
 
     def _rate(self, kind: int, window: int) -> float:
         steps = min(window // SAMPLE_SECONDS, len(self._samples) - 1)
