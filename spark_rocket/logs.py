@@ -235,15 +235,17 @@ def log_start(
 
 
 class RateLimited:
-    """Says the same thing once in ``seconds``; the next time also how often it was not said.
+    """Log the same thing at most once in ``seconds``; the next line says how many were left out.
 
     ::
 
-        _often = RateLimited(logger, 10.0)
+        _often = RateLimited(logger)
         _often.warning(address, "%s sends what is no frame", address)
     """
 
-    def __init__(self, logger: logging.Logger, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, logger: logging.Logger, seconds: float = 10.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._logger = logger
         self._seconds = seconds
         self._clock = clock
@@ -260,7 +262,7 @@ class RateLimited:
             return
         try:
             said = self._said.get(key)
-            if said is not None and now - said[0] < self._seconds:
+            if said is not None and 0 <= now - said[0] < self._seconds:
                 self._said[key] = (said[0], said[1] + 1)
                 return
             self._said.pop(key, None)
@@ -272,8 +274,3 @@ class RateLimited:
         if said is not None and said[1]:
             message, values = message + " (and %d times more since the last such line)", (*values, said[1])
         self._logger.log(level, message, *values)
-
-
-def log_once_per(seconds: float, logger: logging.Logger) -> RateLimited:
-    """A :class:`RateLimited`."""
-    return RateLimited(logger, seconds)

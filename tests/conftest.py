@@ -7,6 +7,8 @@ groups, so that only two workers have one. What takes longest is begun first.
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import os
 from typing import TYPE_CHECKING
 
@@ -40,6 +42,20 @@ def _place(nodeid: str) -> int:
     if _group(nodeid).startswith("spark-"):
         return -1
     return next((number for number, start in enumerate(_LONG) if nodeid.startswith(start)), len(_LONG))
+
+
+_ASYNC_TEST_TIMEOUT_S = 120
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object:
+    """Run an ``async def`` test on an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    arguments = {name: pyfuncitem.funcargs[name] for name in names}
+    asyncio.run(asyncio.wait_for(pyfuncitem.obj(**arguments), _ASYNC_TEST_TIMEOUT_S))
+    return True
 
 
 @pytest.hookimpl(trylast=True)

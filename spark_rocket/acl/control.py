@@ -8,8 +8,7 @@ The file is looked at every second. A change is read when the file has stayed th
 that one that is being written is not taken for less than it will be; it counts from then on, for open connections too.
 A file that cannot be used is told once, with its line, and the rules stay as they are; at the start it is an error.
 
-Thread-safety: event loop only; the file is read on a thread. What was decided is remembered with the account and goes
-with it. Corresponds to PlainPermissionManager.
+Thread-safety: event loop only; the file is read on a thread. Corresponds to PlainPermissionManager.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from pathlib import Path
 from spark_rocket.acl.accounts_file import AccountsFile, change_file, warn_if_open
 from spark_rocket.acl.rules import ANY, PUB, SUB, Account, AclRules, Need
 from spark_rocket.errors import ConfigError, RefusedError
-from spark_rocket.logs import log_once_per
+from spark_rocket.logs import RateLimited
 from spark_rocket.protocol.wire.codes import ResponseCode
 
 _log = logging.getLogger(__name__)
-_often = log_once_per(10.0, _log)
+_often = RateLimited(_log)
 
 LOOK_SECONDS = 1.0
 _PERMISSION = {PUB: "PUB", SUB: "SUB", ANY: "PUB or SUB"}

@@ -37,7 +37,7 @@ import yaml
 
 from spark_rocket.acl.addresses import AddressPattern
 from spark_rocket.errors import ConfigError
-from spark_rocket.model import AUTO_CREATE_TOPIC_KEY, BENCHMARK_TOPIC, TRACE_TOPIC, is_system_topic
+from spark_rocket.model import AUTO_CREATE_TOPIC_KEY, BENCHMARK_TOPIC, RETRY_PREFIX, TRACE_TOPIC, is_system_topic
 from spark_rocket.protocol.auth import SecretKey, key_problem
 
 DENY = 1
@@ -48,8 +48,6 @@ SUB = 8
 MAX_FILE = 1024 * 1024
 _MAX_DEPTH = 8
 _MIN_KEY = 7
-_MAX_ALLOWED = 10_000
-_MAX_KEY = 2_048
 
 PERMISSIONS = {"DENY": DENY, "PUB": PUB, "SUB": SUB, "PUB|SUB": PUB | SUB, "SUB|PUB": PUB | SUB}
 _REMEDY = "Correct the file; docs/security.md has an example."
@@ -71,8 +69,22 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 #: What a request needs: the kind of resource, its name, the permission.
 Need = tuple[str, str, int]
 TOPIC, GROUP = "topic", "group"
+Needs = tuple[Need, ...]
+_REPLY_SUFFIX = "_REPLY_TOPIC"
 #: Apache's own topics that have no message in them which was sent elsewhere.
 _ORDINARY = frozenset((AUTO_CREATE_TOPIC_KEY, BENCHMARK_TOPIC, TRACE_TOPIC))
+
+
+def need_of_topic(topic: str, permission: int) -> Need:
+    """What a topic of this name needs: a retry topic is its group's."""
+    if topic.startswith(RETRY_PREFIX):
+        return (GROUP, topic[len(RETRY_PREFIX) :], SUB)
+    return (TOPIC, topic, permission)
+
+
+def for_all(topic: str) -> bool:
+    """Whether everybody may send there: who may send a message may trace it, who got a request may reply."""
+    return topic == TRACE_TOPIC or topic.endswith(_REPLY_SUFFIX)
 
 
 class Account:
@@ -97,13 +109,11 @@ class Account:
         self._defaults = {TOPIC: default_topic, GROUP: default_group}
         self._owned = {TOPIC: topics or {}, GROUP: groups or {}}
         self._everything = admin and not topics and not groups
-        #: What was found to be permitted, by whatever the caller knows it by.
-        self.met: set[object] = set()
 
     def __repr__(self) -> str:
         return f"Account({self.access_key})"
 
-    def unmet(self, needs: tuple[Need, ...]) -> Need | None:
+    def unmet(self, needs: Needs) -> Need | None:
         """The first of them that the account has no permission for."""
         if not self._everything:
             for need in needs:
@@ -123,14 +133,6 @@ class Account:
         owned = [group for group in self._owned[GROUP] if name.startswith((f"{group}_", f"{group}+"))]
         return DENY if any(self._owned[GROUP][group] & DENY for group in owned) else self._defaults[GROUP]
 
-    def remember(self, key: object) -> None:
-        """That this is permitted. What is too long to be a name is asked again."""
-        if len(repr(key)) > _MAX_KEY:
-            return
-        if len(self.met) >= _MAX_ALLOWED:
-            self.met.clear()
-        self.met.add(key)
-
 
 class AclRules:
     """A file's accounts and white list."""
@@ -138,8 +140,6 @@ class AclRules:
     def __init__(self, accounts: Iterable[Account], white: Iterable[AddressPattern] = ()) -> None:
         self.accounts = {account.access_key: account for account in accounts}
         self.white = tuple(white)
-        #: Those of whom no address is on a white list, so that every request of theirs is signed.
-        self.signing = {} if self.white else {key: found for key, found in self.accounts.items() if found.white is None}
 
     @classmethod
     def from_file(cls, path: Path) -> AclRules:

@@ -52,42 +52,30 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 SEND, PULL, ACK, HEARTBEAT, TRANSACTION, QUERY = "send", "pull", "ack", "heartbeat", "transaction", "query"
 
-KINDS: dict[int, str] = {
-    int(code): kind
-    for kind, codes in (
-        (
-            SEND,
-            (
-                RequestCode.SEND_MESSAGE,
-                RequestCode.SEND_MESSAGE_V2,
-                RequestCode.SEND_BATCH_MESSAGE,
-                RequestCode.CONSUMER_SEND_MSG_BACK,
-                RequestCode.RECALL_MESSAGE,
-                RequestCode.SEND_REPLY_MESSAGE,
-                RequestCode.SEND_REPLY_MESSAGE_V2,
-            ),
-        ),
-        (
-            PULL,
-            (
-                RequestCode.PULL_MESSAGE,
-                RequestCode.LITE_PULL_MESSAGE,
-                RequestCode.PEEK_MESSAGE,
-                RequestCode.POP_MESSAGE,
-                RequestCode.NOTIFICATION,
-                RequestCode.POLLING_INFO,
-            ),
-        ),
-        (
-            ACK,
-            (RequestCode.ACK_MESSAGE, RequestCode.BATCH_ACK_MESSAGE, RequestCode.CHANGE_MESSAGE_INVISIBLETIME),
-        ),
-        (HEARTBEAT, (RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT, RequestCode.CHECK_CLIENT_CONFIG)),
-        (TRANSACTION, (RequestCode.END_TRANSACTION,)),
-        (QUERY, (RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID)),
-    )
-    for code in codes
+_CODES: dict[str, tuple[RequestCode, ...]] = {
+    SEND: (
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+        RequestCode.RECALL_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+    ),
+    PULL: (
+        RequestCode.PULL_MESSAGE,
+        RequestCode.LITE_PULL_MESSAGE,
+        RequestCode.PEEK_MESSAGE,
+        RequestCode.POP_MESSAGE,
+        RequestCode.NOTIFICATION,
+        RequestCode.POLLING_INFO,
+    ),
+    ACK: (RequestCode.ACK_MESSAGE, RequestCode.BATCH_ACK_MESSAGE, RequestCode.CHANGE_MESSAGE_INVISIBLETIME),
+    HEARTBEAT: (RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT, RequestCode.CHECK_CLIENT_CONFIG),
+    TRANSACTION: (RequestCode.END_TRANSACTION,),
+    QUERY: (RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID),
 }
+KINDS: dict[int, str] = {int(code): kind for kind, codes in _CODES.items() for code in codes}
 
 
 def set_limits(limits: Limits, config: BrokerConfig) -> Limits:

@@ -23,12 +23,13 @@ import logging
 import threading
 import time
 import zlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from contextlib import suppress
 
+from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.topics import PERM_READ_WRITE, TopicConfigManager
 from spark_rocket.errors import RemotingError, RocketError
-from spark_rocket.protocol.auth import Credentials
-from spark_rocket.protocol.wire.bodies import MASTER_ID, QueueData, TopicRouteData
+from spark_rocket.protocol.wire.bodies import MASTER_ID, QueueData, TopicRouteData, dumps_fastjson
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import (
@@ -40,7 +41,6 @@ from spark_rocket.protocol.wire.headers import (
 )
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.remoting.tls.problems import told
-from spark_rocket.remoting.tls.settings import TlsSettings
 
 _log = logging.getLogger(__name__)
 
@@ -57,32 +57,27 @@ class NameServerRegistration:
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
-        name_servers: Sequence[str],
+        config: BrokerConfig,
+        topics: TopicConfigManager,
         *,
-        cluster_name: str,
-        broker_name: str,
-        broker_id: int,
         broker_addr: str,
         ha_server_addr: str,
-        body: Callable[[], bytes],
-        queue_data: Callable[[str], QueueData | None],
-        period: float,
-        timeout: float,
-        on_master: Callable[[str | None, str | None], None] | None = None,
-        tls: TlsSettings | None = None,
-        credentials: Credentials | None = None,
+        on_master: Callable[[str | None, str | None], None],
     ) -> None:
         """``on_master(ha_address, address)`` is called on the loop with each answer to a slave's registration."""
-        self._loop = loop
+        self._loop = asyncio.get_running_loop()
+        self._config = config
+        self._topics = topics
         self._on_master = on_master
-        self._identity = (cluster_name, broker_name, broker_id, broker_addr, ha_server_addr)
-        self._body = body
-        self._queue_data = queue_data
-        self._client = RemotingClient(connect_timeout=timeout, tls=tls, credentials=credentials)
+        self._broker_addr = broker_addr
+        self._ha_server_addr = ha_server_addr
+        period, timeout = config.register_name_server_period / 1000, config.register_broker_timeout_mills / 1000
+        self._client = RemotingClient(
+            connect_timeout=timeout, tls=config.client_tls(), credentials=config.own_credentials
+        )
         self._closed = False
         self._waiting: list[tuple[dict[_Worker, int], asyncio.Future[None]]] = []
-        self._workers = [_Worker(address, self, period, timeout) for address in name_servers]
+        self._workers = [_Worker(address, self, period, timeout) for address in config.name_servers]
 
     def start(self) -> None:
         for worker in self._workers:
@@ -135,16 +130,16 @@ class NameServerRegistration:
 
     def send(self, address: str, timeout: float) -> None:
         """One registration; RocketError when it did not succeed."""
-        cluster_name, broker_name, broker_id, broker_addr, ha_server_addr = self._identity
+        config = self._config
         body = self._body()
         header = RegisterBrokerRequestHeader(
-            broker_name=broker_name,
-            broker_addr=broker_addr,
-            cluster_name=cluster_name,
-            ha_server_addr=ha_server_addr,
-            broker_id=broker_id,
-            # Of a slave that does not say this the name server takes no topics while there is no master.
-            enable_acting_master=None if broker_id == MASTER_ID else False,
+            broker_name=config.broker_name,
+            broker_addr=self._broker_addr,
+            cluster_name=config.broker_cluster_name,
+            ha_server_addr=self._ha_server_addr,
+            broker_id=config.broker_id,
+            # Without it, the name server takes no topics of a slave while there is no master.
+            enable_acting_master=None if config.broker_id == MASTER_ID else False,
             compressed=False,
             body_crc32=zlib.crc32(body) & 0x7FFFFFFF,
         )
@@ -152,19 +147,37 @@ class NameServerRegistration:
         answer = self._client.invoke(address, request, timeout)
         if answer.code != ResponseCode.SUCCESS:
             raise RocketError(f"It answered {answer.code}: {answer.remark or ''}")
-        if self._on_master is not None and broker_id != MASTER_ID:
+        if config.broker_id != MASTER_ID:
             said = RegisterBrokerResponseHeader.from_ext(answer.ext_fields)
             with suppress(RuntimeError):  # the loop has closed
                 self._loop.call_soon_threadsafe(self._on_master, said.ha_server_addr, said.master_addr)
+
+    def _body(self) -> bytes:
+        """The body of REGISTER_BROKER (103), not compressed."""
+        wrapper = self._topics.snapshot()
+        mask = self._config.broker_permission | ~PERM_READ_WRITE
+        for entry in wrapper["topicConfigTable"].values():
+            entry["perm"] &= mask
+        wrapper.update(
+            topicQueueMappingInfoMap={}, topicQueueMappingDetailMap={}, mappingDataVersion=wrapper["dataVersion"]
+        )
+        return dumps_fastjson({"topicConfigSerializeWrapper": wrapper, "filterServerList": []})
 
     def is_connected(self, address: str) -> bool:
         return self._client.is_connected(address)
 
     def send_topic(self, address: str, topic: str, timeout: float) -> bool:
         """Tell of one topic; False when the name server does not know how to be told."""
-        queues = self._queue_data(topic)
-        if queues is None:
+        entry = self._topics.get(topic)
+        if entry is None:
             return True  # deleted meanwhile
+        queues = QueueData(
+            broker_name=self._config.broker_name,
+            read_queue_nums=entry.read_queue_nums,
+            write_queue_nums=entry.write_queue_nums,
+            perm=entry.perm & (self._config.broker_permission | ~PERM_READ_WRITE),
+            topic_sys_flag=entry.topic_sys_flag,
+        )
         body = TopicRouteData(queue_datas=[queues]).to_json()
         ext = RegisterTopicRequestHeader(topic=topic).to_ext()
         request = RemotingCommand.request(RequestCode.REGISTER_TOPIC_IN_NAMESRV, ext, body)
@@ -187,9 +200,12 @@ class NameServerRegistration:
         raise RocketError("No name server answers.")
 
     def unregister(self, address: str) -> None:
-        cluster_name, broker_name, broker_id, broker_addr, _ = self._identity
+        config = self._config
         header = UnRegisterBrokerRequestHeader(
-            broker_name=broker_name, broker_addr=broker_addr, cluster_name=cluster_name, broker_id=broker_id
+            broker_name=config.broker_name,
+            broker_addr=self._broker_addr,
+            cluster_name=config.broker_cluster_name,
+            broker_id=config.broker_id,
         )
         request = RemotingCommand.request(RequestCode.UNREGISTER_BROKER, header.to_ext())
         self._client.invoke(address, request, _UNREGISTER_TIMEOUT)

@@ -15,25 +15,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from spark_rocket.broker.advertised import advertised_ip, queue_data, registration_body
-from spark_rocket.broker.delivery.long_polling import PullRequestHoldService
-from spark_rocket.broker.metrics.stats import BrokerStats
-from spark_rocket.broker.metrics.stats_windows import SAMPLE_SECONDS
+from spark_rocket.broker.addresses import advertised_ip, bind_port_for_slaves, bind_vip_port
+from spark_rocket.broker.metrics.stats import SAMPLE_SECONDS
 from spark_rocket.broker.overload import BrokerOverload
-from spark_rocket.broker.pop.order import ConsumerOrderInfoManager
-from spark_rocket.broker.pop.service import PopService
-from spark_rocket.broker.pop.waiting import PopLongPollingService
-from spark_rocket.broker.ports import bind_port_for_slaves, bind_vip_port
+from spark_rocket.broker.parts import BrokerContext
 from spark_rocket.broker.processors.accounts import AccountProcessor
 from spark_rocket.broker.processors.ack import AckMessageProcessor
 from spark_rocket.broker.processors.admin import AdminProcessor
 from spark_rocket.broker.processors.assignment import QueryAssignmentProcessor
-from spark_rocket.broker.processors.client_manage import ClientManageProcessor, notify_consumer_ids_changed
+from spark_rocket.broker.processors.client_manage import ClientManageProcessor
 from spark_rocket.broker.processors.consumer_requests import ConsumerRequestProcessor
 from spark_rocket.broker.processors.end_transaction import EndTransactionProcessor
 from spark_rocket.broker.processors.notification import NotificationProcessor
@@ -49,34 +42,16 @@ from spark_rocket.broker.processors.reply import ReplyMessageProcessor
 from spark_rocket.broker.processors.send import SendMessageProcessor
 from spark_rocket.broker.processors.send_back import SendBackProcessor
 from spark_rocket.broker.processors.statistics import StatisticsProcessor
-from spark_rocket.broker.registration import NameServerRegistration
-from spark_rocket.broker.replication import ReplicationMaster, ReplicationSlave
+from spark_rocket.broker.replication import ReplicationSlave
 from spark_rocket.broker.replication.refusals import refusals
 from spark_rocket.broker.replication.sync import SlaveSynchronize
 from spark_rocket.broker.service import BrokerService
-from spark_rocket.broker.state.clients import ClientManager, monotonic_ms
+from spark_rocket.broker.state.clients import monotonic_ms
 from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.broker.state.config_files import ConfigSaver
-from spark_rocket.broker.state.groups import SubscriptionGroupManager
-from spark_rocket.broker.state.locks import RebalanceLockManager
-from spark_rocket.broker.state.offsets import ConsumerOffsetManager
-from spark_rocket.broker.state.request_modes import MessageRequestModeManager
-from spark_rocket.broker.state.saving import StateSaver, load_files
-from spark_rocket.broker.state.topics import TopicConfigManager
-from spark_rocket.broker.transactions.service import TransactionalMessageService
-from spark_rocket.errors import ConfigError, RefusedError, StateError
-from spark_rocket.model import HALF_TOPIC
-from spark_rocket.protocol.ids import UniqKeyGenerator
-from spark_rocket.protocol.record.properties import find_property
-from spark_rocket.protocol.record.record import view_record
-from spark_rocket.protocol.wire.codes import ResponseCode
-from spark_rocket.remoting.address import format_address
+from spark_rocket.errors import ConfigError, StateError
 from spark_rocket.remoting.server.overload import OverloadStats
 from spark_rocket.remoting.server.server import Channel, Handler, RemotingServer
-from spark_rocket.store.config import delay_levels
-from spark_rocket.store.delay.delay_levels import ScheduleMessageService
-from spark_rocket.store.delay.timer_store import TimerMessageStore
-from spark_rocket.store.message_store import MessageStore, now_ms
+from spark_rocket.store.message_store import now_ms
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -91,6 +66,36 @@ _TIMER_FLUSH_SECONDS = 1.0  # Apache's timerFlushIntervalMs
 _ORDER_SAVE_SECONDS = 0.2
 _ASK_AGAIN_SECONDS = 1.0
 _TRIM_PAUSE_SECONDS = 0.05
+
+
+class _Processor(Protocol):
+    def handlers(self) -> Mapping[int, Handler]:
+        """What answers which request codes."""
+        ...
+
+
+_PROCESSORS: tuple[Callable[[BrokerService], _Processor], ...] = (
+    SendMessageProcessor,
+    PullMessageProcessor,
+    OffsetProcessor,
+    ClientManageProcessor,
+    AdminProcessor,
+    ProgressProcessor,
+    StatisticsProcessor,
+    QueryMessageProcessor,
+    RecallMessageProcessor,
+    SendBackProcessor,
+    ConsumerRequestProcessor,
+    EndTransactionProcessor,
+    ReplyMessageProcessor,
+    NotificationProcessor,
+    PeekMessageProcessor,
+    QueryAssignmentProcessor,
+    PopMessageProcessor,
+    AckMessageProcessor,
+    ReplicationProcessor,
+    AccountProcessor,
+)
 
 
 class Broker:
@@ -114,15 +119,12 @@ class Broker:
         self._monotonic = monotonic
         self._server: RemotingServer | None = None
         self._service: BrokerService | None = None
-        self._handlers: Mapping[int, Handler] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._address = ""
         self.slave: ReplicationSlave | None = None
         """What follows the master, if this broker is a slave."""
         self.synchronize: SlaveSynchronize | None = None
         """What takes over the master's topics, groups and offsets, if this broker is a slave."""
-        self.saving: StateSaver | None = None
-        """What puts its state on disk; None before the start."""
 
     @property
     def address(self) -> str:
@@ -160,15 +162,8 @@ class Broker:
         """What became too much for it; None while it does not run."""
         return self._server.overload if self._server is not None else None
 
-    @property
-    def handlers(self) -> Mapping[int, Handler]:
-        """What answers each request code, for what asks in the same process and has checked who asks."""
-        if self._server is None:
-            raise StateError("The broker is not started.", remedy="Await start() first.")
-        return self._handlers
-
     async def start(self) -> None:
-        """Serve. ConfigError, StoreLockedError or StoreCorruptError, with nothing left open, when that cannot be."""
+        """Serve. ConfigError, StoreLockedError or StoreCorruptError, with nothing left open, if that is impossible."""
         if self._server is not None:
             raise StateError("The broker is already started.")
         config = self.config
@@ -177,7 +172,43 @@ class Broker:
             _log.info("settings without effect in this broker: %s", ", ".join(config.without_effect))
         access_control = self._access_control() if config.acl_enable else None
         store_ip = advertised_ip(config)
-        server = RemotingServer(
+        server = self._server = self._make_server()
+        overload = BrokerOverload(config, server, self._clock)
+        ha = None
+        try:
+            await server.bind()
+            await bind_vip_port(config, server)
+            await server.start()
+            ha = bind_port_for_slaves(config, server.port)
+            context = BrokerContext(
+                config,
+                overload,
+                store_host=(store_ip, server.port),
+                ha_port=ha.getsockname()[1] if ha is not None else server.port + 1,
+                clock=self._clock,
+                monotonic=self._monotonic,
+                on_master=self._master_told,
+            )
+            # Nothing is awaited from here to the complete table of handlers, so nothing is answered before.
+            service = self._service = BrokerService(context)
+            self._address = service.address
+            server.handlers = self._make_handlers(service, access_control)
+            self._run(service)
+            if ha is not None:
+                await service.replication.start(ha)
+            await server.serve_second()
+        except BaseException:
+            if ha is not None:
+                ha.close()
+            await self.close()
+            raise
+        self._warn_of_unreachable_address(store_ip)
+
+    # --- stages of the start ------------------------------------------------------------------------------------
+
+    def _make_server(self) -> RemotingServer:
+        config = self.config
+        return RemotingServer(
             config.bind_address,
             config.listen_port,
             {},
@@ -187,72 +218,110 @@ class Broker:
             port_options=": rocket up --broker-port, rocket broker --port, listenPort",
             tls=config.server_tls(),
         )
-        overload = BrokerOverload(config, server, self._clock)
-        self._server = server
-        ha = None
-        try:
-            await server.bind()
-            await bind_vip_port(config, server)
-            await server.start()
-            ha = bind_port_for_slaves(config, server.port)
-            ha_port = ha.getsockname()[1] if ha is not None else server.port + 1
-            service = self._open(server, (store_ip, server.port), ha_port, overload)
-            self._handlers = dict(server.handlers)
-            if access_control is not None:  # before anything is answered: nothing has been awaited since
-                service.access_control = access_control
-                service.transactions.may_ask = access_control.may_ask
-                server.handlers = access_control.guarded(server.handlers)
-                self._every("acl", _ACL_LOOK_SECONDS, self._look_at_accounts)
-            if ha is not None:
-                await service.replication.start(ha)
-            await server.serve_second()
-        except BaseException:
-            if ha is not None:
-                ha.close()
-            await server.close()
-            self._server = None
-            raise
-        if store_ip not in ("127.0.0.1", "::1") and config.bind_address in ("127.0.0.1", "localhost", "::1"):
+
+    def _make_handlers(self, service: BrokerService, access_control: AccessControl | None) -> dict[int, Handler]:
+        """What answers each request code: the processors, then what refuses, traces and checks requests."""
+        handlers = {
+            int(code): handler for processor in _PROCESSORS for code, handler in processor(service).handlers().items()
+        }
+        if self.config.is_slave:
+            handlers.update(refusals(service.name))
+        if self.config.open_telemetry_enable:
+            self._trace(service, handlers)
+        if access_control is None:
+            return handlers
+        service.access_control = access_control
+        service.transactions.may_ask = access_control.may_ask
+        self._every("acl", _ACL_LOOK_SECONDS, self._look_at_accounts)
+        return access_control.guarded(handlers)
+
+    def _run(self, service: BrokerService) -> None:
+        """Start all that runs by itself."""
+        config, store, saving = self.config, service.store, service.saving
+        # First let the caller start its name server, as `rocket up` does.
+        service.loop.call_soon(service.registration.start)
+        if not service.offsets.saved_at:  # after a kill, its time says which check points groups go on behind
+            service.offsets.dirty = True
+            saving.save_offsets()
+        if store.recovery is not None and not store.recovery.clean and store.max_physical_offset:
+            service.order.recover(store.get_max_offset)
+        service.order.start()
+        if config.is_slave:
+            self._follow(service)
+        else:
+            for driver in service.drivers.values():
+                driver.wake()
+        for name, seconds, action in (
+            ("offsets", config.flush_consumer_offset_interval / 1000, saving.save_offsets),
+            ("order", _ORDER_SAVE_SECONDS, saving.save_order),
+            ("timer", _TIMER_FLUSH_SECONDS, saving.flush_timer),
+            ("delays", config.flush_delay_offset_interval / 1000, saving.save_delay_offsets),
+            ("clients", _CLIENT_SCAN_SECONDS, self._expire_clients),
+            ("stats", SAMPLE_SECONDS, service.runtime.sample),
+            ("resources", config.clean_resource_interval / 1000, self._clean_resources),
+        ):
+            self._every(name, seconds, action)
+
+    def _follow(self, service: BrokerService) -> None:
+        """On a slave: copy the master's log and tables."""
+        config = self.config
+        self.slave = service.slave = ReplicationSlave(
+            service.loop, service.store, config, service.name, service.replication.log_cut
+        )
+        if config.ha_master_address and not config.name_servers:
+            _log.warning(
+                "%s copies the log of %s, but has no name server (namesrvAddr) that says where to ask that broker "
+                "for its topics, groups and offsets: made a master, it knows of topics what the log says, and of "
+                "groups nothing.",
+                service.name,
+                config.ha_master_address,
+            )
+        self.slave.start()
+        self.synchronize = SlaveSynchronize(service, self.slave)
+        self.synchronize.start()
+        service.on_new_queue = self.synchronize.arrived
+
+    def _warn_of_unreachable_address(self, store_ip: str) -> None:
+        if store_ip not in ("127.0.0.1", "::1") and self.config.bind_address in ("127.0.0.1", "localhost", "::1"):
             _log.warning(
                 "Clients are told to connect to %s, but the broker listens on %s only. Set bindAddress (or --host).",
-                self._address,
-                config.bind_address,
+                self.address,
+                self.config.bind_address,
             )
 
     def _access_control(self) -> AccessControl:
         """ConfigError for a file that cannot be used."""
         from spark_rocket.broker.acl.control import AccessControl  # only then: it loads YAML
 
-        def topic_at(physical_offset: int) -> str | None:
-            record = self.service.store.look_message_by_offset(physical_offset)
-            if record is None:
-                return None
-            view = view_record(record)
-            topic = str(view.topic, "utf-8", "replace")
-            if not self.service.store.is_message(topic, view.queue_id, view.queue_offset, physical_offset):
-                raise RefusedError(
-                    f"no message begins at offset {physical_offset} of the log",
-                    response_code=ResponseCode.NO_PERMISSION,
-                )
-            if topic != HALF_TOPIC:
-                return topic
-            return str(find_property(bytes(view.properties), b"REAL_TOPIC") or view.topic, "utf-8", "replace")
+        return AccessControl(
+            self.config.acl_path, topic_at=lambda offset: self.service.topic_at(offset), clock=self._clock
+        )
 
-        return AccessControl(self.config.acl_path, topic_at=topic_at, clock=self._clock)
-
-    def _trace(self, service: BrokerService, server: RemotingServer) -> None:
+    def _trace(self, service: BrokerService, handlers: dict[int, Handler]) -> None:
         try:
-            from spark_rocket.broker.metrics.tracing import BrokerTracing, make_provider  # not for those who have none
+            from spark_rocket.broker.metrics.tracing import BrokerTracing, make_provider  # optional dependency
         except ImportError as error:
             raise ConfigError(
                 "openTelemetryEnable=true, and opentelemetry-api is not installed.",
                 remedy="Install it (pip install 'spark-rocket[otel]'), or set it to false.",
             ) from error
-        tracing = BrokerTracing(self.config, self._tracer_provider or make_provider(self.config))
-        tracing.wrap(server.handlers)
-        service.tracing = tracing
+        tracing = service.tracing = BrokerTracing(self.config, self._tracer_provider or make_provider(self.config))
+        tracing.wrap(handlers)
         if service.pop is not None:
             service.pop.tracing = tracing
+
+    # --- from time to time --------------------------------------------------------------------------------------
+
+    def _every(self, name: str, seconds: float, action: Callable[[], object]) -> None:
+        def run() -> None:
+            self._timers[name] = loop.call_later(seconds, run)
+            action()
+
+        loop = asyncio.get_running_loop()
+        self._timers[name] = loop.call_later(seconds, run)
+
+    def _expire_clients(self) -> None:
+        self.service.clients.expire(self.config.channel_expired_timeout)
 
     def _look_at_accounts(self) -> None:
         async def look(control: AccessControl) -> None:
@@ -261,146 +330,17 @@ class Broker:
         if self.service.access_control is not None:
             self.service.spawn(look(self.service.access_control))
 
-    def _open(
-        self, server: RemotingServer, store_host: tuple[str, int], ha_port: int, overload: BrokerOverload
-    ) -> BrokerService:
-        config, clock = self.config, self._clock
-        loop = asyncio.get_running_loop()
-        waiting = PopLongPollingService(loop, config, clock)
-        held = PullRequestHoldService(loop, waiting)
-        on_arrive = partial(self._arrived, held) if config.is_slave else held.notify_arriving
-        store = MessageStore(config.store_config(), store_host=store_host, clock=clock, on_arrive=on_arrive)
-        store.start()
-        try:
-            store.retention.check_disk()
-            topics = TopicConfigManager(config, clock)
-            offsets = ConsumerOffsetManager()
-            groups = SubscriptionGroupManager(config, clock)
-            schedule = ScheduleMessageService(store, delay_levels(config.message_delay_level))
-            order = ConsumerOrderInfoManager(loop, clock, offsets, topics, groups, waiting.more)
-            request_modes = MessageRequestModeManager()
-            files = load_files(config, clock, topics, offsets, groups, schedule, order, request_modes)
-            if not config.is_slave:  # whose log may be behind what the master said of its delays
-                schedule.correct_offsets()
-                offsets.correct(lambda topic, queue_id: store.get_max_offset(topic, queue_id), topics.table.keys())
-            has_timer = config.timer_wheel_enable and not config.is_slave
-            timer = TimerMessageStore(store, config.timer_precision) if has_timer else None
-            if timer is not None:
-                timer.start(clock())
-            clients = ClientManager(clock, notify_consumer_ids_changed, self._monotonic)
-            transactions = TransactionalMessageService(config, store, topics, offsets, clients, store_host, clock())
-            stats = BrokerStats()
-            pop = None
-            if timer is not None:
-                pop = PopService(config, store, timer, topics, offsets, groups, order, stats, clock, store_host)
-        except BaseException:
-            store.close()
-            raise
-        self._address = format_address(*store_host)
-        registration = NameServerRegistration(
-            loop,
-            config.name_servers,
-            cluster_name=config.broker_cluster_name,
-            broker_name=config.broker_name,
-            broker_id=config.broker_id,
-            broker_addr=self._address,
-            ha_server_addr=format_address(store_host[0], ha_port),
-            body=lambda: registration_body(topics, config),
-            queue_data=lambda topic: queue_data(topics, config, topic),
-            period=config.register_name_server_period / 1000,
-            timeout=config.register_broker_timeout_mills / 1000,
-            tls=config.client_tls(),
-            on_master=self._master_told,
-            credentials=config.own_credentials,
-        )
-        name = f"{config.broker_name}[{config.broker_id}] at {self._address}"
-        service = self._service = BrokerService(
-            config,
-            store=store,
-            store_host=store_host,
-            topics=topics,
-            offsets=offsets,
-            groups=groups,
-            clients=clients,
-            held=held,
-            waiting=waiting,
-            order=order,
-            request_modes=request_modes,
-            locks=RebalanceLockManager(self._monotonic, config.rebalance_lock_max_live_time),
-            stats=stats,
-            saver=ConfigSaver(loop),
-            files=files,
-            registration=registration,
-            clock=clock,
-            monotonic=self._monotonic,
-            loop=loop,
-            schedule=schedule,
-            timer=timer,
-            pop=pop,
-            transactions=transactions,
-            replication=ReplicationMaster(loop, store, config, name),
-            overload=overload,
-        )
-        unique_keys = UniqKeyGenerator(store_host[0], os.getpid(), clock, seed=store_host[1])
-        for processor in (
-            SendMessageProcessor(service, unique_keys),
-            PullMessageProcessor(service),
-            OffsetProcessor(service),
-            ClientManageProcessor(service),
-            AdminProcessor(service),
-            ProgressProcessor(service),
-            StatisticsProcessor(service),
-            QueryMessageProcessor(service),
-            RecallMessageProcessor(service),
-            SendBackProcessor(service),
-            ConsumerRequestProcessor(service),
-            EndTransactionProcessor(service),
-            ReplyMessageProcessor(service),
-            NotificationProcessor(service),
-            PeekMessageProcessor(service),
-            QueryAssignmentProcessor(service),
-            PopMessageProcessor(service),
-            AckMessageProcessor(service),
-            ReplicationProcessor(service),
-            AccountProcessor(service),
-        ):
-            server.handlers.update({int(code): handler for code, handler in processor.handlers().items()})
-        if config.is_slave:
-            server.handlers.update(refusals(name))
-        if config.open_telemetry_enable:
-            self._trace(service, server)
-        loop.call_soon(registration.start)  # first let whoever awaits this start its name server, as `rocket up` does
-        saving = self.saving = service.saving
-        self._every("offsets", config.flush_consumer_offset_interval / 1000, saving.save_offsets)
-        if not offsets.saved_at:  # after a kill, its time says which check points groups go on behind
-            offsets.dirty = True
-            saving.save_offsets()
-        self._every("order", _ORDER_SAVE_SECONDS, saving.save_order)
-        self._every("timer", _TIMER_FLUSH_SECONDS, saving.flush_timer)
-        self._every("delays", config.flush_delay_offset_interval / 1000, saving.save_delay_offsets)
-        if store.recovery is not None and not store.recovery.clean and store.max_physical_offset:
-            order.recover(store.get_max_offset)
-        order.start()
-        if config.is_slave:
-            self.slave = service.slave = ReplicationSlave(loop, store, config, name, service.replication.log_cut)
-            if config.ha_master_address and not config.name_servers:
-                _log.warning(
-                    "%s copies the log of %s, but has no name server (namesrvAddr) that says where to ask that broker "
-                    "for its topics, groups and offsets: made a master, it knows of topics what the log says, and of "
-                    "groups nothing.",
-                    name,
-                    config.ha_master_address,
-                )
-            self.slave.start()
-            self.synchronize = SlaveSynchronize(service, self.slave)
-            self.synchronize.start()
-        else:
-            for driver in service.drivers.values():
-                driver.wake()
-        self._every("clients", _CLIENT_SCAN_SECONDS, self._expire_clients)
-        self._every("stats", SAMPLE_SECONDS, service.runtime.sample)
-        self._every("resources", config.clean_resource_interval / 1000, self._clean_resources)
-        return service
+    def _clean_resources(self) -> None:
+        if self.service.store.retention.run(self._clock()).unfinished:
+            self._trim_queues()
+
+    def _trim_queues(self) -> None:
+        """Some queues at a time: others have their turns between, and ten thousand queues take a while."""
+        service = self._service
+        if service is not None and service.store.retention.trim_queues():
+            self._timers["trim"] = service.loop.call_later(_TRIM_PAUSE_SECONDS, self._trim_queues)
+
+    # --- a slave's master ---------------------------------------------------------------------------------------
 
     def _master_told(self, ha_address: str | None, address: str | None) -> None:
         """A name server says where this slave's master is. One that knows of none may have been restarted."""
@@ -430,24 +370,19 @@ class Broker:
         del self._timers["master"]
         self.service.registration.register()
 
-    def _arrived(self, held: PullRequestHoldService, topic: str, *where: int) -> None:
-        """The log of a slave has grown."""
-        if self._service is not None and self.synchronize is not None:
-            known = self._service.topics.table.get(topic)
-            if known is None or where[0] >= known.read_queue_nums:
-                self.synchronize.arrived(topic, where[0])
-        held.notify_arriving(topic, *where)
-
     async def close(self) -> None:
         """Stop cleanly: everything acknowledged is on disk afterwards."""
-        server, service, saving = self._server, self._service, self.saving
-        if server is None or service is None or saving is None:
+        server, service = self._server, self._service
+        if server is None:
             return
         self._server = None
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-        for driver in (*service.drivers.values(), service.order.driver):
+        if service is None:  # the start failed
+            await server.close()
+            return
+        for driver in (*service.drivers.values(), service.order.timer):
             driver.close()
         try:
             if self.slave is not None and self.synchronize is not None:
@@ -462,38 +397,14 @@ class Broker:
             if service.pop is not None:
                 service.pop.close()  # whose last acks the slaves get, too
             await service.replication.close()
-            saving.save_all()
+            service.saving.save_all()
         finally:
             self._service = None
-            saving.close()
             try:
                 if service.timer is not None:
                     service.timer.close()
             finally:
                 service.store.close()
-
-    # --- from time to time --------------------------------------------------------------------------------------
-
-    def _every(self, name: str, seconds: float, action: Callable[[], object]) -> None:
-        def run() -> None:
-            self._timers[name] = loop.call_later(seconds, run)
-            action()
-
-        loop = asyncio.get_running_loop()
-        self._timers[name] = loop.call_later(seconds, run)
-
-    def _expire_clients(self) -> None:
-        self.service.clients.expire(self.config.channel_expired_timeout)
-
-    def _clean_resources(self) -> None:
-        if self.service.store.retention.run(self._clock()).unfinished:
-            self._trim_queues()
-
-    def _trim_queues(self) -> None:
-        """Some queues at a time: others have their turns between, and ten thousand queues take a while."""
-        service = self._service
-        if service is not None and service.store.retention.trim_queues():
-            self._timers["trim"] = service.loop.call_later(_TRIM_PAUSE_SECONDS, self._trim_queues)
 
     def channel_closed(self, channel: Channel) -> None:
         """A client is gone, and what was kept for it goes too."""

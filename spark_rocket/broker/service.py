@@ -13,50 +13,31 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
-from spark_rocket.broker.delivery.delayed import DelayRules, Waiting
-from spark_rocket.broker.delivery.driver import DeliveryDriver
-from spark_rocket.broker.delivery.durability_gate import DurabilityGate
-from spark_rocket.broker.delivery.long_polling import PullRequestHoldService
+from spark_rocket.broker.delivery.delayed import Waiting
 from spark_rocket.broker.metrics.runtime_info import RuntimeInfo
-from spark_rocket.broker.metrics.stats import BrokerStats, TopicCounts
-from spark_rocket.broker.overload import BrokerOverload
-from spark_rocket.broker.pop.order import ConsumerOrderInfoManager
-from spark_rocket.broker.pop.service import PopService
-from spark_rocket.broker.pop.waiting import PopLongPollingService
-from spark_rocket.broker.registration import NameServerRegistration
-from spark_rocket.broker.replication.master import ReplicationMaster
+from spark_rocket.broker.metrics.stats import TopicCounts
+from spark_rocket.broker.parts import BrokerContext, BrokerParts
 from spark_rocket.broker.replication.slave import ReplicationSlave
-from spark_rocket.broker.state.clients import ClientManager
-from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.broker.state.config_files import ConfigFile, ConfigSaver
-from spark_rocket.broker.state.groups import SubscriptionGroupManager
-from spark_rocket.broker.state.locks import RebalanceLockManager
-from spark_rocket.broker.state.offsets import ConsumerOffsetManager
-from spark_rocket.broker.state.request_modes import MessageRequestModeManager
 from spark_rocket.broker.state.saving import StateSaver
-from spark_rocket.broker.state.topics import SIMPLE_QUEUES, TopicConfigManager
-from spark_rocket.broker.transactions.service import TransactionalMessageService
+from spark_rocket.broker.state.topics import SIMPLE_QUEUES
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import (
     DLQ_PREFIX,
     HALF_TOPIC,
     NOT_ALLOWED_SEND,
     RETRY_PREFIX,
-    SCHEDULE_TOPIC,
-    TIMER_TOPIC,
     topic_problem,
 )
 from spark_rocket.protocol.ids import encode_offset_msg_id, retry_topic
+from spark_rocket.protocol.record.properties import find_property
+from spark_rocket.protocol.record.record import view_record
 from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig, TopicConfig
 from spark_rocket.protocol.wire.codes import PERM_READ, PERM_WRITE, SEE_FAQ, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.server.server import Channel
-from spark_rocket.store.delay.delay_levels import ScheduleMessageService
-from spark_rocket.store.delay.timer_store import TimerMessageStore
-from spark_rocket.store.message_store import MessageStore
 
 if TYPE_CHECKING:
     from spark_rocket.broker.acl.control import AccessControl
@@ -79,88 +60,21 @@ class SendTarget:
         self.queue_limit = max(config.write_queue_nums, config.read_queue_nums)
 
 
-class BrokerService:
-    """The broker's parts and what they do together."""
+class BrokerService(BrokerParts):
+    """What the broker's parts do together."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        *,
-        store: MessageStore,
-        store_host: tuple[str, int],
-        topics: TopicConfigManager,
-        offsets: ConsumerOffsetManager,
-        groups: SubscriptionGroupManager,
-        clients: ClientManager,
-        held: PullRequestHoldService,
-        waiting: PopLongPollingService,
-        order: ConsumerOrderInfoManager,
-        request_modes: MessageRequestModeManager,
-        locks: RebalanceLockManager,
-        stats: BrokerStats,
-        saver: ConfigSaver,
-        files: dict[str, ConfigFile],
-        registration: NameServerRegistration,
-        clock: Callable[[], int],
-        monotonic: Callable[[], int],
-        loop: asyncio.AbstractEventLoop,
-        schedule: ScheduleMessageService,
-        timer: TimerMessageStore | None,
-        pop: PopService | None,
-        transactions: TransactionalMessageService,
-        replication: ReplicationMaster,
-        overload: BrokerOverload,
-    ) -> None:
-        self.config = config
-        self.store = store
-        self.store_host = store_host
-        self.topics = topics
-        self.offsets = offsets
-        self.groups = groups
-        self.clients = clients
-        self.held = held
-        self.waiting = waiting
-        self.order = order
-        self.request_modes = request_modes
-        self.locks = locks
-        self.stats = stats
-        self.saver = saver
-        self.files = files
+    def __init__(self, context: BrokerContext) -> None:
+        super().__init__(context)
         self.saving = StateSaver(self)
-        """Puts the state on disk."""
-        self.registration = registration
-        self.clock = clock
-        self.monotonic = monotonic
-        """Milliseconds for time-outs, which setting the clock changes nothing about."""
-        self.loop = loop
-        self.schedule = schedule
-        self.timer = timer
-        self.pop = pop
-        self.transactions = transactions
-        self.replication = replication
+        self.runtime = RuntimeInfo(self)
         self.slave: ReplicationSlave | None = None
         """What follows the master, if this broker is a slave."""
-        self.overload = overload
-        self.stored = DurabilityGate(loop, store, replication, config)
-        self.delays = DelayRules(config, clock)
-        #: What delivers the messages that wait, by the topic that they wait in.
-        self.drivers: dict[str, DeliveryDriver] = {
-            SCHEDULE_TOPIC: DeliveryDriver(loop, clock, schedule.deliver),
-            HALF_TOPIC: DeliveryDriver(loop, clock, transactions.check),
-        }
-        if timer is not None:
-            self.drivers[TIMER_TOPIC] = DeliveryDriver(loop, clock, self._deliver_timed)
-        if pop is not None:
-            self.drivers[pop.log.topic] = DeliveryDriver(loop, clock, pop.deliver)
-            pop.on_due = self.drivers[pop.log.topic].expect
-            pop.log.on_timed = self.drivers[TIMER_TOPIC].expect
-            pop.first_is_in_memory = self.first_is_in_memory
-        #: Who may do what; None without ``aclEnable``.
         self.tracing: BrokerTracing | None = None
         """Makes OpenTelemetry's spans; None without openTelemetryEnable."""
         self.access_control: AccessControl | None = None
-        self.message_id_prefix = encode_offset_msg_id(store_host, 0)[:-16]
-        #: Topics that can be sent to without another look; the send processor looks here first.
+        """Checks every request; None without ``aclEnable``."""
+        self.message_id_prefix = encode_offset_msg_id(self.store_host, 0)[:-16]
+        #: Topics that have passed every check; the send processor looks here first.
         self.targets: dict[str, SendTarget] = {}
         #: Topics whose last change is not yet on disk and told: acknowledged before that, a message of a new topic
         #: could be one of an unknown topic after a kill.
@@ -169,13 +83,13 @@ class BrokerService:
         self._unsaved: set[str] = set()
         self._turn: asyncio.Future[str] | None = None
         self._changed: set[str] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        topics.on_change = self._topic_changed
-        groups.on_change = self._group_changed
-        saver.on_written = self._file_written
-        #: Told of each group whose settings change, by name.
+        #: Called with the name of each group whose settings change.
         self.group_listeners: list[Callable[[str], None]] = []
-        self.runtime = RuntimeInfo(self)
+        self.topics.on_change = self._topic_changed
+        self.groups.on_change = self._group_changed
+        self.saving.on_written = self._file_written
+        if self.pop is not None:
+            self.pop.first_is_in_memory = self.first_is_in_memory
 
     # --- after a change -----------------------------------------------------------------------------------------
 
@@ -191,7 +105,7 @@ class BrokerService:
         settled, self._turn = self._turn, None
         changed, self._changed = self._changed, set()
         deleted = any(topic not in self.topics.table for topic in changed)
-        saved = self.saver.save(self.files["topics"])
+        saved = self.saving.save("topics")
         told = self.registration.register(None if deleted else changed)
 
         async def wait() -> None:
@@ -210,12 +124,12 @@ class BrokerService:
 
         self.spawn(wait())
 
-    def _file_written(self, file: ConfigFile) -> None:
-        if file is self.files["topics"]:
+    def _file_written(self, name: str) -> None:
+        if name == "topics":
             self._unsaved.clear()
 
     def _group_changed(self, group: str) -> None:
-        self.saver.save(self.files["groups"])
+        self.saving.save("groups")
         for tell in self.group_listeners:
             tell(group)
 
@@ -235,7 +149,7 @@ class BrokerService:
         """
         waiting: list[Awaitable[str]] = [self.settling[topic] for topic in topics if topic in self.settling]
         if not self._unsaved.isdisjoint(topics):
-            waiting.append(self.saver.saved(self.files["topics"]))
+            waiting.append(self.saving.saved("topics"))
         if files:
             waiting.append(self.saving.saved(*files))
         if not waiting:
@@ -256,15 +170,10 @@ class BrokerService:
         """RefusedError for a topic whose last change could not be written, before a message is stored in it."""
         if topic in self._unsaved:
             raise RefusedError(
-                f"{self.saver.problem(self.files['topics']) or 'topics.json could not be written'}.",
+                f"{self.saving.problem('topics') or 'topics.json could not be written'}.",
                 response_code=ResponseCode.SYSTEM_ERROR,
                 remedy=f"Topic {topic} takes messages once the broker has written the file, which it retries.",
             )
-
-    async def settle_all(self) -> None:
-        """Until everything begun is done."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
 
     def settings_changed(self) -> None:
         """Look at every setting again that was taken into account once."""
@@ -272,12 +181,6 @@ class BrokerService:
         self.overload.settings_changed()
         self.store.retention.config = self.config.store_config()
         self.registration.register()
-
-    def spawn(self, work: Coroutine[None, None, None]) -> None:
-        """Run a coroutine beside everything else, and keep it from being collected meanwhile."""
-        task = self.loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     # --- sending ------------------------------------------------------------------------------------------------
 
@@ -372,13 +275,6 @@ class BrokerService:
         if driver is not None:
             driver.expect(waiting.due)
 
-    def _deliver_timed(self, now_ms: int, budget: float) -> int | None:
-        assert self.timer is not None
-        due = self.timer.deliver(now_ms, budget)
-        if self.pop is not None:
-            self.pop.look()
-        return due
-
     # --- consuming ----------------------------------------------------------------------------------------------
 
     def group_to_consume(self, group: str) -> SubscriptionGroupConfig:
@@ -423,6 +319,23 @@ class BrokerService:
         """Whether a queue's message 0 is; a queue that has had no message counts as one in memory."""
         first = self.store.get_entries(topic, queue_id, 0, 1)
         return not first or self.is_in_memory(first[0][0])
+
+    def topic_at(self, physical_offset: int) -> str | None:
+        """The topic of the message at an offset of the log, of a half message the one that it is for; None if nothing
+        is there. RefusedError if no message begins there: a body may contain what looks like one."""
+        record = self.store.look_message_by_offset(physical_offset)
+        if record is None:
+            return None
+        view = view_record(record)
+        topic = str(view.topic, "utf-8", "replace")
+        if not self.store.is_message(topic, view.queue_id, view.queue_offset, physical_offset):
+            raise RefusedError(
+                f"no message begins at offset {physical_offset} of the log",
+                response_code=ResponseCode.NO_PERMISSION,
+            )
+        if topic != HALF_TOPIC:
+            return topic
+        return str(find_property(bytes(view.properties), b"REAL_TOPIC") or view.topic, "utf-8", "replace")
 
     # --- administration -----------------------------------------------------------------------------------------
 

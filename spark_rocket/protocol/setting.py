@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -56,8 +56,8 @@ class Setting:
     enum: type[Enum] | None
 
     @classmethod
-    def of(cls, entry: dataclasses.Field[Any], enums: Mapping[str, type[Enum]]) -> Setting:
-        """Of a field that :func:`setting` made; ``enums``: by the names of their types."""
+    def of(cls, entry: dataclasses.Field[Any]) -> Setting:
+        """Of a field that :func:`setting` made."""
         kind, known = str(entry.type), entry.metadata
         return cls(
             entry.name,
@@ -69,7 +69,7 @@ class Setting:
             known["dynamic"],
             known["check"],
             known["secret"],
-            enums.get(kind),
+            type(entry.default) if isinstance(entry.default, Enum) else None,
         )
 
     def parse(self, text: str, where: str) -> object:
@@ -129,9 +129,9 @@ class SettingsUpdate:
         return {spec.name: text_of(value) for spec, value in self.values.items()} | self.known_others
 
 
-def settings_of(config: type[Any], enums: Mapping[str, type[Enum]] | None = None) -> dict[str, Setting]:
+def settings_of(config: type[Any]) -> dict[str, Setting]:
     """The settings of a dataclass, by their Apache names."""
-    found = (Setting.of(entry, enums or {}) for entry in dataclasses.fields(config) if "low" in entry.metadata)
+    found = (Setting.of(entry) for entry in dataclasses.fields(config) if "low" in entry.metadata)
     return {spec.name: spec for spec in found}
 
 

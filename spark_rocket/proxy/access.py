@@ -25,8 +25,7 @@ from typing import Any
 
 from spark_rocket.acl.addresses import parts_of
 from spark_rocket.acl.control import LOOK_SECONDS, AccountControl, NotAuthenticatedError
-from spark_rocket.acl.needs import Needs, for_all, need_of_topic
-from spark_rocket.acl.rules import ANY, GROUP, PUB, SUB, Account, Need
+from spark_rocket.acl.rules import ANY, GROUP, PUB, SUB, Account, Need, Needs, for_all, need_of_topic
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol.auth import Authorization, access_key_of, seconds_of
 from spark_rocket.proxy.context import Context
@@ -71,10 +70,7 @@ class GrpcAccessControl(AccountControl):
         try:
             account = self._account(context)
             if account is not None:
-                needs = needs_of(request)
-                if needs not in account.met:
-                    self.check_needs(account, needs)
-                    account.remember(needs)
+                self.check_needs(account, needs_of(request))
         except NotAuthenticatedError as error:  # its account is gone since the call began
             self.log_refusal(context.peer, error)
             raise StatusError(Code.UNAUTHORIZED, error.message) from None

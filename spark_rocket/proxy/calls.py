@@ -26,7 +26,7 @@ from typing import Any
 
 import grpc
 
-from spark_rocket.logs import log_once_per
+from spark_rocket.logs import RateLimited
 from spark_rocket.proxy.context import Authenticate, GrpcCode, Rpc, RpcError
 from spark_rocket.proxy.forwarding import Forwarder
 from spark_rocket.proxy.limits import GrpcLimits
@@ -34,7 +34,7 @@ from spark_rocket.proxy.memory_budgets import Batch, ResponseBytes
 from spark_rocket.proxy.metrics import CallStats, MethodStats
 
 _log = logging.getLogger(__name__)
-_often = log_once_per(10.0, _log)
+_often = RateLimited(_log)
 
 _STATUS = {code.value[0]: code for code in grpc.StatusCode}
 _MAX_TEXT_BYTES = 3072  # clients accept 8 KiB of metadata, and 4 KiB through nginx

@@ -228,7 +228,7 @@ class ProxyConfig:
         return render_properties(({**own, "aclFile": str(self.acl_path)} | dict(self.tls)).items())
 
 
-_SPECS = settings_of(ProxyConfig, {"MetricsExporterType": MetricsExporterType})
+_SPECS = settings_of(ProxyConfig)
 
 #: Settings whose only served value this is.
 _MODES = {"proxyMode": ("CLUSTER", "the proxy runs apart from brokers and serves a whole cluster")}

@@ -25,6 +25,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from spark_rocket.logs import RateLimited
 from spark_rocket.proxy.limits import GrpcLimits
 from spark_rocket.proxy.proxy_protocol import (
     BAD,
@@ -41,7 +42,7 @@ from spark_rocket.remoting.address import format_peer
 from spark_rocket.remoting.server.descriptors import leaves_reserve
 from spark_rocket.remoting.server.listening import bind, cannot_listen
 from spark_rocket.remoting.tls.contexts import ServerTls
-from spark_rocket.remoting.tls.problems import Lines, problem_of
+from spark_rocket.remoting.tls.problems import problem_of
 from spark_rocket.remoting.tls.settings import TlsMode
 
 _log = logging.getLogger(__name__)
@@ -91,7 +92,7 @@ class Front:
         self._tls = tls
         self._trusted = trusted or TrustedAddresses()
         self._reuse_port = reuse_port
-        self._lines = Lines(_log)
+        self._often = RateLimited(_log)
         self._loop: asyncio.AbstractEventLoop
         self._socket: socket.socket | None = None
         self._newcomers: dict[socket.socket, _Newcomer] = {}
@@ -151,7 +152,7 @@ class Front:
     def reject(self, reason: str, peer: str, text: str) -> None:
         """Count and log a connection that a limit refuses."""
         self.refused[reason] += 1
-        self._lines.warn(reason, f"The gRPC endpoint refused the connection of {peer}: {text}.")
+        self._often.warning(reason, "%s", f"The gRPC endpoint refused the connection of {peer}: {text}.")
 
     # --- accepting --------------------------------------------------------------------------------------------
 
@@ -167,7 +168,7 @@ class Front:
             except OSError as error:
                 if error.errno not in _NO_SOCKETS:
                     raise
-                self._lines.warn("accept", f"The gRPC endpoint accepts no connections for a second: {error}.")
+                self._often.warning("accept", "%s", f"The gRPC endpoint accepts no connections for a second: {error}.")
                 self._loop.remove_reader(listening)
                 self._retry = self._loop.call_later(1.0, self._loop.add_reader, listening, self._accept)
                 return
@@ -246,7 +247,7 @@ class Front:
     def _refuse(self, sock: socket.socket, kind: str, text: str) -> None:
         peer = self._newcomers[sock].peer
         self._drop(sock)
-        self._lines.warn(kind, f"The gRPC endpoint closed the connection of {peer}: it {text}.")
+        self._often.warning(kind, "%s", f"The gRPC endpoint closed the connection of {peer}: it {text}.")
 
     # --- connections of known kind ----------------------------------------------------------------------------
 
@@ -270,7 +271,9 @@ class Front:
         try:
             context = self._tls.context() if tls and self._tls is not None else None
         except Exception as error:  # a missing library, unreadable files
-            self._lines.warn("certificate", f"{peer} calls with TLS, for which there is no certificate: {error}.")
+            self._often.warning(
+                "certificate", "%s", f"{peer} calls with TLS, for which there is no certificate: {error}."
+            )
             sock.close()
             self.forget(peer)
             return
@@ -287,4 +290,4 @@ class Front:
             if tls:
                 problem = problem_of(error, server=True)
                 text = f"it {problem.text}. {problem.remedy}".rstrip(". ")
-                self._lines.warn(problem.kind, f"The gRPC endpoint closed the connection of {peer}: {text}.")
+                self._often.warning(problem.kind, "%s", f"The gRPC endpoint closed the connection of {peer}: {text}.")

@@ -28,10 +28,10 @@ from collections import Counter
 from typing import Protocol
 
 from spark_rocket.errors import RemotingTooMuchRequestError
-from spark_rocket.logs import log_once_per
+from spark_rocket.logs import RateLimited
 
 _log = logging.getLogger(__name__)
-_often = log_once_per(10.0, _log)
+_often = RateLimited(_log)
 
 _CHECK_INTERVAL_S = 2.0
 _MAX_WAIT_S = 10.0

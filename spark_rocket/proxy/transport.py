@@ -27,7 +27,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from spark_rocket.logs import log_once_per
+from spark_rocket.logs import RateLimited
 from spark_rocket.proxy.calls import Calls
 from spark_rocket.proxy.context import Authenticate, Rpc
 from spark_rocket.proxy.forwarding import Forwarder, LocalSocket
@@ -38,7 +38,7 @@ from spark_rocket.proxy.proxy_protocol import TrustedAddresses
 from spark_rocket.proxy.tool_services import ToolServices
 from spark_rocket.remoting.tls.contexts import ServerTls
 
-_often = log_once_per(10.0, logging.getLogger(__name__))
+_often = RateLimited(logging.getLogger(__name__))
 
 _MAX_METADATA_BYTES = 32 * 1024
 _HANDSHAKE_MS = 10_000

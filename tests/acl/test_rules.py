@@ -89,15 +89,6 @@ def test_an_administrator_with_permissions_of_his_own_has_no_others() -> None:
     assert found.unmet(((TOPIC, "orders", SUB),)) is not None
 
 
-def test_what_was_found_met_is_not_remembered_for_ever() -> None:
-    found = rules_of(account("  defaultTopicPerm: PUB")).accounts["alice-key"]
-    for number in range(25_000):
-        found.remember((TOPIC, f"t{number}", PUB))
-    found.remember((TOPIC, "x" * 10_000, PUB))
-    assert not any(len(str(key)) > 9_000 for key in found.met)
-    assert 0 < len(found.met) <= 10_000
-
-
 @pytest.mark.parametrize(
     ("text", "line", "reason"),
     [

@@ -10,8 +10,7 @@ from typing import cast
 
 import pytest
 
-from spark_rocket.broker.state.clients import ClientManager
-from spark_rocket.broker.state.locks import RebalanceLockManager
+from spark_rocket.broker.state.clients import ClientManager, RebalanceLockManager
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.wire.bodies import (
     ConsumerConnection,

@@ -199,7 +199,7 @@ class Served:
         drivers = self.broker.service.drivers.values()
         for driver in drivers:
             self.run(driver.wake)
-        while self.run(lambda: any(driver._due is not None and driver._due <= self.clock() for driver in drivers)):
+        while self.run(lambda: any(driver.due is not None and driver.due <= self.clock() for driver in drivers)):
             pass
 
 
@@ -294,11 +294,11 @@ def test_how_far_it_is_is_saved_from_time_to_time(tmp_path: Path, clock: Clock) 
 
         file.write = write_and_say  # type: ignore[method-assign]
         assert service.store.flushed_where < service.store.max_physical_offset
-        server.run(server.broker.saving.save_delay_offsets)
+        server.run(server.broker.service.saving.save_delay_offsets)
         assert written.wait(20)
         assert delay_file(tmp_path) == {"1": 1}
         written.clear()
-        server.run(server.broker.saving.save_delay_offsets)  # nothing new
+        server.run(server.broker.service.saving.save_delay_offsets)  # nothing new
         server.run(lambda: None)
         assert not written.is_set()
 
@@ -312,7 +312,7 @@ def test_what_is_not_on_disk_is_not_called_delivered(
         server.wake()
         service = server.broker.service
         monkeypatch.setattr(service.store, "when_flushed", lambda offset, callback: callback(False))
-        server.run(server.broker.saving.save_delay_offsets)
+        server.run(server.broker.service.saving.save_delay_offsets)
         server.run(lambda: None)
         assert b'"offsetTable":{}' in bytes(wire.ask(RequestCode.GET_ALL_DELAY_OFFSET).body)
         monkeypatch.undo()

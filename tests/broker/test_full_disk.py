@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +20,7 @@ from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.store.queues.deleted_topics import DeletedTopics
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
+from tests.kit.waiting import until
 
 Found = TypeVar("Found")
 
@@ -68,17 +68,6 @@ def wire(served: LocalCluster) -> Iterator[Wire]:
         wire.send("Known", b"x")
         commit(wire, 1)
         yield wire
-
-
-def until(found: Callable[[], Found]) -> Found:
-    """What is found, once there is something."""
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        it = found()
-        if it:
-            return it
-        time.sleep(0.01)
-    raise AssertionError("not within 30 s")
 
 
 def written(cluster: LocalCluster, file: str) -> str:
@@ -267,29 +256,25 @@ def test_a_deletion_that_cannot_be_noted_changes_nothing(
     assert wire.ask(RequestCode.GET_TOPIC_CONFIG, topic="Known").code == ResponseCode.TOPIC_NOT_EXIST
 
 
-def test_failing_writes_are_logged_once_and_so_is_their_end(
+async def test_failing_writes_are_logged_once_and_so_is_their_end(
     tmp_path: Path, disk: Disk, caplog: pytest.LogCaptureFixture
 ) -> None:
     state = {"n": 0}
     file = ConfigFile(tmp_path / "s.json", lambda: dict(state), lambda stored: None)
-
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        saver = ConfigSaver(loop, retry_seconds=0.001)
-        written, retried = asyncio.Event(), asyncio.Event()
-        disk.on_refused = lambda: len(disk.refused) == 3 and loop.call_soon_threadsafe(retried.set)
-        saver.on_written = lambda file: written.set()
-        disk.full = True
-        assert await saver.save(file, {"n": 7}) == "s.json could not be written: No space left on device"
-        assert saver.problem(file)
-        await asyncio.wait_for(retried.wait(), 20)
-        disk.full = False
-        await asyncio.wait_for(written.wait(), 20)
-        assert saver.problem(file) == ""
-        assert await saver.saved(file) == ""
-        saver.close()
-
-    asyncio.run(main())
+    loop = asyncio.get_running_loop()
+    saver = ConfigSaver(loop, retry_seconds=0.001)
+    written, retried = asyncio.Event(), asyncio.Event()
+    disk.on_refused = lambda: len(disk.refused) == 3 and loop.call_soon_threadsafe(retried.set)
+    saver.on_written = lambda file: written.set()
+    disk.full = True
+    assert await saver.save(file, {"n": 7}) == "s.json could not be written: No space left on device"
+    assert saver.problem(file)
+    await asyncio.wait_for(retried.wait(), 20)
+    disk.full = False
+    await asyncio.wait_for(written.wait(), 20)
+    assert saver.problem(file) == ""
+    assert await saver.saved(file) == ""
+    saver.close()
     assert json.loads(file.path.read_text()) == {"n": 7}  # what was asked for, and nothing later
     assert caplog.text.count("could not be written") == 1
     assert caplog.text.count("is written again") == 1

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Coroutine
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spark_rocket.broker.advertised import advertised_ip
+from spark_rocket.broker.addresses import advertised_ip
 from spark_rocket.broker.server import Broker
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.errors import ConfigError, RocketError, StateError, StoreError, StoreLockedError
@@ -30,10 +31,6 @@ from tests.broker.wire import Wire
 
 def config(directory: Path, **settings: object) -> BrokerConfig:
     return BrokerConfig.from_properties({"storePathRootDir": directory, "listenPort": 0, **settings})
-
-
-def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(work(), 60))
 
 
 async def ask(broker: Broker, ask_it: Callable[[Wire], Any]) -> Any:
@@ -134,47 +131,49 @@ def test_a_broker_whose_log_queues_and_index_have_disks_of_their_own(tmp_path: P
 # --- what is refused --------------------------------------------------------------------------------------------
 
 
-def test_a_port_in_use_is_refused_before_anything_is_touched(tmp_path: Path) -> None:
+async def test_a_port_in_use_is_refused_before_anything_is_touched(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         broker = Broker(config(tmp_path / "store", listenPort=taken.getsockname()[1]))
         with pytest.raises(ConfigError, match="port is in use"):
-            run(broker.start)
+            await broker.start()
     assert not (tmp_path / "store").exists()
 
 
-def test_a_directory_in_use_is_refused_and_its_owner_unharmed(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        first, second = Broker(config(tmp_path)), Broker(config(tmp_path))
-        await first.start()
-        with pytest.raises(StoreLockedError, match=str(tmp_path)):
-            await second.start()
-        with pytest.raises(StateError):
-            await first.start()
-        assert (await ask(first, lambda wire: wire.send("T", b"x"))).code == ResponseCode.SUCCESS
-        await first.close()
-        await second.start()
-        await second.close()
-        await second.close()
+async def test_a_failed_start_releases_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "spark_rocket.broker.metrics.tracing", None)  # as without opentelemetry-api
+    with pytest.raises(ConfigError, match="opentelemetry-api is not installed"):
+        await Broker(config(tmp_path, openTelemetryEnable=True)).start()
+    broker = Broker(config(tmp_path))
+    await broker.start()
+    await broker.close()
 
-    run(scenario)
+
+async def test_a_directory_in_use_is_refused_and_its_owner_unharmed(tmp_path: Path) -> None:
+    first, second = Broker(config(tmp_path)), Broker(config(tmp_path))
+    await first.start()
+    with pytest.raises(StoreLockedError, match=str(tmp_path)):
+        await second.start()
+    with pytest.raises(StateError):
+        await first.start()
+    assert (await ask(first, lambda wire: wire.send("T", b"x"))).code == ResponseCode.SUCCESS
+    await first.close()
+    await second.start()
+    await second.close()
+    await second.close()
 
 
 @pytest.mark.parametrize("name", ["topics.json", "consumerOffset.json", "subscriptionGroup.json"])
-def test_a_broken_state_file_is_refused_with_file_and_line(tmp_path: Path, name: str) -> None:
+async def test_a_broken_state_file_is_refused_with_file_and_line(tmp_path: Path, name: str) -> None:
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / name).write_text('{\n\t"dataVersion":{\n')
-
-    async def scenario() -> None:
-        broker = Broker(config(tmp_path))
-        with pytest.raises(ConfigError, match=rf"{name}, line 3: "):
-            await broker.start()
-        with pytest.raises(StateError):
-            _ = broker.address
-        (tmp_path / "config" / name).unlink()
-        await broker.start()  # nothing of the first attempt is in the way
-        await broker.close()
-
-    run(scenario)
+    broker = Broker(config(tmp_path))
+    with pytest.raises(ConfigError, match=rf"{name}, line 3: "):
+        await broker.start()
+    with pytest.raises(StateError):
+        _ = broker.address
+    (tmp_path / "config" / name).unlink()
+    await broker.start()  # nothing of the first attempt is in the way
+    await broker.close()
 
 
 def test_addresses_that_clients_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,58 +201,52 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def test_every_name_server_that_answers_is_told_and_the_others_are_waited_for_by_nobody(
+async def test_every_name_server_that_answers_is_told_and_the_others_are_waited_for_by_nobody(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario() -> None:
-        servers = [NameServer("127.0.0.1", 0), NameServer("127.0.0.1", 0)]
-        for server in servers:
-            await server.start()
-        dead = f"127.0.0.1:{free_port()}"
-        addresses = ";".join([dead, *(server.address for server in servers)])
-        broker = Broker(config(tmp_path, namesrvAddr=addresses))
-        await broker.start()
-        sent = await ask(broker, lambda wire: wire.send("Fresh", b"x"))
-        assert sent.code == ResponseCode.SUCCESS
-        await broker.service.registration.register()
-        assert all(server.routes.route("Fresh") is not None for server in servers)
-        await broker.close()
-        assert all(server.routes.route("Fresh") is None for server in servers)  # unregistered, not only silent
-        for server in servers:
-            await server.close()
-        assert f"Not registered with name server {dead}" in caplog.text
-
-    run(scenario)
-
-
-def test_a_name_server_that_comes_later_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        port = free_port()
-        broker = Broker(config(tmp_path, namesrvAddr=f"127.0.0.1:{port}"))
-        await broker.start()
-        await broker.service.registration.register()
-        assert (await ask(broker, lambda wire: wire.send("T", b"served all the same"))).code == ResponseCode.SUCCESS
-        server = NameServer("127.0.0.1", port)
-        told = asyncio.Event()
-        register = server.routes.register_broker
-
-        def note(*arguments: Any, **named: Any) -> Any:
-            told.set()
-            return register(*arguments, **named)
-
-        server.routes.register_broker = note  # type: ignore[method-assign]
+    servers = [NameServer("127.0.0.1", 0), NameServer("127.0.0.1", 0)]
+    for server in servers:
         await server.start()
-        await told.wait()
-        assert server.routes.route("T") is not None
-        await broker.close()
+    dead = f"127.0.0.1:{free_port()}"
+    addresses = ";".join([dead, *(server.address for server in servers)])
+    broker = Broker(config(tmp_path, namesrvAddr=addresses))
+    await broker.start()
+    sent = await ask(broker, lambda wire: wire.send("Fresh", b"x"))
+    assert sent.code == ResponseCode.SUCCESS
+    await broker.service.registration.register()
+    assert all(server.routes.route("Fresh") is not None for server in servers)
+    await broker.close()
+    assert all(server.routes.route("Fresh") is None for server in servers)  # unregistered, not only silent
+    for server in servers:
         await server.close()
+    assert f"Not registered with name server {dead}" in caplog.text
 
-    run(scenario)
+
+async def test_a_name_server_that_comes_later_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    port = free_port()
+    broker = Broker(config(tmp_path, namesrvAddr=f"127.0.0.1:{port}"))
+    await broker.start()
+    await broker.service.registration.register()
+    assert (await ask(broker, lambda wire: wire.send("T", b"served all the same"))).code == ResponseCode.SUCCESS
+    server = NameServer("127.0.0.1", port)
+    told = asyncio.Event()
+    register = server.routes.register_broker
+
+    def note(*arguments: Any, **named: Any) -> Any:
+        told.set()
+        return register(*arguments, **named)
+
+    server.routes.register_broker = note  # type: ignore[method-assign]
+    await server.start()
+    await told.wait()
+    assert server.routes.route("T") is not None
+    await broker.close()
+    await server.close()
     assert caplog.text.count("Not registered") == 1  # said once, not every period
     assert "again" in caplog.text
 
 
-def test_a_name_server_that_cannot_be_told_of_one_topic_is_told_of_all(tmp_path: Path) -> None:
+async def test_a_name_server_that_cannot_be_told_of_one_topic_is_told_of_all(tmp_path: Path) -> None:
     """As those of Apache's 4.x, which do not know code 217."""
     asked: list[int] = []
 
@@ -265,115 +258,100 @@ def test_a_name_server_that_cannot_be_told_of_one_topic_is_told_of_all(tmp_path:
         asked.append(request.code)
         return RemotingCommand.response(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "no")
 
-    async def scenario() -> None:
-        old = RemotingServer("127.0.0.1", 0, {RequestCode.REGISTER_BROKER: register}, default_handler=refuse)
-        await old.start()
-        broker = Broker(config(tmp_path, namesrvAddr=old.address))
-        await broker.start()
-        await broker.service.registration.register()
-        del asked[:]
-        for topic in ("One", "Two"):
-            assert (await ask(broker, lambda wire, topic=topic: wire.send(topic))).code == ResponseCode.SUCCESS
-        assert asked == [
-            RequestCode.REGISTER_TOPIC_IN_NAMESRV,
-            RequestCode.REGISTER_BROKER,
-            RequestCode.REGISTER_BROKER,
-        ]
-        await broker.close()
-        await old.close()
-
-    run(scenario)
+    old = RemotingServer("127.0.0.1", 0, {RequestCode.REGISTER_BROKER: register}, default_handler=refuse)
+    await old.start()
+    broker = Broker(config(tmp_path, namesrvAddr=old.address))
+    await broker.start()
+    await broker.service.registration.register()
+    del asked[:]
+    for topic in ("One", "Two"):
+        assert (await ask(broker, lambda wire, topic=topic: wire.send(topic))).code == ResponseCode.SUCCESS
+    assert asked == [
+        RequestCode.REGISTER_TOPIC_IN_NAMESRV,
+        RequestCode.REGISTER_BROKER,
+        RequestCode.REGISTER_BROKER,
+    ]
+    await broker.close()
+    await old.close()
 
 
 # --- on disk before the answer ----------------------------------------------------------------------------------
 
 
-def test_with_synchronous_flush_an_answer_comes_after_the_disk(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        broker = Broker(config(tmp_path, flushDiskType="SYNC_FLUSH"))
-        await broker.start()
-        store = broker.service.store
+async def test_with_synchronous_flush_an_answer_comes_after_the_disk(tmp_path: Path) -> None:
+    broker = Broker(config(tmp_path, flushDiskType="SYNC_FLUSH"))
+    await broker.start()
+    store = broker.service.store
 
-        def flushed_when_answered(wire: Wire) -> None:
-            for number in range(20):
-                answer = wire.send("T", b"x", queue_id=number % 4)
-                assert answer.code == ResponseCode.SUCCESS
-                _, physical = decode_offset_msg_id(answer.ext_fields["msgId"])
-                assert store.flushed_where > physical
-            batch = wire.send_batch("T", [Message.of("T", b"x")] * 10)
-            _, physical = decode_offset_msg_id(batch.ext_fields["msgId"].split(",")[-1])
+    def flushed_when_answered(wire: Wire) -> None:
+        for number in range(20):
+            answer = wire.send("T", b"x", queue_id=number % 4)
+            assert answer.code == ResponseCode.SUCCESS
+            _, physical = decode_offset_msg_id(answer.ext_fields["msgId"])
             assert store.flushed_where > physical
+        batch = wire.send_batch("T", [Message.of("T", b"x")] * 10)
+        _, physical = decode_offset_msg_id(batch.ext_fields["msgId"].split(",")[-1])
+        assert store.flushed_where > physical
 
-        await ask(broker, flushed_when_answered)
-        await broker.close()
-
-    run(scenario)
+    await ask(broker, flushed_when_answered)
+    await broker.close()
 
 
-def test_a_flush_that_takes_too_long_is_told_though_the_message_is_stored(
+async def test_a_flush_that_takes_too_long_is_told_though_the_message_is_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario() -> None:
-        broker = Broker(config(tmp_path, flushDiskType="SYNC_FLUSH"))
-        await broker.start()
-        store = broker.service.store
-        waiting: list[Callable[[bool], None]] = []
-        monkeypatch.setattr(store, "when_flushed", lambda offset, callback: waiting.append(callback))
+    broker = Broker(config(tmp_path, flushDiskType="SYNC_FLUSH"))
+    await broker.start()
+    store = broker.service.store
+    waiting: list[Callable[[bool], None]] = []
+    monkeypatch.setattr(store, "when_flushed", lambda offset, callback: waiting.append(callback))
 
-        def talk(wire: Wire) -> list[int]:
-            later = [wire.send_later("T", b"%d" % number) for number in range(3)]
-            # WAIT=false asks not to wait for the disk, and its answer overtakes the others.
-            assert wire.send("T", b"careless", {"WAIT": "false"}).code == ResponseCode.SUCCESS
-            later.append(wire.send_later("T", b"careful", {"XWAIT": "false"}))
-            assert wire.send("T", b"careless", {"WAIT": "false"}).code == ResponseCode.SUCCESS
-            assert [answer.done() for answer in later] == [False] * 4
-            for callback, ok in zip(waiting, (True, False, True, True), strict=True):
-                callback(ok)  # on a thread that is not the loop's, as the flush thread's are
-            assert len(wire.messages("T")) == 6
-            return [answer.result(20).code for answer in later]
+    def talk(wire: Wire) -> list[int]:
+        later = [wire.send_later("T", b"%d" % number) for number in range(3)]
+        # WAIT=false asks not to wait for the disk, and its answer overtakes the others.
+        assert wire.send("T", b"careless", {"WAIT": "false"}).code == ResponseCode.SUCCESS
+        later.append(wire.send_later("T", b"careful", {"XWAIT": "false"}))
+        assert wire.send("T", b"careless", {"WAIT": "false"}).code == ResponseCode.SUCCESS
+        assert [answer.done() for answer in later] == [False] * 4
+        for callback, ok in zip(waiting, (True, False, True, True), strict=True):
+            callback(ok)  # on a thread that is not the loop's, as the flush thread's are
+        assert len(wire.messages("T")) == 6
+        return [answer.result(20).code for answer in later]
 
-        assert await ask(broker, talk) == [0, ResponseCode.FLUSH_DISK_TIMEOUT, 0, 0]
-        await broker.close()
-
-    run(scenario)
+    assert await ask(broker, talk) == [0, ResponseCode.FLUSH_DISK_TIMEOUT, 0, 0]
+    await broker.close()
 
 
-def test_without_name_servers_a_broker_serves(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        broker = Broker(config(tmp_path))
-        await broker.start()
-        assert (await ask(broker, lambda wire: wire.send("T", b"x"))).code == ResponseCode.SUCCESS
-        await broker.close()
-
-    run(scenario)
+async def test_without_name_servers_a_broker_serves(tmp_path: Path) -> None:
+    broker = Broker(config(tmp_path))
+    await broker.start()
+    assert (await ask(broker, lambda wire: wire.send("T", b"x"))).code == ResponseCode.SUCCESS
+    await broker.close()
 
 
 # --- a client that is slow to read ------------------------------------------------------------------------------
 
 
-def test_a_held_pull_waits_until_its_client_reads_again(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        broker = Broker(config(tmp_path))
-        await broker.start()
-        await ask(broker, lambda wire: wire.send("T"))
-        slow = RemotingClient()
-        wire = Wire(slow, broker.address)
-        later = wire.pull_later("T", 1, sysFlag=6, suspendTimeoutMillis=30_000)
-        await asyncio.to_thread(wire.ask, RequestCode.GET_BROKER_RUNTIME_INFO)  # answered after the pull was held
-        held = broker.service.held
-        (pull,) = next(iter(held._by_queue.values()))
-        pull.channel._paused = True
-        await ask(broker, lambda wire: wire.send("T", b"meanwhile"))
-        await asyncio.sleep(0)
-        assert not later.done()
-        assert held.count == 1  # held again for a moment, rather than written to where nobody reads
-        pull.channel._paused = False
-        answer = await asyncio.wrap_future(later)
-        assert [message.body for message in decode_messages(bytes(answer.body))] == [b"meanwhile"]
-        await asyncio.to_thread(slow.close)
-        await broker.close()
-
-    run(scenario)
+async def test_a_held_pull_waits_until_its_client_reads_again(tmp_path: Path) -> None:
+    broker = Broker(config(tmp_path))
+    await broker.start()
+    await ask(broker, lambda wire: wire.send("T"))
+    slow = RemotingClient()
+    wire = Wire(slow, broker.address)
+    later = wire.pull_later("T", 1, sysFlag=6, suspendTimeoutMillis=30_000)
+    await asyncio.to_thread(wire.ask, RequestCode.GET_BROKER_RUNTIME_INFO)  # answered after the pull was held
+    held = broker.service.held
+    (pull,) = next(iter(held._by_queue.values()))
+    pull.channel._paused = True
+    await ask(broker, lambda wire: wire.send("T", b"meanwhile"))
+    await asyncio.sleep(0)
+    assert not later.done()
+    assert held.count == 1  # held again for a moment, rather than written to where nobody reads
+    pull.channel._paused = False
+    answer = await asyncio.wrap_future(later)
+    assert [message.body for message in decode_messages(bytes(answer.body))] == [b"meanwhile"]
+    await asyncio.to_thread(slow.close)
+    await broker.close()
 
 
 # --- what is no protocol ----------------------------------------------------------------------------------------
@@ -390,20 +368,17 @@ def test_a_held_pull_waits_until_its_client_reads_again(tmp_path: Path) -> None:
         b"\x00\x00\x00\x08\x05\x00\x00\x04....",
     ],
 )
-def test_garbage_closes_its_connection_and_no_other(tmp_path: Path, garbage: bytes) -> None:
-    async def scenario() -> None:
-        broker = Broker(config(tmp_path))
-        await broker.start()
+async def test_garbage_closes_its_connection_and_no_other(tmp_path: Path, garbage: bytes) -> None:
+    broker = Broker(config(tmp_path))
+    await broker.start()
 
-        def talk(wire: Wire) -> None:
-            assert wire.send("T", b"before").code == ResponseCode.SUCCESS
-            with socket.create_connection(("127.0.0.1", broker.port)) as rude:
-                rude.sendall(garbage)
-                rude.settimeout(20)
-                assert rude.recv(1) == b""
-            assert wire.send("T", b"after").code == ResponseCode.SUCCESS
+    def talk(wire: Wire) -> None:
+        assert wire.send("T", b"before").code == ResponseCode.SUCCESS
+        with socket.create_connection(("127.0.0.1", broker.port)) as rude:
+            rude.sendall(garbage)
+            rude.settimeout(20)
+            assert rude.recv(1) == b""
+        assert wire.send("T", b"after").code == ResponseCode.SUCCESS
 
-        await ask(broker, talk)
-        await broker.close()
-
-    run(scenario)
+    await ask(broker, talk)
+    await broker.close()

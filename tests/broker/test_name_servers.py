@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from spark_rocket.model import Message
 from spark_rocket.namesrv.server import NameServer
 from spark_rocket.remoting.server.server import new_event_loop
 from spark_rocket.store.tools.check import check_store
+from tests.kit.waiting import until
 
 
 class Servers:
@@ -95,14 +95,6 @@ def servers(tmp_path: Path) -> Iterator[Servers]:
         assert check_store(broker.config.store_path) == []
 
 
-def soon(true: Callable[[], bool]) -> None:
-    """Nobody can be told of what happens in another process: look until it has, or 30 s are over."""
-    deadline = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def knows(address: str, topic: str) -> bool:
     with Reader(address) as reader:
         try:
@@ -115,18 +107,18 @@ def test_every_name_server_is_told_and_any_will_do(servers: Servers) -> None:
     servers.add_broker()
     first, second = servers.addresses.split(";")
     with Admin(servers.addresses) as admin, Producer("p", name_server=servers.addresses) as producer:
-        soon(lambda: knows(first, "TBW102") and knows(second, "TBW102"))
+        until(lambda: knows(first, "TBW102") and knows(second, "TBW102"))
         admin.create_topic("t", 2)
-        soon(lambda: knows(first, "t") and knows(second, "t"))
+        until(lambda: knows(first, "t") and knows(second, "t"))
         producer.send(Message("t", b"0"))
         servers.stop_name_server(0)
         admin.create_topic("u", 2, broker="a")  # with a name server away, and nobody who has known the topic before
-        soon(lambda: knows(second, "u"))
+        until(lambda: knows(second, "u"))
         producer.send(Message("u", b"1"))
         with Reader(servers.addresses) as reader:
             assert len(reader.queues("u")) == 2
         servers.restart_name_server(0)
-        soon(lambda: knows(first, "u"))  # within a second: the broker sees that the connection is gone
+        until(lambda: knows(first, "u"))  # within a second: the broker sees that the connection is gone
         servers.stop_name_server(1)
         with Reader(servers.addresses) as reader:
             assert len(reader.queues("u")) == 2
@@ -138,9 +130,9 @@ def test_a_second_master_of_the_same_name_says_who_is_the_other(
 ) -> None:
     one = servers.add_broker()
     first, second = servers.addresses.split(";")
-    soon(lambda: knows(first, "TBW102") and knows(second, "TBW102"))
+    until(lambda: knows(first, "TBW102") and knows(second, "TBW102"))
     with caplog.at_level("WARNING", logger="spark_rocket.broker"):
         other = servers.add_broker()
-        soon(lambda: sum(f"{other.address} (" in line and one.address in line for line in caplog.messages) >= 2)
+        until(lambda: sum(f"{other.address} (" in line and one.address in line for line in caplog.messages) >= 2)
     with Reader(first) as reader:
         assert reader.address(reader.queues("TBW102")[0]) == one.address

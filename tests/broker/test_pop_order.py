@@ -70,7 +70,7 @@ class Broker:
         """Which queues were free by then."""
         self.now += milliseconds
         self.free.clear()
-        self.order.free(self.now, 1.0)
+        self.order.free(self.now)
         return list(self.free)
 
 
@@ -78,7 +78,7 @@ class Broker:
 def broker() -> Iterator[Broker]:
     broker = Broker()
     yield broker
-    broker.order.driver.close()
+    broker.order.timer.close()
     broker.loop.close()
 
 

@@ -56,7 +56,7 @@ class OrderMachine(RuleBasedStateMachine):
         self.order.start()
 
     def teardown(self) -> None:
-        self.order.driver.close()
+        self.order.timer.close()
         self.loop.close()
 
     @property
@@ -109,13 +109,13 @@ class OrderMachine(RuleBasedStateMachine):
     @rule(milliseconds=st.sampled_from([1, INVISIBLE, 3 * INVISIBLE]))
     def wait(self, milliseconds: int) -> None:
         self.now += milliseconds
-        due = self.order.free(self.now, 1.0)
+        due = self.order.free(self.now)
         assert due is None or due > self.now
 
     @precondition(lambda self: self.saved["order"])
     @rule(data=st.data())
     def kill(self, data: Any) -> None:
-        self.order.driver.close()
+        self.order.timer.close()
         self.start({name: data.draw(st.sampled_from(texts)) for name, texts in self.saved.items()})
         self.killed = True  # who has what is known as far as it was saved
 

@@ -247,6 +247,6 @@ def save(server: Served, *names: str) -> None:
     async def work() -> None:
         service = server.broker.service
         for name in names or ("offsets", "order"):
-            await service.saver.save(service.files[name])
+            await service.saving.save(name)
 
     server.do(work())

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,7 @@ from spark_rocket.protocol.wire.fastjson import loads_tolerant
 from spark_rocket.store.tools.check import check_store
 from tests.broker.pop_world import World, texts
 from tests.broker.test_delayed import served
+from tests.kit.waiting import until
 from tests.store.helpers import START, Clock, bodies
 
 REVIVE_LOG = "rmq_sys_REVIVE_LOG_DefaultCluster"
@@ -470,14 +469,6 @@ def test_an_ack_from_the_beginning_of_time(world: World, caplog: pytest.LogCaptu
 # --- a broker ---------------------------------------------------------------------------------------------------
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """For what another thread does at once."""
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def pop_fields(clock: Clock, **fields: object) -> dict[str, object]:
     common: dict[str, object] = {"consumerGroup": "g", "topic": "T", "queueId": -1, "maxMsgNums": 32, "initMode": 0}
     return {**common, "invisibleTime": 10_000, "pollTime": 0, "bornTime": clock(), **fields}
@@ -524,14 +515,14 @@ def test_offsets_reach_the_disk_behind_their_check_points(tmp_path: Path) -> Non
         waiting: list[tuple[int, Any]] = []
         store = broker.service.store
         flushed, store.when_flushed = store.when_flushed, lambda *given: waiting.append(given)  # type: ignore[method-assign]
-        server.run(broker.saving.save_offsets)
+        server.run(broker.service.saving.save_offsets)
         wire.send("T", b"b")
         wire.ask(RequestCode.POP_MESSAGE, **pop_fields(clock, queueId=0))
         assert saved() == {}
         ((position, done),) = waiting
         assert store.flushed_where < position
         done(False)
-        server.run(broker.saving.save_offsets)
+        server.run(broker.service.saving.save_offsets)
         server.run(store.flush)
         waiting[1][1](True)
         server.run(lambda: None)

@@ -24,10 +24,11 @@ from spark_rocket.protocol.wire.bodies.stats import HARuntimeInfo, TimerMetricsS
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.store.tools.check import check_store
-from tests.broker.test_name_servers import knows, soon
+from tests.broker.test_name_servers import knows
 from tests.broker.test_pop import Popper
 from tests.broker.test_slave import Pair, ask
 from tests.broker.wire import Wire
+from tests.kit.waiting import until
 
 HOURS = 3 * 3_600_000
 
@@ -71,7 +72,7 @@ class Promoted(Pair):
         assert sync is not None
         rounds = sync.rounds
         self.caught_up()
-        soon(lambda: sync.rounds > rounds + 1)
+        until(lambda: sync.rounds > rounds + 1)
 
     def promote(self, store: str = "a1", other: str | None = None) -> Broker:
         """Stop both, and start what was the slave as the master; the other one follows it, if asked for."""
@@ -80,7 +81,7 @@ class Promoted(Pair):
         self.master = self.add("a", 0, store=store)
         if other is not None:
             self.slave = self.add("a", 1, store=other)
-            soon(lambda: self.slave.synchronize is not None and self.slave.synchronize.rounds)
+            until(lambda: self.slave.synchronize is not None and self.slave.synchronize.rounds)
         return self.master
 
     def bodies(self, topic: str = "t") -> list[bytes]:
@@ -118,7 +119,7 @@ def goes_on(producer: Producer) -> None:
         except RocketError:
             return False
 
-    soon(sends)
+    until(sends)
 
 
 # --- clocks -----------------------------------------------------------------------------------------------------------
@@ -130,7 +131,7 @@ def test_clocks_that_differ(tmp_path: Path, caplog: pytest.LogCaptureFixture, sk
     with promoted(tmp_path, {"a1": skew}) as pair:
         slave, sync = pair.slave.service, pair.slave.synchronize
         assert sync is not None
-        soon(lambda: sync.clocks_differ)
+        until(lambda: sync.clocks_differ)
         said = [line for line in caplog.messages if "The clock of the master" in line]
         assert len(said) == 1
         assert f"{pair.master.address} is 10" in said[0]
@@ -154,10 +155,10 @@ def test_clocks_that_differ(tmp_path: Path, caplog: pytest.LogCaptureFixture, sk
             producer.send(Message("t", b"new"))
             producer.send(Message("t", b"new delayed", {"DELAY": "1"}))
             producer.send(Message("t", b"new timed", {"TIMER_DELAY_SEC": "1"}))
-            soon(lambda: {b"new", b"new delayed", b"new timed"} <= set(pair.bodies()))
+            until(lambda: {b"new", b"new delayed", b"new timed"} <= set(pair.bodies()))
             pair.skew.clear()  # somebody sets it right
             pair.wake()
-            soon(lambda: {b"delayed", b"timed"} <= set(pair.bodies()))
+            until(lambda: {b"delayed", b"timed"} <= set(pair.bodies()))
         assert pair.bodies()[:3] == [b"0", b"1", b"2"]
 
 
@@ -174,19 +175,19 @@ def test_timed_messages_survive_the_second_master_of_an_hour(tmp_path: Path) -> 
                 return int.from_bytes(raw[:8], "big"), int.from_bytes(raw[16:24], "big")
 
             producer.send(Message("t", b"first", {"TIMER_DELAY_SEC": "1"}))
-            soon(lambda: pair.bodies() == [b"first"])
+            until(lambda: pair.bodies() == [b"first"])
             pair.run(_flushed(pair.master))
-            soon(lambda: checkpoint("a1")[0] > pair.clock_of("a1") + HOURS // 2)
+            until(lambda: checkpoint("a1")[0] > pair.clock_of("a1") + HOURS // 2)
             pair.promote("a1", other="a0")
             pair.skew.clear()
             goes_on(producer)
             producer.send(Message("t", b"second", {"TIMER_DELAY_SEC": "6"}))
             pair.run(_flushed(pair.master))
-            soon(lambda: checkpoint("a0")[1] == 2)
+            until(lambda: checkpoint("a0")[1] == 2)
             pair.caught_up()
             assert b"second" not in pair.bodies()
             pair.promote("a0")
-            soon(lambda: b"second" in pair.bodies())
+            until(lambda: b"second" in pair.bodies())
             assert pair.bodies().count(b"first") == 1
 
 
@@ -222,15 +223,15 @@ def test_transactions_go_on(tmp_path: Path) -> None:
             for number in range(3):
                 before.send_in_transaction(Message("t", b"yes %d" % number))
                 before.send_in_transaction(Message("t", b"no %d" % number))
-            soon(lambda: pair.bodies() == [b"committed"])
-            soon(lambda: pair.master.service.transactions.waiting == 6)
+            until(lambda: pair.bodies() == [b"committed"])
+            until(lambda: pair.master.service.transactions.waiting == 6)
             pair.synchronized()
         pair._settings.update(settings)
         pair.promote("a1", other="a0")
-        soon(lambda: knows(pair.addresses, "t"))
+        until(lambda: knows(pair.addresses, "t"))
         with producer() as after:
             after.send_in_transaction(Message("t", b"another"), LocalTransactionState.COMMIT_MESSAGE)
-            soon(lambda: pair.master.service.transactions.waiting == 0 and len(pair.bodies()) > 4)
+            until(lambda: pair.master.service.transactions.waiting == 0 and len(pair.bodies()) > 4)
         assert sorted(pair.bodies()) == [b"another", b"committed", b"yes 0", b"yes 1", b"yes 2"]
         pair.caught_up()
         assert pair.slave.service.store.get_max_offset("t", 0) == 5
@@ -249,7 +250,7 @@ def test_what_was_popped_is_acked_or_comes_back(tmp_path: Path) -> None:
         late = [(message, receipt.replace("broker-a", "a")) for message, receipt in taken]
         assert popper.ack(*late[0]).code == ResponseCode.SUCCESS
         pair.synchronized()
-        soon(lambda: pair.slave.service.offsets.query("g", "t", 0) == 4)
+        until(lambda: pair.slave.service.offsets.query("g", "t", 0) == 4)
         pair.promote()
         popper.wire.address = pair.master.address
         assert [message.body for message, _ in popper.take()] == [b"4", b"5"], "the others are with somebody"
@@ -263,7 +264,7 @@ def test_what_was_popped_is_acked_or_comes_back(tmp_path: Path) -> None:
             back.extend(message.body for message, _ in popper.take())
             return len(back) >= 2
 
-        soon(is_back)
+        until(is_back)
         assert sorted(back) == [b"2", b"3"]
 
 
@@ -281,7 +282,7 @@ def test_the_state_of_replication(tmp_path: Path) -> None:
             producer.send(Message("t", b"x" * 100))
         pair.caught_up()
         end = pair.master.service.store.max_physical_offset
-        soon(lambda: [one.slave_ack_offset for one in state(pair.master).ha_connection_info] == [end])
+        until(lambda: [one.slave_ack_offset for one in state(pair.master).ha_connection_info] == [end])
         master, slave = state(pair.master), state(pair.slave)
         assert (master.master, master.master_commit_log_max_offset, master.in_sync_slave_nums) == (True, end, 1)
         (one,) = master.ha_connection_info
@@ -293,7 +294,7 @@ def test_the_state_of_replication(tmp_path: Path) -> None:
         now = pair.clock_of("a1")
         assert now - 60_000 < min(own.last_read_timestamp, own.last_write_timestamp) <= now
         pair.stop(pair.master)
-        soon(lambda: state(pair.slave).ha_client_runtime_info.last_read_timestamp == 0)
+        until(lambda: state(pair.slave).ha_client_runtime_info.last_read_timestamp == 0)
 
 
 def test_two_masters_of_one_slave_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -303,7 +304,7 @@ def test_two_masters_of_one_slave_are_named(tmp_path: Path, caplog: pytest.LogCa
         pair.stop(pair.slave)
         address = f"localhost:{pair.master.service.replication.port}"
         pair.slave = pair.add("a", 1, haMasterAddress=address)
-        soon(lambda: f"log of {address}, as haMasterAddress says" in caplog.text)
+        until(lambda: f"log of {address}, as haMasterAddress says" in caplog.text)
         assert f"servers know, at {pair.master.address} (HA 127.0.0.1:" in caplog.text
 
 
@@ -321,7 +322,7 @@ def test_what_waits_by_topic(tmp_path: Path) -> None:
                 admin.create_topic(topic, 1)
                 for _ in range(count):
                     producer.send(Message(topic, b"x", {"TIMER_DELAY_SEC": "3600"}))
-        soon(lambda: counts() == {"t": 3, "u": 1})
+        until(lambda: counts() == {"t": 3, "u": 1})
         assert ask(pair.slave.address, RequestCode.GET_TIMER_METRICS).code == ResponseCode.SYSTEM_ERROR
 
 
@@ -334,7 +335,7 @@ def test_a_slave_that_knows_of_no_offsets_does_not_say_that_there_are_none(tmp_p
         assert refused.code == ResponseCode.SYSTEM_ERROR
         assert "slave" in str(refused.remark)
         pair._loop.call_soon_threadsafe(pair.master.service.offsets.commit, "h", "t", 0, 0)
-        soon(lambda: pair.slave.service.offsets.query("h", "t", 0) == 0)
+        until(lambda: pair.slave.service.offsets.query("h", "t", 0) == 0)
         assert ask(pair.slave.address, RequestCode.QUERY_CONSUMER_OFFSET, **asked).code == ResponseCode.QUERY_NOT_FOUND
 
 

@@ -4,104 +4,74 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from spark_rocket.broker.server import Broker
 from spark_rocket.broker.state.config_files import ConfigFile
-from spark_rocket.broker.state.saving import StateSaver
 from spark_rocket.protocol.wire.codes import RequestCode
-from tests.broker.test_lifecycle import ask, config, run
+from tests.broker.test_lifecycle import ask, config
 from tests.broker.wire import Wire
 
 
-def test_offsets_are_written_while_the_broker_runs(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        broker = Broker(config(tmp_path, flushConsumerOffsetInterval=100))
-        await broker.start()
-        written = asyncio.Event()
-        file = broker.service.files["offsets"]
-        write, loop = file.write, asyncio.get_running_loop()
+async def test_offsets_are_written_while_the_broker_runs(tmp_path: Path) -> None:
+    broker = Broker(config(tmp_path, flushConsumerOffsetInterval=100))
+    await broker.start()
+    written = asyncio.Event()
+    file = broker.service.files["offsets"]
+    write, loop = file.write, asyncio.get_running_loop()
 
-        def note(snapshot: dict[str, Any] | bytes) -> None:
-            write(snapshot)
-            if '"T@g":{0:1' in file.path.read_text():
-                loop.call_soon_threadsafe(written.set)
+    def note(snapshot: dict[str, Any] | bytes) -> None:
+        write(snapshot)
+        if '"T@g":{0:1' in file.path.read_text():
+            loop.call_soon_threadsafe(written.set)
 
-        file.write = note  # type: ignore[method-assign]
+    file.write = note  # type: ignore[method-assign]
 
-        def commit(wire: Wire) -> None:
-            wire.send("T")
-            wire.create_group("g")
-            wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="g", topic="T", queueId=0, commitOffset=1)
+    def commit(wire: Wire) -> None:
+        wire.send("T")
+        wire.create_group("g")
+        wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="g", topic="T", queueId=0, commitOffset=1)
 
-        await ask(broker, commit)
-        await written.wait()
+    await ask(broker, commit)
+    await written.wait()
+    await broker.close()
+
+
+async def test_a_new_broker_notes_the_time_that_groups_go_on_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before its offsets are saved for the first time, it still knows which pops are younger than the file."""
+    written: asyncio.Queue[str] = asyncio.Queue()
+    write, loop = ConfigFile.write, asyncio.get_running_loop()
+
+    def note(file: ConfigFile, snapshot: dict[str, Any] | bytes) -> None:
+        write(file, snapshot)
+        loop.call_soon_threadsafe(written.put_nowait, file.path.name)
+
+    monkeypatch.setattr(ConfigFile, "write", note)
+    broker = Broker(config(tmp_path, flushConsumerOffsetInterval=3_600_000))
+    await broker.start()
+    try:
+        while await written.get() != "consumerOffset.json":
+            pass
+        assert "savedAt" in broker.service.files["offsets"].path.read_text()
+    finally:
         await broker.close()
 
-    run(scenario)
 
-
-def test_a_new_broker_notes_the_time_that_groups_go_on_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed before its offsets are saved for the first time, it still knows which pops are younger than the file."""
-
-    async def scenario() -> None:
-        written: asyncio.Queue[str] = asyncio.Queue()
-        write, loop = ConfigFile.write, asyncio.get_running_loop()
-
-        def note(file: ConfigFile, snapshot: dict[str, Any] | bytes) -> None:
-            write(file, snapshot)
-            loop.call_soon_threadsafe(written.put_nowait, file.path.name)
-
-        monkeypatch.setattr(ConfigFile, "write", note)
-        broker = Broker(config(tmp_path, flushConsumerOffsetInterval=3_600_000))
-        await broker.start()
-        try:
-            while await written.get() != "consumerOffset.json":
-                pass
-            assert "savedAt" in broker.service.files["offsets"].path.read_text()
-        finally:
-            await broker.close()
-
-    run(scenario)
-
-
-def test_a_state_file_that_cannot_be_written_at_stop_keeps_nothing_else_from_stopping(
+async def test_a_state_file_that_cannot_be_written_at_stop_keeps_nothing_else_from_stopping(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario() -> None:
-        broker = Broker(config(tmp_path))
-        await broker.start()
+    broker = Broker(config(tmp_path))
+    await broker.start()
 
-        def fail(snapshot: dict[str, Any] | bytes) -> None:
-            raise OSError(28, "No space left on device")
+    def fail(snapshot: dict[str, Any] | bytes) -> None:
+        raise OSError(28, "No space left on device")
 
-        broker.service.files["offsets"].write = fail  # type: ignore[method-assign]
-        await broker.close()
-
-    run(scenario)
+    broker.service.files["offsets"].write = fail  # type: ignore[method-assign]
+    await broker.close()
     assert "consumerOffset.json could not be written at stop" in caplog.text
     assert (tmp_path / "config" / "topics.json").exists()
     assert not (tmp_path / "abort").exists()
-
-
-def test_what_the_disk_confirms_after_the_stop_changes_nothing() -> None:
-    """The flush thread may be late: by then the files hold the last state, and no older one may take its place."""
-    saved: list[Any] = []
-    confirmed: list[Any] = []
-    service: Any = SimpleNamespace(
-        loop=SimpleNamespace(call_soon_threadsafe=lambda call, *given: call(*given)),
-        schedule=SimpleNamespace(confirm=lambda mark, now: confirmed.append(mark)),
-        saver=SimpleNamespace(save=lambda *given: saved.append(given)),
-        files={"delays": "delays"},
-        clock=lambda: 1,
-    )
-    saving = StateSaver(service)
-    saving._deliveries_flushed(SimpleNamespace(), True)  # type: ignore[arg-type]
-    assert saved == [("delays",)]
-    assert len(confirmed) == 1
-    saving.close()
-    saving._deliveries_flushed(SimpleNamespace(), True)  # type: ignore[arg-type]
-    assert (len(saved), len(confirmed)) == (1, 1)

@@ -26,8 +26,9 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.remoting.http.exposition import Exposition
 from spark_rocket.store.tools.check import check_store
-from tests.broker.test_name_servers import Servers, knows, soon
+from tests.broker.test_name_servers import Servers, knows
 from tests.client.fakes import Fake, says
+from tests.kit.waiting import until
 
 
 class Pair(Servers):
@@ -40,7 +41,7 @@ class Pair(Servers):
         self.add_name_server()
         self.master = self.add("a", 0)
         self.slave = self.add("a", 1)
-        soon(lambda: self.slave.synchronize is not None and self.slave.synchronize.rounds)
+        until(lambda: self.slave.synchronize is not None and self.slave.synchronize.rounds)
 
     def add(self, name: str, broker_id: int, port: int = 0, store: str | None = None, **settings: object) -> Broker:
         config = BrokerConfig.from_properties(
@@ -110,14 +111,14 @@ def test_what_a_slave_takes_over(pair: Pair) -> None:
         assert ask(pair.master.address, RequestCode.SET_MESSAGE_REQUEST_MODE, json.dumps(mode).encode()).code == 0
         producer.send(Message("t", b"later", {"DELAY": "1"}))
         names = ("topics", "groups", "delays", "modes")
-        soon(lambda: all(table_of(pair.slave, name) == table_of(pair.master, name) for name in names))
-        soon(lambda: slave.offsets.table == master.offsets.table)
+        until(lambda: all(table_of(pair.slave, name) == table_of(pair.master, name) for name in names))
+        until(lambda: slave.offsets.table == master.offsets.table)
         assert slave.offsets.query("g", "t", queue.queue_id) == 1
         found = slave.groups.get("g")
         assert found is not None
         assert (found.consume_message_orderly, found.retry_max_times) == (True, 3)
         admin.delete_topic("gone")
-        soon(lambda: "gone" not in slave.topics.table)
+        until(lambda: "gone" not in slave.topics.table)
     pair.caught_up()
 
 
@@ -136,12 +137,12 @@ def test_a_topic_that_is_deleted_and_made_anew(pair: Pair, told: bool) -> None:
                 admin.delete_topic("t")
         pair.caught_up()
         slave = pair.slave.service
-        soon(lambda: not told or slave.topics.data_version == pair.master.service.topics.data_version)
+        until(lambda: not told or slave.topics.data_version == pair.master.service.topics.data_version)
         assert slave.store.get_max_offset("t", 0) == 20
         pull = slave.store.get_message("t", 0, 0, 100, 1 << 20)
         assert (pull.count, pull.next_begin_offset) == (20, 20)
         admin.delete_topic("t")
-        soon(lambda: not told or slave.store.queues("t") == [])
+        until(lambda: not told or slave.store.queues("t") == [])
         admin.create_topic("t", 1)
         producer.send(Message("t", b"x"))
         pair.caught_up()
@@ -157,18 +158,18 @@ def test_a_master_that_has_lost_its_list_of_topics_has_deleted_none(
             admin.create_topic(topic, 1)
             producer.send(Message(topic, b"x"))
         pair.caught_up()
-        soon(lambda: {"t", "u"} <= slave.topics.table.keys())
+        until(lambda: {"t", "u"} <= slave.topics.table.keys())
         pair._loop.call_soon_threadsafe(master.topics.delete, "t")
-        soon(lambda: "t" not in slave.topics.table and f"master at {pair.master.address} has messages" in caplog.text)
+        until(lambda: "t" not in slave.topics.table and f"master at {pair.master.address} has messages" in caplog.text)
         admin.delete_topic("u")
-        soon(lambda: slave.store.queues("u") == [])
+        until(lambda: slave.store.queues("u") == [])
         assert slave.store.get_max_offset("t", 0) == 1
         assert sum("has messages of topic t, but does not list" in line for line in caplog.messages) == 1
         admin.create_topic("t", 1)
-        soon(lambda: "t" in slave.topics.table)
+        until(lambda: "t" in slave.topics.table)
         assert slave.store.get_max_offset("t", 0) == 1
         admin.delete_topic("t")
-        soon(lambda: slave.store.queues("t") == [])
+        until(lambda: slave.store.queues("t") == [])
 
 
 def test_what_a_slave_answers(pair: Pair) -> None:
@@ -177,7 +178,7 @@ def test_what_a_slave_answers(pair: Pair) -> None:
         for number in range(10):
             producer.send(Message("t", b"%d" % number))
     pair.caught_up()
-    soon(lambda: "t" in pair.slave.service.topics.table)
+    until(lambda: "t" in pair.slave.service.topics.table)
     queue = MessageQueue("t", "a", 0)
     with Reader(pair.addresses, group="g") as reader:
         assert reader.pull(queue, 0).from_master
@@ -215,10 +216,10 @@ def test_a_slave_of_another_cluster_keeps_its_own(tmp_path: Path, monkeypatch: p
                 topic, 0, topic.encode(), b"", born_timestamp=1, born_host=("127.0.0.1", 5)
             )
         )
-        soon(lambda store=store: store.max_physical_offset > 0)  # type: ignore[misc]
+        until(lambda store=store: store.max_physical_offset > 0)  # type: ignore[misc]
     pair.stop(other)
     slave = pair.add("a", 1, store="b0")
-    soon(lambda: slave.slave and slave.slave.problem)
+    until(lambda: slave.slave and slave.slave.problem)
     assert slave.synchronize is not None
     assert slave.synchronize.master_address == pair.master.address
     assert slave.synchronize.rounds == 0
@@ -257,7 +258,7 @@ def test_messages_of_a_topic_that_only_the_log_knows(pair: Pair) -> None:
             except RocketError:  # the name server does not know of the new master yet
                 return False
 
-        soon(is_read)
+        until(is_read)
 
 
 def test_a_topic_that_comes_by_the_log_is_asked_for_at_once(pair: Pair) -> None:
@@ -266,7 +267,7 @@ def test_a_topic_that_comes_by_the_log_is_asked_for_at_once(pair: Pair) -> None:
     with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
         admin.create_topic("new", 1)
         producer.send(Message("new", b"x"))
-        soon(lambda: "new" in pair.slave.service.topics.table)
+        until(lambda: "new" in pair.slave.service.topics.table)
 
 
 def test_what_a_slave_refuses(pair: Pair) -> None:
@@ -298,14 +299,14 @@ def test_topics_are_deleted_as_mqadmin_does(pair: Pair) -> None:
         admin.create_topic("t", 1)
         producer.send(Message("t", b"x"))
         pair.caught_up()
-        soon(lambda: "t" in pair.slave.service.topics.table)
+        until(lambda: "t" in pair.slave.service.topics.table)
         for code in (RequestCode.CLEAN_UNUSED_TOPIC, RequestCode.DELETE_TOPIC_IN_BROKER):
             left = ask(pair.slave.address, code, topic="t")
             assert left.code == ResponseCode.SUCCESS
             assert "at its master" in str(left.remark)
         assert "t" in pair.slave.service.topics.table
         assert ask(pair.master.address, RequestCode.DELETE_TOPIC_IN_BROKER, topic="t").code == ResponseCode.SUCCESS
-        soon(lambda: "t" not in pair.slave.service.topics.table)
+        until(lambda: "t" not in pair.slave.service.topics.table)
 
 
 def test_who_is_far_behind_is_sent_to_the_slave(pair: Pair) -> None:
@@ -314,7 +315,7 @@ def test_who_is_far_behind_is_sent_to_the_slave(pair: Pair) -> None:
         admin.create_topic("t", 1)
         producer.send(Message("t", b"x"))
         pair.caught_up()
-        soon(lambda: "t" in pair.slave.service.topics.table)
+        until(lambda: "t" in pair.slave.service.topics.table)
         queue = MessageQueue("t", "a", 0)
         with Reader(pair.addresses, group="g") as reader:
             assert reader.pull(queue, 0).suggested_broker == 0
@@ -337,13 +338,13 @@ def test_a_slave_made_a_master_by_its_configuration(pair: Pair) -> None:
         with Reader(pair.addresses) as reader:
             reader.commit_offset("g", queue, 2)
         pair.caught_up()
-        soon(lambda: pair.slave.service.offsets.query("g", "t", 0) == 2)
+        until(lambda: pair.slave.service.offsets.query("g", "t", 0) == 2)
         pair.stop(pair.master)
         pair.stop(pair.slave)
         master = pair.add("a", 0, store="a1")
         with Reader(pair.addresses) as reader:
-            soon(lambda: knows(pair.addresses, "t"))
-            soon(lambda: reader.refresh("t") and reader.address(queue) == master.address)
+            until(lambda: knows(pair.addresses, "t"))
+            until(lambda: reader.refresh("t") and reader.address(queue) == master.address)
             assert reader.committed_offset("g", queue) == 2
             producer.running().routes.refresh("t")
             producer.send(Message("t", b"new"))
@@ -351,7 +352,7 @@ def test_a_slave_made_a_master_by_its_configuration(pair: Pair) -> None:
             def bodies() -> list[bytes]:
                 return [message.body for message in reader.messages(queue, 0)]
 
-            soon(lambda: {b"later", b"new", b"timed"} <= set(bodies()[3:]))
+            until(lambda: {b"later", b"new", b"timed"} <= set(bodies()[3:]))
             assert bodies()[:3] == [b"0", b"1", b"2"]
 
 
@@ -363,17 +364,17 @@ def test_what_was_delivered_is_not_delivered_again_by_another_master(pair: Pair)
         for number in range(5):
             producer.send(Message("t", b"timed %d" % number, {"TIMER_DELIVER_MS": str(due)}))
             producer.send(Message("t", b"delayed %d" % number, {"DELAY": "1"}))
-        soon(lambda: master.store.get_max_offset("t", 0) == 10)
+        until(lambda: master.store.get_max_offset("t", 0) == 10)
         pair.ahead = 30_000  # what is due within 10 s of what the timer remembers is delivered again
         producer.send(Message("t", b"next", {"TIMER_DELIVER_MS": str(pair.clock() + 300)}))
         producer.send(Message("t", b"last", {"TIMER_DELIVER_MS": str(pair.clock() + 2_500)}))
-    soon(lambda: master.store.get_max_offset("t", 0) >= 11)
+    until(lambda: master.store.get_max_offset("t", 0) >= 11)
     # Nothing counts as delivered before it is on the disk, which little data waits 10 s for.
     pair._loop.call_soon_threadsafe(master.store.flush)
     checkpoint = pair.slave.config.store_path / "config" / "timercheck"
-    soon(lambda: checkpoint.exists() and int.from_bytes(checkpoint.read_bytes()[:8], "big") > due + 20_000)
-    pair._loop.call_soon_threadsafe(pair.master.saving.save_delay_offsets)
-    soon(lambda: table_of(pair.slave, "delays")["offsetTable"] == {1: 5})
+    until(lambda: checkpoint.exists() and int.from_bytes(checkpoint.read_bytes()[:8], "big") > due + 20_000)
+    pair._loop.call_soon_threadsafe(pair.master.service.saving.save_delay_offsets)
+    until(lambda: table_of(pair.slave, "delays")["offsetTable"] == {1: 5})
     pair.caught_up()
     pair.stop(pair.master)
     pair.stop(pair.slave)
@@ -383,7 +384,7 @@ def test_what_was_delivered_is_not_delivered_again_by_another_master(pair: Pair)
         found = store.get_message("t", 0, 0, 100, 1 << 20)
         return [message.body for message in decode_messages(found.records, "a")]
 
-    soon(lambda: b"last" in bodies())
+    until(lambda: b"last" in bodies())
     assert sorted(body for body in bodies() if b" " in body) == sorted(
         kind + b" %d" % number for kind in (b"timed", b"delayed") for number in range(5)
     )
@@ -425,14 +426,14 @@ def test_a_master_that_answers_nonsense_changes_nothing(
         for body in bad:
             fake.answers[RequestCode.GET_ALL_TOPIC_CONFIG] = says(0, body=body)
             seen = len(fake.requests)
-            soon(lambda seen=seen: len(fake.requests) > seen + 2)  # type: ignore[misc]
+            until(lambda seen=seen: len(fake.requests) > seen + 2)  # type: ignore[misc]
             assert slave.topics.table == before
             assert sync.rounds == 0
         assert sum(f"master at {fake.address} are not taken over" in line for line in caplog.messages) == 1
 
         fake.answers[RequestCode.GET_ALL_TOPIC_CONFIG] = says(0, ext={"totalTopicNum": "2"}, body=topics(t=t))
         seen = len(fake.requests)
-        soon(lambda: len(fake.requests) > seen + 4)
+        until(lambda: len(fake.requests) > seen + 4)
         assert slave.topics.table == before, "a part of the topics is not all of them"
 
         # In two parts, as newer masters give large tables.
@@ -453,16 +454,16 @@ def test_a_master_that_answers_nonsense_changes_nothing(
         fake.answers[RequestCode.GET_BROKER_RUNTIME_INFO] = state
         groups = {"dataVersion": version, "subscriptionGroupTable": {"g": {}}}
         fake.answers[RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG] = says(0, body=json.dumps(groups).encode())
-        soon(lambda: sync.rounds > 1)
+        until(lambda: sync.rounds > 1)
         fake.answers[RequestCode.GET_ALL_CONSUMER_OFFSET] = says(0, body=b'{"offsetTable":{"t@g":{0:7}}}')
         rounds = sync.rounds
-        soon(lambda: sync.rounds > rounds + 1)
+        until(lambda: sync.rounds > rounds + 1)
         assert set(slave.topics.table) == {"t", "u"}
         assert set(slave.groups.table) == {"g"}
         assert slave.offsets.query("g", "t", 0) == 5, "the first, but none that may be of what the log does not have"
         assert slave.schedule.snapshot()["offsetTable"] == {}, "the log does not have what was delivered"
         end[0] = 0
-        soon(lambda: slave.schedule.snapshot()["offsetTable"] == {1: 3})
+        until(lambda: slave.schedule.snapshot()["offsetTable"] == {1: 3})
         assert slave.offsets.query("g", "t", 0) == 7
         assert any("taken over again" in line for line in caplog.messages)
     fake.close()
@@ -484,7 +485,7 @@ def test_what_both_say_at_metrics(pair: Pair) -> None:
         return exposition.render().decode(), metrics.problems()
 
     slave = pair.master.service.replication.slaves[0]
-    soon(lambda: slave.acked == pair.master.service.store.max_physical_offset)
+    until(lambda: slave.acked == pair.master.service.store.max_physical_offset)
     text, problems = pair.run(figures(pair.master))
     assert f'slave="{slave.address}"}} 0' in text
     assert problems == []

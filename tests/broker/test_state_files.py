@@ -205,7 +205,7 @@ def test_a_broken_file_without_backup_is_an_error(tmp_path: Path) -> None:
 # --- saving in the background -----------------------------------------------------------------------------------
 
 
-def test_savers_of_one_moment_share_a_write_and_later_ones_get_the_next(tmp_path: Path) -> None:
+async def test_savers_of_one_moment_share_a_write_and_later_ones_get_the_next(tmp_path: Path) -> None:
     box = Box(tmp_path / "s.json")
     written: list[int] = []
     write = box.file.write
@@ -215,19 +215,15 @@ def test_savers_of_one_moment_share_a_write_and_later_ones_get_the_next(tmp_path
         write(snapshot)
 
     box.file.write = remember  # type: ignore[method-assign]
-
-    async def main() -> None:
-        saver = ConfigSaver(asyncio.get_running_loop())
-        first = [saver.save(box.file) for _ in range(3)]
-        box.state = {"n": 1}  # still in time: the write begins with the loop's next turn
-        await asyncio.sleep(0)
-        box.state = {"n": 2}
-        second = saver.save(box.file)
-        await asyncio.wait_for(asyncio.gather(*first), 20)
-        await asyncio.wait_for(second, 20)
-        saver.close()
-
-    asyncio.run(main())
+    saver = ConfigSaver(asyncio.get_running_loop())
+    first = [saver.save(box.file) for _ in range(3)]
+    box.state = {"n": 1}  # still in time: the write begins with the loop's next turn
+    await asyncio.sleep(0)
+    box.state = {"n": 2}
+    second = saver.save(box.file)
+    await asyncio.wait_for(asyncio.gather(*first), 20)
+    await asyncio.wait_for(second, 20)
+    saver.close()
     assert written == [1, 2]
     assert json.loads(box.file.path.read_text()) == {"n": 2}
 
@@ -262,18 +258,14 @@ def test_a_power_failure_at_any_moment_leaves_a_whole_file(tmp_path: Path, monke
     assert steps == ["file", "s.json.bak", "s.json", "directory"]
 
 
-def test_a_write_that_fails_is_told_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_write_that_fails_is_told_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "not-a-directory").write_text("")
     box = Box(tmp_path / "not-a-directory" / "s.json")
-
-    async def main() -> None:
-        saver = ConfigSaver(asyncio.get_running_loop())
-        problem = await asyncio.wait_for(saver.save(box.file), 20)
-        assert problem.startswith("s.json could not be written: ")
-        assert saver.problem(box.file) == problem
-        saver.close()
-
-    asyncio.run(main())
+    saver = ConfigSaver(asyncio.get_running_loop())
+    problem = await asyncio.wait_for(saver.save(box.file), 20)
+    assert problem.startswith("s.json could not be written: ")
+    assert saver.problem(box.file) == problem
+    saver.close()
     assert "could not be written" in caplog.text
 
 
@@ -293,11 +285,6 @@ def test_auto_creation_follows_its_default_topic() -> None:
 
 def test_without_auto_creation_there_is_none() -> None:
     assert topics(autoCreateTopicEnable=False).auto_create("New", "TBW102", 4) is None
-
-
-def test_a_broker_that_may_not_write_registers_its_topics_so() -> None:
-    table = topics().snapshot(perm_mask=~2)["topicConfigTable"]
-    assert {entry["perm"] & 2 for entry in table.values()} == {0}
 
 
 def test_groups_are_created_by_their_first_use_if_they_may() -> None:

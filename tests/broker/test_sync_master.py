@@ -6,25 +6,22 @@ import asyncio
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from spark_rocket.broker.server import Broker
 from spark_rocket.model import Message
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from spark_rocket.remoting.client.client import RemotingClient
+from tests.broker.test_lifecycle import ask
 from tests.broker.test_replication import (
     caught_up,
     fill,
     following,
-    run,
     settings,
     slave_of,
     started,
     talk,
     until,
-    within,
 )
 from tests.broker.wire import Wire
 
@@ -33,140 +30,110 @@ async def sync_master(path: Path, **more: object) -> Broker:
     return await started(settings(path, **{"brokerRole": "SYNC_MASTER", "slaveTimeout": 30_000, **more}))
 
 
-async def ask(broker: Broker, ask_it: Callable[[Wire], Any]) -> Any:
-    def talk_to() -> Any:
-        with RemotingClient() as client:
-            return ask_it(Wire(client, broker.address))
-
-    return await within(asyncio.to_thread(talk_to))
-
-
 def send(properties: dict[str, str] | None = None) -> Callable[[Wire], int]:
     return lambda wire: wire.send("T", b"x", properties or {}).code
 
 
 @pytest.mark.parametrize("disk", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-def test_what_is_answered_the_slave_has(tmp_path: Path, disk: str) -> None:
-    async def work() -> None:
-        master = await sync_master(tmp_path / "m", flushDiskType=disk)
-        slaves = [await slave_of(master, tmp_path / f"s{number}") for number in range(2)]
-        await following(*slaves)
+async def test_what_is_answered_the_slave_has(tmp_path: Path, disk: str) -> None:
+    master = await sync_master(tmp_path / "m", flushDiskType=disk)
+    slaves = [await slave_of(master, tmp_path / f"s{number}") for number in range(2)]
+    await following(*slaves)
 
-        def sends(wire: Wire) -> list[int]:
-            answered = []
-            for number in range(30):
-                answer = wire.send("T", b"%d" % number, queue_id=number % 2)
-                assert answer.code == ResponseCode.SUCCESS
-                answered.append(
-                    max(slave.service.store.get_max_offset("T", number % 2) for slave in slaves)
-                    - int(answer.ext_fields["queueOffset"])
-                )
-            batch = wire.send_batch("T", [Message.of("T", b"b")] * 20, queue_id=0)
-            assert batch.code == ResponseCode.SUCCESS
-            return answered
+    def sends(wire: Wire) -> list[int]:
+        answered = []
+        for number in range(30):
+            answer = wire.send("T", b"%d" % number, queue_id=number % 2)
+            assert answer.code == ResponseCode.SUCCESS
+            answered.append(
+                max(slave.service.store.get_max_offset("T", number % 2) for slave in slaves)
+                - int(answer.ext_fields["queueOffset"])
+            )
+        batch = wire.send_batch("T", [Message.of("T", b"b")] * 20, queue_id=0)
+        assert batch.code == ResponseCode.SUCCESS
+        return answered
 
-        assert min(await ask(master, sends)) > 0
-        assert max(slave.service.store.get_max_offset("T", 0) for slave in slaves) == 35
-        for broker in (master, *slaves):
-            await broker.close()
-
-    run(work)
+    assert min(await ask(master, sends)) > 0
+    assert max(slave.service.store.get_max_offset("T", 0) for slave in slaves) == 35
+    for broker in (master, *slaves):
+        await broker.close()
 
 
-def test_without_a_slave_it_is_stored_and_says_so(tmp_path: Path) -> None:
-    async def work() -> None:
-        master = await sync_master(tmp_path / "m")
-        assert await ask(master, send()) == ResponseCode.SLAVE_NOT_AVAILABLE
-        assert await ask(master, send({"WAIT": "false"})) == ResponseCode.SUCCESS
-        assert sum(master.service.store.get_max_offset("T", queue_id) for queue_id in range(4)) == 2
-        slave = await slave_of(master, tmp_path / "s")
-        await following(slave)
-        await caught_up(master, slave)
-        assert await ask(master, send()) == ResponseCode.SUCCESS
-        await slave.close()
-        await until(lambda: not master.service.replication.slaves)
-        assert await ask(master, send()) == ResponseCode.SLAVE_NOT_AVAILABLE
-        await master.close()
-
-    run(work)
+async def test_without_a_slave_it_is_stored_and_says_so(tmp_path: Path) -> None:
+    master = await sync_master(tmp_path / "m")
+    assert await ask(master, send()) == ResponseCode.SLAVE_NOT_AVAILABLE
+    assert await ask(master, send({"WAIT": "false"})) == ResponseCode.SUCCESS
+    assert sum(master.service.store.get_max_offset("T", queue_id) for queue_id in range(4)) == 2
+    slave = await slave_of(master, tmp_path / "s")
+    await following(slave)
+    await caught_up(master, slave)
+    assert await ask(master, send()) == ResponseCode.SUCCESS
+    await slave.close()
+    await until(lambda: not master.service.replication.slaves)
+    assert await ask(master, send()) == ResponseCode.SLAVE_NOT_AVAILABLE
+    await master.close()
 
 
 @pytest.mark.parametrize("reports", [b"", struct.pack(">q", 0), struct.pack(">q", 1 << 50)])
-def test_a_slave_that_does_not_say_that_it_has_it(tmp_path: Path, reports: bytes) -> None:
+async def test_a_slave_that_does_not_say_that_it_has_it(tmp_path: Path, reports: bytes) -> None:
     """Silent, or telling stories before anything was sent: the sender is told after slaveTimeout."""
-
-    async def work() -> None:
-        master = await sync_master(tmp_path / "m", slaveTimeout=150)
-        _, writer = await talk(master)
-        writer.write(bytes(8) + reports)
-        await until(lambda: master.service.replication.slaves)
-        codes = await asyncio.gather(*(ask(master, send()) for _ in range(3)))
-        assert codes == [ResponseCode.FLUSH_SLAVE_TIMEOUT] * 3
-        end = master.service.store.max_physical_offset
-        assert end > 0
-        answer = asyncio.create_task(ask(master, send()))
-        await until(lambda: master.service.store.max_physical_offset > end)
-        writer.write(struct.pack(">q", master.service.store.max_physical_offset))
-        assert await answer in (ResponseCode.SUCCESS, ResponseCode.FLUSH_SLAVE_TIMEOUT)
-        writer.close()
-        await master.close()
-
-    run(work)
+    master = await sync_master(tmp_path / "m", slaveTimeout=150)
+    _, writer = await talk(master)
+    writer.write(bytes(8) + reports)
+    await until(lambda: master.service.replication.slaves)
+    codes = await asyncio.gather(*(ask(master, send()) for _ in range(3)))
+    assert codes == [ResponseCode.FLUSH_SLAVE_TIMEOUT] * 3
+    end = master.service.store.max_physical_offset
+    assert end > 0
+    answer = asyncio.create_task(ask(master, send()))
+    await until(lambda: master.service.store.max_physical_offset > end)
+    writer.write(struct.pack(">q", master.service.store.max_physical_offset))
+    assert await answer in (ResponseCode.SUCCESS, ResponseCode.FLUSH_SLAVE_TIMEOUT)
+    writer.close()
+    await master.close()
 
 
-def test_what_a_slave_claims_at_first_is_no_receipt(tmp_path: Path) -> None:
+async def test_what_a_slave_claims_at_first_is_no_receipt(tmp_path: Path) -> None:
     """It may have another log up to there: a sender that waits is not told that its message is safe."""
-
-    async def work() -> None:
-        master = await sync_master(tmp_path / "m", slaveTimeout=300)
-        first = await talk(master)
-        first[1].write(bytes(8))
-        await until(lambda: master.service.replication.slaves)
-        answer = asyncio.create_task(ask(master, send()))
-        await until(lambda: master.service.store.max_physical_offset)
-        second = await talk(master)
-        second[1].write(struct.pack(">q", master.service.store.max_physical_offset) * 3)
-        await until(lambda: len(master.service.replication.slaves) == 2)
-        assert await answer == ResponseCode.FLUSH_SLAVE_TIMEOUT
-        for _, writer in (first, second):
-            writer.close()
-        await master.close()
-
-    run(work)
-
-
-def test_a_slave_too_far_behind_is_none(tmp_path: Path) -> None:
-    async def work() -> None:
-        master = await sync_master(tmp_path / "m", haMaxGapNotInSync=5000)
-        _, writer = await talk(master)
-        writer.write(bytes(8))
-        await until(lambda: master.service.replication.slaves)
-        fill(master, 30)
-        assert await ask(master, send()) == ResponseCode.SLAVE_NOT_AVAILABLE
+    master = await sync_master(tmp_path / "m", slaveTimeout=300)
+    first = await talk(master)
+    first[1].write(bytes(8))
+    await until(lambda: master.service.replication.slaves)
+    answer = asyncio.create_task(ask(master, send()))
+    await until(lambda: master.service.store.max_physical_offset)
+    second = await talk(master)
+    second[1].write(struct.pack(">q", master.service.store.max_physical_offset) * 3)
+    await until(lambda: len(master.service.replication.slaves) == 2)
+    assert await answer == ResponseCode.FLUSH_SLAVE_TIMEOUT
+    for _, writer in (first, second):
         writer.close()
-        await master.close()
-
-    run(work)
+    await master.close()
 
 
-def test_what_is_sent_back_waits_for_the_slave_too(tmp_path: Path) -> None:
-    async def work() -> None:
-        master = await sync_master(tmp_path / "m")
-        slave = await slave_of(master, tmp_path / "s")
-        await following(slave)
+async def test_a_slave_too_far_behind_is_none(tmp_path: Path) -> None:
+    master = await sync_master(tmp_path / "m", haMaxGapNotInSync=5000)
+    _, writer = await talk(master)
+    writer.write(bytes(8))
+    await until(lambda: master.service.replication.slaves)
+    fill(master, 30)
+    assert await ask(master, send()) == ResponseCode.SLAVE_NOT_AVAILABLE
+    writer.close()
+    await master.close()
 
-        def back(wire: Wire) -> int:
-            sent = wire.send("T", b"x", queue_id=0)
-            offset = int(sent.ext_fields["msgId"][-16:], 16)
-            wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'{"groupName":"g"}')
-            answer = wire.ask(
-                RequestCode.CONSUMER_SEND_MSG_BACK, group="g", offset=offset, delayLevel=1, originTopic="T"
-            )
-            assert answer.code == ResponseCode.SUCCESS
-            return slave.service.store.max_physical_offset - master.service.store.max_physical_offset
 
-        assert await ask(master, back) == 0
-        await master.close()
-        await slave.close()
+async def test_what_is_sent_back_waits_for_the_slave_too(tmp_path: Path) -> None:
+    master = await sync_master(tmp_path / "m")
+    slave = await slave_of(master, tmp_path / "s")
+    await following(slave)
 
-    run(work)
+    def back(wire: Wire) -> int:
+        sent = wire.send("T", b"x", queue_id=0)
+        offset = int(sent.ext_fields["msgId"][-16:], 16)
+        wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'{"groupName":"g"}')
+        answer = wire.ask(RequestCode.CONSUMER_SEND_MSG_BACK, group="g", offset=offset, delayLevel=1, originTopic="T")
+        assert answer.code == ResponseCode.SUCCESS
+        return slave.service.store.max_physical_offset - master.service.store.max_physical_offset
+
+    assert await ask(master, back) == 0
+    await master.close()
+    await slave.close()

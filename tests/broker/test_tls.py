@@ -7,8 +7,7 @@ import shutil
 import socket
 import ssl
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -25,6 +24,7 @@ from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.remoting.tls.settings import TlsMode
 from spark_rocket.testing import LocalCluster
 from spark_rocket.testing.certificates import CertificateAuthority, tls_of
+from tests.kit.waiting import until
 
 LIMIT = 30.0
 MODE, AUTH = "tls.server.mode", "tls.server.need.client.auth"
@@ -37,13 +37,6 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     directory = tmp_path_factory.mktemp("pair")
     with LocalCluster(data_dir=directory, slaves=True, tls="enforcing", config=config) as cluster:
         yield cluster
-
-
-def until(condition: Callable[[], object]) -> None:
-    limit = time.monotonic() + LIMIT
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.05)
 
 
 def send(cluster: LocalCluster, topic: str, body: bytes, tls: TlsSettings | None) -> MessageQueue:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
 
 import pytest
 from opentelemetry import trace
@@ -44,10 +42,6 @@ def config(directory: Path, **settings: object) -> BrokerConfig:
     )
 
 
-def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(work(), 60))
-
-
 def context(span: ReadableSpan) -> tuple[str, str]:
     """The trace, and the parent span."""
     assert span.context is not None
@@ -55,7 +49,7 @@ def context(span: ReadableSpan) -> tuple[str, str]:
     return f"{span.context.trace_id:032x}", f"{span.parent.span_id:016x}"
 
 
-def test_store_and_deliver(tmp_path: Path) -> None:
+async def test_store_and_deliver(tmp_path: Path) -> None:
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
 
@@ -73,15 +67,12 @@ def test_store_and_deliver(tmp_path: Path) -> None:
             assert len(wire.messages("T", 0, consumerGroup="readers")) == 5
             assert wire.ask(RequestCode.POP_MESSAGE, **POP_FIELDS).code == ResponseCode.SUCCESS
 
-    async def work() -> None:
-        broker = Broker(config(tmp_path), tracer_provider=provider)
-        await broker.start()
-        try:
-            await asyncio.to_thread(talk, broker.address)
-        finally:
-            await broker.close()
-
-    run(work)
+    broker = Broker(config(tmp_path), tracer_provider=provider)
+    await broker.start()
+    try:
+        await asyncio.to_thread(talk, broker.address)
+    finally:
+        await broker.close()
     stores = [span for span in exporter.get_finished_spans() if span.name == "store T"]
     delivered = [span for span in exporter.get_finished_spans() if span.name == "deliver T"]
     of_parent = ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")
@@ -93,16 +84,13 @@ def test_store_and_deliver(tmp_path: Path) -> None:
     assert [context(span) for span in delivered if span.parent is not None] == [of_parent] * 4
 
 
-def test_off_is_the_default(tmp_path: Path) -> None:
-    async def work() -> None:
-        broker = Broker(config(tmp_path, openTelemetryEnable=False))
-        await broker.start()
-        try:
-            assert broker.service.tracing is None
-        finally:
-            await broker.close()
-
-    run(work)
+async def test_off_is_the_default(tmp_path: Path) -> None:
+    broker = Broker(config(tmp_path, openTelemetryEnable=False))
+    await broker.start()
+    try:
+        assert broker.service.tracing is None
+    finally:
+        await broker.close()
 
 
 def test_where_spans_go(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -573,13 +573,13 @@ def test_an_idle_broker_pays_nothing(serve: Any, clock: Clock) -> None:
         service = server.broker.service
         driver = service.drivers[HALF]
         server.run(lambda: None)
-        assert driver._due is None
+        assert driver.due is None
         assert service.transactions.mark() is None
         producer.commit(producer.half())
-        assert driver._due == clock.now + 6_001
+        assert driver.due == clock.now + 6_001
         clock.now += 6_001
         server.wake()
-        assert driver._due is None
+        assert driver.due is None
 
 
 # --- when the store refuses -------------------------------------------------------------------------------------
@@ -599,7 +599,7 @@ def test_a_full_disk_puts_checks_off_and_loses_none(serve: Any, clock: Clock, mo
         clock.now += 6_001
         server.wake()
         assert producer.nothing_asked()
-        assert server.broker.service.drivers[HALF]._due == clock.now + 1000
+        assert server.broker.service.drivers[HALF].due == clock.now + 1000
         monkeypatch.setattr(store, "put_message", put)
         clock.now += 1000
         server.wake()
@@ -755,7 +755,7 @@ def test_a_kill_at_any_moment_loses_no_transaction(serve: Any, clock: Clock, tmp
         image({b"0"}, {b"1", b"3"})  # between the copies and the saved progress
         assert producer.end_checked(*questions[0], COMMIT).code == ResponseCode.SUCCESS
         image({b"0", b"1"}, {b"3"})
-        server.run(server.broker.saving.save_offsets)
+        server.run(server.broker.service.saving.save_offsets)
         server.run(server.broker.service.store.flush)
         clock.now += 30_000
         server.wake()
@@ -805,17 +805,19 @@ def test_progress_is_saved_only_when_it_is_on_disk(serve: Any, clock: Clock, mon
         flushed: list[Any] = []
         monkeypatch.setattr(service.store, "when_flushed", lambda offset, callback: flushed.append((offset, callback)))
         end = service.store.max_physical_offset
-        server.run(server.broker.saving.save_offsets)
-        ((offset, callback),) = flushed
-        assert offset == end
-        callback(False)
-        server.run(lambda: None)
-        assert service.offsets.query(GROUP, HALF, 0) == -1
-        callback(True)
-        server.run(lambda: None)
+        for is_flushed in (False, True):
+            assert service.offsets.query(GROUP, HALF, 0) == -1
+            flushed.clear()
+            server.run(service.saving.save_offsets)
+            server.run(lambda: None)
+            ((offset, callback),) = flushed
+            assert offset == end
+            callback(is_flushed)
+            server.do(service.settle_all())
         assert (service.offsets.query(GROUP, HALF, 0), service.offsets.query(GROUP, OP, 0)) == (1, 1)
         flushed.clear()
-        server.run(server.broker.saving.save_offsets)
+        server.run(service.saving.save_offsets)
+        server.do(service.settle_all())
         assert flushed == []
 
 

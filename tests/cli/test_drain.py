@@ -16,7 +16,8 @@ from spark_rocket.client import Admin, Producer, Reader
 from spark_rocket.errors import RocketError
 from spark_rocket.model import Message, MessageExt, MessageQueue
 from spark_rocket.store.tools.check import check_store
-from tests.broker.test_name_servers import Servers, soon
+from tests.broker.test_name_servers import Servers
+from tests.kit.waiting import until
 
 Said = pytest.CaptureFixture[str]
 
@@ -28,7 +29,7 @@ def servers(tmp_path: Path) -> Iterator[Servers]:
     servers.add_broker("a")
     servers.add_broker("b")
     with Reader(servers.addresses) as reader:
-        soon(lambda: len({queue.broker_name for queue in reader.refresh("TBW102")}) == 2)
+        until(lambda: len({queue.broker_name for queue in reader.refresh("TBW102")}) == 2)
     yield servers
     servers.close()
     for broker in servers.brokers:
@@ -69,23 +70,23 @@ def test_a_drained_broker_can_be_stopped_unnoticed(servers: Servers, capsys: Sai
     with Admin(name_server) as admin:
         admin.create_topic("t", 2)
         sending = Sending(name_server, "t")
-        soon(lambda: sending.brokers == {"a", "b"})
+        until(lambda: sending.brokers == {"a", "b"})
         drain = ["broker", "drain", "-n", name_server, "--broker-name", "a", "--yes", "--quiet", "0.4"]
         assert main(drain) == 0
         assert "a can be stopped" in capsys.readouterr().out
         sending.brokers.clear()
         before = len(sending.sent)
-        soon(lambda: len(sending.sent) > before + 20)
+        until(lambda: len(sending.sent) > before + 20)
         assert sending.brokers == {"b"}
         with Reader(name_server) as reader:
             assert {queue.broker_name for queue in reader.queues("t")} == {"a", "b"}, "it is still read from"
         assert main(["broker", "-n", name_server, "undrain", "--broker-name", "a"]) == 0
         assert "gets messages of its" in capsys.readouterr().out
-        soon(lambda: sending.brokers == {"a", "b"})
+        until(lambda: sending.brokers == {"a", "b"})
         assert main([*drain[:-1], "0.2"]) == 0
         servers.run(servers.brokers[0].close())
         before = len(sending.sent)
-        soon(lambda: len(sending.sent) > before + 20)
+        until(lambda: len(sending.sent) > before + 20)
         sending.stop()
 
 
@@ -145,13 +146,13 @@ def test_queues_come_and_go_while_a_topic_is_used(servers: Servers, capsys: Said
     def used(count: int) -> Callable[[], bool]:
         return lambda: len(sending.producer.queues("t")) == count
 
-    soon(lambda: len(sending.sent) > 20)
+    until(lambda: len(sending.sent) > 20)
     queues(4)
-    soon(used(8))
+    until(used(8))
     queues(4, "--write-queues", "1")
-    soon(used(2))
+    until(used(2))
     assert "4 queues (1 of them written to)" in capsys.readouterr().out
-    soon(lambda: len(sending.sent) > 100)
+    until(lambda: len(sending.sent) > 100)
     sending.stop()
     with Reader(name_server) as reader:
         every = reader.refresh("t")

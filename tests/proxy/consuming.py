@@ -140,14 +140,14 @@ class Consuming:
         """Let time pass in steps, as it does: whatever is done every few seconds is done."""
         for start in range(0, milliseconds, 5_000):
             self.clock.now += min(5_000, milliseconds - start)
-            self.run(self.receiving.receipts.alarm.wake)
+            self.run(self.receiving.receipts.timer.wake)
             self.settle_all()
         self.settle()
 
     def settle(self) -> None:
         for _ in range(2):
             self.server.wake()
-            self.run(self.receiving.receipts.alarm.wake)
+            self.run(self.receiving.receipts.timer.wake)
             self.settle_all()
         self.server.wake()
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from pathlib import Path
 
 import pytest
 
 from spark_rocket.errors import ConfigError
-from spark_rocket.remoting.tls.problems import Lines
 from spark_rocket.remoting.tls.settings import ClientAuth, TlsMode, TlsSettings, Verify, as_settings, variable_of
 
 PAIR = {"tls.server.certPath": "c.pem", "tls.server.keyPath": "k.pem"}
@@ -124,17 +122,6 @@ def test_passwords_are_not_shown() -> None:
     settings = TlsSettings(server_cert_path="c", server_key_path="k", server_key_password="hunter2")
     assert "hunter2" not in f"{settings} {settings!r} {settings.properties()}"
     assert settings.properties()["tls.server.keyPassword"] == "******"
-
-
-def test_lines_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    now = [100.0]
-    lines = Lines(logging.getLogger("tls"), lambda: now[0])
-    for _ in range(4):
-        lines.warn("A", "a line")
-    lines.warn("B", "another")
-    now[0] += 11
-    lines.warn("A", "a line")
-    assert [record.getMessage() for record in caplog.records] == ["a line", "another", "a line (3 more since)"]
 
 
 def test_who_must_show_a_certificate_does_not_get_in_by_plaintext() -> None:

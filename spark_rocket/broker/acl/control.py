@@ -1,4 +1,4 @@
-"""Access control of a broker: every Remoting request is checked before it is carried out (see acl/control.py).
+"""Access control of a broker: every Remoting request is checked before it is carried out, each in the same way.
 
 Thread-safety: event loop only. Corresponds to PlainAccessValidator and the hooks of BrokerController.initialAcl.
 """
@@ -10,9 +10,8 @@ from pathlib import Path
 
 from spark_rocket.acl.addresses import parts_of
 from spark_rocket.acl.control import AccountControl
-from spark_rocket.acl.needs import Needs, need_of_topic
-from spark_rocket.acl.rules import GROUP, PUB, SUB, Account, AclRules
-from spark_rocket.broker.acl.needs import NEEDS, OPEN, key_of
+from spark_rocket.acl.rules import GROUP, PUB, SUB, Account, Needs, need_of_topic
+from spark_rocket.broker.acl.needs import NEEDS, OPEN
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.auth import ACCESS_KEY, SIGNATURE, is_signed_by
 from spark_rocket.protocol.wire.codes import RequestCode
@@ -46,8 +45,6 @@ class AccessControl(AccountControl):
             RequestCode.END_TRANSACTION: self._needs_of_end,
         }
 
-    # --- the classic protocol -------------------------------------------------------------------------------------
-
     def guarded(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
         """The same handlers, behind the check."""
         return {int(code): self._guard(int(code), handler) for code, handler in handlers.items()}
@@ -55,52 +52,31 @@ class AccessControl(AccountControl):
     def _guard(self, code: int, handler: Handler) -> Handler:
         needs_of = self._looking.get(code) or NEEDS.get(code)
         is_for_admins = needs_of is None and code not in OPEN
-        is_heartbeat = code == RequestCode.HEART_BEAT
-        key_of_fields = key_of(code)
-        find = self._account
-        signed = is_signed_by
 
         def guarded(channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
             try:
-                account = find(channel, request)
-                if is_heartbeat:
+                account = self._account(channel, request)
+                if code == RequestCode.HEART_BEAT:
                     channel.attributes["acl_account"] = request.ext_fields.get(ACCESS_KEY, "")
                 if account is not None:
-                    key = key_of_fields(request.ext_fields) if key_of_fields is not None else None
-                    if key is None or key not in account.met:
-                        if is_for_admins and not account.admin:
-                            raise self._not_admin(account, code)
-                        if needs_of is not None:
-                            self.check_needs(account, needs_of(request))
-                        if key is not None:
-                            account.remember(key)
+                    if is_for_admins and not account.admin:
+                        raise self._not_admin(account, code)
+                    if needs_of is not None:
+                        self.check_needs(account, needs_of(request))
             except RefusedError as error:
                 self.log_refusal(channel.remote_addr, error)
                 raise
             return handler(channel, request)
 
-        if key_of_fields is None:
-            return guarded
-
-        def quick(channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-            """Most requests: of an account without a white list, for what it was found to be permitted, and signed.
-            Few steps, since sends and pulls take not many more. Whatever else it is goes the long way."""
-            ext = request.ext_fields
-            account = self.rules.signing.get(ext.get(ACCESS_KEY, ""))
-            if account is not None and key_of_fields(ext) in account.met and signed(request, account.key):
-                return handler(channel, request)
-            return guarded(channel, request)
-
-        return quick
+        return guarded
 
     def _account(self, channel: Channel, request: RemotingCommand) -> Account | None:
-        """Who has signed the request; None if its address is enough."""
-        rules = self.rules
-        if rules.white and self._is_white(rules, channel.attributes, channel.remote_addr):
+        """The account that signed the request; None if its address is enough."""
+        if self._is_white(channel):
             return None
         ext = request.ext_fields
         account = self.known_account(ext.get(ACCESS_KEY))
-        if account.white is not None and account.white.matches(_parts(channel.attributes, channel.remote_addr)):
+        if _is_white_for(account, channel):
             self.allowed_by_white_list += 1
             return None
         if not is_signed_by(request, account.key):
@@ -110,11 +86,7 @@ class AccessControl(AccountControl):
     def check_admin(self, channel: Channel, request: RemotingCommand) -> None:
         """For requests about accounts, which have passed the check: an account's own white list is not enough."""
         account = self.rules.accounts.get(request.ext_fields.get(ACCESS_KEY, ""))
-        if (
-            account is not None
-            and not account.admin
-            and not self._is_white(self.rules, channel.attributes, channel.remote_addr)
-        ):
+        if account is not None and not account.admin and not self._is_white(channel):
             raise self._not_admin(account, request.code)
 
     def is_signed_by_admin(self, request: RemotingCommand) -> bool:
@@ -141,34 +113,35 @@ class AccessControl(AccountControl):
         """Whether a producer's connection may be shown a transaction to this topic: whose heartbeat made it one may
         send there."""
         access_key = channel.attributes.get("acl_account")
-        if access_key is None or self._is_white(self.rules, channel.attributes, channel.remote_addr):
+        if access_key is None or self._is_white(channel):
             return True
         account = self.rules.accounts.get(access_key)
         if account is None:
             return False
-        if account.white is not None and account.white.matches(_parts(channel.attributes, channel.remote_addr)):
-            return True
-        return account.unmet((need_of_topic(topic, PUB),)) is None
+        return _is_white_for(account, channel) or account.unmet((need_of_topic(topic, PUB),)) is None
 
-    # --- helpers ------------------------------------------------------------------------------------------------------
-
-    def _is_white(self, rules: AclRules, attributes: dict[str, object], remote_addr: str) -> bool:
-        known = attributes.get("acl")
-        if known is None or known[0] is not rules:  # type: ignore[index]  # a pair, put there below
-            parts = _parts(attributes, remote_addr)
-            known = attributes["acl"] = (rules, any(pattern.matches(parts) for pattern in rules.white))
-        is_white: bool = known[1]  # type: ignore[index]
-        self.allowed_by_white_list += is_white
-        return is_white
+    def _is_white(self, channel: Channel) -> bool:
+        """Whether the connection's address is on the global white list."""
+        white = self.rules.white
+        if not white:
+            return False
+        parts = _parts(channel)
+        found = any(pattern.matches(parts) for pattern in white)
+        self.allowed_by_white_list += found
+        return found
 
     def _not_admin(self, account: Account, code: int) -> RefusedError:
         return self.refusal(f"request code {code} is for administrators, which accessKey {account.access_key} is not")
 
 
-def _parts(attributes: dict[str, object], remote_addr: str) -> tuple[int, ...]:
-    """Of a connection's address, kept with it."""
-    known = attributes.get("acl_address")
-    if known is None:
-        known = attributes["acl_address"] = parts_of(remote_addr.rpartition(":")[0])
-    assert isinstance(known, tuple)
-    return known
+def _is_white_for(account: Account, channel: Channel) -> bool:
+    return account.white is not None and account.white.matches(_parts(channel))
+
+
+def _parts(channel: Channel) -> tuple[int, ...]:
+    """The parts of a connection's address, cached with the connection."""
+    parts = channel.attributes.get("acl_address")
+    if parts is None:
+        parts = channel.attributes["acl_address"] = parts_of(channel.remote_addr.rpartition(":")[0])
+    assert isinstance(parts, tuple)
+    return parts

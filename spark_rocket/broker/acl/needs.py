@@ -31,9 +31,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spark_rocket.acl.needs import Needs, for_all, need_of_topic
-from spark_rocket.acl.rules import GROUP, PUB, SUB, Need
-from spark_rocket.broker.processors.client_manage import heartbeat_of
+from spark_rocket.acl.rules import GROUP, PUB, SUB, Need, Needs, for_all, need_of_topic
+from spark_rocket.broker.state.clients import heartbeat_of
 from spark_rocket.protocol.wire.bodies import (
     BatchAckMessageRequestBody,
     LockBatchRequestBody,
@@ -41,9 +40,6 @@ from spark_rocket.protocol.wire.bodies import (
 )
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-
-#: What a request's needs depend on: two requests with the same key, of whatever codes, have the same.
-Key = Callable[[dict[str, str]], object]
 
 
 def _sent(*fields: str) -> Callable[[RemotingCommand], Needs]:
@@ -127,18 +123,6 @@ NEEDS: dict[int, Callable[[RemotingCommand], Needs]] = {
     RequestCode.LOCK_BATCH_MQ: _locked,
     RequestCode.UNLOCK_BATCH_MQ: _locked,
 }
-
-
-def key_of(code: int) -> Key | None:
-    """For the codes whose needs are in fields alone: what to remember a decision by, sooner made than the needs.
-
-    Of a send its topic, of what reads topic and group; None, which is not remembered, if there is no topic.
-    """
-    if code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
-        return lambda ext: ext.get("b")
-    if NEEDS.get(code) is _read:
-        return lambda ext: (ext.get("topic"), ext.get("consumerGroup"))
-    return None
 
 
 OPEN: frozenset[int] = frozenset(

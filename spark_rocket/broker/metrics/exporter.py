@@ -12,7 +12,7 @@ filtered subscriptions are not here: a lag counts every message behind the offse
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from spark_rocket.broker.metrics.runtime_info import VERSION_TEXT
@@ -149,10 +149,10 @@ class BrokerMetrics:
     def _runtime(self, service: BrokerService, exposition: Exposition) -> None:
         store, config = service.store, service.config
         host = service.store_host[0]
-        rates = service.stats.minute_rates()
+        puts_a_second, gets_a_second = service.stats.minute_rates()
         labels = label_text({"cluster": config.broker_cluster_name, "brokerIP": host, "broker": config.broker_name})
-        exposition.add("rocketmq_broker_tps", labels, rates[0])
-        exposition.add("rocketmq_broker_qps", labels, rates[1])
+        exposition.add("rocketmq_broker_tps", labels, puts_a_second)
+        exposition.add("rocketmq_broker_qps", labels, gets_a_second)
         known = store.runtime_info()
         labels = label_text(
             {
@@ -176,7 +176,11 @@ class BrokerMetrics:
             ("earliest_message_timestamp", max(store.first_store_time(), 0)),
             ("consumequeue_disk_ratio", float(known["consumeQueueDiskRatio"])),
             ("remain_howmanydata_toflush", max(store.max_physical_offset - store.flushed_where, 0)),
-            *_by_window("put", "getfound", "getmiss", rates=service.stats.rates()[:3]),
+            *(
+                (f"{kind}_tps{window}", rate)
+                for kind, rates in zip(("put", "getfound", "getmiss"), service.stats.rates()[:3], strict=True)
+                for window, rate in zip((10, 60, 600), rates, strict=True)
+            ),
         ):
             exposition.add(f"rocketmq_brokeruntime_{name}", labels, value)
 
@@ -332,13 +336,6 @@ def _pair(group: str, topic: str) -> str:
             "is_system": is_system_topic(topic) or is_system_group(group),
         }
     )
-
-
-def _by_window(*kinds: str, rates: Iterable[str]) -> Iterator[tuple[str, float]]:
-    """Names and values of rates that are written as Apache writes them: over 10 s, 1 min and 10 min."""
-    for kind, text in zip(kinds, rates, strict=True):
-        for window, rate in zip((10, 60, 600), text.split(), strict=True):
-            yield f"{kind}_tps{window}", float(rate)
 
 
 def _in_buckets(sizes: list[int]) -> list[int]:

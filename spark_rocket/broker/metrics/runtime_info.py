@@ -12,14 +12,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import TYPE_CHECKING
 
-from spark_rocket.broker.metrics.stats_windows import SAMPLE_SECONDS
+from spark_rocket.broker.metrics.stats import SAMPLE_SECONDS
 from spark_rocket.broker.overload import ACK, PULL, QUERY, SEND, TRANSACTION
+from spark_rocket.broker.parts import BrokerParts
 from spark_rocket.protocol.wire.codes import CURRENT_VERSION
-
-if TYPE_CHECKING:
-    from spark_rocket.broker.service import BrokerService
 
 VERSION_TEXT = "V5_3_3"
 _QUEUES = {"send": SEND, "pull": PULL, "query": QUERY, "ack": ACK}
@@ -28,7 +25,7 @@ _QUEUES = {"send": SEND, "pull": PULL, "query": QUERY, "ack": ACK}
 class RuntimeInfo:
     """The state of one broker."""
 
-    def __init__(self, service: BrokerService) -> None:
+    def __init__(self, service: BrokerParts) -> None:
         self._service = service
         self._boot = service.clock()
         self._timed: deque[tuple[int, int]] = deque([(0, 0)], maxlen=2)
@@ -66,14 +63,15 @@ class RuntimeInfo:
 
     def _counts(self) -> dict[str, str]:
         stats = self._service.stats
-        rates, windows = stats.rates(), stats.windows
+        windows = stats.windows
+        puts, found, missed, total, transferred = (" ".join(f"{rate:.6f}" for rate in rates) for rates in stats.rates())
         return {
-            "putTps": rates.puts,
-            "getFoundTps": rates.found,
-            "getMissTps": rates.missed,
-            "getTotalTps": rates.total,
-            "getTransferredTps": rates.transferred,
-            "getTransferedTps": rates.transferred,  # as it is spelled before 5.0
+            "putTps": puts,
+            "getFoundTps": found,
+            "getMissTps": missed,
+            "getTotalTps": total,
+            "getTransferredTps": transferred,
+            "getTransferedTps": transferred,  # as it is spelled before 5.0
             "getMessageTotal": str(stats.gets),
             "msgPutTotalTodayNow": str(stats.puts),
             "msgPutTotalTodayMorning": str(windows.morning[0]),

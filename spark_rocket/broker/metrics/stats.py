@@ -1,16 +1,44 @@
-"""How many messages came and went, in all and lately: what code 28 shows, by group and topic, as 208 does, and what
-/metrics says. Counts by topic are plain attributes, since the send path adds to them.
+"""Counts of a broker: messages by topic, group and type since the start, and over the last minute, hour and day.
+
+Counters only grow. They are read every ten seconds; a window is the difference between the last reading and the oldest
+that is still kept: seven of every ten seconds, seven of every ten minutes, 25 of every hour, so that a broker which has
+just started has short windows rather than none. A topic that was deleted and recreated begins at 0.
+
+====================  ===============  ==========================
+statistic             key              sum of
+====================  ===============  ==========================
+TOPIC_PUT_NUMS        topic            messages
+TOPIC_PUT_SIZE        topic            bytes
+GROUP_GET_NUMS        topic@group      messages
+GROUP_GET_SIZE        topic@group      bytes
+SNDBCK_PUT_NUMS       topic@group      messages given back
+BROKER_PUT_NUMS       cluster          messages
+BROKER_GET_NUMS       cluster          messages
+====================  ===============  ==========================
 
 Thread-safety: event loop only. Nothing is kept on disk.
-Corresponds to org.apache.rocketmq.store.StoreStatsService and GROUP_GET_NUMS of store.stats.BrokerStatsManager.
+Corresponds to org.apache.rocketmq.store.stats.BrokerStatsManager and common.stats.StatsItem.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple
+from collections.abc import Callable
+from datetime import date
+from typing import NamedTuple, TypeAlias
 
-from spark_rocket.broker.metrics.stats_windows import SAMPLE_SECONDS, StatsWindows
+SAMPLE_SECONDS = 10
+MINUTE, HOUR, DAY = range(3)
+_EVERY = (1, 60, 360)  # samples between two readings that a window keeps
+_KEPT = (7, 7, 25)
+_NOTHING = (0, 0, 0)
+
+Key: TypeAlias = tuple[str, str]
+"""Topic and group; the group is empty for a topic, both are empty for the broker."""
+_Reading: TypeAlias = dict[Key, tuple[int, int, int]]  # messages, bytes, messages given back
+
+BROKER: Key = ("", "")
+MESSAGES, BYTES, SEND_BACKS = range(3)
 
 _WINDOWS = (10, 60, 600)
 
@@ -76,11 +104,11 @@ class GroupCounts:
 class Rates(NamedTuple):
     """A second, three figures each: messages put; pulls that found messages, that did not, both; messages given."""
 
-    puts: str
-    found: str
-    missed: str
-    total: str
-    transferred: str
+    puts: list[float]
+    found: list[float]
+    missed: list[float]
+    total: list[float]
+    transferred: list[float]
 
 
 class BrokerStats:
@@ -143,22 +171,111 @@ class BrokerStats:
         self._samples.append((self.puts, self.gets, self.get_misses, self.finds))
         self.windows.sample()
 
-    def fetch_rate(self, group: str, topic: str) -> float:
-        """Messages a second that a group was given of a topic, over the last minute of samples."""
-        return self.windows.get_tps(group, topic)
-
     def minute_rates(self) -> tuple[float, float]:
         """Puts and gets a second over the last minute of samples."""
         return self._rate(0, 60), self._rate(1, 60)
 
     def rates(self) -> Rates:
-        """Over 10 s, 1 min and 10 min, as Apache spells them."""
+        """Over 10 s, 1 min and 10 min."""
         puts, gets, missed, found = ([self._rate(kind, window) for window in _WINDOWS] for kind in range(4))
         total = [one + other for one, other in zip(found, missed, strict=True)]
-        return Rates(*(" ".join(f"{rate:.6f}" for rate in rates) for rates in (puts, found, missed, total, gets)))
+        return Rates(puts, found, missed, total, gets)
 
     def _rate(self, kind: int, window: int) -> float:
         steps = min(window // SAMPLE_SECONDS, len(self._samples) - 1)
         if steps == 0:
             return 0.0
         return (self._samples[-1][kind] - self._samples[-1 - steps][kind]) / (steps * SAMPLE_SECONDS)
+
+
+class Window(NamedTuple):
+    """What came together in so many seconds, and in how many messages."""
+
+    sum: int
+    seconds: int
+    messages: int
+
+    @property
+    def per_second(self) -> float:
+        return self.sum / self.seconds if self.seconds else 0.0
+
+    @property
+    def average(self) -> float:
+        """Per message."""
+        return self.sum / self.messages if self.messages else 0.0
+
+
+class StatsWindows:
+    """Readings of a broker's counts."""
+
+    def __init__(self, stats: BrokerStats, today: Callable[[], date] = date.today) -> None:
+        self._stats = stats
+        self._today = today
+        self._day = today()
+        self._count = 0
+        self._last: _Reading = {}
+        self._kept: tuple[deque[tuple[int, _Reading]], ...] = tuple(deque([(0, {})], maxlen=most) for most in _KEPT)
+        self.morning = (0, 0)
+        """Puts and gets since the start, when the day began."""
+        self.yesterday_morning = (0, 0)
+
+    def sample(self) -> None:
+        """Take a reading; every ``SAMPLE_SECONDS``."""
+        self._count += 1
+        self._last = self._read()
+        for kept, every in zip(self._kept, _EVERY, strict=True):
+            if self._count % every == 0:
+                kept.append((self._count, self._last))
+        today = self._today()
+        if today != self._day:
+            self._day = today
+            self.yesterday_morning, self.morning = self.morning, (self._stats.puts, self._stats.gets)
+
+    def _read(self) -> _Reading:
+        """All counts; what has not changed is the last reading's own, so that what is kept takes little memory."""
+        stats, last = self._stats, self._last
+        counts: _Reading = {(topic, ""): (one.puts, one.put_bytes, 0) for topic, one in stats.topics.items()}
+        for (group, topic), one in stats.groups.items():
+            counts[topic, group] = (one.gets, one.get_bytes, one.send_backs)
+        counts[BROKER] = (stats.puts, 0, stats.gets)
+        if counts == last:
+            return last
+        keys = {key: key for key in last}
+        values = last.get
+        return {
+            keys.get(key, key): old if (old := values(key)) == count and old is not None else count
+            for key, count in counts.items()
+        }
+
+    def knows(self, key: Key) -> bool:
+        """Whether anything has been counted under it."""
+        topic, group = key
+        return key == BROKER or (group, topic) in self._stats.groups or (not group and topic in self._stats.topics)
+
+    def window(self, key: Key, column: int, which: int = MINUTE) -> Window:
+        """A column's sum over one of the three windows."""
+        begun, first = self._kept[which][0]
+        old, new = first.get(key, _NOTHING), self._last.get(key, _NOTHING)
+        if new[MESSAGES] < old[MESSAGES]:
+            old = _NOTHING  # it was deleted meanwhile, and counts from 0 again
+        return Window(new[column] - old[column], (self._count - begun) * SAMPLE_SECONDS, new[MESSAGES] - old[MESSAGES])
+
+    # --- a minute's, for 202, 208 and /metrics ------------------------------------------------------------------
+
+    def put_tps(self, topic: str) -> float:
+        return self.window((topic, ""), MESSAGES).per_second
+
+    def put_size(self, topic: str) -> float:
+        """Bytes a second."""
+        return self.window((topic, ""), BYTES).per_second
+
+    def get_tps(self, group: str, topic: str) -> float:
+        return self.window((topic, group), MESSAGES).per_second
+
+    def get_size(self, group: str, topic: str) -> float:
+        """Bytes a second."""
+        return self.window((topic, group), BYTES).per_second
+
+    def send_back_nums(self, group: str, topic: str) -> int:
+        """Messages given back."""
+        return self.window((topic, group), SEND_BACKS).sum

@@ -38,7 +38,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_rocket.broker.delivery.driver import DeliveryDriver
 from spark_rocket.broker.pop.hooks import ALREADY_ACKED, ILLEGAL, PopRequest
 from spark_rocket.broker.state.groups import SubscriptionGroupManager
 from spark_rocket.broker.state.offsets import ConsumerOffsetManager
@@ -46,6 +45,7 @@ from spark_rocket.broker.state.topics import TopicConfigManager
 from spark_rocket.protocol.ids import message_order_count, queue_order_count
 from spark_rocket.protocol.wire.bodies import dumps_fastjson
 from spark_rocket.protocol.wire.bodies.base import Body
+from spark_rocket.remoting.wall_clock_timer import WallClockTimer
 
 _SEPARATOR = "@"
 _KEPT_MS = 24 * 3600 * 1000
@@ -112,7 +112,7 @@ class ConsumerOrderInfoManager:
         #: When blocks end, soonest first; at most one entry for each queue that is as early as its block's end.
         self._ends: list[tuple[int, str, str, int]] = []
         self._expected: dict[tuple[str, str, int], int] = {}
-        self.driver = DeliveryDriver(loop, clock, self.free)
+        self.timer = WallClockTimer(loop, clock, self.free)
         self.dirty = False
 
     # --- popping and acking -------------------------------------------------------------------------------------
@@ -229,9 +229,9 @@ class ConsumerOrderInfoManager:
         if free_at and (expected is None or free_at < expected):
             self._expected[key] = free_at
             heapq.heappush(self._ends, (free_at, *key))
-            self.driver.expect(free_at)
+            self.timer.expect(free_at)
 
-    def free(self, now: int, budget_seconds: float) -> int | None:
+    def free(self, now: int) -> int | None:
         """Say which queues are free again by their messages' times; when to be called next."""
         while self._ends and self._ends[0][0] <= now:
             at, topic, group, queue_id = heapq.heappop(self._ends)

@@ -76,7 +76,7 @@ class QueryAssignmentProcessor:
             raise RefusedError(problem, response_code=ResponseCode.INVALID_PARAMETER)
         service = self._service
         service.request_modes.put(mode)
-        service.saver.save(service.files["modes"])
+        service.saving.save("modes")
         if request.is_oneway:
             return None
         return service.when_settled(channel, RemotingCommand.response(request), files=["modes"])

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from spark_rocket.broker.delivery.filters import parse_filter
 from spark_rocket.broker.service import BrokerService
-from spark_rocket.broker.state.clients import ClientInfo
+from spark_rocket.broker.state.clients import ClientInfo, bounded_body, heartbeat_of
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import RETRY_PREFIX
 from spark_rocket.protocol.filter.tags import TYPE_TAG
@@ -20,33 +20,19 @@ from spark_rocket.protocol.wire.bodies import (
     Connection,
     ConsumerConnection,
     GetConsumerListByGroupResponseBody,
-    HeartbeatData,
     LockBatchRequestBody,
     LockBatchResponseBody,
     ProducerConnection,
 )
 from spark_rocket.protocol.wire.codes import LanguageCode, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.fastjson import REQUEST_LIMITS, loads_tolerant
 from spark_rocket.protocol.wire.headers import (
     GetConsumerConnectionListRequestHeader,
     GetConsumerListByGroupRequestHeader,
     GetProducerConnectionListRequestHeader,
-    NotifyConsumerIdsChangedRequestHeader,
     UnregisterClientRequestHeader,
 )
 from spark_rocket.remoting.server.server import Channel, Handler
-
-_MAX_BODY = 1024 * 1024  # a loop that reads more keeps everybody else waiting
-_MAX_GROUPS = 1_000
-_MAX_TOPICS = 10_000
-
-
-def notify_consumer_ids_changed(channel: Channel, group: str) -> None:
-    """Tell one member that its group changed (40)."""
-    header = NotifyConsumerIdsChangedRequestHeader(consumer_group=group)
-    request = RemotingCommand.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header.to_ext(), oneway=True)
-    channel.write(request)
 
 
 class ClientManageProcessor:
@@ -148,59 +134,24 @@ class ClientManageProcessor:
         return RemotingCommand.response(request, body=body.to_json())
 
     def lock(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        body = LockBatchRequestBody.from_request(_bounded_body(request))
+        body = LockBatchRequestBody.from_request(bounded_body(request))
         held = self._service.locks.lock(body.consumer_group, body.mq_set, body.client_id)
         return RemotingCommand.response(request, body=LockBatchResponseBody(lock_ok_mq_set=held).to_json())
 
     def unlock(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        body = LockBatchRequestBody.from_request(_bounded_body(request))
+        body = LockBatchRequestBody.from_request(bounded_body(request))
         self._service.locks.unlock(body.consumer_group, body.mq_set, body.client_id)
         return RemotingCommand.response(request)
 
     def check_client_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Asked once by consumers with an SQL92 subscription, before they start."""
         subscription = (
-            CheckClientRequestBody.from_request(_bounded_body(request)).subscription_data if request.body else None
+            CheckClientRequestBody.from_request(bounded_body(request)).subscription_data if request.body else None
         )
         if subscription is not None and subscription.expression_type != TYPE_TAG:
             sql92 = self._service.config.enable_property_filter
             parse_filter(subscription.expression_type, subscription.sub_string, sql92=sql92)
         return RemotingCommand.response(request)
-
-
-def heartbeat_of(request: RemotingCommand) -> HeartbeatData:
-    """The body, if it is of a size that a client can be: each group in it costs every other client time."""
-    value = loads_tolerant(_bounded_body(request), REQUEST_LIMITS)
-    if isinstance(value, dict):
-        consumers = _list(value, "consumerDataSet")
-        groups = len(_list(value, "producerDataSet")) + len(consumers)
-        _check_number("groups", groups, _MAX_GROUPS)
-        _check_number("subscriptions", sum(len(_list(item, "subscriptionDataSet")) for item in consumers), _MAX_TOPICS)
-    return HeartbeatData.from_value(value)
-
-
-def _bounded_body(request: RemotingCommand) -> bytes | bytearray | memoryview:
-    if len(request.body) > _MAX_BODY:
-        raise RefusedError(
-            f"the body of the request has {len(request.body)} bytes, at most {_MAX_BODY} are taken",
-            response_code=ResponseCode.SYSTEM_ERROR,
-            remedy="Spread the groups and queues over several clients.",
-        )
-    return request.body
-
-
-def _list(value: object, name: str) -> list[object]:
-    found = value.get(name) if isinstance(value, dict) else None
-    return found if isinstance(found, list) else []
-
-
-def _check_number(what: str, number: int, most: int) -> None:
-    if number > most:
-        raise RefusedError(
-            f"the heartbeat names {number} {what}, at most {most} are taken",
-            response_code=ResponseCode.SYSTEM_ERROR,
-            remedy="Spread the groups over several clients.",
-        )
 
 
 def _language(code: int | str) -> str:

@@ -78,7 +78,7 @@ class OffsetProcessor:
         if service.offsets.has_reset(group, topic, queue_id):
             return RemotingCommand.response(request, 0, "Offset has been previously reset")
         service.offsets.commit(group, topic, queue_id, header.commit_offset)
-        problem = service.saving.offsets_problem
+        problem = service.saving.problem("offsets")
         if problem:
             raise RefusedError(
                 f"{problem}. The offset counts until the broker stops, and writing it is retried.",

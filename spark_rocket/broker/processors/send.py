@@ -35,7 +35,7 @@ from spark_rocket.broker.metrics.stats import DELAY, FIFO, NORMAL, TRANSACTION
 from spark_rocket.broker.service import BrokerService, SendTarget
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.model import HALF_TOPIC, SHARDING_KEY
-from spark_rocket.protocol.ids import RecallMessageHandle, UniqKeyGenerator, pack_host
+from spark_rocket.protocol.ids import RecallMessageHandle, pack_host
 from spark_rocket.protocol.record.batch import decode_batch_body
 from spark_rocket.protocol.record.properties import decode_properties, encode_properties, find_property
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
@@ -90,12 +90,12 @@ _CODES: dict[PutStatus, int] = {
 class SendMessageProcessor:
     """Stores what producers send."""
 
-    def __init__(self, service: BrokerService, unique_keys: UniqKeyGenerator) -> None:
+    def __init__(self, service: BrokerService) -> None:
         self._service = service
         self._targets = service.targets
         self._store = service.store
         self._config = service.config
-        self._unique_key: Callable[[], str] = unique_keys.next
+        self._unique_key: Callable[[], str] = service.unique_keys.next
         self._overload = service.overload
         self._clock = service.clock
         self._stats = service.stats

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 
-from spark_rocket.broker.metrics.stats_windows import BROKER, BYTES, DAY, HOUR, MESSAGES, MINUTE, SEND_BACKS, Key
+from spark_rocket.broker.metrics.stats import BROKER, BYTES, DAY, HOUR, MESSAGES, MINUTE, SEND_BACKS, Key
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import SYSTEM_TOPICS

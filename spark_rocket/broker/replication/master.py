@@ -38,11 +38,11 @@ from typing import cast
 
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.errors import ConfigError, ProtocolError
+from spark_rocket.logs import RateLimited
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.ha import TRANSFER_SIZE, ReportDecoder, encode_header
 from spark_rocket.remoting.address import format_address, format_peer
 from spark_rocket.remoting.server.descriptors import leaves_reserve
-from spark_rocket.remoting.tls.problems import Lines
 from spark_rocket.remoting.tls.server import TlsGate
 from spark_rocket.store.message_store import MessageStore
 
@@ -228,7 +228,7 @@ class ReplicationMaster:
         self._config = config
         self._connections: set[SlaveConnection] = set()
         self._server: asyncio.Server | None = None
-        self._lines = Lines(_log)
+        self._often = RateLimited(_log)
         self._closed = False
         self._empty = asyncio.Event()
         self._empty.set()
@@ -337,7 +337,7 @@ class ReplicationMaster:
 
     def admit(self, connection: SlaveConnection) -> bool:
         if self._closed or (len(self._connections) >= _MOST_CONNECTIONS and not self._close_oldest()):
-            self._lines.warn("refused", f"{self.name} refused the HA connection of {connection.address}")
+            self._often.warning("refused", "%s refused the HA connection of %s", self.name, connection.address)
             return False
         self._connections.add(connection)
         self._empty.clear()
@@ -353,10 +353,12 @@ class ReplicationMaster:
         if oldest is None:
             return False
         self._connections.discard(oldest)
-        self._lines.warn(
+        self._often.warning(
             "silent",
-            f"{self.name} closed the HA connection of {oldest.address}: {_MOST_CONNECTIONS} are open,"
-            " and it has reported nothing",
+            "%s closed the HA connection of %s: %d are open, and it has reported nothing",
+            self.name,
+            oldest.address,
+            _MOST_CONNECTIONS,
         )
         oldest.abort()
         return True

@@ -54,8 +54,6 @@ from spark_rocket.protocol.wire.bodies import dumps_fastjson, loads_tolerant
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import (
-    GetAllSubscriptionGroupRequestHeader,
-    GetAllTopicConfigRequestHeader,
     GetMaxOffsetRequestHeader,
     GetMaxOffsetResponseHeader,
 )
@@ -70,6 +68,11 @@ HURRY_SECONDS = 1.0  # between rounds that unknown topics ask for
 _LOOK_SECONDS = 0.1
 _TIMEOUT = 5.0
 _MOST_PAGES = 10_000
+# Tables that come in pages: the table's name, the header fields of its size and of a page's position.
+_PAGED = {
+    RequestCode.GET_ALL_TOPIC_CONFIG: ("topicConfigTable", "totalTopicNum", "topicSeq"),
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: ("subscriptionGroupTable", "totalGroupNum", "groupSeq"),
+}
 
 _RUNTIME = re.compile(r"(\d{1,9}) days?, (\d{1,9}) hours?, (\d{1,9}) minutes?, (\d{1,9}) seconds?")  # of 28's answer
 
@@ -126,7 +129,7 @@ class SlaveSynchronize:
         """
         service = self._service
         if service.topics.adopt(topic, queue_id + 1):
-            service.saver.save(service.files["topics"])
+            service.saving.save("topics")
         if self._hurried is None and self.master_address is not None:
             self._hurried = self._service.loop.call_later(HURRY_SECONDS if self.rounds else 0.0, self._known.set)
 
@@ -162,9 +165,9 @@ class SlaveSynchronize:
 
     async def _round(self) -> None:
         steps: list[tuple[Callable[[str], Table | None], Callable[[Table], None]]] = [
-            (self._all_topics, self._take_topics),
-            (self._all_groups, self._take_groups),
-            (partial(self._ask, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, optional=True), self._take_modes),
+            (partial(self._whole, RequestCode.GET_ALL_TOPIC_CONFIG), self._take_topics),
+            (partial(self._whole, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG), self._take_groups),
+            (self._modes, partial(self._take_unversioned, "modes", self._service.request_modes.load)),
         ]
         address = self.master_address
         assert address is not None
@@ -183,18 +186,8 @@ class SlaveSynchronize:
 
     # --- asking: on a thread of the executor --------------------------------------------------------------------------
 
-    def _ask(
-        self, code: RequestCode, address: str, ext: dict[str, str] | None = None, *, optional: bool = False
-    ) -> Table | None:
-        answer = self._answer(code, address, ext, optional=optional)
-        return None if answer is None else _table(answer)
-
-    def _answer(
-        self, code: RequestCode, address: str, ext: dict[str, str] | None = None, *, optional: bool = False
-    ) -> RemotingCommand | None:
+    def _answer(self, code: RequestCode, address: str, ext: dict[str, str] | None = None) -> RemotingCommand:
         answer = self._client.invoke(address, RemotingCommand.request(code, ext or {}), _TIMEOUT)
-        if optional and answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            return None
         if answer.code != ResponseCode.SUCCESS:
             raise BrokerError(
                 f"{address} answered {code.name} with {answer.code}: {answer.remark or 'no remark'}.",
@@ -202,35 +195,26 @@ class SlaveSynchronize:
             )
         return answer
 
-    def _all_topics(self, address: str) -> Table:
-        def header(count: int, version: str | None) -> dict[str, str]:
-            return GetAllTopicConfigRequestHeader(topic_seq=count, data_version=version).to_ext()
+    def _modes(self, address: str) -> Table | None:
+        """None from a master before 5.0."""
+        try:
+            return _table(self._answer(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, address))
+        except BrokerError as error:
+            if error.response_code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                return None
+            raise
 
-        return self._pages(address, RequestCode.GET_ALL_TOPIC_CONFIG, header, "topicConfigTable", "totalTopicNum")
-
-    def _all_groups(self, address: str) -> Table:
-        def header(count: int, version: str | None) -> dict[str, str]:
-            return GetAllSubscriptionGroupRequestHeader(group_seq=count, data_version=version).to_ext()
-
-        code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-        return self._pages(address, code, header, "subscriptionGroupTable", "totalGroupNum")
-
-    def _pages(
-        self,
-        address: str,
-        code: RequestCode,
-        header: Callable[[int, str | None], dict[str, str]],
-        name: str,
-        total: str,
-    ) -> Table:
+    def _whole(self, code: RequestCode, address: str) -> Table:
         """A table that newer masters give a part at a time; all parts are of one version."""
+        name, total, position = _PAGED[code]
         whole: Table = {}
         entries: Table = {}
         version: object = None
         for page in range(_MOST_PAGES):
-            known = None if version is None else dumps_fastjson(version).decode()
-            answer = self._answer(code, address, header(len(entries), known))
-            assert answer is not None
+            ext = {position: str(len(entries))}
+            if version is not None:
+                ext["dataVersion"] = dumps_fastjson(version).decode()
+            answer = self._answer(code, address, ext)
             part = _table(answer)
             if page == 0:
                 whole, version = part, part.get("dataVersion")
@@ -251,7 +235,7 @@ class SlaveSynchronize:
         changed = service.topics.replace(stored)
         if changed:
             service.targets.clear()
-            service.saver.save(service.files["topics"])
+            service.saving.save("topics")
             service.registration.register()
             _log.info("Topics are the master's: %d", len(service.topics.table))
         self._left = self._left or changed
@@ -287,7 +271,6 @@ class SlaveSynchronize:
         for queue_id in queues:
             header = GetMaxOffsetRequestHeader(topic=topic, queue_id=queue_id)
             answer = self._answer(RequestCode.GET_MAX_OFFSET, address, header.to_ext())
-            assert answer is not None
             end = max(end, GetMaxOffsetResponseHeader.from_ext(answer.ext_fields).offset)
         return end
 
@@ -303,7 +286,7 @@ class SlaveSynchronize:
     def _take_groups(self, stored: Table) -> None:
         service = self._service
         if service.groups.replace(stored):
-            service.saver.save(service.files["groups"])
+            service.saving.save("groups")
             _log.info("Groups are the master's: %d", len(service.groups.table))
 
     async def _take_progress(self, address: str) -> None:
@@ -319,24 +302,18 @@ class SlaveSynchronize:
         if address != self.master_address:
             return
         service.offsets.replace(offsets)
-        before = service.schedule.snapshot()
-        service.schedule.load(delays)
-        if service.schedule.snapshot() != before:
-            service.saver.save(service.files["delays"])
+        self._take_unversioned("delays", service.schedule.load, delays)
         if timer:
             await asyncio.to_thread(self._timer.take_over, timer, address)
 
     def _progress(self, address: str) -> tuple[Table, Table, bytes, int]:
         """How far groups are, what is delivered of delayed and timed messages, and where the log ended after that."""
-        offsets = self._ask(RequestCode.GET_ALL_CONSUMER_OFFSET, address)
-        delays = self._ask(RequestCode.GET_ALL_DELAY_OFFSET, address)
+        offsets = _table(self._answer(RequestCode.GET_ALL_CONSUMER_OFFSET, address))
+        delays = _table(self._answer(RequestCode.GET_ALL_DELAY_OFFSET, address))
         request = RemotingCommand.request(RequestCode.GET_TIMER_CHECK_POINT)
         timer = self._client.invoke(address, request, _TIMEOUT)  # refused where there is no timer
         asked = self._service.clock()
-        state = self._ask(RequestCode.GET_BROKER_RUNTIME_INFO, address)
-        assert offsets is not None
-        assert delays is not None
-        assert state is not None
+        state = _table(self._answer(RequestCode.GET_BROKER_RUNTIME_INFO, address))
         self._compare_clocks(address, state["table"], asked)
         end = int(state["table"]["commitLogMaxOffset"])
         return offsets, delays, bytes(timer.body) if timer.code == ResponseCode.SUCCESS else b"", end
@@ -363,12 +340,13 @@ class SlaveSynchronize:
             _log.warning("The clocks of the master at %s and of %s agree again.", address, self._slave.name)
         self.clocks_differ = differs
 
-    def _take_modes(self, stored: Table) -> None:
-        service = self._service
-        before = service.request_modes.snapshot()
-        service.request_modes.load(stored)
-        if service.request_modes.snapshot() != before:
-            service.saver.save(service.files["modes"])
+    def _take_unversioned(self, name: str, load: Callable[[Table], None], stored: Table) -> None:
+        """Take over a table without a version, and write its file if it changed."""
+        file = self._service.files[name]
+        before = file.snapshot()
+        load(stored)
+        if file.snapshot() != before:
+            self._service.saving.save(name)
 
 
 def _table(answer: RemotingCommand) -> Table:

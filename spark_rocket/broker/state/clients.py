@@ -10,7 +10,8 @@ Members of a group ought to subscribe alike: of those that do not, each gets mes
 them. Apache's broker lets the last heartbeat count and says nothing; here the log names both, once for each change.
 
 Thread-safety: used on the event loop only. After a crash: nothing is kept; heartbeats fill the tables again.
-Corresponds to org.apache.rocketmq.broker.client.{ProducerManager, ConsumerManager, ConsumerGroupInfo}.
+Corresponds to org.apache.rocketmq.broker.client.{ProducerManager, ConsumerManager, ConsumerGroupInfo}
+and client.rebalance.RebalanceLockManager.
 """
 
 from __future__ import annotations
@@ -20,12 +21,21 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from spark_rocket.protocol.wire.bodies import BROADCASTING, ConsumerData, SubscriptionData
+from spark_rocket.errors import RefusedError
+from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.wire.bodies import BROADCASTING, ConsumerData, HeartbeatData, SubscriptionData
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.fastjson import REQUEST_LIMITS, loads_tolerant
+from spark_rocket.protocol.wire.headers import NotifyConsumerIdsChangedRequestHeader
 from spark_rocket.remoting.server.server import Channel
 
 _log = logging.getLogger(__name__)
 
 _SHOWN = 10
+_MAX_BODY_BYTES = 1024 * 1024  # decoding more blocks the event loop for too long
+_MAX_GROUPS = 1_000
+_MAX_TOPICS = 10_000
 
 
 def monotonic_ms() -> int:
@@ -250,6 +260,41 @@ class ClientManager:
         return {name for name, group in self.consumers.items() if topic in group.subscriptions}
 
 
+class RebalanceLockManager:
+    """Locks for ordered consuming: group -> queue -> (client, time of the last renewal).
+
+    A lock ends 60 seconds after its last renewal.
+
+    ``clock``: monotonic milliseconds.
+    """
+
+    def __init__(self, clock: Callable[[], int], live_time_ms: int) -> None:
+        self._clock = clock
+        self._live_time = live_time_ms
+        self._locks: dict[str, dict[MessageQueue, tuple[str, int]]] = {}
+
+    def lock(self, group: str, queues: Iterable[MessageQueue], client_id: str) -> list[MessageQueue]:
+        """Lock or renew what is free, expired or the client's own; the queues it now holds."""
+        now = self._clock()
+        locks = self._locks.setdefault(group, {})
+        held = []
+        for queue in queues:
+            owner = locks.get(queue)
+            if owner is None or owner[0] == client_id or now - owner[1] > self._live_time:
+                locks[queue] = (client_id, now)
+                held.append(queue)
+        return held
+
+    def unlock(self, group: str, queues: Iterable[MessageQueue], client_id: str) -> None:
+        locks = self._locks.get(group, {})
+        for queue in queues:
+            owner = locks.get(queue)
+            if owner is not None and owner[0] == client_id:
+                del locks[queue]
+        if not locks:
+            self._locks.pop(group, None)
+
+
 def _latest(connections: Iterable[ClientInfo]) -> Channel | None:
     """Of a client's connections the one with the latest heartbeat: who connects anew may leave a dead one behind."""
     found = list(connections)
@@ -273,3 +318,45 @@ def _warn_if_different(group: ConsumerGroup, info: ClientInfo) -> None:
 def _said(info: ClientInfo) -> str:
     shown = [f"{topic} by {text!r}" for topic, (_, text) in sorted(info.subscribed.items())]
     return ", ".join(shown[:_SHOWN]) + (f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else "")
+
+
+def notify_consumer_ids_changed(channel: Channel, group: str) -> None:
+    """Tell one member that its group changed (40)."""
+    header = NotifyConsumerIdsChangedRequestHeader(consumer_group=group)
+    request = RemotingCommand.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header.to_ext(), oneway=True)
+    channel.write(request)
+
+
+def heartbeat_of(request: RemotingCommand) -> HeartbeatData:
+    """The body, if it is of a size that a client can be: each group in it costs every other client time."""
+    value = loads_tolerant(bounded_body(request), REQUEST_LIMITS)
+    if isinstance(value, dict):
+        consumers = _list(value, "consumerDataSet")
+        groups = len(_list(value, "producerDataSet")) + len(consumers)
+        _check_number("groups", groups, _MAX_GROUPS)
+        _check_number("subscriptions", sum(len(_list(item, "subscriptionDataSet")) for item in consumers), _MAX_TOPICS)
+    return HeartbeatData.from_value(value)
+
+
+def bounded_body(request: RemotingCommand) -> bytes | bytearray | memoryview:
+    if len(request.body) > _MAX_BODY_BYTES:
+        raise RefusedError(
+            f"the body of the request has {len(request.body)} bytes, at most {_MAX_BODY_BYTES} are taken",
+            response_code=ResponseCode.SYSTEM_ERROR,
+            remedy="Spread the groups and queues over several clients.",
+        )
+    return request.body
+
+
+def _list(value: object, name: str) -> list[object]:
+    found = value.get(name) if isinstance(value, dict) else None
+    return found if isinstance(found, list) else []
+
+
+def _check_number(what: str, number: int, most: int) -> None:
+    if number > most:
+        raise RefusedError(
+            f"the heartbeat names {number} {what}, at most {most} are taken",
+            response_code=ResponseCode.SYSTEM_ERROR,
+            remedy="Spread the groups over several clients.",
+        )

@@ -40,7 +40,7 @@ from spark_rocket.errors import ConfigError
 from spark_rocket.model import TRACE_TOPIC
 from spark_rocket.protocol.auth import Credentials, inner_credentials
 from spark_rocket.protocol.java_properties import expand_variables, parse_properties, render_properties
-from spark_rocket.protocol.setting import Setting, SettingsUpdate, fixed, text_of
+from spark_rocket.protocol.setting import SettingsUpdate, fixed, settings_of, text_of
 from spark_rocket.protocol.setting import setting as _setting
 from spark_rocket.remoting.http.monitor import MetricsExporterType
 from spark_rocket.remoting.tls.contexts import ServerTls, server_tls
@@ -370,36 +370,11 @@ class BrokerConfig:
         return self.store_path_root_dir.expanduser()
 
     def store_config(self) -> StoreConfig:
-        """The settings that are the store's business."""
-        return StoreConfig(
-            store_path=self.store_path,
-            store_path_commit_log=_path_or_none(self.store_path_commit_log),
-            store_path_consume_queue=_path_or_none(self.store_path_consume_queue),
-            store_path_index=_path_or_none(self.store_path_index),
-            mapped_file_size_commit_log=self.mapped_file_size_commit_log,
-            mapped_file_size_consume_queue=self.mapped_file_size_consume_queue,
-            max_hash_slot_num=self.max_hash_slot_num,
-            max_index_num=self.max_index_num,
-            message_index_enable=self.message_index_enable,
-            flush_disk_type=self.flush_disk_type,
-            flush_interval_commit_log=self.flush_interval_commit_log,
-            flush_interval_consume_queue=self.flush_interval_consume_queue,
-            sync_flush_timeout=self.sync_flush_timeout,
-            max_message_size=self.max_message_size,
-            message_delay_level=self.message_delay_level,
-            file_reserved_time=self.file_reserved_time,
-            delete_when=self.delete_when,
-            delete_commit_log_files_interval=self.delete_commit_log_files_interval,
-            delete_file_batch_max=self.delete_file_batch_max,
-            disk_max_used_space_ratio=self.disk_max_used_space_ratio,
-            disk_space_clean_forcibly_ratio=self.disk_space_clean_forcibly_ratio,
-            disk_space_warning_level_ratio=self.disk_space_warning_level_ratio,
-            clean_file_forcibly_enable=self.clean_file_forcibly_enable,
-            file_reserved_size=self.file_reserved_size,
-            mapped_file_size_timer_log=self.mapped_file_size_timer_log,
-            timer_roll_window_slot=self.timer_roll_window_slot,
-            is_replica=self.is_slave,
-        )
+        """The settings that are the store's business: those of the same names, and those that differ in type."""
+        values = {one.name: getattr(self, one.name) for one in fields(StoreConfig) if hasattr(self, one.name)}
+        for name in ("store_path_commit_log", "store_path_consume_queue", "store_path_index"):
+            values[name] = Path(values[name]).expanduser() if values[name] else None
+        return StoreConfig(**{**values, "is_replica": self.is_slave})
 
     @property
     def proxy_settings(self) -> dict[str, str]:
@@ -458,10 +433,6 @@ def _shown(name: str, text: str) -> tuple[str, str]:
     return name, HIDDEN if is_secret and text else text
 
 
-def _path_or_none(text: str) -> Path | None:
-    return Path(text).expanduser() if text else None
-
-
 @lru_cache(maxsize=256)  # a search takes a millisecond, and code 26 repeats those of all unknown settings
 def nearest_setting(name: str) -> str | None:
     """The known setting that a misspelt one was probably meant to be."""
@@ -470,14 +441,4 @@ def nearest_setting(name: str) -> str | None:
     return lowered[close[0]] if close else None
 
 
-_ENUMS: dict[str, type[Enum]] = {
-    "FlushDiskType": FlushDiskType,
-    "BrokerRole": BrokerRole,
-    "MessageRequestMode": MessageRequestMode,
-    "MetricsExporterType": MetricsExporterType,
-}
-
-
-_SPECS: dict[str, Setting] = {
-    spec.name: spec for spec in (Setting.of(entry, _ENUMS) for entry in fields(BrokerConfig) if entry.metadata)
-}
+_SPECS = settings_of(BrokerConfig)

@@ -62,32 +62,35 @@ class ConfigFile:
     def load(self) -> bool:
         """Load the file, or its ``.bak``; False when there is neither. ConfigError when what is there is broken."""
         backup = self.path.with_name(self.path.name + ".bak")
+        broken: _BrokenFileError | None = None
         try:
             if self._load_from(self.path):
                 return True
-        except _BrokenFileError as broken:
-            try:
-                if not self._load_from(backup):
-                    raise self._error(broken) from None
-            except _BrokenFileError:
-                raise self._error(broken) from None
-            aside = self.path.with_name(self.path.name + ".broken")
-            try:
-                self.path.replace(aside)
-            except OSError as error:
-                raise ConfigError(
-                    f"{broken}; it cannot be set aside as {aside.name}: {error.strerror}.",
-                    remedy=f"Move {self.path.name} elsewhere; its .bak can be read.",
-                ) from error
-            _log.warning("%s. Loaded %s instead; the broken file is kept as %s.", broken, backup.name, aside.name)
-            return True
+        except _BrokenFileError as error:
+            broken = error
         try:
             found = self._load_from(backup)
-        except _BrokenFileError as broken:
-            raise self._error(broken) from None
-        if found:
+        except _BrokenFileError as error:
+            raise self._error(broken or error) from None
+        if broken is not None and not found:
+            raise self._error(broken)
+        if broken is not None:
+            self._set_aside(broken)
+        elif found:
             _log.warning("%s is missing; loaded %s.", self.path, backup.name)
         return found
+
+    def _set_aside(self, broken: _BrokenFileError) -> None:
+        """Keep the broken file under another name, now that its .bak is loaded."""
+        aside = self.path.with_name(self.path.name + ".broken")
+        try:
+            self.path.replace(aside)
+        except OSError as error:
+            raise ConfigError(
+                f"{broken}; it cannot be set aside as {aside.name}: {error.strerror}.",
+                remedy=f"Move {self.path.name} elsewhere; its .bak can be read.",
+            ) from error
+        _log.warning("%s. Loaded %s.bak instead; the broken file is kept as %s.", broken, self.path.name, aside.name)
 
     def _error(self, broken: _BrokenFileError) -> ConfigError:
         return ConfigError(

@@ -1,7 +1,8 @@
 """Settings of consumer groups, created by an admin or by a group's first request.
 
-Thread-safety: used on the event loop only; values are replaced, never changed in place, so a snapshot is consistent.
-After a crash: groups that an admin set are in ``subscriptionGroup.json``; others are created again by their next use.
+Thread-safety: used on the event loop only.
+After a crash: what an admin set is in ``subscriptionGroup.json`` and ``messageRequestMode.json``; other
+groups are created again by their next use.
 Corresponds to org.apache.rocketmq.broker.subscription.SubscriptionGroupManager.
 """
 
@@ -11,8 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.tables import VersionedTable
 from spark_rocket.model import SYSTEM_GROUP_PREFIX, group_problem
-from spark_rocket.protocol.wire.bodies import DataVersion, SubscriptionGroupConfig
+from spark_rocket.protocol.wire.bodies import SetMessageRequestModeRequestBody, SubscriptionGroupConfig
 
 _BUILT_IN = (
     "TOOLS_CONSUMER",
@@ -26,22 +28,19 @@ _BUILT_IN = (
 )
 
 
-class SubscriptionGroupManager:
-    """The table of groups with its version."""
+class SubscriptionGroupManager(VersionedTable[SubscriptionGroupConfig]):
+    """The table of groups."""
 
     def __init__(self, config: BrokerConfig, clock: Callable[[], int]) -> None:
+        super().__init__(
+            clock,
+            member="subscriptionGroupTable",
+            of_value=SubscriptionGroupConfig.from_value,
+            name_field="groupName",
+        )
         self._config = config
-        self._clock = clock
-        self.table: dict[str, SubscriptionGroupConfig] = {
-            name: SubscriptionGroupConfig(group_name=name) for name in _BUILT_IN
-        }
+        self.table = {name: SubscriptionGroupConfig(group_name=name) for name in _BUILT_IN}
         self._forbidden: dict[str, Any] = {}
-        self.data_version = DataVersion(timestamp=clock())
-        self.on_change: Callable[[str], None] = lambda group: None
-
-    def get(self, group: str) -> SubscriptionGroupConfig | None:
-        """The group as it is, without creating it."""
-        return self.table.get(group)
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:
         """The group, created when that is allowed; None when it is not."""
@@ -58,48 +57,49 @@ class SubscriptionGroupManager:
         return created
 
     def put(self, config: SubscriptionGroupConfig) -> None:
-        self.table[config.group_name] = config
-        self._changed(config.group_name)
-
-    def delete(self, group: str) -> bool:
-        if self.table.pop(group, None) is None:
-            return False
-        self._changed(group)
-        return True
-
-    def replace(self, stored: dict[str, Any]) -> bool:
-        """On a slave: have the groups of a master; False if nothing changed.
-
-        ProtocolError, TypeError or KeyError, and nothing changed, when it does not fit.
-        """
-        version = DataVersion.from_value(stored["dataVersion"])
-        if version == self.data_version:
-            return False
-        table = {
-            name: SubscriptionGroupConfig.from_value({"groupName": name, **entry})
-            for name, entry in stored["subscriptionGroupTable"].items()
-        }
-        self._forbidden = dict(stored.get("forbiddenTable") or {})
-        self.table, self.data_version = table, version
-        return True
-
-    def _changed(self, group: str) -> None:
-        self.data_version = self.data_version.next(self._clock())
-        self.on_change(group)
+        """Add a group or replace its settings."""
+        self._put(config.group_name, config)
 
     def snapshot(self) -> dict[str, Any]:
         """What ``subscriptionGroup.json`` and code 201 say."""
-        return {
-            "dataVersion": self.data_version.to_value(),
-            "forbiddenTable": self._forbidden,
-            "subscriptionGroupTable": {name: config.to_value() for name, config in self.table.items()},
-        }
+        return {**super().snapshot(), "forbiddenTable": self._forbidden}
 
     def load(self, stored: dict[str, Any]) -> None:
-        """Take over what a file says; ValueError, TypeError or AttributeError when it does not fit."""
-        for name, entry in stored.get("subscriptionGroupTable", {}).items():
-            self.table[name] = SubscriptionGroupConfig.from_value({"groupName": name, **entry})
+        super().load(stored)
         self._forbidden = dict(stored.get("forbiddenTable") or {})
-        version = stored.get("dataVersion")
-        if version:
-            self.data_version = DataVersion.from_value(version)
+
+    def replace(self, stored: dict[str, Any]) -> bool:
+        changed = super().replace(stored)
+        if changed:
+            self._forbidden = dict(stored.get("forbiddenTable") or {})
+        return changed
+
+
+class MessageRequestModeManager:
+    """Whether a group pulls or pops a topic, as an administrator has set it: topic -> group -> mode.
+
+    Corresponds to org.apache.rocketmq.broker.loadbalance.MessageRequestModeManager.
+    """
+
+    def __init__(self) -> None:
+        self.table: dict[str, dict[str, SetMessageRequestModeRequestBody]] = {}
+
+    def get(self, topic: str, group: str) -> SetMessageRequestModeRequestBody | None:
+        return self.table.get(topic, {}).get(group)
+
+    def put(self, mode: SetMessageRequestModeRequestBody) -> None:
+        self.table.setdefault(mode.topic, {})[mode.consumer_group] = mode
+
+    def snapshot(self) -> dict[str, Any]:
+        """What the file and code 402 say."""
+        table = {
+            topic: {group: mode.to_value() for group, mode in groups.items()} for topic, groups in self.table.items()
+        }
+        return {"messageRequestModeMap": table}
+
+    def load(self, stored: dict[str, Any]) -> None:
+        """Take over what a file says; AttributeError or ProtocolError when it does not fit."""
+        self.table = {
+            topic: {group: SetMessageRequestModeRequestBody.from_value(mode) for group, mode in groups.items()}
+            for topic, groups in (stored.get("messageRequestModeMap") or {}).items()
+        }

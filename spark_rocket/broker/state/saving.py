@@ -1,5 +1,4 @@
-"""What the broker keeps in ``config/*.json`` and in the timer's files: read at the start, saved from time to time and
-at the stop.
+"""Saving what the broker keeps in ``config/*.json`` and in the timer's files, from time to time and at the stop.
 
 What a file says must be true of the store that a power failure leaves: offsets that passed a check point wait until
 that is on disk, and so do what was delivered and which transactions are settled. What cannot be flushed is delivered
@@ -17,81 +16,46 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
-from typing import TYPE_CHECKING
 
-from spark_rocket.broker.pop.order import ConsumerOrderInfoManager
-from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.broker.state.config_files import ConfigFile
-from spark_rocket.broker.state.groups import SubscriptionGroupManager
-from spark_rocket.broker.state.offsets import ConsumerOffsetManager
-from spark_rocket.broker.state.request_modes import MessageRequestModeManager
-from spark_rocket.broker.state.topics import TopicConfigManager
+from spark_rocket.broker.parts import BrokerParts
+from spark_rocket.broker.state.config_files import ConfigSaver
 from spark_rocket.broker.transactions.service import TransactionMark
-from spark_rocket.store.delay.delay_levels import OffsetMark, ScheduleMessageService
+from spark_rocket.store.delay.delay_levels import OffsetMark
 from spark_rocket.store.delay.timer_store import TimerMessageStore
-
-if TYPE_CHECKING:
-    from spark_rocket.broker.service import BrokerService
 
 _log = logging.getLogger(__name__)
 
 
-def load_files(
-    config: BrokerConfig,
-    clock: Callable[[], int],
-    topics: TopicConfigManager,
-    offsets: ConsumerOffsetManager,
-    groups: SubscriptionGroupManager,
-    schedule: ScheduleMessageService,
-    order: ConsumerOrderInfoManager,
-    request_modes: MessageRequestModeManager,
-) -> dict[str, ConfigFile]:
-    """The files, by what they keep, when all are loaded. ConfigError for one that is broken."""
-    directory = config.store_path / "config"
-    files = {
-        "topics": ConfigFile(directory / "topics.json", topics.text, topics.load),
-        "offsets": ConfigFile(
-            directory / "consumerOffset.json", lambda: offsets.file_snapshot(_offsets_time(config, clock)), offsets.load
-        ),
-        "groups": ConfigFile(directory / "subscriptionGroup.json", groups.snapshot, groups.load),
-        "delays": ConfigFile(directory / "delayOffset.json", schedule.snapshot, schedule.load),
-        "order": ConfigFile(directory / "consumerOrderInfo.json", order.snapshot, order.load),
-        "modes": ConfigFile(directory / "messageRequestMode.json", request_modes.snapshot, request_modes.load),
-    }
-    for file in files.values():
-        file.load()
-    return files
-
-
-def _offsets_time(config: BrokerConfig, clock: Callable[[], int]) -> int:
-    """Up to when consumerOffset.json has all that groups popped; 0 of a slave's, which are as old as its master's
-    last answer, and by its master's clock."""
-    return 0 if config.is_slave else clock()
-
-
 class StateSaver:
-    """Saves one broker's state; see the module."""
+    """Saves one broker's state; files go by the names that they have in ``BrokerParts.files``."""
 
-    def __init__(self, service: BrokerService) -> None:
+    def __init__(self, service: BrokerParts) -> None:
         self._service = service
+        self._files = service.files
+        self._saver = ConfigSaver(service.loop)
+        self._saver.on_written = lambda file: self.on_written(self._names[file])
+        self._names = {file: name for name, file in service.files.items()}
+        self.on_written: Callable[[str], None] = lambda name: None
+        """Called on the loop after each write that succeeds."""
         self._saving_offsets = asyncio.Lock()
         self._unflushed = ""
         self._flushing_timer = False
-        self._closed = False
 
     # --- for requests -------------------------------------------------------------------------------------------
 
-    @property
-    def offsets_problem(self) -> str:
-        """Why offsets are not written at present; empty if they are."""
-        return self._unflushed or self._service.saver.problem(self._service.files["offsets"])
+    def problem(self, name: str) -> str:
+        """Why a file is not written at present; empty if it is."""
+        unflushed = self._unflushed if name == "offsets" else ""
+        return unflushed or self._saver.problem(self._files[name])
+
+    def save(self, name: str) -> asyncio.Future[str]:
+        """Write a file with at least the state of now; done when it is on disk, or with the problem."""
+        return self._saver.save(self._files[name])
 
     async def saved(self, *names: str) -> str:
         """Wait until these files have the changes made so far; the first one's problem if that failed, else empty."""
-        service = self._service
         problems = [
-            await (self._offsets_saved() if name == "offsets" else service.saver.saved(service.files[name]))
+            await (self._offsets_saved() if name == "offsets" else self._saver.saved(self._files[name]))
             for name in names
         ]
         return next(filter(None, problems), "")
@@ -102,7 +66,7 @@ class StateSaver:
         service = self._service
         settled = self._settled()
         if settled is not None:
-            service.store.when_flushed(settled.physical_offset, partial(self._transactions_flushed, settled))
+            service.spawn(self._confirm_transactions(settled))
         if service.offsets.dirty:
 
             async def save() -> None:
@@ -110,24 +74,29 @@ class StateSaver:
 
             service.spawn(save())
 
+    async def _confirm_transactions(self, mark: TransactionMark) -> None:
+        if await self._flushed(mark.physical_offset):  # else it is tried again the next time
+            self._service.transactions.confirm(mark)
+
     async def _offsets_saved(self) -> str:
         """Save the offsets of now; the problem if that failed. One at a time, so that none replaces newer ones."""
         service, offsets = self._service, self._service.offsets
-        file = service.files["offsets"]
+        file = self._files["offsets"]
         async with self._saving_offsets:
             if not offsets.dirty:
-                return await service.saver.saved(file)
+                return await self._saver.saved(file)
             offsets.dirty = False
-            snapshot = offsets.file_snapshot(_offsets_time(service.config, service.clock))
+            snapshot = service.offsets_snapshot()
             position = 0 if service.pop is None else service.pop.log.position
             if not await self._flushed(position):  # no offset may be on disk before the check points that it passed
                 offsets.dirty = True
                 self._unflushed = f"{file.path.name} could not be written: the store could not be flushed"
                 return self._unflushed
             self._unflushed = ""
-            return await service.saver.save(file, snapshot)
+            return await self._saver.save(file, snapshot)
 
     async def _flushed(self, position: int) -> bool:
+        """Wait until the log is on disk up to a position; False if it could not be flushed."""
         store, loop = self._service.store, self._service.loop
         if position <= store.flushed_where:
             return True
@@ -146,32 +115,19 @@ class StateSaver:
         service = self._service
         if service.order.dirty:
             service.order.dirty = False
-            service.saver.save(service.files["order"])
+            self.save("order")
 
     def save_delay_offsets(self) -> None:
         """Remember what was delivered, once it is on disk."""
-        service = self._service
-        mark = service.schedule.mark()
+        mark = self._service.schedule.mark()
         if mark is not None:
-            service.store.when_flushed(mark.physical_offset, partial(self._deliveries_flushed, mark))
+            self._service.spawn(self._confirm_deliveries(mark))
 
-    def _deliveries_flushed(self, mark: OffsetMark, ok: bool) -> None:
-        """Called by the flush thread; what was not flushed is tried again the next time."""
-        if ok:
-            with suppress(RuntimeError):  # the loop has closed: the last state was saved at the stop
-                self._service.loop.call_soon_threadsafe(self._deliveries_confirmed, mark)
-
-    def _deliveries_confirmed(self, mark: OffsetMark) -> None:
-        if not self._closed:
-            service = self._service
+    async def _confirm_deliveries(self, mark: OffsetMark) -> None:
+        service = self._service
+        if await self._flushed(mark.physical_offset):
             service.schedule.confirm(mark, service.clock())
-            service.saver.save(service.files["delays"])
-
-    def _transactions_flushed(self, mark: TransactionMark, ok: bool) -> None:
-        """Called by the flush thread; what was not flushed is tried again the next time."""
-        if ok:
-            with suppress(RuntimeError):  # the loop has closed: the last state was saved at the stop
-                self._service.loop.call_soon_threadsafe(self._service.transactions.confirm, mark)
+            self.save("delays")
 
     def flush_timer(self) -> None:
         service = self._service
@@ -191,20 +147,16 @@ class StateSaver:
 
     def save_all(self) -> None:
         """Bring everything to disk; what cannot be written is logged, for the others are worth saving all the same."""
-        flushed = self._confirm_deliveries()
-        self._service.saver.close()
-        for name, file in self._service.files.items():
+        flushed = self._flush_all()
+        self._saver.close()
+        for name, file in self._files.items():
             if flushed or name != "offsets":
                 try:
                     file.save()
                 except OSError as error:
                     _log.error("%s could not be written at stop: %s", file.path, error)
 
-    def close(self) -> None:
-        """What the flush thread still calls means nothing any more."""
-        self._closed = True
-
-    def _confirm_deliveries(self) -> bool:
+    def _flush_all(self) -> bool:
         """Put what was delivered, settled or popped on disk, so that it may be remembered as that; False if not."""
         service = self._service
         mark, settled = service.schedule.mark(), self._settled()

@@ -1,10 +1,7 @@
 """The broker's topics: the system's own, those created by an admin, and those that a first message creates.
 
-``TopicConfig`` values are never changed in place: a change puts a new value into the table, so that a copy of the
-table is a consistent picture for the thread that writes ``topics.json``.
-
-Thread-safety: used on the event loop only; :meth:`TopicConfigManager.snapshot` returns something any thread may use.
-After a crash: a topic whose creation was acknowledged is in ``topics.json``, because the answer waits for the file.
+Thread-safety: used on the event loop only; ``snapshot`` may be called by any thread.
+After a crash: a topic whose creation was acknowledged is in ``topics.json``.
 Corresponds to org.apache.rocketmq.broker.topic.TopicConfigManager.
 """
 
@@ -15,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.tables import VersionedTable
 from spark_rocket.model import (
     AUTO_CREATE_TOPIC_KEY,
     BENCHMARK_TOPIC,
@@ -75,17 +73,14 @@ def alter_attributes(current: dict[str, str], text: str | None, *, create: bool)
     return result
 
 
-class TopicConfigManager:
-    """The table of topics with its version. ``on_change`` is called with a topic's name after every change to it."""
+class TopicConfigManager(VersionedTable[TopicConfig]):
+    """The table of topics."""
 
     def __init__(self, config: BrokerConfig, clock: Callable[[], int]) -> None:
+        super().__init__(clock, member="topicConfigTable", of_value=TopicConfig.from_value, name_field="topicName")
         self._config = config
-        self._clock = clock
-        self.table: dict[str, TopicConfig] = {}
         self._texts: dict[str, str] = {}
         self._adopted: set[str] = set()
-        self.data_version = DataVersion(timestamp=clock())
-        self.on_change: Callable[[str], None] = lambda topic: None
         self._create_system_topics()
 
     def _create_system_topics(self) -> None:
@@ -116,23 +111,13 @@ class TopicConfigManager:
         #: Those of RocketMQ's own, which no tool may change or delete.
         self.system = SYSTEM_TOPICS | {name for name, _, _ in topics}
 
-    def get(self, topic: str) -> TopicConfig | None:
-        return self.table.get(topic)
-
     def is_system(self, topic: str) -> bool:
         """Whether it is one of RocketMQ's own, of this cluster and broker too."""
         return topic in self.system or is_system_topic(topic)
 
     def put(self, config: TopicConfig) -> None:
         """Add a topic or replace its settings."""
-        self.table[config.topic_name] = config
-        self._changed(config.topic_name)
-
-    def delete(self, topic: str) -> bool:
-        if self.table.pop(topic, None) is None:
-            return False
-        self._changed(topic)
-        return True
+        self._put(config.topic_name, config)
 
     def ensure(self, topic: str, queues: int = 1, perm: int = PERM_READ_WRITE) -> TopicConfig:
         """The topic, created when it is not there: for retry and dead-letter topics."""
@@ -167,20 +152,13 @@ class TopicConfigManager:
         return created
 
     def replace(self, stored: dict[str, Any]) -> bool:
-        """On a slave: have the topics of a master; False if nothing changed.
-
-        ProtocolError, TypeError or KeyError, and nothing changed, when it does not fit.
-        """
-        version = DataVersion.from_value(stored["dataVersion"])
-        if version == self.data_version and not self._adopted:
+        """On a slave: take over the master's topics; False if nothing changed."""
+        if self._adopted:
+            self.data_version = DataVersion()  # some are not its master's: no version is the same
+        if not super().replace(stored):
             return False
-        table = {
-            name: TopicConfig.from_value({"topicName": name, **entry})
-            for name, entry in stored["topicConfigTable"].items()
-        }
         self._texts.clear()
         self._adopted.clear()
-        self.table, self.data_version = table, version
         return True
 
     def adopt(self, topic: str, queues: int) -> bool:
@@ -192,24 +170,9 @@ class TopicConfigManager:
         self.table[topic] = new_topic(topic, queues)
         return True
 
-    def _changed(self, topic: str) -> None:
-        self._texts.pop(topic, None)
-        self.data_version = self.data_version.next(self._clock())
-        self.on_change(topic)
-
-    def snapshot(self, perm_mask: int = 0xF) -> dict[str, Any]:
-        """What code 21 and a registration carry, as plain values.
-
-        The version is read first: with a table that is newer than its version, a name server hears again.
-        """
-        version = self.data_version.to_value()
-        table = self.table.copy()  # one step of the interpreter, so safe from any thread
-        if perm_mask & PERM_READ_WRITE != PERM_READ_WRITE:
-            table = {name: dataclasses.replace(entry, perm=entry.perm & perm_mask) for name, entry in table.items()}
-        return {
-            "dataVersion": version,
-            "topicConfigTable": {name: entry.to_value() for name, entry in table.items()},
-        }
+    def _changed(self, name: str) -> None:
+        self._texts.pop(name, None)
+        super()._changed(name)
 
     def text(self) -> bytes:
         """``topics.json`` as Apache writes it. Each topic's part is made once: large files are written often."""
@@ -222,13 +185,8 @@ class TopicConfigManager:
         return f'{version[:-2]},\n\t"topicConfigTable":{{{parts}\n\t}}\n}}'.encode()
 
     def load(self, stored: dict[str, Any]) -> None:
-        """Take over what a ``topics.json`` says; ValueError, TypeError or KeyError when it does not fit."""
         self._texts.clear()
-        for name, entry in stored.get("topicConfigTable", {}).items():
-            self.table[name] = TopicConfig.from_value({"topicName": name, **entry})
-        version = stored.get("dataVersion")
-        if version:
-            self.data_version = DataVersion.from_value(version)
+        super().load(stored)
 
 
 def new_topic(name: str, queues: int, perm: int = PERM_READ_WRITE) -> TopicConfig:

@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import spark_rocket
-from spark_rocket.broker.advertised import called_address
+from spark_rocket.broker.addresses import called_address
 from spark_rocket.broker.metrics.exporter import BrokerMetrics
 from spark_rocket.broker.server import Broker
 from spark_rocket.broker.state.config import BrokerConfig

@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from spark_rocket.errors import ClientError, ProtocolError, RemotingConnectError, RemotingError, RocketError
-from spark_rocket.logs import log_once_per
+from spark_rocket.logs import RateLimited
 from spark_rocket.protocol.auth import Credentials
 from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig, TopicConfig, TopicRouteData
 from spark_rocket.protocol.wire.codes import LanguageCode, RequestCode, ResponseCode
@@ -30,7 +30,7 @@ from spark_rocket.remoting.client.async_client import Answer, AsyncRemotingClien
 from spark_rocket.remoting.tls.settings import TlsSettings
 
 _log = logging.getLogger(__name__)
-_often = log_once_per(60.0, _log)
+_often = RateLimited(_log, 60.0)
 
 REQUEST_SECONDS = 10.0
 AWAY_SECONDS = 10.0

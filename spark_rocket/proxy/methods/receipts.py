@@ -34,7 +34,6 @@ from spark_rocket.protocol.ids import ExtraInfo, real_topic
 from spark_rocket.protocol.record.record import iter_records
 from spark_rocket.protocol.wire.bodies import BatchAck, BatchAckMessageRequestBody
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from spark_rocket.proxy.cluster.alarm import Alarm
 from spark_rocket.proxy.cluster.cluster import Cluster
 from spark_rocket.proxy.messages.statuses import StatusError
 from spark_rocket.proxy.methods.handles import (
@@ -45,6 +44,7 @@ from spark_rocket.proxy.methods.handles import (
     refusal,
     unreachable,
 )
+from spark_rocket.remoting.wall_clock_timer import WallClockTimer
 
 _log = logging.getLogger(__name__)
 
@@ -108,13 +108,13 @@ class Receipts:
         self._given_up: dict[tuple[str, str, str], None] = {}
         self._ends: dict[tuple[str, str, int], int] = {}
         self._look_at = 0
-        self.alarm = Alarm(cluster.clock, self._run)
+        self.timer = WallClockTimer(asyncio.get_running_loop(), cluster.clock, self._run)
         self.count = 0
         """How many are renewed."""
 
     def close(self) -> None:
         """Renew no more. What was renewed comes back: after a restart nobody could ack it, its first handle is over."""
-        self.alarm.close()
+        self.timer.close()
         given_back: dict[tuple[str, str], list[str]] = {}
         for kept in tuple(self._kept.values()):
             for renewed in tuple(kept.messages.values()):
@@ -336,7 +336,7 @@ class Receipts:
             kept = self._kept[key] = _Kept(client_id, group, seen=self._is_member(client_id, group))
             if len(self._kept) == 1:
                 self._look_at = self._cluster.clock() + _LOOK_MS
-                self.alarm.expect(self._look_at)
+                self.timer.expect(self._look_at)
         known = kept.messages.get(handle)
         if known is not None:
             return
@@ -384,10 +384,10 @@ class Receipts:
 
     def _plan(self, renewed: _Renewed, due: int) -> None:
         heapq.heappush(self._due, (due, next(self._numbers), renewed))
-        self.alarm.expect(due)
+        self.timer.expect(due)
 
     def _run(self, now: int) -> int | None:
-        """The alarm's turn: when the next is to be."""
+        """Called by the timer; return when to call again."""
         if not self._kept:
             return None
         if self._look_at <= now:

@@ -19,7 +19,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from spark_rocket.logs import log_once_per
+from spark_rocket.logs import RateLimited
 from spark_rocket.protocol.record.layout import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from spark_rocket.protocol.record.record import view_record
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
@@ -34,7 +34,7 @@ from spark_rocket.proxy.messages.statuses import StatusError, status, status_cod
 from spark_rocket.proxy.messaging import Family
 from spark_rocket.proxy.methods.clients import ClientRegistry
 
-_often = log_once_per(10, logging.getLogger(__name__))
+_often = RateLimited(logging.getLogger(__name__))
 
 _Code = definitions.Code
 _RESOLUTIONS = {

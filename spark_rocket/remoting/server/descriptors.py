@@ -14,10 +14,10 @@ import resource
 import sys
 from typing import Protocol
 
-from spark_rocket.logs import log_once_per
+from spark_rocket.logs import RateLimited
 
 _log = logging.getLogger(__name__)
-_often = log_once_per(10.0, _log)
+_often = RateLimited(_log)
 
 _LEAST_RESERVE = 32
 

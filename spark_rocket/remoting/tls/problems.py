@@ -1,20 +1,14 @@
-"""What went wrong with TLS, in words: OpenSSL's reason becomes a name, a sentence and what to do; lines do not flood.
+"""What went wrong with TLS: OpenSSL's reason becomes a name, a sentence and what to do.
 
-Thread-safety: all of it.
+Thread-safety: values.
 """
 
 from __future__ import annotations
 
-import logging
 import ssl
-import threading
-import time
-from collections.abc import Callable
 from typing import NamedTuple
 
 from spark_rocket.errors import RocketError
-
-_EVERY_SECONDS = 10.0
 
 
 class Problem(NamedTuple):
@@ -133,24 +127,3 @@ def _certificate(error: ssl.SSLCertVerificationError, server: bool, name: str) -
 def told(error: RocketError) -> str:
     """What an error says, with what to do where TLS is the matter: the server is there, and need not be looked for."""
     return f"{error.message} {error.remedy}".rstrip() if error.code.startswith("TLS_") else error.message
-
-
-class Lines:
-    """Log lines of many kinds, each at most once in ten seconds; the next one says how many were left out."""
-
-    def __init__(self, logger: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
-        self._logger = logger
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._kinds: dict[str, tuple[float, int]] = {}  # when the last line was, and how many were left out since
-
-    def warn(self, kind: str, text: str) -> None:
-        now = self._clock()
-        with self._lock:
-            last, left_out = self._kinds.get(kind, (now - _EVERY_SECONDS, 0))
-            if now - last < _EVERY_SECONDS:
-                self._kinds[kind] = last, left_out + 1
-                return
-            self._kinds[kind] = now, 0
-        more = f" ({left_out} more since)" if left_out else ""
-        self._logger.warning("%s%s", text, more)

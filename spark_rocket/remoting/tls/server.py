@@ -33,9 +33,10 @@ from contextlib import suppress
 from typing import Any, Protocol, cast
 
 from spark_rocket.errors import ProtocolError, RocketError
+from spark_rocket.logs import RateLimited
 from spark_rocket.remoting.address import format_peer
 from spark_rocket.remoting.tls.contexts import ServerTls
-from spark_rocket.remoting.tls.problems import Lines, Problem, problem_of
+from spark_rocket.remoting.tls.problems import Problem, problem_of
 from spark_rocket.remoting.tls.settings import TlsMode
 
 _log = logging.getLogger(__name__)
@@ -84,7 +85,7 @@ class TlsGate:
         self.tls = tls
         self.made = made
         self.buffer = memoryview(bytearray(_READ))  # what is decrypted, for a moment
-        self._lines = Lines(_log)
+        self._often = RateLimited(_log)
         self._name = name
 
     def newcomer(self) -> Newcomer:
@@ -93,7 +94,7 @@ class TlsGate:
     def refuse(self, peer: str, problem: Problem) -> None:
         """Say so."""
         text = f"The {self._name} closed the connection of {peer}: it {problem.text}. {problem.remedy}"
-        self._lines.warn(problem.kind, text.rstrip())
+        self._often.warning(problem.kind, "%s", text.rstrip())
 
 
 class Newcomer(asyncio.Protocol):

@@ -22,6 +22,7 @@ from zlib import crc32
 import numpy as np
 
 from spark_rocket.errors import StoreError, StoreNotWritableError
+from spark_rocket.logs import RateLimited
 from spark_rocket.model import SCHEDULE_TOPIC
 from spark_rocket.protocol.ids import pack_host
 from spark_rocket.protocol.record.layout import (
@@ -53,7 +54,6 @@ from spark_rocket.store.results import PutResult, PutStatus
 _log = logging.getLogger(__name__)
 _pack_short = PROPERTIES_LENGTH.pack
 _MAX_STEP_BACK = 60_000  # milliseconds
-_TELL_AGAIN = 60_000  # milliseconds
 
 Bytes = bytes | bytearray | memoryview
 ArriveCallback = Callable[[str, int, int, int, int], None]
@@ -89,7 +89,7 @@ class MessageAppender:
         self._merged = 0
         """Messages minus puts: how many more messages than one the batches had."""
         self.times = PutTimes()
-        self._told: tuple[int | None, int] = (None, 0)
+        self._often = RateLimited(_log, 60.0, lambda: clock() / 1000)
         """Why there was no room, and when the log was last told."""
         self.write_error: StoreNotWritableError | None = StoreNotWritableError(
             f"The store in {config.store_path} is not running.", remedy="Start it."
@@ -350,10 +350,10 @@ class MessageAppender:
 
         Said in the log once a minute.
         """
-        now, path = self._clock(), self._config.commit_log_path
-        if error.errno != self._told[0] or abs(now - self._told[1]) >= _TELL_AGAIN:
-            self._told = (error.errno, now)
-            _log.error("No room for messages in %s: %s. They are refused until there is.", path, error)
+        path = self._config.commit_log_path
+        self._often.log(
+            logging.ERROR, error.errno, "No room for messages in %s: %s. They are refused until there is.", path, error
+        )
         if error.errno == errno.ENOMEM:  # of a mapping, too
             text, remedy = f"No file of {path} can be mapped: {error}.", "Give the process more memory or mappings"
         elif isinstance(error, ShortageError):

@@ -28,7 +28,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
-from spark_rocket.logs import log_once_per
+from spark_rocket.logs import RateLimited
 from spark_rocket.store.config import FlushDiskType, StoreConfig
 from spark_rocket.store.descriptors import ShortageError
 from spark_rocket.store.layout import ENTRY_SIZE
@@ -67,7 +67,7 @@ class FlushCommitLogService:
         self.failure: OSError | None = None
         """Of this or the other service's first failed flush."""
         self._last_thorough = 0.0
-        self._often = log_once_per(10.0, _log)  # without a descriptor, each flush for a waiting sender fails
+        self._often = RateLimited(_log)  # without a descriptor, each flush for a waiting sender fails
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.headers import CreateAccessConfigRequestHeader
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.testing import LocalCluster
+from tests.broker.acl.conftest import Connect
 from tests.broker.acl.test_control import ALICE, ROOT, SECRETS, control_of, control_on, refused
 from tests.broker.wire import Wire
 
@@ -41,8 +42,6 @@ accounts:
 - {accessKey: chief-key, secretKey: ch1ef-s3cr3t, whiteRemoteAddress: 127.0.0.*, admin: true}
 """
 
-Connect = Callable[[Credentials | None], Wire]
-
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
@@ -64,19 +63,6 @@ def cluster(running: LocalCluster) -> LocalCluster:
     running.acl_file.chmod(0o640)
     control_of(running).take(AclRules.from_bytes(ACCOUNTS.encode(), "plain_acl.yml"))
     return running
-
-
-@pytest.fixture
-def as_(cluster: LocalCluster) -> Iterator[Connect]:
-    clients: list[RemotingClient] = []
-
-    def connected(credentials: Credentials | None) -> Wire:
-        clients.append(RemotingClient(credentials=credentials))
-        return Wire(clients[-1], cluster.broker_address)
-
-    yield connected
-    for client in clients:
-        client.close()
 
 
 def accounts_of(wire: Wire) -> dict[str, PlainAccessConfig]:
@@ -308,19 +294,15 @@ def _without_chief(file: AccountsFile) -> None:
     assert file.delete("chief-key")
 
 
-def test_what_was_read_before_a_change_does_not_count_after_it(tmp_path: Path) -> None:
+async def test_what_was_read_before_a_change_does_not_count_after_it(tmp_path: Path) -> None:
     """The file is looked at each second, and read on a thread; a change that comes meanwhile waits for that."""
     control = control_on(tmp_path / "plain_acl.yml", ACCOUNTS)
-
-    async def both() -> None:
-        control.path.write_text(ACCOUNTS + "# touched\n")
-        await control.look()
-        looking = asyncio.create_task(control.look())
-        await asyncio.sleep(0)
-        await control.change(_without_chief)
-        await looking
-
-    asyncio.run(both())
+    control.path.write_text(ACCOUNTS + "# touched\n")
+    await control.look()
+    looking = asyncio.create_task(control.look())
+    await asyncio.sleep(0)
+    await control.change(_without_chief)
+    await looking
     assert "chief-key" not in control.rules.accounts
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -14,9 +14,9 @@ from spark_rocket.protocol.ids import pack_host
 from spark_rocket.protocol.record.record import encode_record
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.testing import LocalCluster
 from spark_rocket.testing.cluster import _ServerThread
+from tests.broker.acl.conftest import Connect
 from tests.broker.acl.test_control import control_of, pull, refused, rules
 from tests.broker.wire import Wire
 
@@ -55,19 +55,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         yield running
 
 
-@pytest.fixture
-def as_(cluster: LocalCluster) -> Iterator[Callable[[Credentials], Wire]]:
-    clients: list[RemotingClient] = []
-
-    def connected(credentials: Credentials) -> Wire:
-        clients.append(RemotingClient(credentials=credentials))
-        return Wire(clients[-1], cluster.broker_address)
-
-    yield connected
-    for client in clients:
-        client.close()
-
-
 def place(wire: Wire, topic: str, body: bytes) -> int:
     answer = wire.send(topic, body)
     assert answer.code == 0
@@ -100,7 +87,7 @@ def forged(mallory: Wire, topic: str, properties: bytes, stretch: int = 0) -> in
     return at
 
 
-def test_a_record_within_a_message_is_none(as_: Callable[[Credentials], Wire]) -> None:
+def test_a_record_within_a_message_is_none(as_: Connect) -> None:
     """It could reach over what others sent behind it, or name another topic than the one it was sent to."""
     mallory, root = as_(MALLORY), as_(ROOT)
     at = forged(mallory, "own", b"K\x01V", stretch=400)
@@ -112,7 +99,7 @@ def test_a_record_within_a_message_is_none(as_: Callable[[Credentials], Wire]) -
     )
 
 
-def test_a_half_message_within_a_message_is_none(as_: Callable[[Credentials], Wire]) -> None:
+def test_a_half_message_within_a_message_is_none(as_: Connect) -> None:
     mallory, root = as_(MALLORY), as_(ROOT)
     properties = b"REAL_TOPIC\x01secret\x02REAL_QID\x010\x02PGROUP\x01p\x02UNIQ_KEY\x01k\x02REAL_TOPIC\x01own"
     at = forged(mallory, "RMQ_SYS_TRANS_HALF_TOPIC", properties)
@@ -132,9 +119,7 @@ def test_a_half_message_within_a_message_is_none(as_: Callable[[Credentials], Wi
     assert len(root.messages("secret")) == before
 
 
-def test_a_transaction_is_shown_to_no_producer_who_may_not_send_there(
-    as_: Callable[[Credentials], Wire], cluster: LocalCluster
-) -> None:
+def test_a_transaction_is_shown_to_no_producer_who_may_not_send_there(as_: Connect, cluster: LocalCluster) -> None:
     """Whoever calls himself a producer of its group would be asked about it, with all that is in the message."""
     mallory, root = as_(MALLORY), as_(ROOT)
     server = cluster._server
@@ -158,7 +143,7 @@ def test_a_transaction_is_shown_to_no_producer_who_may_not_send_there(
     assert asked("own") == ["mallory-key", "root-key"]
 
 
-def test_a_timed_message_is_recalled_by_who_may_send_to_its_topic(as_: Callable[[Credentials], Wire]) -> None:
+def test_a_timed_message_is_recalled_by_who_may_send_to_its_topic(as_: Connect) -> None:
     mallory = as_(MALLORY)
     due = str(int(time.time() * 1000) + 600_000)
 
@@ -170,7 +155,7 @@ def test_a_timed_message_is_recalled_by_who_may_send_to_its_topic(as_: Callable[
     assert recall("own+KEY").code == 0
 
 
-def test_a_default_is_not_for_what_lies_in_the_brokers_own_topics(as_: Callable[[Credentials], Wire]) -> None:
+def test_a_default_is_not_for_what_lies_in_the_brokers_own_topics(as_: Connect) -> None:
     """There are the messages to a denied topic too, and a message put there may be delivered to one."""
     trusted, root = as_(TRUSTED), as_(ROOT)
     assert root.send("secret", properties={"DELAY": "10"}).code == 0
@@ -187,7 +172,7 @@ def test_a_default_is_not_for_what_lies_in_the_brokers_own_topics(as_: Callable[
     assert pull(trusted, "RMQ_SYS_TRACE_TOPIC", "anybody").code != ResponseCode.NO_PERMISSION
 
 
-def test_a_denied_groups_messages_are_not_read_from_its_retry_topics(as_: Callable[[Credentials], Wire]) -> None:
+def test_a_denied_groups_messages_are_not_read_from_its_retry_topics(as_: Connect) -> None:
     trusted = as_(TRUSTED)
     for name in ("victims", "victims_secret", "victims+secret"):
         refused(pull(trusted, f"%RETRY%{name}", "anybody"), f"SUB for the group {name}")

@@ -24,6 +24,7 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.testing import LocalCluster
 from spark_rocket.testing.cluster import _ServerThread
+from tests.broker.acl.conftest import Connect
 from tests.broker.wire import Wire, _send_fields
 
 ROOT = Credentials("root-key", "r00t-s3cr3t")
@@ -71,20 +72,6 @@ def rules(text: str) -> AclRules:
     return AclRules.from_bytes(text.encode(), "plain_acl.yml")
 
 
-@pytest.fixture
-def as_(cluster: LocalCluster) -> Iterator[Callable[[Credentials | None], Wire]]:
-    """A client by its credentials."""
-    clients: list[RemotingClient] = []
-
-    def connected(credentials: Credentials | None) -> Wire:
-        clients.append(RemotingClient(credentials=credentials))
-        return Wire(clients[-1], cluster.broker_address)
-
-    yield connected
-    for client in clients:
-        client.close()
-
-
 def refused(answer: RemotingCommand, said: str) -> None:
     assert answer.code == ResponseCode.NO_PERMISSION
     assert answer.remark is not None
@@ -111,7 +98,7 @@ def pull(wire: Wire, topic: str, group: str) -> RemotingCommand:
 # --- who is who -------------------------------------------------------------------------------------------------------
 
 
-def test_who_does_not_show_who_it_is(as_: Callable[[Credentials | None], Wire]) -> None:
+def test_who_does_not_show_who_it_is(as_: Connect) -> None:
     refused(as_(None).send("orders"), "names no accessKey")
     refused(as_(NOBODY).send("orders"), "no account with the accessKey nobody-key")
     refused(
@@ -122,7 +109,7 @@ def test_who_does_not_show_who_it_is(as_: Callable[[Credentials | None], Wire]) 
 
 
 @pytest.mark.parametrize("key", ["alice-key\0", "älice-key", "", " alice-key", "alice-key" * 1000])
-def test_odd_access_keys(as_: Callable[[Credentials | None], Wire], key: str) -> None:
+def test_odd_access_keys(as_: Connect, key: str) -> None:
     refused(as_(None).send("orders", AccessKey=key, Signature="\0ä"), "")
 
 
@@ -186,7 +173,7 @@ def test_a_signed_request_can_be_sent_again_and_as_another_code_of_the_same_fiel
         refused(client.invoke(cluster.broker_address, request, 10.0), "for administrators")
 
 
-def test_white_lists(cluster: LocalCluster, as_: Callable[[Credentials | None], Wire]) -> None:
+def test_white_lists(cluster: LocalCluster, as_: Connect) -> None:
     wire = as_(None)
     assert wire.send("bills", AccessKey="white-key").code == 0  # its address is enough, as with Apache's
     refused(wire.send("bills", AccessKey="other-key"), "is not signed")
@@ -205,7 +192,7 @@ def test_white_lists(cluster: LocalCluster, as_: Callable[[Credentials | None], 
 # --- who may do what --------------------------------------------------------------------------------------------------
 
 
-def test_topics_and_groups_each_have_their_permission(as_: Callable[[Credentials | None], Wire]) -> None:
+def test_topics_and_groups_each_have_their_permission(as_: Connect) -> None:
     alice, root = as_(ALICE), as_(ROOT)
     refused(alice.send("bills"), "accessKey alice-key has no permission PUB for the topic bills")
     assert root.send("bills").code == 0
@@ -218,7 +205,7 @@ def test_topics_and_groups_each_have_their_permission(as_: Callable[[Credentials
     assert root.send("made-by-sending").code == 0
 
 
-def test_the_topic_is_the_one_that_the_processor_takes(as_: Callable[[Credentials | None], Wire]) -> None:
+def test_the_topic_is_the_one_that_the_processor_takes(as_: Connect) -> None:
     """Code 10 knows a topic under two names: a permitted one does not hide the other."""
     fields = {
         "producerGroup": "p",
@@ -238,7 +225,7 @@ def test_the_topic_is_the_one_that_the_processor_takes(as_: Callable[[Credential
     )
 
 
-def test_a_message_looked_up_by_its_place_is_its_topics(as_: Callable[[Credentials | None], Wire]) -> None:
+def test_a_message_looked_up_by_its_place_is_its_topics(as_: Connect) -> None:
     alice, root = as_(ALICE), as_(ROOT)
 
     def place(topic: str) -> int:
@@ -250,7 +237,7 @@ def test_a_message_looked_up_by_its_place_is_its_topics(as_: Callable[[Credentia
     assert alice.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset="x").code == ResponseCode.SYSTEM_ERROR
 
 
-def test_a_message_that_is_sent_back_is_one_that_may_be_read(as_: Callable[[Credentials | None], Wire]) -> None:
+def test_a_message_that_is_sent_back_is_one_that_may_be_read(as_: Connect) -> None:
     """Else a group would be sent whatever lies at an offset, of any topic."""
     alice, root = as_(ALICE), as_(ROOT)
 
@@ -263,7 +250,7 @@ def test_a_message_that_is_sent_back_is_one_that_may_be_read(as_: Callable[[Cred
     refused(send_back("bills", "others"), "SUB for the group others")
 
 
-def test_a_transaction_is_ended_by_who_may_send_to_its_topic(as_: Callable[[Credentials | None], Wire]) -> None:
+def test_a_transaction_is_ended_by_who_may_send_to_its_topic(as_: Connect) -> None:
     alice, root = as_(ALICE), as_(ROOT)
 
     def end(topic: str) -> RemotingCommand:
@@ -281,7 +268,7 @@ def test_a_transaction_is_ended_by_who_may_send_to_its_topic(as_: Callable[[Cred
     refused(end("bills"), "PUB for the topic bills")
 
 
-def test_heartbeats_and_other_bodies(as_: Callable[[Credentials | None], Wire]) -> None:
+def test_heartbeats_and_other_bodies(as_: Connect) -> None:
     alice = as_(ALICE)
 
     def heartbeat(group: str, topic: str) -> RemotingCommand:
@@ -315,7 +302,7 @@ def test_heartbeats_and_other_bodies(as_: Callable[[Credentials | None], Wire]) 
         RequestCode.LITE_PULL_MESSAGE,
     ],
 )
-def test_reading_in_other_ways(as_: Callable[[Credentials | None], Wire], code: int) -> None:
+def test_reading_in_other_ways(as_: Connect, code: int) -> None:
     alice = as_(ALICE)
     refused(alice.ask(code, topic="orders", consumerGroup="readers"), "for the topic orders")
     refused(alice.ask(code, topic="bills", consumerGroup="others"), "for the group others")
@@ -323,13 +310,13 @@ def test_reading_in_other_ways(as_: Callable[[Credentials | None], Wire], code: 
     assert alice.ask(code).code != 0  # what names nothing gets nothing
 
 
-def test_traces_and_replies_are_everybodys_who_signs(as_: Callable[[Credentials | None], Wire]) -> None:
+def test_traces_and_replies_are_everybodys_who_signs(as_: Connect) -> None:
     assert as_(ALICE).send("RMQ_SYS_TRACE_TOPIC").code != ResponseCode.NO_PERMISSION
     assert as_(ALICE).send("DefaultCluster_REPLY_TOPIC").code == 0
     refused(as_(None).send("RMQ_SYS_TRACE_TOPIC"), "names no accessKey")
 
 
-def test_every_request_is_somebodys(cluster: LocalCluster, as_: Callable[[Credentials | None], Wire]) -> None:
+def test_every_request_is_somebodys(cluster: LocalCluster, as_: Connect) -> None:
     """What nobody thought of is for administrators; whoever is nobody is served by nothing."""
     stranger, alice = as_(None), as_(ALICE)
     every = [code for code in RequestCode if stranger.ask(code).code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED]
@@ -357,7 +344,7 @@ def test_every_request_is_somebodys(cluster: LocalCluster, as_: Callable[[Creden
     assert not NEEDS.keys() & OPEN
 
 
-def test_one_way_requests_are_checked_too(as_: Callable[[Credentials | None], Wire]) -> None:
+def test_one_way_requests_are_checked_too(as_: Connect) -> None:
     root = as_(ROOT)
     before = root.send("orders").ext_fields["queueOffset"]
     stranger = as_(None)
@@ -367,7 +354,7 @@ def test_one_way_requests_are_checked_too(as_: Callable[[Credentials | None], Wi
 
 
 def test_nothing_shows_the_brokers_own_secret(
-    as_: Callable[[Credentials | None], Wire], cluster: LocalCluster, caplog: pytest.LogCaptureFixture
+    as_: Connect, cluster: LocalCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     shown = bytes(as_(ALICE).ask(RequestCode.GET_BROKER_CONFIG).body).decode()

@@ -8,9 +8,8 @@ from spark_rocket.acl.accounts_file import AccountsFile
 from spark_rocket.acl.rules import AclRules
 from spark_rocket.broker.pop.order import ConsumerOrderInfoManager
 from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.broker.state.groups import SubscriptionGroupManager
+from spark_rocket.broker.state.groups import MessageRequestModeManager, SubscriptionGroupManager
 from spark_rocket.broker.state.offsets import ConsumerOffsetManager
-from spark_rocket.broker.state.request_modes import MessageRequestModeManager
 from spark_rocket.broker.state.topics import TopicConfigManager, alter_attributes
 from spark_rocket.client.core.credentials import read_credentials
 from spark_rocket.errors import ConfigError, ProtocolError

@@ -1,4 +1,4 @@
-"""The driver: awake when something is due, asleep otherwise, and never in everybody's way."""
+"""The timer runs when something is due, and sleeps otherwise."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.broker.delivery.driver import AFTER_ERROR, LONGEST_SLEEP, SLICE_SECONDS, DeliveryDriver
+from spark_rocket.remoting.wall_clock_timer import AFTER_ERROR, LONGEST_SLEEP, WallClockTimer
 
 
 class Handle:
@@ -56,7 +56,7 @@ class Deliveries:
         self.calls: list[int] = []
 
     def __call__(self, now_ms: int, budget: float) -> int | None:
-        assert budget == SLICE_SECONDS
+        assert budget == 0.5
         self.calls.append(now_ms)
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
@@ -64,8 +64,8 @@ class Deliveries:
         return answer
 
 
-def driver(loop: Any, deliver: Deliveries) -> DeliveryDriver:
-    return DeliveryDriver(loop, loop.clock, deliver)
+def driver(loop: Any, deliver: Deliveries) -> WallClockTimer:
+    return WallClockTimer(loop, loop.clock, deliver, 0.5)
 
 
 def test_it_sleeps_until_something_is_due() -> None:

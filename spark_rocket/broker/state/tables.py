@@ -1,0 +1,88 @@
+"""A table of settings by name with a version, as topics and consumer groups are kept.
+
+Values are replaced, never changed in place, so that a copy of the table is a consistent snapshot for any thread. Every
+change makes a new version, which tells slaves and name servers that there is something to fetch.
+
+Thread-safety: used on the event loop only. After a crash: acknowledged changes are in the table's file, because the
+answer waits for it. Corresponds to org.apache.rocketmq.common.ConfigManager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeVar
+
+from spark_rocket.protocol.wire.bodies import DataVersion
+
+
+class _Settings(Protocol):
+    def to_value(self) -> dict[str, Any]:
+        """As in JSON."""
+        ...
+
+
+T = TypeVar("T", bound=_Settings)
+
+
+class VersionedTable(Generic[T]):
+    """The table. ``on_change`` is called with a name after every change of its settings."""
+
+    def __init__(
+        self, clock: Callable[[], int], *, member: str, of_value: Callable[[dict[str, Any]], T], name_field: str
+    ) -> None:
+        """``member``: of the JSON object that the table is stored in; ``name_field``: of a value, for its name."""
+        self._clock = clock
+        self._member = member
+        self._of_value = of_value
+        self._name_field = name_field
+        self.table: dict[str, T] = {}
+        self.data_version = DataVersion(timestamp=clock())
+        self.on_change: Callable[[str], None] = lambda name: None
+
+    def get(self, name: str) -> T | None:
+        """The settings, without creating them."""
+        return self.table.get(name)
+
+    def delete(self, name: str) -> bool:
+        if self.table.pop(name, None) is None:
+            return False
+        self._changed(name)
+        return True
+
+    def _put(self, name: str, settings: T) -> None:
+        self.table[name] = settings
+        self._changed(name)
+
+    def _changed(self, name: str) -> None:
+        self.data_version = self.data_version.next(self._clock())
+        self.on_change(name)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Version and table as plain values; safe from any thread.
+
+        The version is read first: with a table that is newer than its version, a name server hears again.
+        """
+        version = self.data_version.to_value()
+        table = self.table.copy()  # one step of the interpreter
+        return {"dataVersion": version, self._member: {name: one.to_value() for name, one in table.items()}}
+
+    def load(self, stored: dict[str, Any]) -> None:
+        """Take over what a file says; ValueError, TypeError, KeyError or AttributeError when it does not fit."""
+        self.table.update(self._decoded(stored.get(self._member, {})))
+        version = stored.get("dataVersion")
+        if version:
+            self.data_version = DataVersion.from_value(version)
+
+    def replace(self, stored: dict[str, Any]) -> bool:
+        """On a slave: take over the master's table; False if its version is the same.
+
+        ProtocolError, TypeError or KeyError, and nothing changed, when it does not fit.
+        """
+        version = DataVersion.from_value(stored["dataVersion"])
+        if version == self.data_version:
+            return False
+        self.table, self.data_version = self._decoded(stored[self._member]), version
+        return True
+
+    def _decoded(self, stored: dict[str, Any]) -> dict[str, T]:
+        return {name: self._of_value({self._name_field: name, **entry}) for name, entry in stored.items()}
