@@ -381,7 +381,7 @@ def test_an_interrupted_send_leaves_no_place_taken(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(RemotingClient, "post", interrupt)
+        patch.setattr(RemotingClient, "submit", interrupt)
         with pytest.raises(KeyboardInterrupt):
             producer.send_async(Message.of("t", "a"))
     assert producer.in_flight.count == 0
@@ -394,7 +394,7 @@ def test_a_future_whose_end_is_interrupted_is_done(
     """A caller that reads its own answer ends others' sends too."""
     producer = produce()
     producer.start()
-    monkeypatch.setattr(RemotingClient, "post", Mock())
+    monkeypatch.setattr(RemotingClient, "submit", Mock())
     send = AsyncSend(producer, Outgoing("t", b"x"), (), MessageQueue("t", "b0", 0), 3.0, time.monotonic() + 3)
     send.start()
     with monkeypatch.context() as patch:

@@ -253,11 +253,11 @@ def test_what_stands_behind_an_interrupted_batch_is_sent(
     post, behind = RemotingClient.post, []
 
     def interrupt(*args: Any) -> None:
-        monkeypatch.setattr(RemotingClient, "post", post)
+        monkeypatch.setattr(RemotingClient, "submit", post)
         behind.extend(send_third(producer) for _ in range(3))  # as another thread would
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(RemotingClient, "post", interrupt)
+    monkeypatch.setattr(RemotingClient, "submit", interrupt)
     with pytest.raises(KeyboardInterrupt):
         send_full_batch(producer)
     assert [future.result(20).queue_offset for future in behind] == [100, 101, 102]

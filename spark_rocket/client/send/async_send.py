@@ -24,6 +24,7 @@ from spark_rocket.client.send.outgoing import STORED_CODES, Outgoing
 from spark_rocket.errors import RemotingConnectError, RemotingError, RemotingTooMuchRequestError, RocketError
 from spark_rocket.model import Message, MessageQueue, SendResult, SendStatus
 from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.client.connection import Request
 
 if TYPE_CHECKING:
     from spark_rocket.client.send.producer import Producer
@@ -283,7 +284,8 @@ class AsyncSend:
             request = self._out.request(producer.group, queue)
             if self._retries > 0:
                 producer.connect(self._address, self._deadline)
-            instance.remoting.post(self._address, request, self, producer.allowance(self._deadline))
+            attempt = _Attempt(self, int(request.code), producer.allowance(self._deadline))
+            instance.remoting.submit(self._address, request, attempt)
         except RemotingError as error:
             self.fail(error)
         except Exception as error:
@@ -360,7 +362,7 @@ class AsyncSend:
         self._retries -= 1
         self._producer.stats.of(self._out.topic).retries += 1
         self._last_broker = self._queue.broker_name if self._queue is not None else None
-        shared.at(self._deadline, self)
+        shared.remoting.timer.call_at(self._deadline, self.expire)
         shared.later(self._next)
 
     def _next(self) -> None:
@@ -405,6 +407,22 @@ class AsyncSend:
     def _fail_rest(self, error: Exception) -> None:
         if not self.future.is_over():
             self.future.set_exception(error)
+
+
+class _Attempt(Request):
+    """The request of one attempt."""
+
+    def __init__(self, send: AsyncSend, code: int, timeout: float) -> None:
+        super().__init__(code, timeout, batch=True)
+        self._send = send
+
+    def answer(self, command: RemotingCommand) -> None:
+        self._send.complete(command)
+
+    def fail(self, error: BaseException) -> bool:
+        assert isinstance(error, RemotingError)
+        self._send.fail(error)
+        return True
 
 
 def interrupted(topic: str, cause: BaseException) -> RemotingError:

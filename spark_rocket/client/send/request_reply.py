@@ -135,7 +135,7 @@ class Replies:
 
     def expect(self, future: RequestFuture, deadline: float) -> None:
         self._waiting[future.correlation_id] = future
-        self._instance.at(deadline, future)
+        self._instance.remoting.timer.call_at(deadline, future.expire)
 
     def expects(self, future: RequestFuture) -> bool:
         return future.correlation_id in self._waiting
