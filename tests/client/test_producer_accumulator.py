@@ -234,7 +234,7 @@ def test_an_interrupted_caller_leaves_nobody_waiting(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(where, "post" if where is RemotingClient else "__init__", interrupt)
+        patch.setattr(where, "submit" if where is RemotingClient else "__init__", interrupt)
         others = [send_third(producer) for _ in range(2)]
         with pytest.raises(KeyboardInterrupt):
             send_third(producer)
@@ -250,7 +250,7 @@ def test_what_stands_behind_an_interrupted_batch_is_sent(
 ) -> None:
     producer = produce(batch_max_bytes=1000)
     connect(producer)
-    post, behind = RemotingClient.post, []
+    post, behind = RemotingClient.submit, []
 
     def interrupt(*args: Any) -> None:
         monkeypatch.setattr(RemotingClient, "submit", post)

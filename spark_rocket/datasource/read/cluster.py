@@ -219,8 +219,17 @@ class Cluster:
 def _at_once(
     queues: Collection[MessageQueue], question: Callable[[MessageQueue], Future[T]]
 ) -> tuple[dict[MessageQueue, T], dict[MessageQueue, RocketError]]:
-    """Ask about all queues before waiting for any answer: the answers, and the failures."""
-    asked = {queue: question(queue) for queue in queues}
+    """Ask about all queues before waiting for any answer: the answers, and the failures.
+
+    A broker that cannot be connected to is not tried for each of its queues.
+    """
+    asked: dict[MessageQueue, Future[T]] = {}
+    away: dict[str, Future[T]] = {}
+    for queue in queues:
+        pending = away.get(queue.broker_name) or question(queue)
+        if pending.done() and isinstance(pending.exception(), RemotingConnectError):
+            away[queue.broker_name] = pending
+        asked[queue] = pending
     found: dict[MessageQueue, T] = {}
     failed: dict[MessageQueue, RocketError] = {}
     for queue, pending in asked.items():
