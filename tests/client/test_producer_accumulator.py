@@ -16,7 +16,6 @@ from unittest.mock import Mock
 import pytest
 
 from spark_rocket.client import Producer, Reader
-from spark_rocket.client.send.async_send import SendFuture
 from spark_rocket.client.send.outgoing import Outgoing
 from spark_rocket.errors import (
     BrokerError,
@@ -31,6 +30,7 @@ from spark_rocket.protocol.record.record import decode_batch_body
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.promise import Promise
 from spark_rocket.testing import LocalCluster
 from tests.client.fakes import FakeCluster, route, says
 
@@ -216,8 +216,8 @@ def test_the_time_of_a_call_holds_whatever_became_of_its_batch(
     produce: Callable[..., Producer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = produce()
-
-    monkeypatch.setattr(producer._accumulator, "add", lambda *_: SendFuture())
+    producer.start()
+    monkeypatch.setattr(producer._accumulator, "add", lambda *_: Promise())
     with pytest.raises(RemotingTimeoutError, match=r"within 0\.01 s"):
         producer.send(Message.of("t", "a"), timeout=0.01)
 
@@ -298,6 +298,7 @@ def test_a_message_that_was_not_taken_leaves_its_place(
     produce: Callable[..., Producer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = produce()
+    producer.start()
     monkeypatch.setattr(producer._accumulator, "_wake", Mock(side_effect=RuntimeError("can't start new thread")))
     with pytest.raises(RuntimeError):
         producer.send_async(Message.of("t", "a"))

@@ -44,6 +44,7 @@ from spark_rocket.remoting.address import parse_address
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.remoting.client.connection import Request
 from spark_rocket.remoting.client.promise import Promise
+from spark_rocket.remoting.http.exposition import Exposition
 
 logger = logging.getLogger(__name__)
 
@@ -335,6 +336,9 @@ class Client:
 
     def after_fork(self) -> None:
         """In the child: what belongs to the parent's threads is left behind."""
+
+    def add_metrics(self, exposition: Exposition) -> None:
+        """Add the client's figures, if it has any (``core.metrics``)."""
 
     @property
     def name_server(self) -> str:

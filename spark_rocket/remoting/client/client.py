@@ -98,8 +98,7 @@ class RemotingClient:
 
         Raises RemotingConnectError, RemotingTimeoutError or RemotingTooMuchRequestError.
         """
-        connection = self._connections.get(addr)
-        if connection is not None and connection.is_reader():
+        if self.is_reading_thread(addr):
             raise StateError(
                 f"invoke({addr}) on the thread that would receive its answer.",
                 remedy="In a callback or request handler use invoke_async, or hand the work to another thread.",
@@ -181,8 +180,11 @@ class RemotingClient:
         connection = self._connections.get(addr)
         return connection is not None and connection.is_open()
 
-    def is_reading_thread(self) -> bool:
-        """Whether this thread reads a connection: it must not wait for what only comes through one."""
+    def is_reading_thread(self, addr: str | None = None) -> bool:
+        """Whether this thread reads a connection, or that to ``addr``: it must not wait for what comes through it."""
+        if addr is not None:
+            connection = self._connections.get(addr)
+            return connection is not None and connection.is_reader()
         return any(connection.is_reader() for connection in list(self._connections.values()))
 
     def connect(self, addr: str, timeout: float) -> None:

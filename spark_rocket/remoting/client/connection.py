@@ -72,6 +72,7 @@ class Request(Promise[Any]):
         self.code = code
         self.timeout = timeout
         self.deadline = time.monotonic() + timeout
+        self.connect_by = self.deadline  # the request fails if there is no connection by then
         self.batch = batch
         self.opaque = 0
         self.connection: Connection | None = None
@@ -164,7 +165,7 @@ class Connection:
                 self._reader.start()
                 waiting, self._waiting = self._waiting, []
                 for request, pieces in waiting:
-                    if request.opaque in self._requests:  # else its deadline has passed
+                    if self._connected(request):
                         self._write_waiting(request, pieces)
             self.opened.resolve(None)
         except BaseException as error:
@@ -176,6 +177,13 @@ class Connection:
             if self._socket is not None:
                 self._socket.close()
             self._fail_all(error)
+
+    def _connected(self, request: Request) -> bool:
+        """There is a connection for a request now; False if it came too late."""
+        if self._requests.take(request.opaque) is None:
+            return False
+        self._requests.put(request.opaque, request, request.deadline)
+        return True
 
     def _write_waiting(self, request: Request, pieces: Pieces) -> None:
         try:
@@ -191,14 +199,15 @@ class Connection:
         opaque = request.opaque = command.opaque = next(self._numbers) & MAX_OPAQUE
         request.connection = self
         pieces = _pieces(command)
-        self._requests.put(opaque, request, request.deadline)
+        connecting = self._socket is None
+        self._requests.put(opaque, request, request.connect_by if connecting else request.deadline)
         if request.batch:
             self._batched.add(opaque)
         try:
             # Lost is set before the table is drained: what is entered after that would stay.
             if self.lost is not None:
                 raise copy.copy(self.lost)
-            if self._socket is None and self._wait(request, pieces):
+            if connecting and (self._wait(request, pieces) or not self._connected(request)):
                 return
             if request.batch and len(pieces) == 1 and (self._held or len(self._batched) > WINDOW):
                 if self._hold(pieces[0]):
@@ -233,7 +242,7 @@ class Connection:
     def _expired(self, request: Request) -> None:
         self._batched.discard(request.opaque)
         if self._socket is None:
-            request.fail(no_connection(self.address, request.timeout))
+            request.fail(no_connection(self.address, request.timeout - (request.deadline - request.connect_by)))
         else:
             request.fail(no_answer(self.address, request.code, request.timeout))
 
