@@ -216,7 +216,7 @@ def test_the_time_of_a_call_holds_whatever_became_of_its_batch(
     produce: Callable[..., Producer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = produce()
-    producer.start()
+    producer.queues("t")
     monkeypatch.setattr(producer._accumulator, "add", lambda *_: Promise())
     with pytest.raises(RemotingTimeoutError, match=r"within 0\.01 s"):
         producer.send(Message.of("t", "a"), timeout=0.01)

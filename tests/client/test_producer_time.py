@@ -333,7 +333,9 @@ def test_a_callback_must_not_wait_for_a_send(mq: FakeCluster, produce: Callable[
 
 def test_a_send_under_way_cannot_be_cancelled(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
     mq.everywhere(SEND, lambda request: None)
-    sent = produce(send_timeout=0.2).send_async(MESSAGE)
+    producer = produce(send_timeout=0.2)
+    producer.queues("t")
+    sent = producer.send_async(MESSAGE)
     assert not sent.cancel()
     with pytest.raises(RemotingTimeoutError):
         sent.result(20)

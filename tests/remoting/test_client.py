@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -26,6 +27,8 @@ from spark_rocket.errors import (
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.connection import WINDOW, Connection
+from spark_rocket.remoting.client.promise import Request
 from spark_rocket.remoting.server.server import Channel
 
 from .conftest import ECHO, FAIL, SILENT, RawClient, ServerThread, request
@@ -520,6 +523,37 @@ def test_requests_that_wait_are_sent_in_their_order_once_there_is_a_connection(
     assert [future.result(10).ext_fields["n"] for future in futures] == [str(n) for n in range(20)]
     assert large.result(10).body == bytes(100_000)
     assert [each.ext_fields["n"] for each in server.requests] == [str(n) for n in range(21)]  # not the late one
+
+
+def test_requests_that_come_while_waiting_ones_are_written_keep_their_order(
+    serve: Serve, client: RemotingClient, slow: SlowConnect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve()
+    slow.error, slow.to = None, server.address
+    promises: list[Request] = []
+    later: list[threading.Thread] = []
+    write = Connection._write_waiting
+
+    def submit(count: int) -> None:
+        for _ in range(count):
+            promises.append(Request(ECHO, 60, batch=True))
+            client.submit("x:1", request(n=str(len(promises))), promises[-1])
+
+    def write_and_submit(*args: Any) -> None:
+        write(*args)
+        if not later:
+            later.append(threading.Thread(target=submit, args=(5,)))
+            later[0].start()
+            later[0].join(0.2)  # it has to wait until the others are written
+
+    monkeypatch.setattr(Connection, "_write_waiting", write_and_submit)
+    submit(2 * WINDOW)
+    slow.go.set()
+    assert promises[-1].result(10).code == 0
+    later[0].join(10)
+    numbers = [str(n) for n in range(1, 2 * WINDOW + 6)]
+    assert [promise.result(10).ext_fields["n"] for promise in promises] == numbers
+    assert [each.ext_fields["n"] for each in server.requests] == numbers
 
 
 def test_an_invalid_connection_attempt_is_told_and_the_next_request_tries_again(

@@ -16,8 +16,8 @@ from spark_rocket.errors import RemotingConnectError, RemotingError, RemotingTim
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client import connection as module
 from spark_rocket.remoting.client.client import RemotingClient
-from spark_rocket.remoting.client.connection import WINDOW, Request, no_answer
-from spark_rocket.remoting.client.promise import Promise
+from spark_rocket.remoting.client.connection import WINDOW, Connection
+from spark_rocket.remoting.client.promise import Promise, Request, no_answer
 from spark_rocket.remoting.server.server import Channel
 
 from .conftest import ECHO, SILENT, RawClient, ServerThread, request
@@ -211,8 +211,8 @@ def test_a_lock_that_an_interrupted_caller_leaves_taken(
     address = serve().address
     other = client.invoke_async(address, request(SILENT), FOR_EVER)
     client.connect(address, 10)
-    connection = other.connection
-    assert connection is not None
+    connection = other.carrier
+    assert isinstance(connection, Connection)
     connection._writing = Interrupts(connection._writing)  # type: ignore[assignment]
     with pytest.raises(KeyboardInterrupt):
         ask(client, address, request(), 60)

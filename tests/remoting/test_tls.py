@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from spark_rocket.errors import ConfigError, RemotingConnectError, RemotingTimeoutError
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.client import RemotingClient
-from spark_rocket.remoting.client.connection import Request
+from spark_rocket.remoting.client.promise import Request
 from spark_rocket.remoting.server.overload import Limits
 from spark_rocket.remoting.server.server import Channel, RemotingServer
 from spark_rocket.remoting.tls import server as tls_server

@@ -42,8 +42,7 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import GetConsumerListByGroupRequestHeader
 from spark_rocket.remoting.address import parse_address
 from spark_rocket.remoting.client.client import RemotingClient
-from spark_rocket.remoting.client.connection import Request
-from spark_rocket.remoting.client.promise import Promise
+from spark_rocket.remoting.client.promise import Promise, Request
 from spark_rocket.remoting.http.exposition import Exposition
 
 logger = logging.getLogger(__name__)

@@ -107,6 +107,10 @@ class Accumulator:
         self._idle = False
         self._closed = False
 
+    def holds(self, key: Key) -> bool:
+        """Whether there are messages with a key."""
+        return key in self._batches
+
     def add(
         self, key: Key, message: Message, piece: tuple[str, bytes], timeout: float, deadline: float
     ) -> Promise[SendResult] | None:

@@ -38,8 +38,7 @@ from spark_rocket.errors import (
 )
 from spark_rocket.model import Message, MessageQueue, SendResult, SendStatus
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.remoting.client.connection import Request
-from spark_rocket.remoting.client.promise import Promise
+from spark_rocket.remoting.client.promise import Promise, Request
 
 logger = logging.getLogger(__name__)
 

@@ -340,16 +340,18 @@ class Producer(Client):
         deadline: float,
     ) -> Promise[SendResult] | None:
         """Have a message sent with others; None if it has to go alone."""
+        pipeline, accumulator = self._running(), self._accumulator
+        assert accumulator is not None
         piece = self._packer.accumulable(message)
         if piece is None:
             return None
-        router, fixed, properties = self._running().router, None, message.properties
+        fixed, properties = None, message.properties
         if queue is not None or selector is not None or properties:
-            fixed = router.fixed(message, queue, selector, selector_arg, deadline)
-        router.find(message.topic, deadline)
-        assert self._accumulator is not None
+            fixed = pipeline.router.fixed(message, queue, selector, selector_arg, deadline)
         key = (message.topic, fixed, properties.get(WAIT) if properties else None)
-        return self._accumulator.add(key, message, piece, timeout, deadline)
+        if not accumulator.holds(key):
+            pipeline.router.find(message.topic, deadline)
+        return accumulator.add(key, message, piece, timeout, deadline)
 
     def send_oneway(
         self,

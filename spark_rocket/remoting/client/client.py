@@ -26,8 +26,9 @@ from spark_rocket.errors import RemotingConnectError, RemotingError, RemotingToo
 from spark_rocket.protocol.auth import Credentials, RequestSigner
 from spark_rocket.protocol.wire.command import FLAG_ONEWAY, RemotingCommand
 from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH
-from spark_rocket.remoting.client.connection import Connection, Request, RequestHandler
+from spark_rocket.remoting.client.connection import Connection, RequestHandler
 from spark_rocket.remoting.client.deadlines import Timer
+from spark_rocket.remoting.client.promise import Request
 from spark_rocket.remoting.tls.contexts import ClientTls
 from spark_rocket.remoting.tls.settings import TlsSettings
 

@@ -30,15 +30,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 from spark_rocket.errors import ProtocolError, RemotingConnectError, RemotingError, RemotingTimeoutError, RocketError
-from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.command import Buffer, RemotingCommand
 from spark_rocket.protocol.wire.frame import FrameSplitter
 from spark_rocket.remoting.address import parse_address
 from spark_rocket.remoting.client.deadlines import DeadlineTable, Timer
-from spark_rocket.remoting.client.promise import Promise
+from spark_rocket.remoting.client.promise import Promise, Request, no_answer, no_connection
 from spark_rocket.remoting.session import MAX_OPAQUE
 from spark_rocket.remoting.tls.contexts import ClientTls
 from spark_rocket.remoting.tls.socket import TlsSocket, shake_hands
@@ -58,44 +57,6 @@ INTERRUPTED = "a call was interrupted"
 
 RequestHandler = Callable[[str, RemotingCommand], RemotingCommand | None]
 Pieces = tuple[Buffer, ...]
-
-
-class Request(Promise[Any]):
-    """A request in flight: the promise of its answer. Its time begins now.
-
-    Subclasses may make something of the answer (``answer``) and of errors (``fail``), on the thread that settles.
-    """
-
-    def __init__(self, code: int, timeout: float, *, batch: bool = False) -> None:
-        """``batch``: the request may be written together with others, because brokers answer it soon."""
-        super().__init__()
-        self.code = code
-        self.timeout = timeout
-        self.deadline = time.monotonic() + timeout
-        self.connect_by = self.deadline  # the request fails if there is no connection by then
-        self.batch = batch
-        self.opaque = 0
-        self.connection: Connection | None = None
-
-    def answer(self, command: RemotingCommand) -> None:
-        """The answer has come."""
-        self.resolve(command)
-
-    def wait(self) -> Any:
-        """The result. The request is given up at its deadline, or if the waiting is interrupted."""
-        try:
-            return self.result(max(0.0, self.deadline - time.monotonic()))
-        except TimeoutError:
-            self.expire()
-            return self.result()  # now, or in a moment if the answer is being delivered
-        except BaseException:
-            self.expire()
-            raise
-
-    def expire(self) -> None:
-        """Give up waiting for an answer, if none has come."""
-        if self.connection is not None:
-            self.connection.expire(self)
 
 
 class Connection:
@@ -125,6 +86,7 @@ class Connection:
         self._connect_timeout = connect_timeout
         self._splitter = FrameSplitter(max_frame_length)
         self._socket: socket.socket | TlsSocket | None = None
+        self._ready = False  # connected, and what waited for that is written
         self._writing = threading.Lock()
         self._waiting: list[tuple[Request, Pieces]] = []  # for the connection to be made
         self._held: deque[Buffer] = deque()
@@ -137,7 +99,7 @@ class Connection:
             self._fail_all(RemotingConnectError(f"No connection to {address}: {error}.", remedy="Use fewer threads."))
 
     def is_open(self) -> bool:
-        return self._socket is not None and self.lost is None
+        return self._ready and self.lost is None
 
     def is_reader(self) -> bool:
         """True on the thread that reads, which must not wait for answers."""
@@ -167,6 +129,7 @@ class Connection:
                 for request, pieces in waiting:
                     if self._connected(request):
                         self._write_waiting(request, pieces)
+                self._ready = True  # only now, or later requests could be held and written before these
             self.opened.resolve(None)
         except BaseException as error:
             if not isinstance(error, RemotingConnectError):
@@ -197,9 +160,9 @@ class Connection:
     def submit(self, command: RemotingCommand, request: Request) -> None:
         """Send a request. RemotingError if it was not sent and never will be; else its promise tells what happens."""
         opaque = request.opaque = command.opaque = next(self._numbers) & MAX_OPAQUE
-        request.connection = self
+        request.carrier = self
         pieces = _pieces(command)
-        connecting = self._socket is None
+        connecting = not self._ready
         self._requests.put(opaque, request, request.connect_by if connecting else request.deadline)
         if request.batch:
             self._batched.add(opaque)
@@ -223,7 +186,7 @@ class Connection:
 
     def send(self, command: RemotingCommand, deadline: float) -> None:
         """Write a frame that expects no answer. It counts as written when the kernel has it."""
-        if self._socket is None:
+        if not self._ready:
             self.wait_open(deadline - time.monotonic())
         command.opaque = command.opaque if command.is_response else next(self._numbers) & MAX_OPAQUE
         self._write(_pieces(command), deadline)
@@ -241,7 +204,7 @@ class Connection:
 
     def _expired(self, request: Request) -> None:
         self._batched.discard(request.opaque)
-        if self._socket is None:
+        if not self._ready:
             request.fail(no_connection(self.address, request.timeout - (request.deadline - request.connect_by)))
         else:
             request.fail(no_answer(self.address, request.code, request.timeout))
@@ -249,7 +212,7 @@ class Connection:
     def _wait(self, request: Request, pieces: Pieces) -> bool:
         """Keep a request until the connection is made; False if it is made already."""
         with self._writing:
-            if self._socket is not None:
+            if self._ready:
                 return False
             if self.lost is not None:
                 raise copy.copy(self.lost)
@@ -478,23 +441,6 @@ class Connection:
 
     def _error(self, reason: str) -> RemotingConnectError:
         return RemotingConnectError(f"The connection to {self.address} was lost: {reason}.")
-
-
-def no_connection(address: str, seconds: float) -> RemotingConnectError:
-    return RemotingConnectError(
-        f"No connection to {address} within {seconds:.1f} s.", remedy="Check the address and that a server runs there."
-    )
-
-
-def no_answer(address: str, code: int, timeout: float) -> RemotingTimeoutError:
-    try:
-        what = RequestCode(code).name
-    except ValueError:
-        what = f"request code {int(code)}"
-    return RemotingTimeoutError(
-        f"{address} did not answer {what} within {timeout:g} s.",
-        remedy="It may have been carried out all the same; a longer timeout waits for slow servers.",
-    )
 
 
 def _pieces(command: RemotingCommand) -> Pieces:
