@@ -22,8 +22,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import Any, TypeVar
 
-from spark_rocket.client.core.address_server import LOOK_UP_SECONDS, look_up
-from spark_rocket.client.core.config import ClientConfig
+from spark_rocket.client.core.config import LOOK_UP_SECONDS, ClientConfig, look_up
 from spark_rocket.client.core.membership import Membership
 from spark_rocket.client.core.responses import error_of
 from spark_rocket.client.core.routes import RouteTable

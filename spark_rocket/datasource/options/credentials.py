@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from spark_rocket.client.core.config import Connecting
-from spark_rocket.client.core.credentials import find_credentials, read_credentials
+from spark_rocket.client.core.config import Connecting, find_credentials, read_credentials
 from spark_rocket.datasource.options.conditions import error
 from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.auth import Credentials, key_problem

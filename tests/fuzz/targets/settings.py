@@ -12,7 +12,7 @@ from spark_rocket.broker.state.groups import SubscriptionGroupManager
 from spark_rocket.broker.state.offsets import ConsumerOffsetManager
 from spark_rocket.broker.state.request_modes import MessageRequestModeManager
 from spark_rocket.broker.state.topics import TopicConfigManager, alter_attributes
-from spark_rocket.client.core.credentials import read_credentials
+from spark_rocket.client.core.config import read_credentials
 from spark_rocket.errors import ConfigError, ProtocolError
 from spark_rocket.namesrv.kv_config import KVConfigManager
 from spark_rocket.protocol import auth as acl
