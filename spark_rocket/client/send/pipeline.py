@@ -137,7 +137,8 @@ class RetryPolicy:
         return isinstance(error, RemotingError) or error.response_code in self.response_codes
 
     def request_timeout(self, deadline: float) -> float:
-        return min(left(deadline), self.max_timeout_per_request or left(deadline))
+        seconds, most = left(deadline), self.max_timeout_per_request
+        return seconds if most is None or seconds < most else most
 
 
 class Pipeline:
@@ -186,6 +187,7 @@ class Pipeline:
     ) -> Promise[SendResult]:
         """Send, and give a promise of the result. Waits for a place in flight, the route, and the kernel."""
         send = Send(self, out, messages, fixed, timeout, deadline)
+        send.promise = Promise()
         self.in_flight.reserve(deadline, self.may_wait)
         send.start()
         return send.promise
@@ -219,6 +221,7 @@ class Pipeline:
 class Send:
     """See the module. ``places`` are those that it has in flight."""
 
+    promise: Promise[SendResult]
     places = 1
     mode = "async"
 
@@ -231,7 +234,6 @@ class Send:
         timeout: float,
         deadline: float,
     ) -> None:
-        self.promise: Promise[SendResult] = Promise()
         self._pipeline = pipeline
         self._out = out
         self._messages = messages
@@ -278,7 +280,7 @@ class Send:
             request = out.request(pipeline.group, queue)
             attempt = _Attempt(self._answered, int(request.code), pipeline.policy.request_timeout(deadline))
             if self._retries > 0:  # half of the time, no more, is for coming by a connection
-                attempt.connect_by = min(attempt.deadline, self._begun + left(deadline) / 2)
+                attempt.connect_by = min(attempt.deadline, (self._begun + deadline) / 2)
             self._submit(request, attempt)
         except RocketError as error:
             self._attempted(None, error)
@@ -406,13 +408,12 @@ class SyncSend(Send):
 
     def send(self) -> SendResult:
         """The result. Errors are raised."""
-        in_flight = self._pipeline.in_flight
         self.start()
         try:
-            while in_flight.has(self):
+            while self._outcome is None:
                 assert self._request is not None
-                try:
-                    answer, error = self._answers.get(timeout=max(0.0, self._request.deadline - time.monotonic()))
+                try:  # the timeout is a little late, which saves a look at the clock
+                    answer, error = self._answers.get(True, self._request.timeout)
                 except Empty:
                     self._request.expire()
                     answer, error = self._answers.get()  # now, or in a moment if it is being delivered
