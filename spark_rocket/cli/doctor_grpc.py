@@ -7,7 +7,7 @@ from contextlib import closing
 
 from spark_rocket.cli.commands.connect import Link
 from spark_rocket.cli.commands.doctor import Finding, reach
-from spark_rocket.client.core.credentials import find_credentials
+from spark_rocket.client.core.config import find_credentials
 from spark_rocket.errors import ClientError
 from spark_rocket.proxy.definitions import Code
 from spark_rocket.proxy.probe import Probe, check_http2

@@ -29,7 +29,7 @@ from spark_rocket.broker.server import Broker
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.broker.state.known_settings import PROXY_SETTINGS
-from spark_rocket.client.core.credentials import find_credentials
+from spark_rocket.client.core.config import find_credentials
 from spark_rocket.errors import BrokerError, StateError
 from spark_rocket.namesrv.server import NameServer
 from spark_rocket.protocol.auth import Credentials

@@ -12,7 +12,7 @@ from spark_rocket.client import Producer, Reader
 from spark_rocket.client.consume.offset_store import RemoteOffsetStore
 from spark_rocket.client.consume.pull import PullStatus
 from spark_rocket.client.core.routes import TopicRoute
-from spark_rocket.client.send.selectors import select_by_sharding_key
+from spark_rocket.client.send.router import select_by_sharding_key
 from spark_rocket.errors import QueueNotFoundError, RemotingConnectError
 from spark_rocket.model import SHARDING_KEY, Message, MessageQueue
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_rocket.client.send.fault_latency import FaultStrategy
+from spark_rocket.client.send.router import FaultStrategy
 from spark_rocket.model import MessageQueue
 
 QUEUES = [MessageQueue("t", broker, i) for broker in ("a", "b", "c") for i in range(2)]

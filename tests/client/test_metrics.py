@@ -19,7 +19,8 @@ from spark_rocket.client import (
     client_metrics,
     serve_client_metrics,
 )
-from spark_rocket.client.core.metrics import CLIENT_METRICS, SendStats, _bucket
+from spark_rocket.client.core.metrics import CLIENT_METRICS
+from spark_rocket.client.send.stats import SendStats, _bucket
 from spark_rocket.errors import ConfigError, RocketError
 from spark_rocket.model import Message
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode

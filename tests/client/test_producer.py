@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import time
 import zlib
 from collections.abc import Callable
 from typing import Any
-from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 
 from spark_rocket.client import Producer, select_by_sharding_key, split_batch
-from spark_rocket.client.send.async_send import AsyncSend
-from spark_rocket.client.send.outgoing import Outgoing
 from spark_rocket.errors import (
     BrokerError,
     ClientError,
@@ -21,7 +17,6 @@ from spark_rocket.errors import (
     ProtocolError,
     QueueNotFoundError,
     RemotingConnectError,
-    RemotingError,
     RemotingTimeoutError,
     StateError,
     TopicNotFoundError,
@@ -381,25 +376,9 @@ def test_an_interrupted_send_leaves_no_place_taken(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(RemotingClient, "post", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            producer.send_async(Message.of("t", "a"))
+        patch.setattr(RemotingClient, "submit", interrupt)
+        for send in (producer.send_async, producer.send):
+            with pytest.raises(KeyboardInterrupt):
+                send(Message.of("t", "a"))
     assert producer.in_flight.count == 0
     assert not producer.in_flight.sends()
-
-
-def test_a_future_whose_end_is_interrupted_is_done(
-    produce: Callable[..., Producer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A caller that reads its own answer ends others' sends too."""
-    producer = produce()
-    producer.start()
-    monkeypatch.setattr(RemotingClient, "post", Mock())
-    send = AsyncSend(producer, Outgoing("t", b"x"), (), MessageQueue("t", "b0", 0), 3.0, time.monotonic() + 3)
-    send.start()
-    with monkeypatch.context() as patch:
-        patch.setattr(AsyncSend, "_failed", Mock(side_effect=KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            send.abandon()
-    assert isinstance(send.future.exception(0), RemotingError)
-    assert producer.in_flight.count == 0

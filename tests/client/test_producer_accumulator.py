@@ -16,7 +16,6 @@ from unittest.mock import Mock
 import pytest
 
 from spark_rocket.client import Producer, Reader
-from spark_rocket.client.send.async_send import SendFuture
 from spark_rocket.client.send.outgoing import Outgoing
 from spark_rocket.errors import (
     BrokerError,
@@ -31,6 +30,7 @@ from spark_rocket.protocol.record.properties import decode_properties
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.promise import Promise
 from spark_rocket.testing import LocalCluster
 from tests.client.fakes import FakeCluster, route, says
 
@@ -216,8 +216,8 @@ def test_the_time_of_a_call_holds_whatever_became_of_its_batch(
     produce: Callable[..., Producer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = produce()
-
-    monkeypatch.setattr(producer._accumulator, "add", lambda *_: SendFuture())
+    producer.queues("t")
+    monkeypatch.setattr(producer._accumulator, "add", lambda *_: Promise())
     with pytest.raises(RemotingTimeoutError, match=r"within 0\.01 s"):
         producer.send(Message.of("t", "a"), timeout=0.01)
 
@@ -234,7 +234,7 @@ def test_an_interrupted_caller_leaves_nobody_waiting(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(where, "post" if where is RemotingClient else "__init__", interrupt)
+        patch.setattr(where, "submit" if where is RemotingClient else "__init__", interrupt)
         others = [send_third(producer) for _ in range(2)]
         with pytest.raises(KeyboardInterrupt):
             send_third(producer)
@@ -250,14 +250,14 @@ def test_what_stands_behind_an_interrupted_batch_is_sent(
 ) -> None:
     producer = produce(batch_max_bytes=1000)
     connect(producer)
-    post, behind = RemotingClient.post, []
+    post, behind = RemotingClient.submit, []
 
     def interrupt(*args: Any) -> None:
-        monkeypatch.setattr(RemotingClient, "post", post)
+        monkeypatch.setattr(RemotingClient, "submit", post)
         behind.extend(send_third(producer) for _ in range(3))  # as another thread would
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(RemotingClient, "post", interrupt)
+    monkeypatch.setattr(RemotingClient, "submit", interrupt)
     with pytest.raises(KeyboardInterrupt):
         send_full_batch(producer)
     assert [future.result(20).queue_offset for future in behind] == [100, 101, 102]
@@ -298,6 +298,7 @@ def test_a_message_that_was_not_taken_leaves_its_place(
     produce: Callable[..., Producer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = produce()
+    producer.start()
     monkeypatch.setattr(producer._accumulator, "_wake", Mock(side_effect=RuntimeError("can't start new thread")))
     with pytest.raises(RuntimeError):
         producer.send_async(Message.of("t", "a"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ import pytest
 from spark_rocket.client import Producer, ServiceState, select_by_random
 from spark_rocket.client.core.hooks import SendContext, SendHook
 from spark_rocket.client.core.validators import check_topic_to_send
+from spark_rocket.client.send.pipeline import InFlight
 from spark_rocket.errors import (
     BrokerError,
     ClientError,
@@ -289,6 +290,21 @@ def test_places_in_flight(mq: FakeCluster, produce: Callable[..., Producer], blo
     assert producer.send_async(MESSAGE).result(20), "the places are free again"
 
 
+def test_places_that_come_back_one_by_one() -> None:
+    """Waiting threads are woken for many places at once, but do not miss the few that there are."""
+    places = InFlight(16, block=True)
+    for _ in range(16):
+        places.reserve(0.0, lambda: False)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(places.reserve, time.monotonic() + 20, lambda: True)
+        places.release(1)
+        waiting.result(20)
+    with pytest.raises(RemotingTooMuchRequestError, match="16 messages are in flight"):
+        places.reserve(time.monotonic() + 0.03, lambda: True)
+    places.release(16)
+    assert places.wait_until_empty(time.monotonic())
+
+
 def test_a_send_from_a_callback(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
     producer = produce(max_in_flight=1)
     second: Future[Future[SendResult]] = Future()
@@ -296,9 +312,30 @@ def test_a_send_from_a_callback(mq: FakeCluster, produce: Callable[..., Producer
     assert second.result(20).result(20).queue_offset == 7
 
 
+def test_a_callback_must_not_wait_for_a_send(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+    producer = produce()
+    where = MessageQueue("t", "b0", 0)
+    waited: Future[BaseException] = Future()
+
+    def send(_: object) -> None:
+        try:
+            producer.send(MESSAGE, queue=where)
+        except StateError as error:
+            waited.set_result(error)
+
+    release = threading.Event()
+    mq.brokers[0].answers[SEND] = lambda request: (release.wait(10), says(0, ext=STORED)(request))[1]
+    sent = producer.send_async(MESSAGE, queue=where)
+    sent.add_done_callback(send)
+    release.set()
+    assert "use send_async" in str(waited.result(20))
+
+
 def test_a_send_under_way_cannot_be_cancelled(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
     mq.everywhere(SEND, lambda request: None)
-    sent = produce(send_timeout=0.2).send_async(MESSAGE)
+    producer = produce(send_timeout=0.2)
+    producer.queues("t")
+    sent = producer.send_async(MESSAGE)
     assert not sent.cancel()
     with pytest.raises(RemotingTimeoutError):
         sent.result(20)

@@ -90,13 +90,13 @@ def test_a_request_outlives_neither_its_producer_nor_its_timer(
         except StateError as error:
             failure.set_exception(error)
 
-    monkeypatch.setattr("spark_rocket.client.send.producer.REPLY_GRACE", 0.0)
+    monkeypatch.setattr("spark_rocket.client.send.producer.TIMER_GRACE_S", 0.0)
     instance, asked = requester.running(), threading.Event()
     with monkeypatch.context() as broken:
-        broken.setattr(instance, "at", lambda *_: None)
+        broken.setattr(instance.remoting.timer, "call_at", lambda *_: None)
         with pytest.raises(RequestTimeoutError, match=topic):
             requester.request(Message.of(topic, "nor there?"), timeout=0.1)
-        broken.setattr(instance, "at", lambda *_: asked.set())
+        broken.setattr(Replies, "expect", lambda *_: asked.set())
         thread = threading.Thread(target=ask)
         thread.start()
         assert asked.wait(20)
@@ -106,7 +106,7 @@ def test_a_request_outlives_neither_its_producer_nor_its_timer(
             future.result(20)
     thread.join(20)
     assert not Replies.of(instance)._waiting
-    assert not requester._requester._asked
+    assert not requester._requests
 
 
 def test_a_request_that_cannot_be_sent(cluster: LocalCluster, requester: Producer, topic: str) -> None:

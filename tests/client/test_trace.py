@@ -20,6 +20,7 @@ from spark_rocket.client import (
 )
 from spark_rocket.client.core import trace as trace_module
 from spark_rocket.client.core.trace import BATCH, GROUP, MOST_WAITING, TraceDispatcher
+from spark_rocket.client.send.producer import trace_producer
 from spark_rocket.model import TRACE_TOPIC, Message
 from spark_rocket.protocol.message_trace import (
     DELAY_MSG,
@@ -240,14 +241,12 @@ class StuckProducer:
 
 
 @pytest.fixture
-def stuck(monkeypatch: pytest.MonkeyPatch) -> StuckProducer:
-    producer = StuckProducer()
-    monkeypatch.setattr(trace_module, "_producer", lambda *_: producer)
-    return producer
+def stuck() -> StuckProducer:
+    return StuckProducer()
 
 
 def test_a_full_queue_drops_and_counts(stuck: StuckProducer, caplog: pytest.LogCaptureFixture) -> None:
-    dispatcher = TraceDispatcher("full")
+    dispatcher = TraceDispatcher("full", lambda: stuck)
     assert dispatcher.append(event())
     assert stuck.sending.wait(LIMIT)
     taken = sum(dispatcher.append(event()) for _ in range(MOST_WAITING + 50))
@@ -269,7 +268,7 @@ def test_a_send_that_fails_is_said_and_the_next_one_goes(
 ) -> None:
     stuck.error = ValueError("broken")
     stuck.go.set()
-    dispatcher = TraceDispatcher("failing")
+    dispatcher = TraceDispatcher("failing", lambda: stuck)
     dispatcher.append(event(msg_id="A"))
     assert dispatcher.flush(LIMIT)
     dispatcher.append(event(msg_id="B"))
@@ -281,7 +280,7 @@ def test_a_send_that_fails_is_said_and_the_next_one_goes(
 
 def test_large_events_go_in_several_messages(stuck: StuckProducer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace_module, "MAX_DATA", 200)
-    dispatcher = TraceDispatcher("large")
+    dispatcher = TraceDispatcher("large", lambda: stuck)
     with dispatcher._changed:
         for number in range(10):
             dispatcher.append(event(msg_id="I" * 50 + str(number)))
@@ -294,7 +293,7 @@ def test_large_events_go_in_several_messages(stuck: StuckProducer, monkeypatch: 
 
 def test_without_a_broker_a_close_does_not_wait_long(monkeypatch: pytest.MonkeyPatch, nobody: str) -> None:
     monkeypatch.setattr(trace_module, "CLOSE_SECONDS", 0.01)
-    dispatcher = TraceDispatcher(name_server=nobody)
+    dispatcher = TraceDispatcher(None, lambda: trace_producer(nobody, "", {}))
     dispatcher.append(event())
     dispatcher.close()
     assert dispatcher._thread is not None
@@ -305,5 +304,4 @@ def test_without_a_broker_a_close_does_not_wait_long(monkeypatch: pytest.MonkeyP
 def test_off_is_the_default_and_has_no_hooks(cluster: LocalCluster) -> None:
     with Producer("plain", name_server=cluster.name_server) as producer:
         assert producer.tracer is None
-        assert producer.hooks is None
     assert GROUP == "_INNER_TRACE_PRODUCER"

@@ -471,7 +471,7 @@ def test_silent_name_servers_and_brokers_take_no_more_than_the_time_out(
     assert 0.5 >= asked[0] > asked[1] > asked[2] > asked[3] > 0
 
 
-@pytest.mark.parametrize("where", ["later", "route"])
+@pytest.mark.parametrize("where", ["call_later", "route"])
 def test_a_start_that_fails_leaves_nothing_behind(
     brokers: FakeCluster, closing: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
@@ -480,7 +480,8 @@ def test_a_start_that_fails_leaves_nothing_behind(
     members = other.running().members
     producer = closing(TransactionProducer("g", Listener(), name_server=address))
     with monkeypatch.context() as broken:
-        broken.setattr(members._instance if where == "later" else members._instance.routes, where, _interrupt)
+        instance = other.running()
+        broken.setattr(instance if where == "call_later" else instance.routes, where, _interrupt)
         with pytest.raises(KeyboardInterrupt):
             producer.start()
     assert producer.state is ServiceState.START_FAILED

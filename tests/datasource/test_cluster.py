@@ -9,7 +9,6 @@ from typing import TypeVar
 import pytest
 
 from spark_rocket.client import Producer
-from spark_rocket.client.core.broker_query import PendingQuery
 from spark_rocket.client.core.routes import TopicRoute
 from spark_rocket.datasource.options.options import parse_read_options
 from spark_rocket.datasource.options.table import Scope
@@ -33,17 +32,6 @@ from tests.datasource.fakes import q
 T = TypeVar("T")
 
 
-class Answered(PendingQuery[T]):
-    def __init__(self, value: T, refused: RocketError | None) -> None:
-        self.value = value
-        self.refused = refused
-
-    def result(self) -> T:
-        if self.refused is not None:
-            raise self.refused
-        return self.value
-
-
 class AwayReader:
     """Fails so many times, then answers every question with 7."""
 
@@ -65,7 +53,7 @@ class AwayReader:
 
     end = 7
 
-    def max_offset_later(self, queue: MessageQueue) -> PendingQuery[int]:
+    def max_offset_later(self, queue: MessageQueue) -> Future[int]:
         return self._later(queue, self.end)
 
     slave_end: int | None = None
@@ -73,7 +61,7 @@ class AwayReader:
     def slave_max_offset(self, queue: MessageQueue) -> int | None:
         return self.slave_end
 
-    def store_time_later(self, queue: MessageQueue, offset: int) -> PendingQuery[int]:
+    def store_time_later(self, queue: MessageQueue, offset: int) -> Future[int]:
         return self._later(queue, offset if offset else -1)
 
     def slave_store_time(self, queue: MessageQueue, offset: int) -> int | None:
@@ -85,12 +73,11 @@ class AwayReader:
     def message_sizes_async(self, queue: MessageQueue, offset: int, count: int) -> Future[list[int]]:
         return self._answer(queue, [7])
 
-    def committed_offset_later(self, group: str, queue: MessageQueue) -> PendingQuery[int | None]:
+    def committed_offset_later(self, group: str, queue: MessageQueue) -> Future[int | None]:
         return self._later(queue, 7 if queue.queue_id else None)
 
-    def _later(self, queue: MessageQueue, value: T) -> PendingQuery[T]:
-        self.asked.append(queue)
-        return Answered(value, self.failures.pop(0) if self.failures else None)
+    def _later(self, queue: MessageQueue, value: T) -> Future[T]:
+        return self._answer(queue, value)
 
     def commit_offset_async(self, group: str, queue: MessageQueue, offset: int, timeout: float) -> Future[bool]:
         if queue.queue_id % 2 == 0:

@@ -65,7 +65,12 @@ class Answered:
 
     def __init__(self, answer: PullResult | RocketError) -> None:
         self.answer = answer
-        self.refused = answer if isinstance(answer, RemotingConnectError) else None
+
+    def done(self) -> bool:
+        return isinstance(self.answer, RemotingConnectError)
+
+    def exception(self) -> object:
+        return self.answer
 
     def result(self) -> PullResult:
         if isinstance(self.answer, RocketError):
@@ -203,7 +208,9 @@ class Lately:
 
     def __init__(self, answer: Callable[[], PullResult]) -> None:
         self.result = answer
-        self.refused = None
+
+    def done(self) -> bool:
+        return False
 
 
 def test_brokers_that_give_little_are_asked_for_what_they_give_several_times_at_once() -> None:

@@ -27,9 +27,8 @@ from spark_rocket.errors import (
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.client import RemotingClient
-from spark_rocket.remoting.client.connecting import THREADS
-from spark_rocket.remoting.client.connection import Connection
-from spark_rocket.remoting.client.timer import DeadlineTimer
+from spark_rocket.remoting.client.connection import WINDOW, Connection
+from spark_rocket.remoting.client.promise import Request
 from spark_rocket.remoting.server.server import Channel
 
 from .conftest import ECHO, FAIL, SILENT, RawClient, ServerThread, request
@@ -186,7 +185,6 @@ def test_nothing_of_an_answered_request_is_kept_until_its_deadline(serve: Serve,
     client.invoke_async(address, request(), timeout=3600).result(10)  # the reader has left the first answer behind
     gc.collect()
     assert [ref() for ref in seen] == [None, None, None]
-    assert len(client._timer) == 3  # the first one had to wait for its connection as well
 
 
 def test_a_peer_that_does_not_read(peer: Peer, client: RemotingClient) -> None:
@@ -322,7 +320,7 @@ def test_a_peer_that_answers_garbage(peer: Peer, client: RemotingClient, garbage
     server = peer.accept()
     server.receive()
     server.socket.sendall(garbage)
-    with pytest.raises(RemotingConnectError, match="no frame"):
+    with pytest.raises(RemotingConnectError, match="invalid frame"):
         future.result(10)
     assert server.at_end()
     server.close()
@@ -458,212 +456,169 @@ def test_after_a_fork_each_process_has_connections_of_its_own(serve: Serve, clie
 
 # --- connecting, when it takes its time ----------------------------------------------------------------------------
 
+_dial = socket.create_connection
+
 
 class SlowConnect:
-    """Takes the place of Connection: holds back until told, then fails."""
+    """Takes the place of ``socket.create_connection``: holds back until told, then fails or calls ``to``."""
 
     def __init__(self) -> None:
         self.started = threading.Semaphore(0)
         self.go = threading.Event()
         self.attempts = 0
-        self.outcome: object = RemotingConnectError("No connection to x:1: nobody there.", remedy="Start it.")
+        self.error: Exception | None = ConnectionRefusedError("nobody there")
+        self.to = ""
 
-    def __call__(self, *args: object, **options: object) -> object:
+    def __call__(self, address: tuple[str, int], timeout: float) -> socket.socket:
+        if address[0] != "x":
+            return _dial(address, timeout)
         self.attempts += 1
         self.started.release()
         assert self.go.wait(10)
-        if isinstance(self.outcome, BaseException):
-            raise self.outcome
-        return self.outcome
+        if self.error is not None:
+            raise self.error
+        host, _, port = self.to.rpartition(":")
+        return _dial((host, int(port)), timeout)
 
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> SlowConnect:
     slow = SlowConnect()
-    monkeypatch.setattr("spark_rocket.remoting.client.client.Connection", slow)
+    monkeypatch.setattr(socket, "create_connection", slow)
     return slow
 
 
-def test_one_thread_connects_for_all_and_its_failure_is_everybodys(client: RemotingClient, slow: SlowConnect) -> None:
-    with ThreadPoolExecutor(4) as pool:
-        first = pool.submit(client.invoke, "x:1", request(), 10)
-        assert slow.started.acquire(timeout=10)
-        place = client._places["x:1"]
-        waiting = threading.Semaphore(0)
-
-        class Lock:
-            """The place's lock, which tells when somebody comes to wait for it."""
-
-            def __init__(self, inner: object) -> None:
-                self.inner = inner
-                self.release = inner.release  # type: ignore[attr-defined]
-
-            def acquire(self, blocking: bool, timeout: float) -> bool:
-                waiting.release()
-                return bool(self.inner.acquire(blocking, timeout))  # type: ignore[attr-defined]
-
-        place.lock = Lock(place.lock)  # type: ignore[assignment]
-        others = [pool.submit(client.invoke, "x:1", request(), 10) for _ in range(3)]
-        for _ in others:
-            assert waiting.acquire(timeout=10)
-        slow.go.set()
-        for call in [first, *others]:
-            with pytest.raises(RemotingConnectError, match="nobody there"):
-                call.result(10)
+def test_one_attempt_is_for_all_who_wait_and_none_waits_longer_than_his_time(
+    serve: Serve, client: RemotingClient, slow: SlowConnect
+) -> None:
+    server = serve()
+    futures = [client.invoke_async("x:1", request(), timeout=60) for _ in range(3)]
+    assert slow.started.acquire(timeout=10)
+    for call in (client.invoke, client.invoke_oneway):
+        with pytest.raises(RemotingConnectError, match="No connection to x:1 within 0"):
+            call("x:1", request(), 0.01)
+    assert not client.is_connected("x:1")
+    assert client.invoke(server.address, request()).code == 0  # others are not held up
+    assert not any(future.done() for future in futures)
+    slow.go.set()
+    for future in futures:
+        with pytest.raises(RemotingConnectError, match="nobody there"):
+            future.result(10)
     assert slow.attempts == 1
     with pytest.raises(RemotingConnectError, match="nobody there"):
         client.invoke("x:1", request())
     assert slow.attempts == 2
 
 
-def test_who_waits_for_a_connection_waits_no_longer_than_his_time(client: RemotingClient, slow: SlowConnect) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(client.invoke, "x:1", request(), 10)
-        assert slow.started.acquire(timeout=10)
-        with pytest.raises(RemotingConnectError, match="No connection to x:1 within"):
-            client.invoke("x:1", request(), 0.01)
-        slow.go.set()
-        assert isinstance(first.exception(10), RemotingConnectError)
-
-
-def test_a_client_closed_while_it_connects(serve: Serve, slow: SlowConnect) -> None:
-    client = RemotingClient()
-    slow.outcome = Connection(serve().address, 3.0, DeadlineTimer())
-    with ThreadPoolExecutor(1) as pool:
-        call = pool.submit(client.invoke, "x:1", request(), 10)
-        assert slow.started.acquire(timeout=10)
-        client.close()
-        slow.go.set()
-        with pytest.raises(StateError, match="closed"):
-            call.result(10)
-    assert slow.outcome.lost is not None
-    slow.outcome.join(10)
-
-
-# --- futures do not wait for connections on the asking thread ------------------------------------------------------
-
-
-def test_futures_do_not_wait_for_connections(serve: Serve, slow: SlowConnect, client: RemotingClient) -> None:
-    """One attempt speaks for all who wait for it."""
-    futures = [client.invoke_async("x:1", request(), timeout=60) for _ in range(3)]
-    assert slow.started.acquire(timeout=10)
-    assert not any(future.done() for future in futures)
-    slow.go.set()
-    for future in futures:
-        assert isinstance(future.exception(10), RemotingConnectError)
-    assert slow.attempts == 1
-    slow.outcome = Connection(serve().address, 3.0, DeadlineTimer())
-    late = [client.invoke_async("y:1", request(ECHO, 0, b"%d" % number), timeout=60) for number in range(5)]
-    assert [future.result(10).body for future in late] == [b"%d" % number for number in range(5)]
-    slow.outcome.close()
-
-
-def test_addresses_that_do_not_answer_keep_no_other_waiting(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = SlowConnect()
-    real = serve().address
-
-    def connect(address: str, *args: Any, **options: Any) -> object:
-        return Connection(address, *args, **options) if address == real else slow()
-
-    monkeypatch.setattr("spark_rocket.remoting.client.client.Connection", connect)
-    with RemotingClient() as client:
-        dead = [client.invoke_async(f"x:{number}", request(), timeout=60) for number in range(THREADS - 1)]
-        assert client.invoke_async(real, request(), timeout=60).result(10).code == 0
-        full = client.invoke_async("x:9", request(), timeout=60)
-        in_time = client.invoke_async("y:1", request(), timeout=0.05)  # no thread is free for it
-        with pytest.raises(RemotingConnectError, match=r"No connection to y:1 within 0\.1 s"):
-            in_time.result(10)
-        assert not any(future.done() for future in (*dead, full))
-        slow.go.set()
-        for future in (*dead, full):
-            assert isinstance(future.exception(10), RemotingConnectError)
-
-
-def test_whatever_keeps_a_connection_from_being_made_is_told_and_the_next_request_tries_again(
+def test_requests_that_wait_are_sent_in_their_order_once_there_is_a_connection(
     serve: Serve, client: RemotingClient, slow: SlowConnect
 ) -> None:
-    slow.outcome = ValueError("no such luck")
+    server = serve()
+    slow.error, slow.to = None, server.address
+    futures = [client.invoke_async("x:1", request(n=str(n)), timeout=60) for n in range(20)]
+    with pytest.raises(RemotingConnectError):
+        client.invoke("x:1", request(n="late"), 0.01)
+    large = client.invoke_async("x:1", request(ECHO, 0, bytes(100_000), n="20"), timeout=60)
     slow.go.set()
-    with pytest.raises(RemotingConnectError, match="ValueError: no such luck"):
-        client.invoke_async("x:1", request(), timeout=60).result(10)
-    slow.outcome = Connection(serve().address, 3.0, DeadlineTimer())
-    assert client.invoke_async("x:1", request(), timeout=60).result(10).code == 0
+    assert [future.result(10).ext_fields["n"] for future in futures] == [str(n) for n in range(20)]
+    assert large.result(10).body == bytes(100_000)
+    assert [each.ext_fields["n"] for each in server.requests] == [str(n) for n in range(21)]  # not the late one
 
 
-def test_a_request_that_cannot_be_sent_keeps_no_other_from_it(
-    serve: Serve, slow: SlowConnect, client: RemotingClient
+def test_requests_that_come_while_waiting_ones_are_written_keep_their_order(
+    serve: Serve, client: RemotingClient, slow: SlowConnect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow.outcome = RemotingConnectError("No connection to x:1: nobody there.")
-    futures = [client.invoke_async("x:1", request(), timeout=60) for _ in range(3)]
-    assert slow.started.acquire(timeout=10)
-    waiting = client._connector._waiting["x:1"]
-    waiting[1] = Mock(fail=Mock(side_effect=SystemExit))
+    server = serve()
+    slow.error, slow.to = None, server.address
+    promises: list[Request] = []
+    later: list[threading.Thread] = []
+    write = Connection._write_waiting
+
+    def submit(count: int) -> None:
+        for _ in range(count):
+            promises.append(Request(ECHO, 60, batch=True))
+            client.submit("x:1", request(n=str(len(promises))), promises[-1])
+
+    def write_and_submit(*args: Any) -> None:
+        write(*args)
+        if not later:
+            later.append(threading.Thread(target=submit, args=(5,)))
+            later[0].start()
+            later[0].join(0.2)  # it has to wait until the others are written
+
+    monkeypatch.setattr(Connection, "_write_waiting", write_and_submit)
+    submit(2 * WINDOW)
     slow.go.set()
-    assert isinstance(futures[0].exception(10), RemotingConnectError)
-    assert isinstance(futures[2].exception(10), RemotingConnectError)
+    assert promises[-1].result(10).code == 0
+    later[0].join(10)
+    numbers = [str(n) for n in range(1, 2 * WINDOW + 6)]
+    assert [promise.result(10).ext_fields["n"] for promise in promises] == numbers
+    assert [each.ext_fields["n"] for each in server.requests] == numbers
+
+
+def test_an_invalid_connection_attempt_is_told_and_the_next_request_tries_again(
+    serve: Serve, client: RemotingClient, slow: SlowConnect
+) -> None:
+    slow.error = ValueError("no such luck")
+    slow.go.set()
+    with pytest.raises(RemotingConnectError, match="no such luck"):
+        client.invoke_async("x:1", request(), timeout=60).result(10)
+    slow.error, slow.to = None, serve().address
+    assert client.invoke_async("x:1", request(), timeout=60).result(10).code == 0
 
 
 def test_no_thread_to_connect_on(serve: Serve, client: RemotingClient, monkeypatch: pytest.MonkeyPatch) -> None:
     address = serve().address
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
-        with pytest.raises(RuntimeError):  # the timer's cannot be had either
-            client.invoke_async(address, request(), timeout=60)
-    assert client._permits._places.qsize() == 4096
+        with pytest.raises((RuntimeError, RemotingConnectError), match="can't start new thread"):
+            client.invoke_async(address, request(), timeout=60).result(10)
     assert client.invoke_async(address, request(), timeout=60).result(10).code == 0
     with pytest.raises(RemotingTimeoutError):
         client.invoke_async(address, request(SILENT), timeout=0.01).result(10)
 
 
-def test_a_request_that_waits_when_the_client_is_closed(slow: SlowConnect) -> None:
+def test_a_client_closed_while_it_connects(serve: Serve, slow: SlowConnect) -> None:
     client = RemotingClient()
+    slow.error, slow.to = None, serve().address
     future = client.invoke_async("x:1", request(), timeout=60)
     assert slow.started.acquire(timeout=10)
     client.close()
-    with pytest.raises(RemotingConnectError, match="closed while it was connecting"):
+    with pytest.raises(RemotingConnectError, match="the client was closed"):
         future.result(10)
     slow.go.set()
+    assert not client.is_connected("x:1")
 
 
+@pytest.mark.parametrize(("error", "attempts"), [(ConnectionRefusedError, 3), (TimeoutError, 1)])
 def test_an_attempt_that_took_long_speaks_for_as_long_again(
-    client: RemotingClient, slow: SlowConnect, monkeypatch: pytest.MonkeyPatch
+    client: RemotingClient,
+    slow: SlowConnect,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[OSError],
+    attempts: int,
 ) -> None:
-    now = 1000.0
-    monkeypatch.setattr("spark_rocket.remoting.client.client.time", SimpleNamespace(monotonic=lambda: now))
-
-    def connect(*_: object, **options: object) -> object:
-        nonlocal now
-        slow.attempts += 1
-        now += takes
-        raise RemotingConnectError("No connection to x:1: nobody there.") from cause
-
-    monkeypatch.setattr("spark_rocket.remoting.client.client.Connection", connect)
-    cause: OSError = TimeoutError("timed out")
-    for takes, later, attempts in (
-        (3.0, 0.0, 1),
-        (3.0, 2.9, 1),
-        (3.0, 0.2, 2),
-        (0.0, 3.1, 3),
-        (0.0, 0.0, 4),
-        (-3.0, 0.0, 5),  # refused, though it took long: the CPU was short
-        (0.0, 0.0, 6),
-    ):
-        now += later
-        if takes < 0:
-            cause, takes = ConnectionRefusedError("refused"), -takes
+    """Unless it was refused: then the CPU was short, and the server may be there."""
+    slow.error = error("nobody there")
+    slow.go.set()
+    for module in ("client", "connection"):
+        clock = SimpleNamespace(monotonic=lambda: 1000.0 + 3.0 * slow.attempts)
+        monkeypatch.setattr(f"spark_rocket.remoting.client.{module}.time", clock)
+    for _ in range(3):
         with pytest.raises(RemotingConnectError, match="nobody there"):
-            client.invoke("x:1", request(), timeout=60)
-        assert slow.attempts == attempts
+            client.invoke_async("x:1", request(), timeout=60).result(10)
+    assert slow.attempts == attempts
 
 
-def test_a_port_that_connects_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_that_connects_to_itself(client: RemotingClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel may give the port that is called as the local one, while nobody listens."""
     with socket.socket() as itself:
         itself.bind(("127.0.0.1", 0))
         itself.connect(itself.getsockname())
+        address = "127.0.0.1:%d" % itself.getsockname()[1]  # noqa: UP031
         monkeypatch.setattr(socket, "create_connection", lambda *args, **options: itself)
         with pytest.raises(RemotingConnectError, match="nobody listens"):
-            Connection("127.0.0.1:%d" % itself.getsockname()[1], 1.0, DeadlineTimer())  # noqa: UP031
+            client.invoke(address, request())
 
 
 def test_what_is_not_connected(client: RemotingClient) -> None:

@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 from spark_rocket.errors import ConfigError, RemotingConnectError, RemotingTimeoutError
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.promise import Request
 from spark_rocket.remoting.server.overload import Limits
 from spark_rocket.remoting.server.server import Channel, RemotingServer
 from spark_rocket.remoting.tls import server as tls_server
@@ -132,23 +133,11 @@ def test_large_messages_both_ways_by_many_threads(permissive: ServerThread, cert
 
 
 def test_many_small_requests_are_posted(permissive: ServerThread, certificates: Certificates) -> None:
-    answers: list[int] = []
-    done = threading.Event()
-
-    class Waiter:
-        def complete(self, response: RemotingCommand) -> None:
-            answers.append(len(response.body))
-            if len(answers) == 3000:
-                done.set()
-
-        def fail(self, error: Exception) -> None:
-            answers.append(-1)
-
     with RemotingClient(tls=certificates.of_client(), connect_timeout=LIMIT) as client:
-        for number in range(3000):
-            client.post(permissive.address, request(body=b"p" * (number % 300)), Waiter(), LIMIT)
-        assert done.wait(LIMIT)
-    assert sorted(answers) == sorted(number % 300 for number in range(3000))
+        promises = [Request(1, LIMIT, batch=True) for _ in range(3000)]
+        for number, promise in enumerate(promises):
+            client.submit(permissive.address, request(body=b"p" * (number % 300)), promise)
+        assert [len(promise.result(LIMIT).body) for promise in promises] == [number % 300 for number in range(3000)]
 
 
 def test_a_server_that_does_not_read(certificates: Certificates) -> None:

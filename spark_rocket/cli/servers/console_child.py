@@ -17,7 +17,7 @@ from typing import Protocol
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.cli.servers.child_process import ChildProcess
 from spark_rocket.cli.servers.child_server import End, keep_running, say
-from spark_rocket.client.core.credentials import ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE, SECURITY_TOKEN_VARIABLE
+from spark_rocket.client.core.config import ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE, SECURITY_TOKEN_VARIABLE
 from spark_rocket.console.settings import PASSWORD_VARIABLE
 
 _STOP_SECONDS = 5.0

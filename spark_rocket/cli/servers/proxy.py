@@ -78,8 +78,7 @@ def _config(
     no_metrics: bool,
 ) -> ProxyConfig:
     """The command line's settings, then those of the file, then the environment's. ConfigError for invalid ones."""
-    from spark_rocket.client.core.config import DEFAULT_NAME_SERVER
-    from spark_rocket.client.core.credentials import find_credentials
+    from spark_rocket.client.core.config import DEFAULT_NAME_SERVER, find_credentials
     from spark_rocket.protocol.auth import inner_credentials_text
     from spark_rocket.proxy.config import ProxyConfig
     from spark_rocket.remoting.http.monitor import MetricsExporterType

@@ -15,7 +15,7 @@ from spark_rocket.cli.servers.child_server import KeptServer
 from spark_rocket.cli.servers.foreground import say
 from spark_rocket.cli.servers.proxy import SETTINGS_VARIABLE
 from spark_rocket.cli.servers.up import LogOptions
-from spark_rocket.client.core.credentials import find_credentials
+from spark_rocket.client.core.config import find_credentials
 from spark_rocket.errors import ConfigError
 from spark_rocket.proxy.config import DEFAULT_PORT, ProxyConfig
 

@@ -38,10 +38,8 @@ class OffsetAdmin(GroupAdmin):
         for queue in self._fresh(topic):
             with put_aside(failed, queue.broker_name):
                 if queue.broker_name not in (failed or {}):
-                    low = self._reader.min_offset_later(queue)
-                    if low.refused is not None:  # its other queues would wait for a connection as long
-                        raise low.refused
-                    pending.append((queue, low, self._reader.max_offset_later(queue)))
+                    low, high = self._reader.min_offset_later(queue), self._reader.max_offset_later(queue)
+                    pending.append((queue, low, high))
         found = {}
         for queue, low, high in pending:
             with put_aside(failed, queue.broker_name):

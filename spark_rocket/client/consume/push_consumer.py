@@ -27,6 +27,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
 from spark_rocket.client.consume.allocation import AllocateStrategy
@@ -42,6 +43,7 @@ from spark_rocket.client.consume.listeners import (
     MessageQueueListener,
     OrderlyListener,
 )
+from spark_rocket.client.consume.metrics import add_consumer
 from spark_rocket.client.consume.orderly import ConsumeOrderly
 from spark_rocket.client.consume.process_queue import ProcessQueue
 from spark_rocket.client.consume.pull import show_origin
@@ -54,11 +56,13 @@ from spark_rocket.client.core import consumer_requests
 from spark_rocket.client.core.hooks import no_open_telemetry
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.client.core.trace import ConsumeTraceHook, TraceDispatcher
+from spark_rocket.client.send.producer import trace_producer
 from spark_rocket.errors import StateError
 from spark_rocket.model import RETRY_PREFIX, MessageQueue
 from spark_rocket.protocol.filter.tags import SUB_ALL
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.bodies import CONSUME_PASSIVELY, PROP_THREADPOOL_CORE_SIZE, ConsumerRunningInfo
+from spark_rocket.remoting.http.exposition import Exposition
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -113,9 +117,8 @@ class PushConsumer(GroupConsumer):
         self.hooks = Hooks(group)
         self.tracer: TraceDispatcher | None = None
         if enable_msg_trace:
-            self.tracer = TraceDispatcher(
-                customized_trace_topic, name_server=name_server, instance_name=instance_name, **connecting
-            )
+            new_sender = partial(trace_producer, name_server, instance_name, connecting)
+            self.tracer = TraceDispatcher(customized_trace_topic, new_sender)
             self.hooks.consume.append(ConsumeTraceHook(self.tracer))
         if open_telemetry is not False:
             try:
@@ -292,15 +295,10 @@ class PushConsumer(GroupConsumer):
         every = self._rebalance.process_queues() if self._rebalance is not None else []
         return {one.queue: one.commit_offset for one in every if one.queue.topic == topic}
 
-    @property
-    def shared(self) -> ClientInstance | None:
-        """The instance, while the consumer runs."""
-        return self._shared
-
-    @property
-    def is_mine(self) -> bool:
-        """Whether it was started in this process, rather than in one that this was forked from."""
-        return self._is_mine
+    def add_metrics(self, exposition: Exposition) -> None:
+        shared = self._shared
+        if shared is not None and self._is_mine:
+            add_consumer(exposition, self, shared.client_id)
 
     def topics(self) -> list[str]:
         """What it is subscribed to, its retry topic with it."""

@@ -36,7 +36,7 @@ from spark_rocket.client.consume.pull import (
     with_broker,
 )
 from spark_rocket.client.core import broker_query as questions
-from spark_rocket.client.core.broker_query import BrokerQuery, PendingQuery
+from spark_rocket.client.core.broker_query import BrokerQuery
 from spark_rocket.client.core.config import ClientConfig, Connecting
 from spark_rocket.client.core.instance import Client
 from spark_rocket.client.core.routes import ORDER_NAMESPACE, TopicRoute, order_queues
@@ -57,6 +57,7 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import GetKVListByNamespaceRequestHeader
 from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.promise import Promise, failed
 
 logger = logging.getLogger(__name__)
 
@@ -185,7 +186,7 @@ class Reader(Client):
         """The first offset that still has a message, or would."""
         return self._ask(queue, questions.min_offset(queue))
 
-    def min_offset_later(self, queue: MessageQueue) -> PendingQuery[int]:
+    def min_offset_later(self, queue: MessageQueue) -> Promise[int]:
         """For a thread that asks about many queues before it waits for the answers; so are the others like it."""
         return self._ask_later(queue, questions.min_offset(queue))
 
@@ -193,7 +194,7 @@ class Reader(Client):
         """One past the last message."""
         return self._ask(queue, questions.max_offset(queue))
 
-    def max_offset_later(self, queue: MessageQueue) -> PendingQuery[int]:
+    def max_offset_later(self, queue: MessageQueue) -> Promise[int]:
         return self._ask_later(queue, questions.max_offset(queue))
 
     def message_sizes_async(self, queue: MessageQueue, offset: int, count: int) -> Future[list[int]]:
@@ -205,10 +206,10 @@ class Reader(Client):
         proxies of RocketMQ 5 do not know the question)."""
         return self._ask(queue, questions.earliest_store_time(queue))
 
-    def earliest_store_time_later(self, queue: MessageQueue) -> PendingQuery[int | None]:
+    def earliest_store_time_later(self, queue: MessageQueue) -> Promise[int | None]:
         return self._ask_later(queue, questions.earliest_store_time(queue))
 
-    def store_time_later(self, queue: MessageQueue, offset: int) -> PendingQuery[int]:
+    def store_time_later(self, queue: MessageQueue, offset: int) -> Promise[int]:
         """When the message at an offset was stored, in ms; -1 if there is none at it."""
         return self._ask_later(queue, questions.store_time(self.group, queue, offset))
 
@@ -274,7 +275,7 @@ class Reader(Client):
                 raise
             return found
 
-    def committed_offset_later(self, group: str, queue: MessageQueue) -> PendingQuery[int | None]:
+    def committed_offset_later(self, group: str, queue: MessageQueue) -> Promise[int | None]:
         return self._ask_later(queue, questions.committed_offset(group, queue))
 
     def commit_offset(self, group: str, queue: MessageQueue, offset: int, *, oneway: bool = False) -> None:
@@ -322,14 +323,23 @@ class Reader(Client):
         answer = self._invoke(address, queue, request, what, STATUS_CODES, pull_seconds(options, self._timeout))
         return self._pulled(answer, queue, from_master)
 
-    def pull_async(self, queue: MessageQueue, offset: int, **options: Unpack[PullOptions]) -> Future[PullResult]:
+    def pull_async(self, queue: MessageQueue, offset: int, **options: Unpack[PullOptions]) -> Promise[PullResult]:
         """As ``pull``, with a future: keep the next pull under way while the last one is used."""
+        return self._pull_async(queue, offset, options, batch=False)
+
+    def pull_later(self, queue: MessageQueue, offset: int, **options: Unpack[PullOptions]) -> Promise[PullResult]:
+        """As ``pull_async`` for a thread that has many pulls in flight and bounds them: written together."""
+        return self._pull_async(queue, offset, options, batch=True)
+
+    def _pull_async(
+        self, queue: MessageQueue, offset: int, options: PullOptions, *, batch: bool
+    ) -> Promise[PullResult]:
         instance = self._instance()
         try:
             address, from_master = instance.routes.reader(queue)
             request = pull_request(self.group, queue, offset, options)
         except RocketError as error:
-            return _failed(error)
+            return failed(error)
         return instance.invoke_async(
             address,
             request,
@@ -338,30 +348,8 @@ class Reader(Client):
             topic=queue.topic,
             timeout=pull_seconds(options, self._timeout),
             allowed=STATUS_CODES,
+            batch=batch,
         )
-
-    def pull_later(self, queue: MessageQueue, offset: int, **options: Unpack[PullOptions]) -> PendingQuery[PullResult]:
-        """As ``pull_async`` for a thread that has many pulls under way and waits for each: half the work.
-
-        It waits for a connection if there is none.
-        """
-        instance = self._instance()
-        from_master = True
-        pending = PendingQuery(
-            instance,
-            f"the pull of {queue_name(queue)} at {offset}",
-            queue.topic,
-            STATUS_CODES,
-            lambda answer: self._pulled(answer, queue, from_master),
-        )
-        try:
-            address, from_master = instance.routes.reader(queue)
-            request = pull_request(self.group, queue, offset, options)
-        except RocketError as error:
-            pending.refused = error
-        else:
-            pending.send(address, request, pull_seconds(options, self._timeout))
-        return pending
 
     def messages(self, queue: MessageQueue, offset: int, **options: Unpack[PullOptions]) -> list[MessageExt]:
         """One pull's messages, decoded and with their tags compared; an empty list when there are none.
@@ -419,19 +407,12 @@ class Reader(Client):
             logger.info("%s", error)
             return None
 
-    def _ask_later(self, queue: MessageQueue, question: BrokerQuery[T]) -> PendingQuery[T]:
-        what = f"{question.what} {queue_name(queue)}"
-        pending = PendingQuery(self._instance(), what, queue.topic, question.allowed, question.value)
-        try:
-            address = self.address(queue)
-        except RocketError as error:
-            pending.refused = error
-        else:
-            request = RemotingCommand.request(question.code, with_broker(queue, question.ext))
-            pending.send(address, request, self._timeout)
-        return pending
+    def _ask_later(self, queue: MessageQueue, question: BrokerQuery[T]) -> Promise[T]:
+        return self._ask_async(queue, question, batch=True)
 
-    def _ask_async(self, queue: MessageQueue, question: BrokerQuery[T], timeout: float | None = None) -> Future[T]:
+    def _ask_async(
+        self, queue: MessageQueue, question: BrokerQuery[T], timeout: float | None = None, *, batch: bool = False
+    ) -> Promise[T]:
         try:
             return self._instance().invoke_async(
                 self.address(queue),
@@ -441,12 +422,7 @@ class Reader(Client):
                 topic=queue.topic,
                 timeout=timeout or self._timeout,
                 allowed=question.allowed,
+                batch=batch,
             )
         except RocketError as error:
-            return _failed(error)
-
-
-def _failed(error: RocketError) -> Future[T]:
-    failed: Future[T] = Future()
-    failed.set_exception(error)
-    return failed
+            return failed(error)

@@ -1,9 +1,6 @@
-"""Questions about a queue that its broker answers, and answers that are waited for later.
+"""Queries about a queue that its broker answers: each a request and what its answer means.
 
-A :class:`BrokerQuery` can be sent and waited for at once, with a future, or with a :class:`PendingQuery`: an answer for
-the one thread that asks about many queues before it waits for any, which costs half of what a future does.
-
-Thread-safety: questions are values; a PendingQuery belongs to the thread that made it.
+Thread-safety: queries are values.
 Corresponds to the offset methods of org.apache.rocketmq.client.impl.MQClientAPIImpl.
 """
 
@@ -14,8 +11,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from spark_rocket.client.consume.pull import STATUS_CODES, PullOptions, pull_request, pull_result
-from spark_rocket.client.core.instance import ClientInstance
-from spark_rocket.errors import ProtocolError, RemotingConnectError, RemotingTimeoutError, RocketError
+from spark_rocket.errors import ProtocolError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.record.record import view_record
 from spark_rocket.protocol.wire.bodies import QueryConsumeQueueResponseBody
@@ -35,7 +31,6 @@ from spark_rocket.protocol.wire.headers import (
     SearchOffsetResponseHeader,
     UpdateConsumerOffsetRequestHeader,
 )
-from spark_rocket.remoting.client.waiters import SyncWaiter
 
 T = TypeVar("T")
 
@@ -43,52 +38,6 @@ SUCCESS = frozenset({int(ResponseCode.SUCCESS)})
 _FOUND_OR_NOT = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND)})
 _TAKEN_OR_UNKNOWN = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)})
 _SAID_OR_NOT_KNOWN = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)})
-_FOR_EVER = 3600.0  # seconds: the connection sees to the time-out
-
-
-class PendingQuery(Generic[T]):
-    """An answer that is to come, for the one thread that asked; ``refused``: why nothing was asked."""
-
-    __slots__ = ("_address", "_allowed", "_instance", "_topic", "_value", "_waiter", "_what", "refused")
-
-    def __init__(
-        self,
-        instance: ClientInstance,
-        what: str,
-        topic: str,
-        allowed: frozenset[int],
-        value: Callable[[RemotingCommand], T],
-    ) -> None:
-        self._instance = instance
-        self._what = what
-        self._topic = topic
-        self._allowed = allowed
-        self._value = value
-        self._address = ""
-        self._waiter = SyncWaiter()
-        self.refused: RocketError | None = None
-
-    def send(self, address: str, request: RemotingCommand, timeout: float) -> None:
-        self._address = address
-        try:
-            self._instance.remoting.post(address, request, self._waiter, timeout)
-        except RocketError as error:
-            self.refused = error
-
-    def result(self) -> T:
-        """Wait for it; its time-out is an error like others."""
-        waiter = self._waiter
-        try:
-            if self.refused is not None:
-                raise self.refused
-            while not waiter.told:
-                waiter.wait(_FOR_EVER)
-            answer = waiter.result()
-        except (RemotingConnectError, RemotingTimeoutError):
-            if self._address:
-                self._instance.routes.went_away(self._address)
-            raise
-        return self._value(self._instance.checked(answer, self._address, self._what, self._topic, self._allowed))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,13 +18,11 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import replace
 from enum import Enum
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from spark_rocket.client.core.address_server import LOOK_UP_SECONDS, look_up
-from spark_rocket.client.core.config import ClientConfig
+from spark_rocket.client.core.config import LOOK_UP_SECONDS, ClientConfig, look_up
 from spark_rocket.client.core.membership import Membership
 from spark_rocket.client.core.responses import error_of
 from spark_rocket.client.core.routes import RouteTable
@@ -43,11 +41,14 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import GetConsumerListByGroupRequestHeader
 from spark_rocket.remoting.address import parse_address
 from spark_rocket.remoting.client.client import RemotingClient
-from spark_rocket.remoting.client.timer import Deadline, DeadlineTimer
+from spark_rocket.remoting.client.promise import Promise, Request
+from spark_rocket.remoting.http.exposition import Exposition
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+Convert = Callable[[RemotingCommand], Any]
 
 _ONLY_SUCCESS = frozenset({int(ResponseCode.SUCCESS)})
 
@@ -66,14 +67,14 @@ class ClientInstance:
 
     def __init__(self, config: ClientConfig) -> None:
         self.config = config
-        self.members = Membership(self)
         self.remoting = RemotingClient(
             connect_timeout=config.request_timeout,
-            request_handler=self.members.handle,
+            request_handler=lambda address, request: self.members.handle(address, request),
             credentials=config.credentials,
             tls=config.tls,
         )
         self.routes = RouteTable(self.remoting, config)
+        self.members = Membership(config, self.remoting, self.routes, lambda: self.client_id, self.later)
         self.users = 0
         self._begin()
 
@@ -81,7 +82,6 @@ class ClientInstance:
         self._keys: UniqKeyGenerator | None = None
         self._client_id = ""
         self._knows_members = ""  # the broker that said last who the members of a group are
-        self._timer = DeadlineTimer()
         self._chores: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._worker: threading.Thread | None = None
         if self.config.address_server:
@@ -105,7 +105,6 @@ class ClientInstance:
         self.members.after_fork()
 
     def close(self) -> None:
-        self._timer.close()
         self._chores.put(None)
         self.members.close()
         self.routes.close()
@@ -141,22 +140,28 @@ class ClientInstance:
         topic: str | None = None,
         timeout: float | None = None,
         allowed: frozenset[int] = _ONLY_SUCCESS,
-    ) -> Future[T]:
-        """As ``invoke``, with what ``value`` makes of the answer in the future's result."""
-        result: Future[T] = Future()
-        result.set_running_or_notify_cancel()
+        batch: bool = False,
+    ) -> Promise[T]:
+        """As ``invoke``, with the promise of what ``value`` makes of the answer.
 
-        def done(answered: Future[RemotingCommand]) -> None:
-            try:
-                answer = self.checked(answered.result(), address, what, topic, allowed)
-                result.set_result(value(answer))
-            except Exception as error:
-                if isinstance(error, RemotingConnectError | RemotingTimeoutError):
-                    self.routes.went_away(address)
-                result.set_exception(error)
+        ``batch``: for a thread that sends many requests before it waits for any, and that bounds them itself. They are
+        written together.
+        """
 
-        self.remoting.invoke_async(address, request, timeout or self.config.request_timeout).add_done_callback(done)
-        return result
+        def convert(answer: RemotingCommand) -> T:
+            return value(self.checked(answer, address, what, topic, allowed))
+
+        timeout = timeout or self.config.request_timeout
+        promise = _BrokerRequest(
+            int(request.code), timeout, convert, lambda: self.routes.went_away(address), batch=batch
+        )
+        if not batch:
+            return self.remoting.invoke_async(address, request, timeout, promise)
+        try:
+            self.remoting.submit(address, request, promise)
+        except RocketError as error:
+            promise.fail(error)
+        return promise
 
     def checked(
         self, answer: RemotingCommand, address: str, what: str, topic: str | None, allowed: frozenset[int]
@@ -195,7 +200,7 @@ class ClientInstance:
 
     def call_later(self, seconds: float, chore: Callable[[], object]) -> None:
         """``later``, in a while. What is still waiting when the instance is closed never comes."""
-        self._timer.call_at(time.monotonic() + seconds, _Due(lambda: self.later(chore)))
+        self.remoting.timer.call_at(time.monotonic() + seconds, lambda: self.later(chore))
 
     def consumer_ids(self, group: str, topic: str) -> list[str] | None:
         """Client ids of a group's members, sorted, as one of the topic's brokers knows them; None if none does."""
@@ -214,10 +219,6 @@ class ClientInstance:
                 logger.info("the members of %s are not known to %s: %s", group, address, error)
         return None
 
-    def at(self, when: float, deadline: Deadline) -> None:
-        """Have something quick done at a time (``time.monotonic``) on the timer's thread, unless it is not needed."""
-        self._timer.call_at(when, deadline)
-
     def later(self, chore: Callable[[], object]) -> None:
         """Run something that may block on a thread that no connection depends on."""
         self._chores.put(chore)
@@ -235,19 +236,26 @@ class ClientInstance:
                 logger.exception("a client's chore failed")
 
 
-class _Due:
-    """A moment at which something is done, once."""
+class _BrokerRequest(Request):
+    """A request whose promise is that of a value. Routes hear of a broker that cannot be reached first."""
 
-    __slots__ = ("_action",)
+    def __init__(self, code: int, timeout: float, convert: Convert, away: Callable[[], None], *, batch: bool) -> None:
+        super().__init__(code, timeout, batch=batch)
+        self._convert = convert
+        self._away = away
 
-    def __init__(self, action: Callable[[], None]) -> None:
-        self._action = action
+    def answer(self, command: RemotingCommand) -> None:
+        try:
+            value = self._convert(command)
+        except Exception as error:
+            self.fail(error)
+        else:
+            self.resolve(value)
 
-    def needed(self) -> bool:
-        return True
-
-    def expire(self) -> None:
-        self._action()
+    def fail(self, error: BaseException) -> bool:
+        if isinstance(error, RemotingConnectError | RemotingTimeoutError):
+            self._away()
+        return super().fail(error)
 
 
 def _own_ip(name_server: str) -> str:
@@ -326,6 +334,9 @@ class Client:
 
     def after_fork(self) -> None:
         """In the child: what belongs to the parent's threads is left behind."""
+
+    def add_metrics(self, exposition: Exposition) -> None:
+        """Add the client's figures, if it has any (``core.metrics``)."""
 
     @property
     def name_server(self) -> str:

@@ -23,9 +23,11 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
+from spark_rocket.client.core.config import ClientConfig
 from spark_rocket.client.core.responses import RETRIABLE_CODES, sentence
+from spark_rocket.client.core.routes import RouteTable
 from spark_rocket.errors import GroupInUseError, RemotingError, RocketError, SubscriptionRefusedError
 from spark_rocket.protocol.filter.tags import TYPE_TAG
 from spark_rocket.protocol.wire.bodies import (
@@ -38,9 +40,7 @@ from spark_rocket.protocol.wire.bodies import (
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import NotifyConsumerIdsChangedRequestHeader, UnregisterClientRequestHeader
-
-if TYPE_CHECKING:
-    from spark_rocket.client.core.instance import ClientInstance
+from spark_rocket.remoting.client.client import RemotingClient
 
 logger = logging.getLogger(__name__)
 
@@ -75,10 +75,21 @@ class ConsumerMember(Protocol):
 
 
 class Membership:
-    """Members of one instance."""
+    """Members of one client instance. ``later`` runs work that may block on a thread of the instance's."""
 
-    def __init__(self, instance: ClientInstance) -> None:
-        self._instance = instance
+    def __init__(
+        self,
+        config: ClientConfig,
+        remoting: RemotingClient,
+        routes: RouteTable,
+        client_id: Callable[[], str],
+        later: Callable[[Callable[[], object]], None],
+    ) -> None:
+        self._config = config
+        self._remoting = remoting
+        self._routes = routes
+        self._client_id = client_id
+        self._later = later
         self._lock = threading.Lock()
         self._heartbeat_lock = threading.Lock()
         self._known_addresses: set[str] = set()
@@ -112,7 +123,7 @@ class Membership:
         if wait:
             self.send_heartbeats()
         else:
-            self._instance.later(self.send_heartbeats)
+            self._later(self.send_heartbeats)
 
     def join_consumer(self, consumer: ConsumerMember) -> None:
         """Register a consumer's group and tell the brokers.
@@ -145,19 +156,18 @@ class Membership:
 
     def _check_filter(self, group: str, data: SubscriptionData) -> None:
         """What the first broker of the topic that answers says of one subscription."""
-        instance = self._instance
         what = f"the subscription of {group} to {data.topic} by {data.expression_type} {data.sub_string!r}"
         try:
-            brokers = instance.routes.route(data.topic).brokers.values()
+            brokers = self._routes.route(data.topic).brokers.values()
         except RocketError as error:  # a topic that is waited for, or no name server now
             logger.info("%s could not be checked: %s", what, error)
             return
-        body = CheckClientRequestBody(instance.client_id, group, subscription_data=data).to_json()
+        body = CheckClientRequestBody(self._client_id(), group, subscription_data=data).to_json()
         for addresses in brokers:
             address = addresses[min(addresses)]
             request = RemotingCommand.request(RequestCode.CHECK_CLIENT_CONFIG, {}, body)
             try:
-                answer = instance.remoting.invoke(address, request, instance.config.request_timeout)
+                answer = self._remoting.invoke(address, request, self._config.request_timeout)
             except RemotingError as error:
                 logger.info("%s could not be checked: %s", what, error)
                 continue
@@ -189,15 +199,14 @@ class Membership:
         self._stop_if_alone()
 
     def _say_goodbye(self, *, producer_group: str | None = None, consumer_group: str | None = None) -> None:
-        instance = self._instance
         header = UnregisterClientRequestHeader(
-            client_id=instance.client_id, producer_group=producer_group, consumer_group=consumer_group
+            client_id=self._client_id(), producer_group=producer_group, consumer_group=consumer_group
         )
         pending = []
-        for address in instance.routes.broker_addresses(slaves=consumer_group is not None):
-            if instance.remoting.is_connected(address):
+        for address in self._routes.broker_addresses(slaves=consumer_group is not None):
+            if self._remoting.is_connected(address):
                 request = RemotingCommand.request(RequestCode.UNREGISTER_CLIENT, header.to_ext())
-                pending.append(instance.remoting.invoke_async(address, request, GOODBYE_SECONDS))
+                pending.append(self._remoting.invoke_async(address, request, GOODBYE_SECONDS))
         for answer in pending:
             error = answer.exception()
             if error is not None:  # the broker finds out by itself, when the connection closes
@@ -209,7 +218,7 @@ class Membership:
         with self._lock:
             producers, consumers = list(self.producers), list(self.consumers.values())
         return HeartbeatData(
-            self._instance.client_id,
+            self._client_id(),
             [ProducerData(group) for group in producers],
             [consumer.consumer_data() for consumer in consumers],
         )
@@ -220,10 +229,9 @@ class Membership:
             data = self.heartbeat_data()
             if not data.producer_data_set and not data.consumer_data_set:
                 return
-            instance = self._instance
-            addresses = instance.routes.broker_addresses(slaves=bool(data.consumer_data_set))
+            addresses = self._routes.broker_addresses(slaves=bool(data.consumer_data_set))
             for gone in self._known_addresses.difference(addresses):
-                instance.remoting.disconnect(gone)
+                self._remoting.disconnect(gone)
             self._known_addresses = set(addresses)
             body = data.to_json()
             pending = [(address, self._send_heartbeat(address, body)) for address in addresses]
@@ -239,12 +247,12 @@ class Membership:
         """Heartbeats at once, if routes name brokers that have had none: they must know a group before it pulls."""
         with self._lock:
             slaves = bool(self.consumers)
-        if not self._known_addresses.issuperset(self._instance.routes.broker_addresses(slaves=slaves)):
+        if not self._known_addresses.issuperset(self._routes.broker_addresses(slaves=slaves)):
             self.send_heartbeats()
 
     def _send_heartbeat(self, address: str, body: bytes) -> Future[RemotingCommand]:
         request = RemotingCommand.request(RequestCode.HEART_BEAT, {}, body)
-        return self._instance.remoting.invoke_async(address, request, self._instance.config.request_timeout)
+        return self._remoting.invoke_async(address, request, self._config.request_timeout)
 
     # --- timed work -------------------------------------------------------------------------------------------
 
@@ -285,20 +293,20 @@ class Membership:
                 thread.start()
 
     def _keep_in_touch(self, stop: threading.Event) -> None:
-        while not stop.wait(self._instance.config.heartbeat_interval):
+        while not stop.wait(self._config.heartbeat_interval):
             try:
                 self.send_heartbeats()
             except Exception:
                 logger.exception("a round of heartbeats failed")
 
     def _keep_offsets(self, stop: threading.Event) -> None:
-        while not stop.wait(self._instance.config.persist_interval):
+        while not stop.wait(self._config.persist_interval):
             self.persist_offsets()
 
     def _keep_balanced(self, stop: threading.Event) -> None:
         wake = self._rebalance_now
         while not stop.is_set():
-            wake.wait(self._instance.config.rebalance_interval)
+            wake.wait(self._config.rebalance_interval)
             wake.clear()
             if not stop.is_set():
                 self.rebalance()
@@ -350,7 +358,7 @@ class Membership:
             logger.exception("request code %d of broker %s failed", request.code, address)
             answer = RemotingCommand.response(request, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
         if answer is not None and not request.is_oneway:
-            self._instance.remoting.reply(address, answer)
+            self._remoting.reply(address, answer)
 
     def _ids_changed(self, address: str, request: RemotingCommand) -> None:
         group = NotifyConsumerIdsChangedRequestHeader.from_ext(request.ext_fields).consumer_group

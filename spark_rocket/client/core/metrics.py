@@ -15,14 +15,19 @@ Names: ``rocketmq_send_cost_time`` and the cached messages are those of RocketMQ
 rocketmq-exporter's. A lag is what the last pull's answer knew; that of a Spark stream is in
 ``datasource.views.lag_listener``.
 
-Thread-safety: all functions. A number that several threads add to at the same moment may miss one of them.
+Thread-safety: all functions and methods.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import threading
+from typing import Self
 
+from spark_rocket.client.core.instance import living_clients
+from spark_rocket.errors import ConfigError
 from spark_rocket.remoting.http.exposition import (
+    CONTENT_TYPE,
     COUNTER,
     GAUGE,
     HISTOGRAM,
@@ -32,11 +37,7 @@ from spark_rocket.remoting.http.exposition import (
     label_text,
 )
 from spark_rocket.remoting.http.exposition import PROCESS_METRICS as _PROCESS
-
-if TYPE_CHECKING:
-    from spark_rocket.client.consume.push_consumer import PushConsumer
-    from spark_rocket.client.core.metrics_server import ClientMetricsServer
-    from spark_rocket.client.send.producer import Producer
+from spark_rocket.remoting.http.server import HttpAnswer, HttpServer
 
 _SEND = ("client_id", "producer_group", "topic")
 _CONSUME = ("client_id", "consumer_group", "topic")
@@ -67,146 +68,71 @@ CLIENT_METRICS: tuple[Metric, ...] = (
     Metric("rocket_client_rebalances_total", COUNTER, "Rounds of sharing out.", "own", ("client_id", "consumer_group")),
 )
 
-_BOUNDS_MS = (1, 5, 10, 20, 50, 200, 500)
-
-
-class SendCounts:
-    """What a producer sent to a topic. ``seconds[True]``: of attempts that came to something."""
-
-    __slots__ = ("bytes", "failed", "failed_seconds", "messages", "ok", "ok_seconds", "retries")
-
-    def __init__(self) -> None:
-        self.messages = 0
-        self.bytes = 0
-        self.retries = 0
-        self.ok = [0] * (len(_BOUNDS_MS) + 1)
-        self.failed = [0] * (len(_BOUNDS_MS) + 1)
-        self.ok_seconds = 0.0
-        self.failed_seconds = 0.0
-
-
-class SendStats:
-    """What a producer sent, by topic."""
-
-    def __init__(self) -> None:
-        self.topics: dict[str, SendCounts] = {}
-
-    def of(self, topic: str) -> SendCounts:
-        counts = self.topics.get(topic)
-        if counts is None:
-            counts = self.topics[topic] = SendCounts()
-        return counts
-
-    def sent(self, topic: str, messages: int, size: int, seconds: float) -> None:
-        """A broker has them."""
-        counts = self.topics.get(topic) or self.of(topic)
-        counts.messages += messages
-        counts.bytes += size
-        counts.ok_seconds += seconds
-        counts.ok[_bucket(seconds)] += 1
-
-    def failed(self, topic: str, seconds: float) -> None:
-        """An attempt came to nothing."""
-        counts = self.of(topic)
-        counts.failed_seconds += seconds
-        counts.failed[_bucket(seconds)] += 1
-
-
-def _bucket(seconds: float) -> int:
-    if seconds <= 0.001:  # mostly
-        return 0
-    for place, bound in enumerate(_BOUNDS_MS):
-        if seconds * 1000 <= bound:
-            return place
-    return len(_BOUNDS_MS)
-
 
 def client_metrics() -> bytes:
     """The figures of every client of this process, as Prometheus' text."""
-    from spark_rocket.client.consume.push_consumer import PushConsumer
-    from spark_rocket.client.core.instance import living_clients
-    from spark_rocket.client.send.producer import Producer
-
     exposition = Exposition([*CLIENT_METRICS, *_PROCESS])
     add_process(exposition, label_text({"cluster": "", "node_type": "client", "node_id": ""}))
     for client in living_clients():
-        if isinstance(client, Producer):
-            _add_producer(exposition, client)
-        elif isinstance(client, PushConsumer):
-            _add_consumer(exposition, client)
+        client.add_metrics(exposition)
     return exposition.render()
-
-
-def _add_producer(exposition: Exposition, producer: Producer) -> None:
-    shared = producer.shared
-    if shared is None:
-        return
-    who = label_text({"client_id": shared.client_id, "producer_group": producer.group})
-    for topic, counts in list(producer.stats.topics.items()):
-        labels = f"{who},{label_text({'topic': topic})}"
-        exposition.add("rocket_client_messages_sent_total", labels, counts.messages)
-        exposition.add("rocket_client_bytes_sent_total", labels, counts.bytes)
-        exposition.add("rocket_client_send_retries_total", labels, counts.retries)
-        for status, buckets, seconds in (
-            ("success", counts.ok, counts.ok_seconds),
-            ("failure", counts.failed, counts.failed_seconds),
-        ):
-            exposition.add_histogram(
-                "rocketmq_send_cost_time",
-                f'{labels},invocation_status="{status}"',
-                _BOUNDS_MS,
-                list(buckets),
-                seconds * 1000,
-            )
-    if producer.tracer is not None:
-        labels = label_text({"client_id": shared.client_id, "group": producer.group})
-        exposition.add("rocket_client_trace_dropped_total", labels, producer.tracer.dropped)
-
-
-def _add_consumer(exposition: Exposition, consumer: PushConsumer) -> None:
-    shared = consumer.shared
-    if shared is None or not consumer.is_mine:
-        return
-    group = label_text({"client_id": shared.client_id, "consumer_group": consumer.group})
-    exposition.add("rocket_client_rebalances_total", group, consumer.rebalances)
-    by_topic = {topic: [0, 0, 0, 0] for topic in consumer.topics()}
-    for one in consumer.process_queues():
-        totals = by_topic.setdefault(one.queue.topic, [0, 0, 0, 0])
-        totals[0] += 1
-        totals[1] += one.count
-        totals[2] += one.size
-        totals[3] += max(one.broker_end - one.commit_offset, 0)
-    names = (
-        "rocket_client_queues",
-        "rocketmq_consumer_cached_messages",
-        "rocketmq_consumer_cached_bytes",
-        "rocket_client_lag_messages",
-    )
-    address = shared.client_id.partition("@")[0]
-    for topic, totals in by_topic.items():
-        labels = f"{group},{label_text({'topic': topic})}"
-        for name, value in zip(names, totals, strict=True):
-            exposition.add(name, labels, value)
-        status = consumer.hooks.stats.status(topic)
-        labels = label_text(
-            {"clientAddr": address, "clientId": shared.client_id, "group": consumer.group, "topic": topic}
-        )
-        for name, rate in (
-            ("consume_ok_msg_tps", status.consume_ok_tps),
-            ("consume_fail_msg_tps", status.consume_failed_tps),
-            ("consume_fail_msg_count", status.consume_failed_msgs),
-            ("consume_rt", status.consume_rt),
-            ("consumer_pull_tps", status.pull_tps),
-            ("consumer_pull_rt", status.pull_rt),
-        ):
-            exposition.add(f"rocketmq_client_{name}", labels, rate)
-    if consumer.tracer is not None:
-        labels = label_text({"client_id": shared.client_id, "group": consumer.group})
-        exposition.add("rocket_client_trace_dropped_total", labels, consumer.tracer.dropped)
 
 
 def serve_client_metrics(port: int = 0, host: str = "127.0.0.1") -> ClientMetricsServer:
     """Serve ``client_metrics()`` over HTTP; 0 takes a free port. ConfigError if the port is taken."""
-    from spark_rocket.client.core.metrics_server import ClientMetricsServer  # which needs asyncio, and few want it
-
     return ClientMetricsServer(port, host)
+
+
+class ClientMetricsServer:
+    """``/metrics`` and ``/health`` of this process, served by a thread of its own until it is closed."""
+
+    def __init__(self, port: int, host: str) -> None:
+        self.url = ""
+        self._server = HttpServer(
+            host, port, {"/metrics": self._metrics, "/health": self._health}, name="client's metrics endpoint"
+        )
+        self._loop = asyncio.new_event_loop()
+        self._started = threading.Event()
+        self._error: ConfigError | None = None
+        self._stop: asyncio.Event
+        self._thread = threading.Thread(target=self._run, name="rocket-client-metrics", daemon=True)
+        self._thread.start()
+        self._started.wait()
+        if self._error is not None:
+            self._thread.join()
+            raise self._error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop serving. Closing twice is closing once."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join()
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._stop = asyncio.Event()
+        try:
+            await self._server.start()
+            self.url = self._server.url
+        except ConfigError as error:
+            self._error = error
+            return
+        finally:
+            self._started.set()
+        await self._stop.wait()
+        await self._server.close()
+
+    async def _metrics(self) -> HttpAnswer:
+        return HttpAnswer(client_metrics(), CONTENT_TYPE)
+
+    async def _health(self) -> HttpAnswer:
+        return HttpAnswer.of_json({"status": "UP"})

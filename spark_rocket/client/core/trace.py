@@ -21,10 +21,9 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Unpack
+from typing import Protocol
 
 from spark_rocket.client.consume.listeners import ConsumeMessageContext
-from spark_rocket.client.core.config import Connecting
 from spark_rocket.client.core.hooks import SendContext, SendHook
 from spark_rocket.errors import RocketError
 from spark_rocket.logs import RateLimited
@@ -40,9 +39,6 @@ from spark_rocket.protocol.message_trace import (
     encode_trace_data,
     trace_keys,
 )
-
-if TYPE_CHECKING:
-    from spark_rocket.client.send.producer import Producer
 
 logger = logging.getLogger(__name__)
 _often = RateLimited(logger, 60.0)
@@ -67,20 +63,22 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+class TraceSender(Protocol):
+    """A producer of trace messages."""
+
+    def send(self, message: Message, /) -> object: ...
+
+    def close(self) -> None: ...
+
+
 class TraceDispatcher:
     """Takes events, and sends them sooner or later. ``topic``: where to, if not where Apache's write."""
 
-    def __init__(
-        self,
-        topic: str | None = None,
-        *,
-        name_server: str | None = None,
-        instance_name: str = "",
-        **connecting: Unpack[Connecting],
-    ) -> None:
+    def __init__(self, topic: str | None, new_sender: Callable[[], TraceSender]) -> None:
+        """``new_sender`` makes the producer that sends the trace, when there is something to send."""
         self.topic = topic or TRACE_TOPIC
         self.dropped = 0
-        self._make: Callable[[], Producer] = lambda: _producer(name_server, instance_name, connecting)
+        self._new_sender = new_sender
         self._waiting: deque[TraceContext] = deque()
         self._changed = threading.Condition()
         self._closing = False
@@ -121,7 +119,7 @@ class TraceDispatcher:
     # --- the thread -------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        producer = self._make()
+        producer = self._new_sender()
         try:
             while (batch := self._take()) is not None:
                 try:
@@ -146,7 +144,7 @@ class TraceDispatcher:
             self._busy = True
             return [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
 
-    def _send(self, producer: Producer, batch: Sequence[TraceContext]) -> None:
+    def _send(self, producer: TraceSender, batch: Sequence[TraceContext]) -> None:
         by_topic: dict[str, list[TraceContext]] = {}
         for context in batch:
             by_topic.setdefault(context.trace_beans[0].topic, []).append(context)
@@ -164,12 +162,6 @@ class TraceDispatcher:
                     keys.clear()
             if data:
                 producer.send(Message.of(self.topic, "".join(data), keys=list(keys)))
-
-
-def _producer(name_server: str | None, instance_name: str, connecting: Connecting) -> Producer:
-    from spark_rocket.client.send.producer import Producer  # which has a dispatcher itself
-
-    return Producer(GROUP, name_server=name_server, instance_name=instance_name, member=False, **connecting)
 
 
 # --- what is told of ----------------------------------------------------------------------------------------------

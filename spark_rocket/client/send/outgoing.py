@@ -178,7 +178,7 @@ class Packer:
     """Checks messages and makes them ready to be sent."""
 
     def __init__(
-        self, next_key: Callable[[], str], *, max_message_size: int, compress_over: int, compress: str, level: int
+        self, next_key: Callable[[], str], max_message_size: int, compress_over: int, compress: str, level: int
     ) -> None:
         if compress not in COMPRESSION_BITS:
             raise ClientError(

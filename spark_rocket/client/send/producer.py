@@ -24,7 +24,6 @@ Corresponds to org.apache.rocketmq.client.producer.DefaultMQProducer.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -33,35 +32,25 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 from spark_rocket.client.core.config import MAX_MESSAGE_SIZE, ClientConfig, Connecting
-from spark_rocket.client.core.hooks import ForbiddingHook, Hooks, SendContext, SendHook, no_open_telemetry
+from spark_rocket.client.core.hooks import ForbiddingHook, Hooks, SendHook, no_open_telemetry
 from spark_rocket.client.core.instance import Client, ClientInstance
-from spark_rocket.client.core.metrics import SendStats
-from spark_rocket.client.core.responses import error_of
-from spark_rocket.client.core.trace import SendTraceHook, TraceDispatcher, recalled
+from spark_rocket.client.core.trace import GROUP, SendTraceHook, TraceDispatcher, recalled
 from spark_rocket.client.core.validators import check_group
 from spark_rocket.client.send.accumulator import BATCH_MAX_BYTES, BATCH_MAX_DELAY, TOTAL_BATCH_MAX_BYTES, Accumulator
-from spark_rocket.client.send.async_send import AsyncSend, InFlight
-from spark_rocket.client.send.fault_latency import FaultStrategy
 from spark_rocket.client.send.outgoing import Packer, split_batch
-from spark_rocket.client.send.request_reply import Requester, RequestFuture
-from spark_rocket.client.send.router import Destinations, left
-from spark_rocket.client.send.selectors import Selector, select_by_random, select_by_sharding_key
-from spark_rocket.client.send.sync_send import attempt, send_and_wait
-from spark_rocket.errors import (
-    ClientError,
-    MessageTooLargeError,
-    RemotingError,
-    RemotingTimeoutError,
-    RocketError,
-    StateError,
-    TopicNotFoundError,
-)
+from spark_rocket.client.send.pipeline import InFlight, Pipeline, RetryPolicy, late
+from spark_rocket.client.send.request_reply import RequestFuture, greet_and_wait
+from spark_rocket.client.send.router import FaultStrategy, Selector, left, select_by_random, select_by_sharding_key
+from spark_rocket.client.send.stats import SendStats, add_send_stats
+from spark_rocket.errors import ClientError, StateError
 from spark_rocket.model import WAIT, Message, MessageExt, MessageQueue, SendResult
 from spark_rocket.protocol.ids import RecallMessageHandle
 from spark_rocket.protocol.record.compression import DEFAULT_ZLIB_LEVEL
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import Buffer, RemotingCommand
 from spark_rocket.protocol.wire.headers import RecallMessageRequestHeader, RecallMessageResponseHeader
+from spark_rocket.remoting.client.promise import Promise
+from spark_rocket.remoting.http.exposition import Exposition, label_text
 
 __all__ = [
     "DEFAULT_GROUP",
@@ -78,12 +67,9 @@ if TYPE_CHECKING:
 
     from spark_rocket.client.core.otel import SendTracing
 
-logger = logging.getLogger(__name__)
-
 DEFAULT_GROUP = "spark_rocket_producer"
 MAX_IN_FLIGHT = 10_000
-TIMER_GRACE = 0.1  # seconds after its deadline in which a send with others is told by the timer
-REPLY_GRACE = 1.0  # seconds after its deadline in which a request is told so by the timer
+TIMER_GRACE_S = 0.1  # after its deadline, in which the timer fails a send with others, or a request
 
 RETRY_RESPONSE_CODES = frozenset(
     {
@@ -107,6 +93,11 @@ def _send_tracing(provider: TracerProvider | bool, group: str) -> SendTracing:
     except ImportError as error:
         raise no_open_telemetry() from error
     return SendTracing(provider, group)
+
+
+def trace_producer(name_server: str | None, instance_name: str, connecting: Connecting) -> Producer:
+    """The producer of a client's message trace."""
+    return Producer(GROUP, name_server=name_server, instance_name=instance_name, member=False, **connecting)
 
 
 class Producer(Client):
@@ -152,40 +143,28 @@ class Producer(Client):
         **connecting: Unpack[Connecting],
     ) -> None:
         self.group = check_group(group)
+        self.member = member and group != DEFAULT_GROUP
         self._new_tracer: Callable[[], TraceDispatcher] | None = None
         if enable_msg_trace:
-            self._new_tracer = partial(
-                TraceDispatcher,
-                customized_trace_topic,
-                name_server=name_server,
-                instance_name=instance_name,
-                **connecting,
-            )
+            new_sender = partial(trace_producer, name_server, instance_name, connecting)
+            self._new_tracer = partial(TraceDispatcher, customized_trace_topic, new_sender)
             send_hooks = [*send_hooks, SendTraceHook(lambda: self.tracer)]
-        self.max_message_size = max_message_size
-        self.retry_times_when_send_failed = retry_times_when_send_failed
-        self.retry_times_when_send_async_failed = retry_times_when_send_async_failed
-        self.retry_another_broker_when_not_store_ok = retry_another_broker_when_not_store_ok
         self._tracing = None if open_telemetry is False else _send_tracing(open_telemetry, group)
-        self.hooks = Hooks(send_hooks, forbidding_hooks) if send_hooks or forbidding_hooks else None
+        self._hooks = Hooks(send_hooks, forbidding_hooks) if send_hooks or forbidding_hooks else None
         self.faults = FaultStrategy(time.monotonic, enabled=send_latency_fault_enable)
         self._send_timeout = send_timeout
-        self._max_timeout_per_request = send_msg_max_timeout_per_request
-        self._retry_codes = frozenset(int(code) for code in retry_response_codes)
-        self._packer = Packer(
-            self._first_key,
-            max_message_size=max_message_size,
-            compress_over=compress_msg_body_over_howmuch,
-            compress=compress_type,
-            level=compress_level,
+        self._policy = RetryPolicy(
+            retry_times_when_send_failed,
+            retry_times_when_send_async_failed,
+            retry_another_broker_when_not_store_ok,
+            frozenset(map(int, retry_response_codes)),
+            send_msg_max_timeout_per_request,
         )
+        how = (max_message_size, compress_msg_body_over_howmuch, compress_type, compress_level)
+        self._packer = Packer(self._next_key, *how)
         self._new_in_flight = partial(InFlight, max_in_flight, block=block_when_full)
-        self._new_accumulator = partial(
-            Accumulator, max_bytes=batch_max_bytes, max_delay=batch_max_delay, total_max_bytes=total_batch_max_bytes
-        )
-        self._auto_batch = auto_batch
-        self.member = member and group != DEFAULT_GROUP
-        self.destinations = Destinations(self.running, self.faults, member=self.member)
+        limits = (batch_max_bytes, batch_max_delay, total_batch_max_bytes)
+        self._batch_limits = limits if auto_batch else None
         self._closing = False
         # From here on a fork finds it.
         super().__init__(ClientConfig.of(name_server, instance_name=instance_name, **connecting))
@@ -195,11 +174,11 @@ class Producer(Client):
         self.stats = SendStats()
         self.tracer = self._new_tracer() if self._new_tracer is not None else None
         self.in_flight = self._new_in_flight()
-        self._accumulator = self._new_accumulator(self) if self._auto_batch else None
-        self._requester = Requester(self)
-        self._packer.next_key = self._first_key
+        self._packer.next_key = self._next_key
         self._starting = threading.Lock()
-        self._started: ClientInstance | None = None
+        self._pipeline: Pipeline | None = None
+        self._accumulator: Accumulator | None = None
+        self._requests: set[RequestFuture] = set()  # those that wait for their replies
 
     def after_fork(self) -> None:
         super().after_fork()
@@ -218,57 +197,79 @@ class Producer(Client):
         """Join the group. The first send does it by itself. GroupInUseError, for good."""
         self._start(wait=True)
 
-    def _start(self, *, wait: bool) -> None:
-        """``wait`` until brokers have heard of it; a send has its own time to keep."""
+    def _start(self, *, wait: bool, deadline: float | None = None) -> Pipeline:
+        """``wait`` until brokers have heard of it; a send has its own time (``deadline``) to keep."""
         with self._starting:
-            if self._started is not None:
-                return
+            if self._pipeline is not None:
+                return self._pipeline
             instance = self._instance()
-            if self.member:
-                try:
-                    instance.members.join_producer(self, wait=wait)
-                except BaseException:
-                    instance.members.leave_producer(self)
-                    self._start_failed()
-                    raise
-            self._started = instance
+            try:
+                self._join(instance, wait, deadline or time.monotonic() + self._send_timeout)
+            except BaseException:
+                instance.members.leave_producer(self)
+                self._start_failed()
+                raise
+            pipeline = Pipeline(
+                self.group,
+                instance,
+                self.faults,
+                self.in_flight,
+                self._policy,
+                self._hooks,
+                self.stats,
+                member=self.member,
+            )
+            if self._batch_limits is not None:
+                self._accumulator = Accumulator(pipeline, *self._batch_limits)
+            self._packer.next_key = instance.keys().next
+            self._pipeline = pipeline
+            return pipeline
+
+    def _join(self, instance: ClientInstance, wait: bool, deadline: float) -> None:
+        if self.member:
+            instance.members.join_producer(self, wait=wait)
+
+    def _running(self) -> Pipeline:
+        """What sends go through; starts the producer if need be."""
+        if self._closing:
+            raise StateError(f"This {type(self).__name__} was closed.", remedy="Make a new one.")
+        return self._pipeline or self._start(wait=False)
+
+    def _next_key(self) -> str:
+        """Only for a message that is packed before the producer has started."""
+        return self._running().instance.next_key()
+
+    def running(self) -> ClientInstance:
+        """The instance; starts the producer if need be."""
+        return self._running().instance
 
     def close(self) -> None:
         """Send what is accumulated, wait for what is under way, leave the group. Closing twice is closing once."""
         self._closing = True
-        shared = self._shared
+        shared, pipeline = self._shared, self._pipeline
+        # A thread that reads a connection would wait for itself.
+        may_wait = shared is None or not shared.remoting.is_reading_thread()
         if shared is not None:
             if self._accumulator is not None:
                 self._accumulator.close()
-            # The thread that reads a connection would wait for itself.
-            if not shared.remoting.is_reading_thread():
+            if may_wait:
                 self.in_flight.wait_until_empty(time.monotonic() + self._send_timeout)
             shared.members.leave_producer(self)
         super().close()
-        self._started = None
         if self.tracer is not None:
-            self.tracer.close(wait=shared is None or not shared.remoting.is_reading_thread())
-        for send in self.in_flight.sends():
-            send.abandon()
-        self._requester.give_up()
+            self.tracer.close(wait=may_wait)
+        if pipeline is not None:
+            pipeline.close()
+        for waiting in list(self._requests):
+            waiting.fail(StateError("The producer was closed before the reply came."))
 
-    @property
-    def shared(self) -> ClientInstance | None:
-        """The instance, while the producer runs."""
-        return self._shared
-
-    def running(self) -> ClientInstance:
-        """The instance; starts the producer if need be."""
-        started = self._started
-        if started is None:
-            self._start(wait=False)
-            started = self._started = self._instance()
-        return started
-
-    def closed(self) -> StateError:
-        return StateError(
-            "The producer was closed before the send was over.", remedy="The message may have been stored or not."
-        )
+    def add_metrics(self, exposition: Exposition) -> None:
+        shared = self._shared
+        if shared is not None:
+            add_send_stats(exposition, self.stats, shared.client_id, self.group)
+            if self.tracer is not None:
+                labels = label_text({"client_id": shared.client_id, "group": self.group})
+                exposition.add("rocket_client_trace_dropped_total", labels, self.tracer.dropped)
 
     # --- sending ----------------------------------------------------------------------------------------------
 
@@ -285,30 +286,20 @@ class Producer(Client):
         if self._tracing is not None and self._tracing.wraps(message):
             how = {"queue": queue, "selector": selector, "selector_arg": selector_arg, "timeout": timeout}
             return cast(SendResult, self._tracing.send(self.send, message, how))
-        if self._accumulator is not None and isinstance(message, Message):
-            return self._send_with_others(message, queue, selector, selector_arg, timeout)
         timeout = self._send_timeout if timeout is None else timeout
+        if self._batch_limits is not None and isinstance(message, Message):
+            future = self.send_async(
+                message, queue=queue, selector=selector, selector_arg=selector_arg, timeout=timeout
+            )
+            try:
+                return future.result(timeout + TIMER_GRACE_S)
+            except TimeoutError:
+                raise late(message.topic, timeout, None) from None
         deadline = time.monotonic() + timeout
-        self._check_open()
         out = self._packer.pack(message)
-        fixed = self.destinations.fixed(message, queue, selector, selector_arg, deadline)
-        return send_and_wait(self, message, out, fixed, timeout, deadline)
-
-    def _send_with_others(
-        self,
-        message: Message,
-        queue: MessageQueue | None,
-        selector: Selector | None,
-        selector_arg: Any,
-        timeout: float | None,
-    ) -> SendResult:
-        timeout = self._send_timeout if timeout is None else timeout
-        deadline = time.monotonic() + timeout
-        future = self.send_async(message, queue=queue, selector=selector, selector_arg=selector_arg, timeout=timeout)
-        try:
-            return future.result(left(deadline) + TIMER_GRACE)
-        except TimeoutError:
-            raise self.late(message.topic, timeout, None) from None
+        pipeline = self._running()
+        fixed = pipeline.router.fixed(message, queue, selector, selector_arg, deadline)
+        return pipeline.send(out, message, fixed, timeout, deadline)
 
     def send_async(
         self,
@@ -322,33 +313,45 @@ class Producer(Client):
         """Send and give a future; ``add_done_callback`` makes it a call-back.
 
         Call-backs run on the thread that reads the connection: they must be short, and must not wait for another send.
-        The future cannot be cancelled. It may block, no longer than ``timeout``: for the route, while connecting, and
-        while ``max_in_flight`` messages are under way.
+        The future cannot be cancelled. It may block, no longer than ``timeout``: for the route, and while
+        ``max_in_flight`` messages are under way.
         """
         if self._tracing is not None and self._tracing.wraps(message):
             how = {"queue": queue, "selector": selector, "selector_arg": selector_arg, "timeout": timeout}
             return self._tracing.send_async(self.send_async, message, how)
         timeout = self._send_timeout if timeout is None else timeout
         deadline = time.monotonic() + timeout
-        if self._closing:
-            self._check_open()
-        accumulator = self._accumulator
-        if accumulator is not None and isinstance(message, Message):
-            piece = self._packer.accumulable(message)
-            if piece is not None:
-                fixed = None
-                properties = message.properties
-                if queue is not None or selector is not None or properties:
-                    fixed = self.destinations.fixed(message, queue, selector, selector_arg, deadline)
-                key = (message.topic, fixed, properties.get(WAIT) if properties else None)
-                future = accumulator.add(key, message, piece, timeout, deadline)
-                if future is not None:
-                    return future
+        if self._batch_limits is not None and isinstance(message, Message):
+            promise = self._accumulate(message, queue, selector, selector_arg, timeout, deadline)
+            if promise is not None:
+                return promise
         out = self._packer.pack(message)
-        fixed = self.destinations.fixed(message, queue, selector, selector_arg, deadline)
-        send = AsyncSend(self, out, message, fixed, timeout, deadline)
-        send.start()
-        return send.future
+        pipeline = self._running()
+        fixed = pipeline.router.fixed(message, queue, selector, selector_arg, deadline)
+        return pipeline.send_async(out, message, fixed, timeout, deadline)
+
+    def _accumulate(
+        self,
+        message: Message,
+        queue: MessageQueue | None,
+        selector: Selector | None,
+        selector_arg: Any,
+        timeout: float,
+        deadline: float,
+    ) -> Promise[SendResult] | None:
+        """Have a message sent with others; None if it has to go alone."""
+        pipeline, accumulator = self._running(), self._accumulator
+        assert accumulator is not None
+        piece = self._packer.accumulable(message)
+        if piece is None:
+            return None
+        fixed, properties = None, message.properties
+        if queue is not None or selector is not None or properties:
+            fixed = pipeline.router.fixed(message, queue, selector, selector_arg, deadline)
+        key = (message.topic, fixed, properties.get(WAIT) if properties else None)
+        if not accumulator.holds(key):
+            pipeline.router.find(message.topic, deadline)
+        return accumulator.add(key, message, piece, timeout, deadline)
 
     def send_oneway(
         self,
@@ -365,15 +368,10 @@ class Producer(Client):
             self._tracing.send(self.send_oneway, message, how)
             return
         deadline = time.monotonic() + (self._send_timeout if timeout is None else timeout)
-        self._check_open()
         out = self._packer.pack(message)
-        fixed = self.destinations.fixed(message, queue, selector, selector_arg, deadline)
-        chosen, address = (fixed, "") if fixed else self.destinations.choose(out.topic, None, deadline)
-        if self.hooks is not None:
-            self.hooks.before(SendContext(self.group, message, chosen, "oneway"))
-        instance = self.running()
-        address = address or self.destinations.address(chosen, deadline)
-        instance.remoting.invoke_oneway(address, out.request(self.group, chosen), self.allowance(deadline))
+        pipeline = self._running()
+        fixed = pipeline.router.fixed(message, queue, selector, selector_arg, deadline)
+        pipeline.send_oneway(out, message, fixed, deadline)
 
     def send_batch_body(
         self, queue: MessageQueue, body: Buffer, count: int, *, timeout: float | None = None
@@ -382,9 +380,9 @@ class Producer(Client):
 
         One queue, one attempt: the caller knows what may be sent again. ``msg_id`` of the result is empty.
         """
-        deadline = time.monotonic() + (self._send_timeout if timeout is None else timeout)
-        self._check_open()
-        return attempt(self, (), self._packer.encoded(queue.topic, body, count), queue, "", deadline)
+        timeout = self._send_timeout if timeout is None else timeout
+        out = self._packer.encoded(queue.topic, body, count)
+        return self._running().send(out, (), queue, timeout, time.monotonic() + timeout)
 
     def send_batch_body_async(
         self, queue: MessageQueue, body: Buffer, count: int, *, sys_flag: int = 0, timeout: float | None = None
@@ -394,12 +392,8 @@ class Producer(Client):
         ``sys_flag`` is stored with every message: that its body is compressed, and how.
         """
         timeout = self._send_timeout if timeout is None else timeout
-        deadline = time.monotonic() + timeout
-        self._check_open()
         out = self._packer.encoded(queue.topic, body, count, sys_flag)
-        send = AsyncSend(self, out, (), queue, timeout, deadline)
-        send.start()
-        return send.future
+        return self._running().send_async(out, (), queue, timeout, time.monotonic() + timeout)
 
     def recall_message(self, topic: str, handle: str, *, timeout: float | None = None) -> str:
         """Take back a message that waits for its time, by ``SendResult.recall_handle``; returns its id.
@@ -409,7 +403,6 @@ class Producer(Client):
         where = MessageQueue(topic, RecallMessageHandle.decode(handle).broker_name, 0)
         header = RecallMessageRequestHeader(topic=topic, recall_handle=handle, producer_group=self.group)
         deadline = time.monotonic() + (self._send_timeout if timeout is None else timeout)
-        self._check_open()
         instance = self.running()
         done = False
         try:
@@ -432,7 +425,6 @@ class Producer(Client):
 
         ``ordered``: those that selectors choose among, of which some may be away just now.
         """
-        self._check_open()
         routes = self.running().routes
         return list((routes.order_route if ordered else routes.publish_route)(topic))
 
@@ -455,8 +447,8 @@ class Producer(Client):
         deadline = time.monotonic() + timeout
         future = self.request_async(message, timeout=timeout, queue=queue, selector=selector, selector_arg=selector_arg)
         try:
-            return future.result(left(deadline) + REPLY_GRACE)
-        except TimeoutError:  # the timer has not come by
+            return future.result(left(deadline) + TIMER_GRACE_S)
+        except TimeoutError:  # the timer is late
             future.expire()
             return future.result()
 
@@ -471,53 +463,23 @@ class Producer(Client):
     ) -> RequestFuture:
         """As ``request``, with a future of the reply. It may be cancelled: the reply is dropped then."""
         timeout = self._send_timeout if timeout is None else timeout
-        self._check_open()
-        return self._requester.ask(message, timeout, queue=queue, selector=selector, selector_arg=selector_arg)
-
-    # --- the exchange -----------------------------------------------------------------------------------------
-
-    def may_go_elsewhere(self, error: RocketError) -> bool:
-        """Whether another broker may take what this one did not."""
-        if isinstance(error, MessageTooLargeError):
-            return False
-        return isinstance(error, RemotingError) or error.response_code in self._retry_codes
-
-    def may_wait(self) -> bool:
-        return not self.running().remoting.is_reading_thread()
-
-    def _first_key(self) -> str:
-        """From the second key on the packer asks who makes them, without a detour."""
-        self._packer.next_key = self.running().keys().next
-        return self._packer.next_key()
-
-    def _check_open(self) -> None:
-        if self._closing:
-            raise StateError(f"This {type(self).__name__} was closed.", remedy="Make a new one.")
-
-    def refused(self, answer: RemotingCommand, address: str, topic: str) -> ClientError:
-        """The error that a broker's answer says."""
-        error = error_of(answer, f"Broker {address}", f"the send to {topic}", topic)
-        shared = self._shared
-        if isinstance(error, TopicNotFoundError) and shared is not None:
-            shared.routes.forget(topic)
-        return error
-
-    def late(self, topic: str, timeout: float, error: RocketError | None) -> RemotingTimeoutError:
-        """The time for all attempts is over; ``error`` is what the last one came to."""
-        why = "" if error is None else f" {error.message}"
-        return RemotingTimeoutError(
-            f"The send to {topic} was not done within {timeout:g} s.{why}",
-            remedy="It may have been stored all the same; a longer timeout leaves time for more attempts.",
-        )
-
-    def connect(self, address: str, deadline: float) -> None:
-        """Before an attempt that another may follow: half of the time, no more, is for coming by a connection."""
-        remoting = self.running().remoting
-        if not remoting.is_connected(address):
-            remoting.connect(address, left(deadline) / 2)
-
-    def allowance(self, deadline: float) -> float:
-        """How long one request may take."""
-        left = deadline - time.monotonic()
-        most = self._max_timeout_per_request
-        return max(0.001, left if most is None or left < most else most)
+        deadline = time.monotonic() + timeout
+        instance = self.running()
+        if not self.member:
+            raise ClientError(
+                "A request needs a producer whose group brokers know: replies come over its connection.",
+                remedy="Give the producer a group of its own.",
+            )
+        waiting = RequestFuture(instance, message, timeout)
+        self._requests.add(waiting)
+        waiting.add_done_callback(lambda _: self._requests.discard(waiting))
+        try:
+            instance.routes.publish_route(message.topic, left(deadline))
+            greet_and_wait(instance, deadline)
+            where = {"queue": queue, "selector": selector, "selector_arg": selector_arg}
+            sent = self.send_async(waiting.message, timeout=left(deadline), **where)
+        except BaseException as error:
+            waiting.fail(error)
+            raise
+        sent.add_done_callback(waiting.sent)
+        return waiting

@@ -17,13 +17,12 @@ import logging
 import threading
 import time
 import uuid
-from concurrent.futures import Future, InvalidStateError
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import Future
 
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.client.send.outgoing import REPLY
 from spark_rocket.client.send.router import left
-from spark_rocket.errors import ClientError, RemotingConnectError, RequestTimeoutError, StateError
+from spark_rocket.errors import ClientError, RemotingConnectError, RequestTimeoutError
 from spark_rocket.model import (
     CLUSTER,
     CORRELATION_ID,
@@ -41,9 +40,8 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import ReplyMessageRequestHeader
 from spark_rocket.remoting.address import parse_address
-
-if TYPE_CHECKING:
-    from spark_rocket.client.send.producer import Producer
+from spark_rocket.remoting.client.deadlines import DeadlineTable
+from spark_rocket.remoting.client.promise import Promise
 
 logger = logging.getLogger(__name__)
 
@@ -63,16 +61,11 @@ def create_reply_message(request: Message, body: bytes | str) -> Message:
     return Message.of(f"{properties[CLUSTER]}_REPLY_TOPIC", body, properties={MSG_TYPE: REPLY, **known})
 
 
-class RequestFuture(Future[MessageExt]):
-    """The reply to one request, some day."""
+class RequestFuture(Promise[MessageExt]):
+    """The reply to one request, some day. It may be cancelled: the reply is dropped then."""
 
-    def __init__(self, replies: Replies, message: Message, client_id: str, timeout: float) -> None:
+    def __init__(self, instance: ClientInstance, message: Message, timeout: float) -> None:
         super().__init__()
-        self.late = RequestTimeoutError(
-            f"No reply to the request to {message.topic} within {timeout:g} s.",
-            remedy="Check that somebody consumes the topic and replies; a longer timeout waits for slow ones.",
-            retriable=True,
-        )
         self.correlation_id = str(uuid.uuid4())
         self.message = Message(
             message.topic,
@@ -80,51 +73,41 @@ class RequestFuture(Future[MessageExt]):
             {
                 **message.properties,
                 CORRELATION_ID: self.correlation_id,
-                REPLY_TO_CLIENT: client_id,
+                REPLY_TO_CLIENT: instance.client_id,
                 TTL: str(int(timeout * 1000)),
             },
             message.flag,
         )
-        self._replies = replies
+        self._timeout = timeout
+        replies = Replies.of(instance)
+        replies.expect(self, time.monotonic() + timeout)
+        self.add_done_callback(lambda _: replies.forget(self))
 
-    def sent(self, sent: Future[SendResult]) -> None:
-        """What became of the request's own send."""
-        error = sent.exception()
-        if error is not None:
-            self.give_up(error)
-
-    def settle(self, reply: MessageExt) -> None:
-        self._settle(reply, None)
-
-    def needed(self) -> bool:
-        """For the timer."""
-        return self._replies.expects(self)
+    def cancel(self) -> bool:
+        return Future.cancel(self)
 
     def expire(self) -> None:
-        """For the timer."""
-        self.give_up(self.late)
+        """No reply has come in time."""
+        self.fail(
+            RequestTimeoutError(
+                f"No reply to the request to {self.message.topic} within {self._timeout:g} s.",
+                remedy="Check that somebody consumes the topic and replies; a longer timeout waits for slow ones.",
+                retriable=True,
+            )
+        )
 
-    def give_up(self, error: BaseException) -> None:
-        """No reply is waited for any more."""
-        self._replies.forget(self)
-        self._settle(None, error)
-
-    def _settle(self, reply: MessageExt | None, error: BaseException | None) -> None:
-        try:
-            if error is not None:
-                self.set_exception(error)
-            elif reply is not None:
-                self.set_result(reply)
-        except InvalidStateError:
-            pass  # cancelled, or settled by another thread in this moment
+    def sent(self, sent: Future[SendResult]) -> None:
+        """The request's own send has ended."""
+        error = sent.exception()
+        if error is not None:
+            self.fail(error)
 
 
 class Replies:
     """The requests of one instance that wait; also the handler of PUSH_REPLY_MESSAGE_TO_CLIENT (326)."""
 
     def __init__(self, instance: ClientInstance) -> None:
-        self._instance = instance
-        self._waiting: dict[str, RequestFuture] = {}
+        self._waiting: DeadlineTable[str, RequestFuture] = DeadlineTable(instance.remoting.timer, RequestFuture.expire)
 
     @classmethod
     def of(cls, instance: ClientInstance) -> Replies:
@@ -134,64 +117,22 @@ class Replies:
         return replies
 
     def expect(self, future: RequestFuture, deadline: float) -> None:
-        self._waiting[future.correlation_id] = future
-        self._instance.at(deadline, future)
-
-    def expects(self, future: RequestFuture) -> bool:
-        return future.correlation_id in self._waiting
+        self._waiting.put(future.correlation_id, future, deadline)
 
     def forget(self, future: RequestFuture) -> None:
-        self._waiting.pop(future.correlation_id, None)
+        self._waiting.take(future.correlation_id)
 
     def __call__(self, address: str, request: RemotingCommand) -> RemotingCommand:
         """A reply has come."""
         reply = reply_of(request)
-        future = self._waiting.pop(reply.properties.get(CORRELATION_ID, ""), None)
+        future = self._waiting.take(reply.properties.get(CORRELATION_ID, ""))
         if future is None:
             logger.warning(
                 "broker %s pushed a reply that nobody waits for: %s", address, reply.properties.get(CORRELATION_ID)
             )
         else:
-            future.settle(reply)
+            future.resolve(reply)
         return RemotingCommand.response(request, ResponseCode.SUCCESS)
-
-
-class Requester:
-    """A producer's requests."""
-
-    def __init__(self, producer: Producer) -> None:
-        self._producer = producer
-        self._asked: dict[RequestFuture, None] = {}  # those that wait for their replies
-
-    def ask(self, message: Message, timeout: float, **where: Any) -> RequestFuture:
-        """Send a request; ``where`` is what ``Producer.send_async`` takes."""
-        deadline = time.monotonic() + timeout
-        producer = self._producer
-        if not producer.member:
-            raise ClientError(
-                "A request needs a producer whose group brokers know: replies come over its connection.",
-                remedy="Give the producer a group of its own.",
-            )
-        instance = producer.running()
-        replies = Replies.of(instance)
-        waiting = RequestFuture(replies, message, instance.client_id, timeout)
-        replies.expect(waiting, deadline)
-        self._asked[waiting] = None
-        waiting.add_done_callback(lambda _: self._asked.pop(waiting, None))
-        try:
-            instance.routes.publish_route(message.topic, left(deadline))
-            greet_and_wait(instance, deadline)
-            sent = producer.send_async(waiting.message, timeout=left(deadline), **where)
-        except BaseException as error:
-            waiting.give_up(error)
-            raise
-        sent.add_done_callback(waiting.sent)
-        return waiting
-
-    def give_up(self) -> None:
-        """The producer is closed."""
-        for waiting in list(self._asked):
-            waiting.give_up(StateError("The producer was closed before the reply came."))
 
 
 def greet_and_wait(instance: ClientInstance, deadline: float) -> None:

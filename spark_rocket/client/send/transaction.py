@@ -118,37 +118,24 @@ class TransactionProducer(Producer):
 
     def _begin(self) -> None:
         super()._begin()
-        self._joining = threading.Lock()
         self._checks: ThreadPoolExecutor | None = None
+        self._waiting_checks = threading.Semaphore(MAX_WAITING_CHECKS + 1)  # and the one that is answered
 
     def start(self) -> None:
         """Join the group, so that brokers can ask. The first send does it by itself. GroupInUseError, for good."""
         super().start()
 
-    def _start(self, *, wait: bool) -> None:
-        deadline = time.monotonic() + self._send_timeout
-        if self._join(deadline) and wait:
-            greet_and_wait(self._instance(), deadline)
-
-    def _join(self, deadline: float) -> bool:
-        """False if it was done before. Brokers that are known by the deadline are told; that is not waited for."""
-        with self._joining:
-            if self._checks is not None:
-                return False
-            instance = self._instance()
-            self._checks = ThreadPoolExecutor(1, thread_name_prefix="rocket-transaction-check")
-            try:
-                instance.members.handlers[RequestCode.CHECK_TRANSACTION_STATE] = _answering(instance.members)
-                instance.members.join_producer(self, wait=False)
-                self._find_routes(deadline)
-            except BaseException:
-                self._checks = None
-                instance.members.leave_producer(self)
-                self._start_failed()
-                raise
+    def _join(self, instance: ClientInstance, wait: bool, deadline: float) -> None:
+        """Brokers that are known by the deadline are told; without ``wait`` soon."""
+        self._checks = ThreadPoolExecutor(1, thread_name_prefix="rocket-transaction-check")
+        instance.members.handlers[RequestCode.CHECK_TRANSACTION_STATE] = _answering(instance.members)
+        instance.members.join_producer(self, wait=False)
+        self._find_routes(deadline)
+        if wait:
+            greet_and_wait(instance, deadline)
+        else:
             instance.later(instance.members.greet_new_brokers)
-            instance.call_later(instance.config.heartbeat_interval, self._keep_routes)
-            return True
+        instance.call_later(instance.config.heartbeat_interval, self._keep_routes)
 
     def close(self) -> None:
         """Leave the group. Transactions that are not decided are for its other members to answer for."""
@@ -169,8 +156,7 @@ class TransactionProducer(Producer):
         ``timeout`` is for all that comes before the local transaction.
         """
         deadline = time.monotonic() + (self._send_timeout if timeout is None else timeout)
-        self._join(deadline)
-        instance = self._instance()
+        instance = self._start(wait=False, deadline=deadline).instance
         half = self._half(instance, message)
         sent = self.send(half, timeout=left(deadline))
         self._topics.add(message.topic)
@@ -251,11 +237,12 @@ class TransactionProducer(Producer):
     def check(self, address: str, header: CheckTransactionStateRequestHeader, message: MessageExt) -> None:
         """A broker asks: the listener is called, and the broker told, soon and elsewhere."""
         checks = self._checks
-        if checks is None or checks._work_queue.qsize() >= MAX_WAITING_CHECKS:
+        if checks is None or not self._waiting_checks.acquire(blocking=False):
             logger.warning("no answer to broker %s for transaction %s: too many wait", address, message.msg_id)
             return
         try:
-            checks.submit(self._check, address, header, message)
+            job = checks.submit(self._check, address, header, message)
+            job.add_done_callback(lambda _: self._waiting_checks.release())
         except RuntimeError:  # closed at this moment
             logger.info("no answer to broker %s for transaction %s: closed", address, message.msg_id)
 

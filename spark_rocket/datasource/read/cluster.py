@@ -19,7 +19,6 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from spark_rocket.client.consume.reader import AWAY, Reader
-from spark_rocket.client.core.broker_query import PendingQuery
 from spark_rocket.datasource.options.connection import connecting
 from spark_rocket.datasource.options.options import ReadOptions, ViewOptions
 from spark_rocket.datasource.plan.offsets import Positions
@@ -93,7 +92,7 @@ class Cluster:
         return {queue: stored for queue, stored in found.items() if stored is not None}
 
     def store_times(self, at: Positions) -> dict[MessageQueue, int]:
-        def question(queue: MessageQueue) -> PendingQuery[int]:
+        def question(queue: MessageQueue) -> Future[int]:
             return self._reader.store_time_later(queue, at[queue])
 
         def of_slave(queue: MessageQueue) -> int | None:
@@ -175,7 +174,7 @@ class Cluster:
     def _ask_each(
         self,
         queues: Collection[MessageQueue],
-        question: Callable[[MessageQueue], PendingQuery[T] | Future[T]],
+        question: Callable[[MessageQueue], Future[T]],
         doing: str,
         of_slave: Callable[[MessageQueue], T | None] | None = None,
     ) -> dict[MessageQueue, T]:
@@ -218,17 +217,17 @@ class Cluster:
 
 
 def _at_once(
-    queues: Collection[MessageQueue], question: Callable[[MessageQueue], PendingQuery[T] | Future[T]]
+    queues: Collection[MessageQueue], question: Callable[[MessageQueue], Future[T]]
 ) -> tuple[dict[MessageQueue, T], dict[MessageQueue, RocketError]]:
     """Ask about all queues before waiting for any answer: the answers, and the failures.
 
     A broker that cannot be connected to is not tried for each of its queues.
     """
-    asked: dict[MessageQueue, PendingQuery[T] | Future[T]] = {}
-    away: dict[str, PendingQuery[T]] = {}
+    asked: dict[MessageQueue, Future[T]] = {}
+    away: dict[str, Future[T]] = {}
     for queue in queues:
         pending = away.get(queue.broker_name) or question(queue)
-        if isinstance(pending, PendingQuery) and isinstance(pending.refused, RemotingConnectError):
+        if pending.done() and isinstance(pending.exception(), RemotingConnectError):
             away[queue.broker_name] = pending
         asked[queue] = pending
     found: dict[MessageQueue, T] = {}

@@ -45,7 +45,6 @@ from pyspark.sql.types import StructType
 
 from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.client.consume.reader import Reader
-from spark_rocket.client.core.broker_query import PendingQuery
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.plan.offsets import name
 from spark_rocket.datasource.plan.ranges import OffsetRange
@@ -65,6 +64,7 @@ from spark_rocket.errors import (
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.filter.tags import SUB_ALL
 from spark_rocket.protocol.record.columns import decode_records
+from spark_rocket.remoting.client.promise import Promise
 
 log = logging.getLogger("spark_rocket.datasource")
 
@@ -199,7 +199,7 @@ class _Pull(NamedTuple):
 
     start: int
     end: int
-    answer: PendingQuery[PullResult]
+    answer: Promise[PullResult]
 
 
 class _Window:
@@ -212,7 +212,7 @@ class _Window:
     """
 
     def __init__(
-        self, span: OffsetRange, options: ReadOptions, ask: Callable[[int, int, int], PendingQuery[PullResult]]
+        self, span: OffsetRange, options: ReadOptions, ask: Callable[[int, int, int], Promise[PullResult]]
     ) -> None:
         self._ask = ask
         self._end = span.end
@@ -278,7 +278,7 @@ class _Window:
             answer = self._ask(self._next, end - self._next, self._batch_bytes // self._room)
             self._pulls.append(_Pull(self._next, end, answer))
             self._next = end
-            if answer.refused is not None:
+            if answer.done() and answer.exception() is not None:
                 return  # trying again may take a time-out each
 
 
@@ -289,7 +289,7 @@ def pull_chunks(span: OffsetRange, options: ReadOptions, reader: Reader) -> Iter
     doing = f"to pull {name(span.queue)}"
     tags = " || ".join(options.tags or (SUB_ALL,))
 
-    def ask(offset: int, count: int, size: int) -> PendingQuery[PullResult]:
+    def ask(offset: int, count: int, size: int) -> Promise[PullResult]:
         return reader.pull_later(
             span.queue,
             offset,

@@ -12,8 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from spark_rocket.client.core.address_server import LOOK_UP_SECONDS, look_up
-from spark_rocket.client.core.config import address_server_of, parse_name_servers
+from spark_rocket.client.core.config import LOOK_UP_SECONDS, address_server_of, look_up, parse_name_servers
 from spark_rocket.client.core.responses import error_of
 from spark_rocket.errors import ClientError, NameServerUnreachableError, RemotingError
 from spark_rocket.protocol.wire.bodies import ClusterInfo, TopicRouteData

@@ -1,367 +1,391 @@
-"""One client connection: a blocking socket, a lock for writers, and one thread at a time that reads.
+"""One client connection: a blocking socket, a thread that reads it, and the table of its requests in flight.
 
-Every request that expects an answer leaves a waiter in the session; exactly one of answer, time-out and loss of the
-connection takes it out again and tells it. Large bodies go out with ``sendmsg`` beside their head and come in with
-``recv_into`` straight into the bytes that the caller gets: neither is copied on the way.
+A connection can be used at once. A thread of its own makes it; requests wait until then and are sent in their order, or
+fail with it. From then on another thread reads and settles promises, found by their number (``opaque``). Requests are
+written on their callers' threads. Each request leaves the table exactly once: with its answer, at its deadline, or when
+the connection is lost. Large bodies are sent beside their head (``sendmsg``) and received straight into the buffer that
+the caller gets: neither is copied.
 
-**Who reads.** A daemon thread does, and wakes those whose answers come. When the last answer it had to wait for was a
-synchronous caller's, it *parks* for a moment: it leaves the reading to the next such caller, which takes its answer
-off the socket itself and saves two changes of thread. The rules that keep this right:
+**Batching.** Requests that are marked for it are written at once while fewer than ``WINDOW`` of them are unanswered.
+Above that the peer is busy: their frames are held until the next answers come, until ``FLUSH_SIZE`` bytes are held, or
+for ``HOLD_S`` seconds. So a producer that sends faster than its broker answers makes one system call for dozens of
+requests. Every write begins with what is held, so one thread's requests keep their order.
 
-- only the holder of ``_reading`` touches the incoming side of the socket, and serves whatever comes, for everybody;
-- whoever reads writes what asynchronous requests have left in the outbox (``outbox``) when it has served what came;
-- whoever adds a waiter and does not read, and whoever stops reading while waiters are left, wakes a parked reader;
-- a caller that reads does not sleep at once if the last answers came quickly (``SPIN``): on virtual machines waking its
-  core takes as long as the answer, and a process that has slept runs the slower for it (twice as many calls a second).
-  Where others want the core, answers are late, and it sleeps as usual;
-- a parked reader that sees no calls for ``PARK`` seconds goes back to reading, and so sees pushed requests and the end.
+**Interrupts** (Ctrl-C) of a writing thread may leave half a frame on the wire, or ``_writing`` locked. So they end the
+connection: all requests fail at once, the next one makes another connection, and the thread that closes the descriptor
+waits for the lock no longer than ``CLOSE_TIMEOUT_S``.
 
-**Interrupts** (Ctrl-C, a signal handler that raises) may leave ``_reading`` or ``writing`` taken for ever, as they can
-come between taking a lock and looking after it. Whoever was interrupted gives the connection up (``break_off``): all
-who wait are told at once, the next call makes another connection, and the daemon thread that closes the descriptor
-waits for locks no longer than ``LEFT`` seconds.
-
-Thread-safety: ``send`` and the session's tables from any thread; waiters are told on the thread that reads (or on the
-one that times out or closes), so what they do there must be short.
+Thread-safety: all methods. Promises are settled on the thread that reads, expires or closes: callbacks must be short.
 Corresponds to a Netty channel with its ResponseFutures.
 """
 
 from __future__ import annotations
 
+import copy
+import itertools
 import logging
-import select
 import socket
 import struct
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 
-from spark_rocket.errors import (
-    ProtocolError,
-    RemotingConnectError,
-    RemotingError,
-    RemotingTimeoutError,
-    RocketError,
-)
+from spark_rocket.errors import ProtocolError, RemotingConnectError, RemotingError, RemotingTimeoutError, RocketError
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.command import Buffer, RemotingCommand
-from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH
+from spark_rocket.protocol.wire.frame import FrameSplitter
 from spark_rocket.remoting.address import parse_address
-from spark_rocket.remoting.client.timer import DeadlineTimer
-from spark_rocket.remoting.client.waiters import SyncWaiter, Waiter
-from spark_rocket.remoting.cores import cores
-from spark_rocket.remoting.server.outbox import Outbox
-from spark_rocket.remoting.session import Session
+from spark_rocket.remoting.client.deadlines import DeadlineTable, Timer
+from spark_rocket.remoting.client.promise import Promise, Request, no_answer, no_connection
+from spark_rocket.remoting.session import MAX_OPAQUE
 from spark_rocket.remoting.tls.contexts import ClientTls
 from spark_rocket.remoting.tls.socket import TlsSocket, shake_hands
 
 logger = logging.getLogger(__name__)
 
 RECEIVE_SIZE = 64 * 1024
-BODY_APART = 16 * 1024  # a body above this is sent beside its head, not joined to it
-PARK = 0.02  # seconds that a parked reader waits for the next synchronous call
-SPIN = 150e-6  # seconds that a caller looks for its answer again and again
-QUICK = 250e-6  # seconds within which answers must come for the next to be looked for so
-QUICK_ANSWERS = 8  # how many of them, one after the other
-LEFT = 2.0  # seconds that a lost connection's locks are waited for
-SEND_SLICE = 0.25  # seconds after which a send that does not get on looks at its deadline
+BODY_APART = 16 * 1024  # bytes above which a body is sent beside its head
+SEND_SLICE_S = 0.25  # after which a blocked send looks at its deadline
+CLOSE_TIMEOUT_S = 2.0
+SLOW_CONNECT_S = 0.5
+WINDOW = 16
+FLUSH_SIZE = 32 * 1024
+HOLD_S = 0.01
 
 INTERRUPTED = "a call was interrupted"
 
-_several_cores = cores() > 1
-
 RequestHandler = Callable[[str, RemotingCommand], RemotingCommand | None]
+Pieces = tuple[Buffer, ...]
 
 
 class Connection:
-    """An open connection. ``lost`` is None while it can be used."""
+    """See the module. ``lost`` is None while the connection can be used."""
 
     def __init__(
         self,
         address: str,
         connect_timeout: float,
-        timer: DeadlineTimer,
+        timer: Timer,
         *,
-        first_opaque: int = 1,
-        max_frame_length: int = MAX_FRAME_LENGTH,
+        max_frame_length: int,
         request_handler: RequestHandler | None = None,
         tls: ClientTls | None = None,
     ) -> None:
         self.address = address
         self.lost: RemotingConnectError | None = None
-        self.session: Session[Waiter] = Session(max_frame_length, first_opaque)
+        self.avoid_until = 0.0
+        """Until when no other attempt is made: connecting took long and failed, because the peer does not answer."""
+        self.opened: Promise[None] = Promise()
+        self._requests: DeadlineTable[int, Request] = DeadlineTable(timer, self._expired)
+        self._batched: set[int] = set()  # the numbers of unanswered requests that may be held
+        self._numbers = itertools.count(1)
+        self._timer = timer
         self._handler = request_handler
-        self._socket = _connect(address, connect_timeout, tls)
-        self._outbox = Outbox(address, self._write_now, timer)
-        self._poll = _poll_of(self._socket)
-        self._reading = threading.Lock()
-        self._reading_thread: int | None = None
-        self._filling: tuple[memoryview, int] | None = None  # a large frame, and how much of it has come
-        self._sync_last = False  # the last answer was a synchronous caller's
-        self._parked = False
-        self._unpark = threading.Lock()
-        self._unpark.acquire()
-        self._turns = 0  # times that a caller read for itself
-        self._quick = 0  # how many of them one after the other had their answers quickly
+        self._tls = tls
+        self._connect_timeout = connect_timeout
+        self._splitter = FrameSplitter(max_frame_length)
+        self._socket: socket.socket | TlsSocket | None = None
+        self._ready = False  # connected, and what waited for that is written
+        self._writing = threading.Lock()
+        self._waiting: list[tuple[Request, Pieces]] = []  # for the connection to be made
+        self._held: deque[Buffer] = deque()
+        self._held_size = 0
+        self._flush_due = False
         self._reader = threading.Thread(target=self._read, name=f"rocket-reader-{address}", daemon=True)
         try:
-            self._reader.start()
-        except RuntimeError as error:  # there are too many threads
-            self._socket.close()
-            raise RemotingConnectError(f"No connection to {address}: {error}.", remedy="Use fewer threads.") from error
+            threading.Thread(target=self._open, name=f"rocket-connect-{address}", daemon=True).start()
+        except RuntimeError as error:  # too many threads
+            self._fail_all(RemotingConnectError(f"No connection to {address}: {error}.", remedy="Use fewer threads."))
+
+    def is_open(self) -> bool:
+        return self._ready and self.lost is None
 
     def is_reader(self) -> bool:
-        """True on the thread that reads now, which must not wait for an answer that it alone could receive."""
-        return threading.get_ident() == self._reading_thread
+        """True on the thread that reads, which must not wait for answers."""
+        return threading.current_thread() is self._reader
+
+    def wait_open(self, timeout: float) -> None:
+        """RemotingConnectError if the connection is not there in time."""
+        try:
+            self.opened.result(max(0.0, timeout))
+        except TimeoutError:
+            raise no_connection(self.address, timeout) from None
+        except RemotingConnectError as error:
+            raise copy.copy(error) from error  # its own for each thread: tracebacks are not shared
+
+    # --- opening ----------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        begun = time.monotonic()
+        try:
+            sock = _connect(self.address, self._connect_timeout, self._tls)
+            with self._writing:
+                self._socket = sock  # before lost is looked at: close() does the two in the other order
+                if self.lost is not None:
+                    raise copy.copy(self.lost)
+                self._reader.start()
+                waiting, self._waiting = self._waiting, []
+                for request, pieces in waiting:
+                    if self._connected(request):
+                        self._write_waiting(request, pieces)
+                self._ready = True  # only now, or later requests could be held and written before these
+            self.opened.resolve(None)
+        except BaseException as error:
+            if not isinstance(error, RemotingConnectError):
+                error = RemotingConnectError(f"No connection to {self.address}: {error}.")
+            seconds = time.monotonic() - begun
+            if seconds >= SLOW_CONNECT_S and isinstance(error.__cause__, TimeoutError):
+                self.avoid_until = time.monotonic() + seconds
+            if self._socket is not None:
+                self._socket.close()
+            self._fail_all(error)
+
+    def _connected(self, request: Request) -> bool:
+        """There is a connection for a request now; False if it came too late."""
+        if self._requests.take(request.opaque) is None:
+            return False
+        self._requests.put(request.opaque, request, request.deadline)
+        return True
+
+    def _write_waiting(self, request: Request, pieces: Pieces) -> None:
+        try:
+            self._write_locked(pieces, request.deadline)
+        except RemotingError as error:
+            if self._take(request.opaque) is not None:
+                request.fail(error)
 
     # --- sending ----------------------------------------------------------------------------------------------
 
-    def request(self, request: RemotingCommand, waiter: Waiter, deadline: float) -> int:
-        """Number and send a request whose answer ``waiter`` expects; its number."""
-        session = self.session
-        opaque = request.opaque = session.next_opaque()
-        session.expect(opaque, waiter)
+    def submit(self, command: RemotingCommand, request: Request) -> None:
+        """Send a request. RemotingError if it was not sent and never will be; else its promise tells what happens."""
+        opaque = request.opaque = command.opaque = next(self._numbers) & MAX_OPAQUE
+        request.carrier = self
+        pieces = _pieces(command)
+        connecting = not self._ready
+        self._requests.put(opaque, request, request.connect_by if connecting else request.deadline)
+        if request.batch:
+            self._batched.add(opaque)
         try:
-            # The reader marks the connection lost before it drains the waiters: entered after that, ours would stay.
+            # Lost is set before the table is drained: what is entered after that would stay.
             if self.lost is not None:
-                raise self._again(self.lost)
-            self.send(request, deadline)
+                raise copy.copy(self.lost)
+            if connecting and (self._wait(request, pieces) or not self._connected(request)):
+                return
+            if request.batch and len(pieces) == 1 and (self._held or len(self._batched) > WINDOW):
+                if self._hold(pieces[0]):
+                    return
+                pieces = ()
+            self._write(pieces, request.deadline)
         except RemotingError:
-            if session.take(opaque) is None:
-                return opaque  # the waiter has been told already, as the connection was lost
-            raise
-        except BaseException:  # the caller's mistake, or his Ctrl-C
-            session.take(opaque)
-            raise
-        return opaque
-
-    def post(self, request: RemotingCommand, waiter: Waiter, deadline: float, timeout: float) -> None:
-        """As ``request``, for somebody who does not wait: written soon, together with others if there are many."""
-        opaque = request.opaque = self.session.next_opaque()
-        outbox = self._outbox
-        outbox.expect(opaque, waiter, deadline, timeout, request.code)
-        try:
-            if self.lost is not None:
-                raise self._again(self.lost)
-            if len(request.body) > BODY_APART:
-                self.send(request, deadline)
-            elif not outbox.hold(request.encode()):
-                self._write((), deadline)
-        except RemotingError:
-            if outbox.take(opaque) is not None:
+            if self._take(opaque) is not None:  # else its promise has been settled
                 raise
         except BaseException:
-            outbox.take(opaque)
+            self._take(opaque)
             raise
-        if self._parked:
-            self.wake_reader()
 
     def send(self, command: RemotingCommand, deadline: float) -> None:
-        """Write one frame. A time-out in the middle of it closes the connection, since half a frame is garbage."""
-        if len(command.body) > BODY_APART:
-            self._write((command.encode_head(), command.body), deadline)
-        else:
-            self._write((command.encode(),), deadline)
+        """Write a frame that expects no answer. It counts as written when the kernel has it."""
+        if not self._ready:
+            self.wait_open(deadline - time.monotonic())
+        command.opaque = command.opaque if command.is_response else next(self._numbers) & MAX_OPAQUE
+        self._write(_pieces(command), deadline)
 
-    def _write(self, pieces: tuple[Buffer, ...], deadline: float) -> None:
-        outbox = self._outbox
-        writing = outbox.writing
-        if not writing.acquire(blocking=False) and not writing.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            raise self._late()
-        try:
+    def expire(self, request: Request) -> None:
+        """Fail a request that has no answer yet."""
+        if self._take(request.opaque) is not None:
+            self._expired(request)
+
+    def _take(self, opaque: int) -> Request | None:
+        request = self._requests.take(opaque)
+        if request is not None and request.batch:
+            self._batched.discard(opaque)
+        return request
+
+    def _expired(self, request: Request) -> None:
+        self._batched.discard(request.opaque)
+        if not self._ready:
+            request.fail(no_connection(self.address, request.timeout - (request.deadline - request.connect_by)))
+        else:
+            request.fail(no_answer(self.address, request.code, request.timeout))
+
+    def _wait(self, request: Request, pieces: Pieces) -> bool:
+        """Keep a request until the connection is made; False if it is made already."""
+        with self._writing:
+            if self._ready:
+                return False
             if self.lost is not None:
-                raise self._again(self.lost)
-            held = len(outbox.held) > 0
-            if held:
-                pieces = (outbox.take_held(), *pieces)
-            elif not pieces:
-                return  # somebody else has written it meanwhile
+                raise copy.copy(self.lost)
+            self._waiting = [entry for entry in self._waiting if not entry[0].done()]
+            self._waiting.append((request, pieces))
+            return True
+
+    def _write(self, pieces: Pieces, deadline: float) -> None:
+        writing = self._writing
+        try:
+            if not writing.acquire(blocking=False) and not writing.acquire(
+                timeout=max(0.0, deadline - time.monotonic())
+            ):
+                raise self._too_slow()
             try:
-                sent = self._socket.send(pieces[0]) if len(pieces) == 1 else self._socket.sendmsg(pieces)
-            except BlockingIOError:  # SEND_SLICE is over
-                sent = 0
-            if sent < sum(map(len, pieces)):
-                self._send_rest(pieces, sent, held, deadline)
+                self._write_locked(pieces, deadline)
+            finally:
+                writing.release()
+        except RocketError:
+            raise
+        except BaseException:
+            self.close(INTERRUPTED)
+            self._fail_all(self._error(INTERRUPTED))
+            raise
+
+    def _write_locked(self, pieces: Pieces, deadline: float) -> None:
+        """Write what is held and then ``pieces``. A timeout amid a frame ends the connection: half of it is garbage."""
+        sock = self._socket
+        assert sock is not None
+        if self.lost is not None:
+            raise copy.copy(self.lost)
+        if self._held:
+            pieces = (self._take_held(), *pieces)
+            begun = True  # what is held belongs to others
+        else:
+            begun = False
+        try:
+            rest: list[Buffer] = list(pieces)
+            while rest:
+                try:
+                    sent = sock.send(rest[0]) if len(rest) == 1 else sock.sendmsg(rest)
+                except BlockingIOError:  # SEND_SLICE_S has passed
+                    sent = 0
+                begun = begun or sent > 0
+                while rest and sent >= len(rest[0]):
+                    sent -= len(rest.pop(0))
+                if rest:
+                    rest[0] = memoryview(rest[0])[sent:]
+                    if time.monotonic() >= deadline:
+                        if begun:
+                            self._shut_down("it did not take all of a request in time")
+                        raise self._too_slow()
         except OSError as error:
             self._shut_down(str(error))
             raise RemotingConnectError(f"The connection to {self.address} was lost: {error}.") from error
-        except RemotingError:
-            raise
-        except BaseException:  # a caller's Ctrl-C: nobody knows how much was written
-            self._shut_down(INTERRUPTED)
-            raise
-        finally:
-            writing.release()
 
-    def _send_rest(self, pieces: tuple[Buffer, ...], sent: int, held: bool, deadline: float) -> None:
-        rest = [memoryview(piece) for piece in pieces]
-        begun = held or sent > 0  # others' requests are given up too
-        while True:
-            while rest and sent >= len(rest[0]):
-                sent -= len(rest.pop(0))
-            if not rest:
-                return
-            rest[0] = rest[0][sent:]
-            if time.monotonic() >= deadline:
-                if begun:
-                    self._shut_down("it did not take all of a request in time")
-                raise self._late()
-            try:
-                sent = self._socket.sendmsg(rest)
-                begun = begun or sent > 0
-            except BlockingIOError:
-                sent = 0
-
-    def _write_now(self, data: Buffer) -> int:
-        """For the outbox, which holds the lock: as much as the kernel takes at once."""
-        try:
-            return self._socket.send(data, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return 0
-        except OSError as error:
-            self._shut_down(str(error))  # whoever reads sees the end and tells all who wait
-            return len(data)
-
-    def _late(self) -> RemotingTimeoutError:
+    def _too_slow(self) -> RemotingTimeoutError:
         return RemotingTimeoutError(f"{self.address} did not take the request in time: it reads too slowly.")
+
+    # --- batching ---------------------------------------------------------------------------------------------
+
+    def _hold(self, frame: Buffer) -> bool:
+        """Keep a frame for later; False if the caller should write what is held now."""
+        held = self._held
+        held.append(frame)
+        self._held_size += len(frame)
+        # After the append: the reader removes the number of an answered request before it looks at what is held.
+        if len(self._batched) - len(held) < WINDOW or self._held_size >= FLUSH_SIZE:
+            return False
+        if not self._flush_due:
+            self._flush_later()
+        return True
+
+    def _take_held(self) -> bytes:
+        self._held_size = 0
+        return b"".join([self._held.popleft() for _ in range(len(self._held))])
+
+    def _flush(self) -> None:
+        """Write what is held, as far as the kernel takes it at once."""
+        if not self._held:
+            return
+        sock = self._socket
+        if sock is not None and self._writing.acquire(blocking=False):  # else its holder writes it, or the timer
+            try:
+                data = self._take_held()
+                sent = sock.send(data, socket.MSG_DONTWAIT) if self.lost is None else len(data)
+                if sent < len(data):
+                    self._held.appendleft(memoryview(data)[sent:])
+            except BlockingIOError:
+                self._held.appendleft(data)
+            except OSError as error:
+                self._shut_down(str(error))
+            finally:
+                self._writing.release()
+        if self._held and not self._flush_due:
+            self._flush_later()
+
+    def _flush_later(self) -> None:
+        def flush() -> None:
+            self._flush_due = False
+            self._flush()
+
+        self._flush_due = True
+        self._timer.call_at(time.monotonic() + HOLD_S, flush)
 
     # --- receiving --------------------------------------------------------------------------------------------
 
-    def wait(self, waiter: SyncWaiter, deadline: float) -> bool:
-        """Wait for an answer until ``deadline``, reading it ourselves if nobody else reads."""
-        if not self._reading.acquire(blocking=False):
-            return waiter.wait(deadline - time.monotonic())
-        self._reading_thread = threading.get_ident()
-        self._turns += 1
-        clock, poll = time.monotonic, self._poll
-        begun = now = clock()
-        until = begun + SPIN if self._quick >= QUICK_ANSWERS and _several_cores else 0.0
-        try:
-            while not waiter.told:
-                if now >= deadline:
-                    break
-                if poll(0 if now < until else min(deadline - now, 3600.0) * 1000) and not self._read_some():
-                    break
-                now = clock()
-        finally:
-            self._quick = self._quick + 1 if now - begun < QUICK else 0
-            self._stop_reading()
-        return waiter.told
-
-    def _stop_reading(self) -> None:
-        self._reading_thread = None
-        self._reading.release()
-        # Looked at after the release: a caller that came too early to read has its waiter in by now.
-        if self._parked and self._expects():
-            self.wake_reader()
-
-    def _expects(self) -> bool:
-        return len(self.session) > 0 or len(self._outbox.waiting) > 0
-
-    def wake_reader(self) -> None:
-        """Somebody waits and does not read."""
-        if self._parked:
-            self._parked = False
-            try:
-                self._unpark.release()
-            except RuntimeError:  # two did so at once
-                pass
-
     def _read(self) -> None:
-        while True:
-            if not self._reading.acquire(timeout=LEFT):
-                if self.lost is None:
-                    continue
-                self._end(INTERRUPTED)  # whoever has the lock will not give it back
-                return
-            try:
-                self._reading_thread = self._reader.ident
-                alive = self._read_some()
-                self._reading_thread = None
-            finally:
-                self._reading.release()
-            if not alive:
-                return
-            if self._sync_last and not self._expects():
-                self._park()
-
-    def _park(self) -> None:
-        turns = -1
-        while turns != self._turns and self.lost is None:
-            turns = self._turns
-            self._parked = True
-            # A waiter that came before the flag could be seen has not woken us.
-            if self._expects() and not self._reading.locked():
-                break
-            if self._unpark.acquire(timeout=PARK):
-                break
-        self._parked = False
-
-    def _read_some(self) -> bool:
-        """Receive once and serve what is whole; False at the end, when all who wait have been told. Holder only."""
         reason = "it was closed by the peer"
         try:
-            if self._filling is None:
-                data = self._socket.recv(RECEIVE_SIZE)
-                if data:
-                    for frame in self.session.receive(data):
-                        self._dispatch(RemotingCommand.decode(frame))
-                    large = self.session.detach(RECEIVE_SIZE)
-                    if large is not None:
-                        self._filling = large
-                    if self._outbox.held:
-                        self._outbox.flush()
-                    return True
-            else:
-                view, filled = self._filling
-                count = self._socket.recv_into(view[filled:])
-                if count:
-                    filled += count
-                    self._filling = (view, filled) if filled < len(view) else None
-                    if self._filling is None:
-                        self._dispatch(RemotingCommand.decode(view))
-                    return True
+            while self._receive():
+                if self._held:
+                    self._flush()
         except ProtocolError as error:
-            reason = f"what came is no frame: {error.message.removesuffix('.')}"
-            logger.warning("connection to %s closed: %s", self.address, error)
-        except BlockingIOError:  # not enough of a TLS record to be read
-            return True
+            reason = f"it sent an invalid frame: {error.message.removesuffix('.')}"
+            logger.warning("closed connection to %s: invalid frame: %s", self.address, error)
         except OSError as error:
             reason = str(error)
-        except BaseException:  # a caller's Ctrl-C between the socket and the session: the stream cannot be followed
-            self._end(INTERRUPTED)
-            raise
+        except BaseException as error:
+            reason = f"{type(error).__name__}: {error}"
+            logger.exception("the reader of %s failed", self.address)
         self._end(reason)
-        return False
+
+    def _receive(self) -> bool:
+        """Receive once and serve what is whole; False at the end."""
+        sock = self._socket
+        assert sock is not None
+        try:
+            data = sock.recv(RECEIVE_SIZE)
+        except BlockingIOError:  # not all of a TLS record has come
+            return True
+        if not data:
+            return False
+        for frame in self._splitter.feed(data):
+            self._dispatch(RemotingCommand.decode(frame))
+        large = self._splitter.detach(RECEIVE_SIZE)
+        if large is not None:
+            view, filled = large
+            while filled < len(view):
+                try:
+                    count = sock.recv_into(view[filled:])
+                except BlockingIOError:
+                    continue
+                if not count:
+                    return False
+                filled += count
+            self._dispatch(RemotingCommand.decode(view))
+        return True
 
     def _dispatch(self, command: RemotingCommand) -> None:
-        if command.flag & 1:
-            waiter = self.session.take(command.opaque)
-            self._sync_last = type(waiter) is SyncWaiter
-            if waiter is None:
-                waiter = self._outbox.take(command.opaque)
-            if waiter is not None:  # else its time-out was first
-                try:
-                    waiter.complete(command)
-                except KeyboardInterrupt:
-                    waiter.fail(self._error(INTERRUPTED))  # should it not have been told
-                    raise
-                except BaseException:  # a call-back's, even its SystemExit, is not for the others who wait here
-                    logger.exception("a call-back for an answer of %s failed", self.address)
+        if not command.flag & 1:
+            self._serve(command)
             return
+        request = self._take(command.opaque)
+        if request is not None:  # else its deadline has passed
+            try:
+                request.answer(command)
+            except Exception as error:
+                logger.exception("a callback for an answer of %s failed", self.address)
+                request.fail(error)
+
+    def _serve(self, command: RemotingCommand) -> None:
         try:
             if self._handler is None:
-                answer: RemotingCommand | None = RemotingCommand.response(
-                    command,
-                    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-                    f" request type {command.code} not supported",
-                )
+                remark = f" request type {command.code} not supported"
+                answer: RemotingCommand | None
+                answer = RemotingCommand.response(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
             else:
                 answer = self._handler(self.address, command)
         except Exception as error:
-            logger.exception("code %d from %s failed", command.code, self.address)
+            logger.exception("request code %d of %s failed", command.code, self.address)
             answer = RemotingCommand.response(command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
-        if answer is not None and not command.flag & 2:
+        if answer is not None and not command.is_oneway:
             try:
                 self.send(answer, time.monotonic() + 3.0)
             except RocketError as error:
@@ -370,80 +394,69 @@ class Connection:
     # --- the end ----------------------------------------------------------------------------------------------
 
     def close(self, reason: str = "it was closed") -> None:
-        """Close; whoever waits for an answer is told. The descriptor is closed by a reader, the last to use it."""
+        """End the connection. Its requests fail; the reader, which is the last to use the descriptor, closes it."""
         self._shut_down(reason)
-
-    def break_off(self) -> None:
-        """Give the connection up, as a call was interrupted: one of its locks may be taken for ever."""
-        self.close(INTERRUPTED)
-        self._tell_all()
+        if self._socket is None:  # still connecting
+            self._fail_all(RemotingConnectError(f"The connection to {self.address} was closed while it was made."))
 
     def join(self, timeout: float) -> None:
-        if threading.get_ident() not in (self._reader.ident, self._reading_thread):
+        if self._reader.ident is not None and not self.is_reader():
             self._reader.join(timeout)
 
     def abandon(self) -> None:
-        """In a child process after a fork: close the copy of the descriptor and leave the connection to the parent."""
+        """In a forked child: close the copy of the descriptor and leave the connection to the parent."""
         self.lost = RemotingConnectError(f"The connection to {self.address} stayed with the parent process.")
-        self._socket.close()
+        if self._socket is not None:
+            self._socket.close()
 
     def _shut_down(self, reason: str) -> None:
         if self.lost is None:
             self.lost = self._error(reason)
-        try:
-            self._socket.shutdown(socket.SHUT_RDWR)  # whoever reads sees the end
-        except OSError:
-            pass
-        self.wake_reader()
+        if self._socket is not None:
+            try:
+                self._socket.shutdown(socket.SHUT_RDWR)  # the reader sees the end
+            except OSError:
+                pass
 
     def _end(self, reason: str) -> None:
-        if self.lost is None:
-            self.lost = self._error(reason)
-        self._tell_all()
-        # Nobody writes to a descriptor number that may be somebody else's by now.
-        writing = self._outbox.writing.acquire(timeout=LEFT)
+        self._fail_all(self._error(reason))
+        sock = self._socket
+        assert sock is not None
+        # After this nobody writes to a descriptor number that may be another file's by now.
+        locked = self._writing.acquire(timeout=CLOSE_TIMEOUT_S)
         try:
-            self._socket.close()
+            sock.close()
         finally:
-            if writing:
-                self._outbox.writing.release()
-        self.wake_reader()
+            if locked:
+                self._writing.release()
 
-    def _tell_all(self) -> None:
-        assert self.lost is not None
-        for waiter in (*self.session.drain(), *self._outbox.drain()):
-            try:
-                waiter.fail(self._again(self.lost))
-            except BaseException:  # everybody is told, and the descriptor closed
-                logger.exception("a call-back for the lost connection to %s failed", self.address)
+    def _fail_all(self, error: RemotingConnectError) -> None:
+        if self.lost is None:
+            self.lost = error
+        self._waiting = []
+        self._batched.clear()
+        self.opened.fail(copy.copy(self.lost))
+        for request in self._requests.drain():
+            request.fail(copy.copy(self.lost))
 
     def _error(self, reason: str) -> RemotingConnectError:
         return RemotingConnectError(f"The connection to {self.address} was lost: {reason}.")
 
-    @staticmethod
-    def _again(error: RemotingConnectError) -> RemotingConnectError:
-        """An error of its own for each thread that raises it: tracebacks are not shared."""
-        return RemotingConnectError(error.message)
 
-
-def _poll_of(sock: socket.socket | TlsSocket) -> Callable[[float], object]:
-    """Waits up to so many milliseconds; whether there is something to receive."""
-    if isinstance(sock, TlsSocket):
-        return sock.poll
-    readable = select.poll()
-    readable.register(sock, select.POLLIN)
-    return readable.poll
+def _pieces(command: RemotingCommand) -> Pieces:
+    if len(command.body) > BODY_APART:
+        return command.encode_head(), command.body
+    return (command.encode(),)
 
 
 def _connect(address: str, timeout: float, tls: ClientTls | None) -> socket.socket | TlsSocket:
     deadline = time.monotonic() + timeout
     host, port = parse_address(address)
+    remedy = "Check the address and that a server runs there."
     try:
         sock = socket.create_connection((host, port), timeout=max(0.001, timeout))
-    except (OSError, UnicodeError) as error:  # UnicodeError: a host name that cannot be one
-        raise RemotingConnectError(
-            f"No connection to {address}: {error}.", remedy="Check the address and that a server runs there."
-        ) from error
+    except (OSError, UnicodeError) as error:  # UnicodeError: an invalid host name
+        raise RemotingConnectError(f"No connection to {address}: {error}.", remedy=remedy) from error
     try:
         if sock.getsockname() == sock.getpeername():
             # A free local port can be connected to itself while nobody listens on it.
@@ -451,14 +464,12 @@ def _connect(address: str, timeout: float, tls: ClientTls | None) -> socket.sock
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         secured = None if tls is None else shake_hands(sock, tls, address, host, deadline)
         sock.settimeout(None)
-        slice_ = struct.pack("ll", int(SEND_SLICE), int(SEND_SLICE % 1 * 1_000_000))
+        slice_ = struct.pack("ll", int(SEND_SLICE_S), int(SEND_SLICE_S % 1 * 1_000_000))
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, slice_)
     except OSError as error:
         sock.close()
-        raise RemotingConnectError(
-            f"No connection to {address}: {error}.", remedy="Check the address and that a server runs there."
-        ) from error
-    except RocketError:  # no TLS, or files for it that cannot be read any more
+        raise RemotingConnectError(f"No connection to {address}: {error}.", remedy=remedy) from error
+    except BaseException:  # no TLS, or files for it that cannot be read
         sock.close()
         raise
     return secured or sock

@@ -1,0 +1,489 @@
+"""A send's way: the router chooses a queue, the table of sends in flight bounds them, the connection carries requests.
+
+A :class:`Send` makes attempts until one succeeds, no retry is left, or its time has passed; the time covers all of it:
+routes, connecting, answers, waiting for the next attempt. It ends exactly once: whoever removes it from ``InFlight``
+settles its promise. A synchronous send (:class:`SyncSend`) is the same, but its answers are handled and its retries
+made on the thread that waits for it. Those of other sends are handled on the thread that reads the connection; their
+retries are made on the instance's thread, because asking for a route blocks.
+
+Thread-safety: all of it. Corresponds to DefaultMQProducerImpl.{sendDefaultImpl, sendKernelImpl},
+MQClientAPIImpl.{sendMessageAsync, onExceptionImpl} and the semaphores of DefaultMQProducerImpl's back pressure.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+
+from spark_rocket.client.core.hooks import Hooks, SendContext
+from spark_rocket.client.core.instance import ClientInstance
+from spark_rocket.client.core.responses import error_of
+from spark_rocket.client.send.outgoing import STORED_CODES, Outgoing
+from spark_rocket.client.send.router import FaultStrategy, Router, left
+from spark_rocket.client.send.stats import SendStats
+from spark_rocket.errors import (
+    ClientError,
+    MessageTooLargeError,
+    RemotingConnectError,
+    RemotingError,
+    RemotingTimeoutError,
+    RemotingTooMuchRequestError,
+    RocketError,
+    StateError,
+    TopicNotFoundError,
+)
+from spark_rocket.model import Message, MessageQueue, SendResult, SendStatus
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.client.promise import Promise, Request
+
+logger = logging.getLogger(__name__)
+
+LOOK_AGAIN_S = 0.01  # after which a send that waits for a place looks whether there is one
+
+
+class InFlight:
+    """The sends that have not ended, counted in messages. At the limit the next one waits or is refused.
+
+    ``lock`` guards ``count``. The accumulator has its own state under it too: one lock for a message, not two.
+    """
+
+    def __init__(self, limit: int, *, block: bool) -> None:
+        self.limit = limit
+        self._wake_at = limit - limit // 8  # waiting threads are woken for many places, not for each
+        self._block = block
+        self.count = 0
+        self._waiting = 0
+        self.lock = threading.Lock()
+        self._changed = threading.Condition(self.lock)
+        self._sends: dict[Send, None] = {}
+
+    def reserve(self, deadline: float, may_wait: Callable[[], bool]) -> None:
+        """Take a place for a message. RemotingTooMuchRequestError if there is none in time."""
+        with self.lock:
+            if self.count >= self.limit:
+                self.await_place(deadline, may_wait)
+            self.count += 1
+
+    def await_place(self, deadline: float, may_wait: Callable[[], bool]) -> None:
+        """Wait until there is a place, with the lock, which is released meanwhile. Places may be freed one by one."""
+        if self._block and may_wait():
+            while not self._wait(lambda: self.count < self.limit, min(deadline, time.monotonic() + LOOK_AGAIN_S)):
+                if time.monotonic() >= deadline:
+                    break
+            else:
+                return
+        raise RemotingTooMuchRequestError(
+            f"{self.limit:,} messages are in flight already; this one was not sent.",
+            remedy="Send more slowly, or raise the producer's max_in_flight.",
+        )
+
+    def release(self, count: int) -> None:
+        """Give places back."""
+        with self.lock:
+            self.count -= count
+            if self._waiting and self.count <= self._wake_at:
+                self._changed.notify_all()
+
+    def add(self, send: Send) -> None:
+        """Enter a send, which has its places."""
+        self._sends[send] = None
+
+    def remove(self, send: Send) -> bool:
+        """The send has ended; False if it had before."""
+        try:
+            del self._sends[send]
+        except KeyError:
+            return False
+        if send.places:
+            self.release(send.places)
+        return True
+
+    def has(self, send: Send) -> bool:
+        return send in self._sends
+
+    def sends(self) -> list[Send]:
+        return list(self._sends)
+
+    def wait_until_empty(self, deadline: float) -> bool:
+        with self.lock:
+            return self._wait(lambda: not self.count, deadline)
+
+    def _wait(self, condition: Callable[[], bool], deadline: float) -> bool:
+        self._waiting += 1
+        try:
+            return self._changed.wait_for(condition, max(0.0, deadline - time.monotonic()))
+        finally:
+            self._waiting -= 1
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """What is tried again, and how long a request may take at most."""
+
+    sync_retries: int
+    async_retries: int
+    when_not_stored_safely: bool
+    response_codes: frozenset[int]
+    max_timeout_per_request: float | None
+
+    def may_go_elsewhere(self, error: RocketError) -> bool:
+        """Whether another broker may take what this one did not."""
+        if isinstance(error, MessageTooLargeError):
+            return False
+        return isinstance(error, RemotingError) or error.response_code in self.response_codes
+
+    def request_timeout(self, deadline: float) -> float:
+        seconds, most = left(deadline), self.max_timeout_per_request
+        return seconds if most is None or seconds < most else most
+
+
+class Pipeline:
+    """What the sends of a producer share while it runs."""
+
+    def __init__(
+        self,
+        group: str,
+        instance: ClientInstance,
+        faults: FaultStrategy,
+        in_flight: InFlight,
+        policy: RetryPolicy,
+        hooks: Hooks | None,
+        stats: SendStats,
+        *,
+        member: bool,
+    ) -> None:
+        self.group = group
+        self.instance = instance
+        self.router = Router(instance, faults, member=member)
+        self.faults = faults
+        self.in_flight = in_flight
+        self.policy = policy
+        self.hooks = hooks
+        self.stats = stats
+        self.closed = False
+
+    def send(
+        self,
+        out: Outgoing,
+        messages: Message | Sequence[Message],
+        fixed: MessageQueue | None,
+        timeout: float,
+        deadline: float,
+    ) -> SendResult:
+        """Send and wait. ``fixed`` is the queue if it may not be changed."""
+        return SyncSend(self, out, messages, fixed, timeout, deadline).send()
+
+    def send_async(
+        self,
+        out: Outgoing,
+        messages: Message | Sequence[Message],
+        fixed: MessageQueue | None,
+        timeout: float,
+        deadline: float,
+    ) -> Promise[SendResult]:
+        """Send, and give a promise of the result. Waits for a place in flight, the route, and the kernel."""
+        send = Send(self, out, messages, fixed, timeout, deadline)
+        send.promise = Promise()
+        self.in_flight.reserve(deadline, self.may_wait)
+        send.start()
+        return send.promise
+
+    def send_oneway(self, out: Outgoing, message: Message, fixed: MessageQueue | None, deadline: float) -> None:
+        """Send and expect no answer."""
+        queue, address = (fixed, "") if fixed else self.router.choose(out.topic, None, deadline)
+        if self.hooks is not None:
+            self.hooks.before(SendContext(self.group, message, queue, "oneway"))
+        address = address or self.router.address(queue, deadline)
+        request = out.request(self.group, queue)
+        self.instance.remoting.invoke_oneway(address, request, self.policy.request_timeout(deadline))
+
+    def close(self) -> None:
+        """End all sends."""
+        self.closed = True
+        for send in self.in_flight.sends():
+            send.end(None, _closed())
+
+    def may_wait(self) -> bool:
+        return not self.instance.remoting.is_reading_thread()
+
+    def refused(self, answer: RemotingCommand, address: str, topic: str) -> ClientError:
+        """The error that a broker's answer says."""
+        error = error_of(answer, f"Broker {address}", f"the send to {topic}", topic)
+        if isinstance(error, TopicNotFoundError):
+            self.instance.routes.forget(topic)
+        return error
+
+
+class Send:
+    """See the module. ``places`` are those that it has in flight."""
+
+    promise: Promise[SendResult]
+    places = 1
+    mode = "async"
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        out: Outgoing,
+        messages: Message | Sequence[Message],
+        fixed: MessageQueue | None,
+        timeout: float,
+        deadline: float,
+    ) -> None:
+        self._pipeline = pipeline
+        self._out = out
+        self._messages = messages
+        self._fixed = fixed
+        self._timeout = timeout
+        self._deadline = deadline
+        self._retries = 0 if fixed is not None else self._retries_of(pipeline.policy)
+        self._last_broker: str | None = None
+        self._queue: MessageQueue | None = fixed
+        self._address = ""
+        self._begun = 0.0
+        self._context: SendContext | None = None
+
+    def _retries_of(self, policy: RetryPolicy) -> int:
+        return policy.async_retries
+
+    def start(self) -> None:
+        """Make the first attempt. An interrupt (Ctrl-C) ends the send."""
+        self._pipeline.in_flight.add(self)
+        try:
+            self._attempt()
+        except BaseException as error:
+            self.end(None, interrupted(self._out.topic, error))
+            raise
+
+    def _attempt(self) -> None:
+        pipeline, out, deadline = self._pipeline, self._out, self._deadline
+        self._begun = time.monotonic()
+        try:
+            if self._begun >= deadline:
+                raise self._late(None)
+            queue, address = self._fixed, ""
+            if queue is None:
+                queue, address = pipeline.router.choose(out.topic, self._last_broker, deadline)
+            self._queue = queue
+            if pipeline.hooks is not None:
+                self._context = SendContext(pipeline.group, self._messages, queue, self.mode)
+                pipeline.hooks.before(self._context)
+        except Exception as error:
+            self.end(None, error)
+            return
+        try:
+            self._address = address or pipeline.router.address(queue, deadline)
+            request = out.request(pipeline.group, queue)
+            attempt = _Attempt(self._answered, int(request.code), pipeline.policy.request_timeout(deadline))
+            if self._retries > 0:  # half of the time, no more, is for coming by a connection
+                attempt.connect_by = min(attempt.deadline, (self._begun + deadline) / 2)
+            self._submit(request, attempt)
+        except RocketError as error:
+            self._attempted(None, error)
+        except Exception as error:
+            self.end(None, error)
+
+    def _submit(self, request: RemotingCommand, attempt: Request) -> None:
+        self._pipeline.instance.remoting.submit(self._address, request, attempt)
+
+    def _answered(self, answer: RemotingCommand | None, error: RocketError | None) -> None:
+        """For the connection: an attempt's outcome."""
+        self._attempted(answer, error)
+
+    def _attempted(self, answer: RemotingCommand | None, error: RocketError | None) -> None:
+        pipeline, queue, out = self._pipeline, self._queue, self._out
+        if queue is None or not pipeline.in_flight.has(self):
+            return  # it has ended meanwhile
+        spent = time.monotonic() - self._begun
+        result: SendResult | None = None
+        if answer is not None:
+            pipeline.faults.update(queue.broker_name, spent)
+            try:
+                if answer.code not in STORED_CODES:
+                    raise pipeline.refused(answer, self._address, queue.topic)
+                result = out.result(queue, answer)
+            except RocketError as failure:
+                error = failure
+            except Exception as failure:
+                self.end(None, failure)
+                return
+        elif isinstance(error, RemotingError):
+            pipeline.faults.update(queue.broker_name, spent, isolated=True)
+            if isinstance(error, RemotingConnectError) and self._address:
+                pipeline.instance.routes.went_away(self._address)
+        if result is not None:
+            pipeline.stats.sent(out.topic, out.count, len(out.body), spent)
+        else:
+            pipeline.stats.failed(out.topic, spent)
+        self._tell_hooks(result, error)
+        self._go_on(result, error)
+
+    def _go_on(self, result: SendResult | None, error: RocketError | None) -> None:
+        """End the send, or make another attempt."""
+        policy, in_time = self._pipeline.policy, time.monotonic() < self._deadline
+        if result is not None:
+            unsafe = result.status is not SendStatus.SEND_OK and policy.when_not_stored_safely
+            again = unsafe and self._retries > 0 and in_time
+        else:
+            assert error is not None
+            again = self._retries > 0 and policy.may_go_elsewhere(error)
+            if again and not in_time:
+                error, again = self._late(error), False
+        if not again:
+            self.end(result, error)
+        elif self._pipeline.closed:
+            self.end(None, _closed())
+        else:
+            assert self._queue is not None
+            self._retries -= 1
+            self._pipeline.stats.of(self._out.topic).retries += 1
+            self._last_broker = self._queue.broker_name
+            self._retry(isinstance(error, RemotingError))
+
+    def _retry(self, refresh: bool) -> None:
+        instance = self._pipeline.instance
+        instance.remoting.timer.call_at(self._deadline, lambda: self.end(None, self._late(None)))
+        instance.later(lambda: self._next(refresh))
+
+    def _next(self, refresh: bool) -> None:
+        if self._pipeline.in_flight.has(self):
+            if refresh:
+                self._pipeline.router.refresh(self._out.topic, self._deadline)
+            self._attempt()
+
+    def _tell_hooks(self, result: SendResult | None, error: Exception | None) -> None:
+        context, hooks = self._context, self._pipeline.hooks
+        if context is not None and hooks is not None:
+            self._context = None
+            context.result, context.error, context.broker_address = result, error, self._address
+            hooks.after(context)
+
+    def _late(self, error: RocketError | None) -> RemotingTimeoutError:
+        return late(self._out.topic, self._timeout, error)
+
+    def end(self, result: SendResult | None, error: Exception | None) -> None:
+        """Settle, once."""
+        if not self._pipeline.in_flight.remove(self):
+            return
+        if error is not None:
+            self._tell_hooks(None, error)
+            self._failed(error)
+        else:
+            assert result is not None
+            self._succeeded(result)
+
+    def _succeeded(self, result: SendResult) -> None:
+        self.promise.resolve(result)
+
+    def _failed(self, error: Exception) -> None:
+        self.promise.fail(error)
+
+
+class SyncSend(Send):
+    """A send whose caller waits and does its work. It takes no place in flight."""
+
+    places = 0
+    mode = "sync"
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        out: Outgoing,
+        messages: Message | Sequence[Message],
+        fixed: MessageQueue | None,
+        timeout: float,
+        deadline: float,
+    ) -> None:
+        super().__init__(pipeline, out, messages, fixed, timeout, deadline)
+        self._answers: SimpleQueue[tuple[RemotingCommand | None, RocketError | None]] = SimpleQueue()
+        self._request: Request | None = None
+        self._outcome: SendResult | Exception | None = None
+
+    def _retries_of(self, policy: RetryPolicy) -> int:
+        return policy.sync_retries
+
+    def send(self) -> SendResult:
+        """The result. Errors are raised."""
+        self.start()
+        try:
+            while self._outcome is None:
+                assert self._request is not None
+                try:  # the timeout is a little late, which saves a look at the clock
+                    answer, error = self._answers.get(True, self._request.timeout)
+                except Empty:
+                    self._request.expire()
+                    answer, error = self._answers.get()  # now, or in a moment if it is being delivered
+                self._attempted(answer, error)
+        except BaseException as cause:
+            self.end(None, interrupted(self._out.topic, cause))
+            raise
+        if isinstance(self._outcome, SendResult):
+            return self._outcome
+        assert self._outcome is not None
+        raise self._outcome
+
+    def _submit(self, request: RemotingCommand, attempt: Request) -> None:
+        self._request = attempt
+        remoting = self._pipeline.instance.remoting
+        if remoting.is_reading_thread(self._address):
+            raise StateError(
+                f"send to {self._address} on the thread that would receive its answer.",
+                remedy="In a callback use send_async, or hand the work to another thread.",
+            )
+        remoting.submit(self._address, request, attempt)
+
+    def _answered(self, answer: RemotingCommand | None, error: RocketError | None) -> None:
+        self._answers.put((answer, error))
+
+    def _retry(self, refresh: bool) -> None:
+        self._next(refresh)
+
+    def _succeeded(self, result: SendResult) -> None:
+        self._outcome = result
+
+    def _failed(self, error: Exception) -> None:
+        self._outcome = error
+        self._answers.put((None, None))  # wakes the caller, if another thread ends the send
+
+
+class _Attempt(Request):
+    """The request of one attempt."""
+
+    def __init__(
+        self, answered: Callable[[RemotingCommand | None, RocketError | None], None], code: int, timeout: float
+    ) -> None:
+        super().__init__(code, timeout, batch=True)
+        self._answered = answered
+
+    def answer(self, command: RemotingCommand) -> None:
+        self._answered(command, None)
+
+    def fail(self, error: BaseException) -> bool:
+        assert isinstance(error, RocketError)
+        self._answered(None, error)
+        return True
+
+
+def late(topic: str, timeout: float, error: RocketError | None) -> RemotingTimeoutError:
+    """The time for all attempts has passed; ``error`` is that of the last one."""
+    why = "" if error is None else f" {error.message}"
+    return RemotingTimeoutError(
+        f"The send to {topic} was not done within {timeout:g} s.{why}",
+        remedy="It may have been stored all the same; a longer timeout leaves time for more attempts.",
+    )
+
+
+def interrupted(topic: str, cause: BaseException) -> RemotingError:
+    return RemotingError(
+        f"The send to {topic} was interrupted: {type(cause).__name__}.", remedy="It may have been stored or not."
+    )
+
+
+def _closed() -> StateError:
+    return StateError(
+        "The producer was closed before the send was over.", remedy="The message may have been stored or not."
+    )

@@ -1,0 +1,82 @@
+"""What a producer has sent, by topic, and its figures for Prometheus.
+
+Thread-safety: all methods. A number that several threads add to at the same moment may miss one of them.
+"""
+
+from __future__ import annotations
+
+from spark_rocket.remoting.http.exposition import Exposition, label_text
+
+_BOUNDS_MS = (1, 5, 10, 20, 50, 200, 500)
+
+
+class SendCounts:
+    """What a producer sent to a topic. ``seconds[True]``: of attempts that came to something."""
+
+    __slots__ = ("bytes", "failed", "failed_seconds", "messages", "ok", "ok_seconds", "retries")
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.bytes = 0
+        self.retries = 0
+        self.ok = [0] * (len(_BOUNDS_MS) + 1)
+        self.failed = [0] * (len(_BOUNDS_MS) + 1)
+        self.ok_seconds = 0.0
+        self.failed_seconds = 0.0
+
+
+class SendStats:
+    """What a producer sent, by topic."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, SendCounts] = {}
+
+    def of(self, topic: str) -> SendCounts:
+        counts = self.topics.get(topic)
+        if counts is None:
+            counts = self.topics[topic] = SendCounts()
+        return counts
+
+    def sent(self, topic: str, messages: int, size: int, seconds: float) -> None:
+        """A broker has them."""
+        counts = self.topics.get(topic) or self.of(topic)
+        counts.messages += messages
+        counts.bytes += size
+        counts.ok_seconds += seconds
+        counts.ok[_bucket(seconds)] += 1
+
+    def failed(self, topic: str, seconds: float) -> None:
+        """An attempt came to nothing."""
+        counts = self.of(topic)
+        counts.failed_seconds += seconds
+        counts.failed[_bucket(seconds)] += 1
+
+
+def _bucket(seconds: float) -> int:
+    if seconds <= 0.001:  # mostly
+        return 0
+    for place, bound in enumerate(_BOUNDS_MS):
+        if seconds * 1000 <= bound:
+            return place
+    return len(_BOUNDS_MS)
+
+
+def add_send_stats(exposition: Exposition, stats: SendStats, client_id: str, group: str) -> None:
+    """The figures of a producer."""
+    who = label_text({"client_id": client_id, "producer_group": group})
+    for topic, counts in list(stats.topics.items()):
+        labels = f"{who},{label_text({'topic': topic})}"
+        exposition.add("rocket_client_messages_sent_total", labels, counts.messages)
+        exposition.add("rocket_client_bytes_sent_total", labels, counts.bytes)
+        exposition.add("rocket_client_send_retries_total", labels, counts.retries)
+        for status, buckets, seconds in (
+            ("success", counts.ok, counts.ok_seconds),
+            ("failure", counts.failed, counts.failed_seconds),
+        ):
+            exposition.add_histogram(
+                "rocketmq_send_cost_time",
+                f'{labels},invocation_status="{status}"',
+                _BOUNDS_MS,
+                list(buckets),
+                seconds * 1000,
+            )
