@@ -16,7 +16,7 @@ what is not a whole record           an error that names file and offset, or pas
                                      what a killed broker's next start would cut off
 ===================================  ================================================================================
 
-Planning holds the store's lock, shared; tasks only read, each one span of one file (``log_span.py``), decoded in
+Planning holds the store's lock, shared; tasks only read, each one span of one file (``store.log.span``), decoded in
 columns. A record is selected before it is decoded, by its topic, time and place. The only module of the data source
 that knows the store. Values only: Spark pickles readers and partitions. Corresponds to nothing in RocketMQ.
 """
