@@ -261,7 +261,7 @@ def test_late_ones_come_once_though_the_timers_files_cannot_grow(
     rig.send(START + 10_000, "late")
     rig.send(START + 60_000, "waits")
     rig.send(START + 10_000, "late too")
-    monkeypatch.setattr(f"spark_rocket.store.{module}.os.pwrite", full)
+    monkeypatch.setattr(f"spark_rocket.store.delay.{module}.os.pwrite", full)
     for _ in range(3):
         assert rig.timer.deliver(rig.clock.now, 1.0) == rig.clock.now + 1000
     assert keys(rig) == ["first"]

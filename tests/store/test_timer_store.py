@@ -499,7 +499,7 @@ def test_a_disk_without_room_for_the_timers_files(rig: Rig, monkeypatch: pytest.
         rig.send(START + 2500, str(n))
     for module in ("timer_log", "timer_wheel"):
         with monkeypatch.context() as patch:
-            patch.setattr(f"spark_rocket.store.{module}.os.pwrite", full)
+            patch.setattr(f"spark_rocket.store.delay.{module}.os.pwrite", full)
             assert rig.timer.deliver(START, 1.0) == START + 1000
     rig.advance(START + 5000)
     assert [key for key, _ in rig.arrived()] == ["first", *map(str, range(12))]

@@ -1,14 +1,13 @@
-"""A batch body (request 320) to a run of commit-log records, with no Python per message where messages are alike.
+"""A batch body (request 320) to a run of commit-log records.
 
 Batch body, one after another: int32 size, int32 magic, int32 CRC, int32 flag, int32 bodyLength, body,
 int16 propertiesLength, properties. Of each the store makes one ordinary record, as if it had been sent alone: own body
 CRC, next queue offset, own physical offset; the batch's properties (such as CLUSTER) are appended to the message's own,
 with a separator between where it is missing.
 
-``plan_batch`` checks everything; ``build_records`` then makes the run's bytes, which the log writes.
+``plan_batch`` checks everything; ``build_records`` then makes the run's bytes, which the log writes. A uniform batch
+(uniform.py) is taken apart and built by columns, at half the cost; any other message by message.
 
-Messages whose three lengths are the same lie in the batch like the rows of a matrix. If their properties have the same
-names in the same places too (as those of one data frame mostly have), one look at each column tells all about them.
 Pure functions. Corresponds to MessageExtEncoder.encode(MessageExtBatch) and DefaultAppendMessageCallback.doAppend for
 batches.
 """
@@ -19,22 +18,24 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, chain
 from struct import Struct
+from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 
 from spark_rocket.store.layout import MAX_PROPERTIES
-from spark_rocket.store.log.alike import layout_of
-from spark_rocket.store.queues.tags import code_of, tags_codes
+from spark_rocket.store.log.uniform import layout_of
+from spark_rocket.store.queues.tags import tags_code
 from spark_rocket.store.results import PutStatus
 
 _FIXED = 22  # of one message in a batch body, without body and properties
+_MESSAGE_HEAD = Struct(">iiiii")
+_RECORD_HEAD = Struct(">iIiiiqq")  # up to the physical offset
 _INT = Struct(">i")
 _SHORT = Struct(">h")
 _CRC_AT, _FLAG_AT, _QUEUE_OFFSET_AT, _PHYSICAL_OFFSET_AT = 8, 16, 20, 28
-_SEPARATOR = 2
-_SMALL = 2_048  # bytes of a message
+_SEPARATOR = b"\x02"
 
 Bytes = bytes | bytearray | memoryview
 Ints = npt.NDArray[np.int64]
@@ -49,82 +50,53 @@ class BatchError(Exception):
         self.reason = reason
 
 
+class _Uniform(NamedTuple):
+    """What the messages of a uniform batch have in common."""
+
+    body_length: int
+    property_length: int
+    suffix: bytes
+    """What is appended to the properties of each."""
+
+
 @dataclass(slots=True)
 class BatchPlan:
     """A checked batch: what goes where, before queue and physical offsets are known."""
 
     raw: Bytes
     count: int
-    uniform: bool
-    names: frozenset[bytes] | None
-    """The properties' names if all messages have the same; None if nobody looked at each."""
-    starts: Ints
-    body_lengths: Ints
-    property_lengths: Ints
-    suffixes: tuple[bytes, bytes]
-    """What is appended to properties that end with a separator or are empty, and to others."""
-    needs_separator: npt.NDArray[np.bool_]
     sizes: Ints
     """Of the records."""
-    total: int
     codes: Ints
-    properties: list[bytes] | None
-    """Of each message, if they are not alike."""
+    names: frozenset[bytes] | None
+    """The properties' names if all messages have the same; None if nobody looked at each."""
+    parts: _Uniform | list[tuple[int, bytes, bytes]]
+    """Or of each message the flag, the body, and the properties with the batch's at their end."""
+
+    @property
+    def properties(self) -> list[bytes] | None:
+        """Of each message; None of a uniform batch, whose names are known."""
+        return None if isinstance(self.parts, _Uniform) else [properties for _, _, properties in self.parts]
+
+    @property
+    def total(self) -> int:
+        """Bytes of all records."""
+        return int(self.sizes.sum())
 
 
 def plan_batch(raw: Bytes, record_overhead: int, batch_properties: bytes) -> BatchPlan:
     """Check a batch body, or BatchError. ``record_overhead`` is a record's size without body and properties."""
-    source = np.frombuffer(raw, np.uint8)
-    starts, uniform = _starts(raw, source)
-    count = len(starts)
-    names: frozenset[bytes] | None = None
-    if uniform:
-        body_length = _INT.unpack_from(raw, 16)[0]
-        property_length = _SHORT.unpack_from(raw, 20 + body_length)[0]
-        body_lengths = np.full(count, body_length, np.int64)
-        property_lengths = np.full(count, property_length, np.int64)
-        names, codes = _matrix_properties(np.ascontiguousarray(source.reshape(count, -1)[:, 22 + body_length :]))
-        properties = None
-    else:
-        raw = text = bytes(raw)
-        body_lengths, property_lengths = _lengths(source, starts, len(raw))
-    ends = starts + _FIXED + body_lengths + property_lengths
-    if not uniform:
-        spans = zip((ends - property_lengths).tolist(), ends.tolist(), strict=True)
-        properties = [text[start:end] for start, end in spans]
-        joined = b"".join(properties)
-        if b"\0" in joined:
-            raise _nul()
-        property_ends = np.cumsum(property_lengths)
-        codes = np.array(tags_codes(joined, property_ends - property_lengths, property_ends), np.int64)
-    needs_separator = np.zeros(count, np.bool_)
-    if batch_properties:
-        needs_separator = (property_lengths > 0) & (source[ends - 1] != _SEPARATOR)
-    added = np.where(needs_separator, len(batch_properties) + 1, len(batch_properties))
-    longest = int((property_lengths + added).max())
-    if longest > MAX_PROPERTIES:
-        reason = f"a message's properties have {longest} bytes, more than {MAX_PROPERTIES}"
-        raise BatchError(PutStatus.PROPERTIES_SIZE_EXCEEDED, reason)
-    sizes = record_overhead + body_lengths + property_lengths + added
-    return BatchPlan(
-        raw,
-        count,
-        uniform and bool(needs_separator.all() or not needs_separator.any()),
-        names,
-        starts,
-        body_lengths,
-        property_lengths,
-        (batch_properties, b"\x02" + batch_properties),
-        needs_separator,
-        sizes,
-        int(sizes.sum()),
-        codes,
-        properties,
-    )
+    plan = _plan_uniform(raw, record_overhead, batch_properties)
+    return plan if plan is not None else _plan_any(bytes(raw), record_overhead, batch_properties)
 
 
 def _bad(reason: str) -> BatchError:
     return BatchError(PutStatus.MESSAGE_ILLEGAL, f"the batch body is malformed: {reason}")
+
+
+def _too_long(length: int) -> BatchError:
+    reason = f"a message's properties have {length} bytes, more than {MAX_PROPERTIES}"
+    return BatchError(PutStatus.PROPERTIES_SIZE_EXCEEDED, reason)
 
 
 def _nul() -> BatchError:
@@ -132,68 +104,79 @@ def _nul() -> BatchError:
     return BatchError(PutStatus.MESSAGE_ILLEGAL, "a message's properties contain a NUL character")
 
 
-def _starts(raw: Bytes, source: npt.NDArray[np.uint8]) -> tuple[Ints, bool]:
-    """Where each message starts, and whether all have the same three lengths (checked, not guessed)."""
-    total = len(raw)
-    if total < _FIXED:
-        raise _bad(f"{total} bytes are fewer than one message has")
-    size = _INT.unpack_from(raw, 0)[0]
-    if size >= _FIXED and total % size == 0:
-        body_length = _INT.unpack_from(raw, 16)[0]
-        at = 20 + body_length
-        if body_length >= 0 and at + 2 <= size and at + 2 + _SHORT.unpack_from(raw, at)[0] == size:
-            fields = (
-                np.ndarray((total // size,), kind, source, place, (size,))
-                for place, kind in ((0, "=i4"), (16, "=i4"), (at, "=i2"))
-            )
-            if all(bool((field == field[0]).all()) for field in fields):
-                return np.arange(0, total, size, dtype=np.int64), True
-    starts = []
-    unpack = _INT.unpack_from
-    at = 0
-    while at + _FIXED <= total:
-        starts.append(at)
-        size = unpack(raw, at)[0]
+def _plan_any(raw: bytes, overhead: int, batch_properties: bytes) -> BatchPlan:
+    messages: list[tuple[int, bytes, bytes]] = []
+    sizes: list[int] = []
+    at, total = 0, len(raw)
+    while at < total:
+        number = len(messages)
+        if total - at < _FIXED:
+            raise _bad(f"message {number} has fewer than {_FIXED} bytes")
+        size, _, _, flag, body_length = _MESSAGE_HEAD.unpack_from(raw, at)
+        end, properties_at = at + size, at + _FIXED + body_length
         if size < _FIXED:
-            raise _bad(f"message {len(starts) - 1} says it has {size} bytes")
-        at += size
-    if at != total:
-        raise _bad(f"message {len(starts) - 1} does not end where the batch does")
-    return np.array(starts, np.int64), False
+            raise _bad(f"message {number} says it has {size} bytes")
+        if end > total:
+            raise _bad(f"message {number} does not end where the batch does")
+        if body_length < 0 or properties_at > end:
+            raise _bad("a body is longer than its message")
+        if _SHORT.unpack_from(raw, properties_at - 2)[0] != end - properties_at:
+            raise _bad("lengths of body and properties do not make up a message's size")
+        properties = raw[properties_at:end]
+        if b"\0" in properties:
+            raise _nul()
+        if batch_properties:
+            properties += _suffix(properties, batch_properties)
+        if len(properties) > MAX_PROPERTIES:
+            raise _too_long(len(properties))
+        messages.append((flag, raw[at + 20 : properties_at - 2], properties))
+        sizes.append(overhead + body_length + len(properties))
+        at = end
+    if not messages:
+        raise _bad("it is empty")
+    codes = np.array([tags_code(properties) for _, _, properties in messages], np.int64)
+    return BatchPlan(raw, len(messages), np.array(sizes, np.int64), codes, None, messages)
 
 
-def _lengths(source: npt.NDArray[np.uint8], starts: Ints, total: int) -> tuple[Ints, Ints]:
-    sizes = np.diff(starts, append=total)
-    body_lengths = _gather(source, starts + 16, ">i4")
-    if bool(((body_lengths < 0) | (body_lengths > sizes - _FIXED)).any()):
-        raise _bad("a body is longer than its message")
-    property_lengths = _gather(source, starts + 20 + body_lengths, ">i2")
-    if bool((property_lengths != sizes - _FIXED - body_lengths).any()):
-        raise _bad("lengths of body and properties do not make up a message's size")
-    return body_lengths, property_lengths
+def _suffix(properties: bytes, batch_properties: bytes) -> bytes:
+    needs_separator = batch_properties and properties and not properties.endswith(_SEPARATOR)
+    return _SEPARATOR + batch_properties if needs_separator else batch_properties
 
 
-def _gather(source: npt.NDArray[np.uint8], at: Ints, kind: str) -> Ints:
-    width = np.dtype(kind).itemsize
-    values: Ints = source[at[:, None] + np.arange(width)].view(kind)[:, 0].astype(np.int64)
-    return values
-
-
-def _matrix_properties(rows: npt.NDArray[np.uint8]) -> tuple[frozenset[bytes] | None, Ints]:
-    """The names if every row has the same ones in the same places, and the tags codes; BatchError for a NUL."""
-    count, width = rows.shape
-    if not width:
-        return frozenset(), np.zeros(count, np.int64)
-    layout = layout_of(rows)
-    if layout.has_nul:
-        raise _nul()
-    ends = np.arange(1, count + 1, dtype=np.int64) * width
-    if layout.values is None:
-        return None, np.array(tags_codes(rows.tobytes(), ends - width, ends), np.int64)
-    start, end = layout.values.get(b"TAGS", (0, 0))
-    if layout.same[start:end].all():
-        return layout.names, np.full(count, code_of(rows[0, start:end].tobytes()), np.int64)
-    return layout.names, np.array(tags_codes(rows.tobytes(), ends - width, ends), np.int64)
+def _plan_uniform(raw: Bytes, overhead: int, batch_properties: bytes) -> BatchPlan | None:
+    """The same for a uniform batch; None for any other."""
+    total = len(raw)
+    size = _INT.unpack_from(raw, 0)[0] if total >= _FIXED else 0
+    if size < _FIXED or total % size:
+        return None
+    body_length = _INT.unpack_from(raw, 16)[0]
+    at = 20 + body_length
+    property_length = size - at - 2
+    if body_length < 0 or property_length < 0 or _SHORT.unpack_from(raw, at)[0] != property_length:
+        return None
+    count = total // size
+    for place, kind in ((0, "=i4"), (16, "=i4"), (at, "=i2")):
+        field = np.ndarray((count,), kind, raw, place, (size,))
+        if (field != field[0]).any():
+            return None
+    codes, names, suffix = np.zeros(count, np.int64), frozenset[bytes](), batch_properties
+    if property_length:
+        rows = np.ascontiguousarray(np.frombuffer(raw, np.uint8).reshape(count, size)[:, at + 2 :])
+        layout = layout_of(rows)
+        if layout.has_nul:
+            raise _nul()
+        if layout.values is None:
+            return None
+        names, suffix = layout.names, _suffix(rows[0].tobytes(), batch_properties)
+        start, end = layout.values.get(b"TAGS", (0, 0))
+        if layout.same[start:end].all():
+            codes[:] = tags_code(rows[0].tobytes())
+        else:
+            codes[:] = [tags_code(properties) for (properties,) in Struct(f"{property_length}s").iter_unpack(rows.data)]
+    if property_length + len(suffix) > MAX_PROPERTIES:
+        raise _too_long(property_length + len(suffix))
+    sizes = np.full(count, overhead + body_length + property_length + len(suffix), np.int64)
+    return BatchPlan(raw, count, sizes, codes, names, _Uniform(body_length, property_length, suffix))
 
 
 def build_records(
@@ -204,22 +187,32 @@ def build_records(
     ``head`` is a record's head without sizes, CRC, flag and offsets.
     """
     physical = physical_offset + np.cumsum(plan.sizes) - plan.sizes
-    queue_offsets = queue_offset + np.arange(plan.count)
-    build = _build_uniform if plan.uniform else _build_general
-    return build(plan, head, topic_field, queue_offsets, physical), physical
+    if isinstance(plan.parts, _Uniform):
+        queue_offsets = queue_offset + np.arange(plan.count)
+        return _build_uniform(plan, plan.parts, head, topic_field, queue_offsets, physical), physical
+    _, magic, _, queue_id, _, _, _ = _RECORD_HEAD.unpack_from(head)
+    rest = head[_RECORD_HEAD.size : -4]
+    pack = Struct(f"{_RECORD_HEAD.format}{len(rest)}si").pack
+    pieces: list[bytes] = []
+    columns = zip(plan.parts, plan.sizes.tolist(), physical.tolist(), strict=True)
+    for number, ((flag, body, properties), size, offset) in enumerate(columns, queue_offset):
+        crc = crc32(body) & 0x7FFFFFFF
+        record_head = pack(size, magic, crc, queue_id, flag, number, offset, rest, len(body))
+        pieces += (record_head, body, topic_field, _SHORT.pack(len(properties)), properties)
+    return b"".join(pieces), physical
 
 
-def _build_uniform(plan: BatchPlan, head: bytes, topic_field: bytes, queue_offsets: Ints, physical: Ints) -> Bytes:
+def _build_uniform(
+    plan: BatchPlan, parts: _Uniform, head: bytes, topic_field: bytes, queue_offsets: Ints, physical: Ints
+) -> Bytes:
     """Field by field, all records at once; NumPy copies items of a structure faster than rows of a matrix."""
-    count, width = plan.count, len(head)
-    body_length, property_length, size = int(plan.body_lengths[0]), int(plan.property_lengths[0]), int(plan.sizes[0])
-    suffix = plan.suffixes[int(plan.needs_separator[0])]
+    body_length, property_length, suffix = parts
     middle = topic_field + _SHORT.pack(property_length + len(suffix))
     message_type, body_of = _message_type(body_length, property_length)
     source = np.frombuffer(plan.raw, message_type)
-    template = _INT.pack(size) + head[4:-4] + _INT.pack(body_length)
-    records = np.empty(count, _record_type(width, body_length, len(middle), property_length, len(suffix)))
-    crcs = np.fromiter(map(crc32, chain.from_iterable(body_of.iter_unpack(plan.raw))), np.int64, count)
+    template = _INT.pack(int(plan.sizes[0])) + head[4:-4] + _INT.pack(body_length)
+    records = np.empty(plan.count, _record_type(len(head), body_length, len(middle), property_length, len(suffix)))
+    crcs = np.fromiter(map(crc32, chain.from_iterable(body_of.iter_unpack(plan.raw))), np.int64, plan.count)
     records["head"] = _item(template)
     records["crc"] = crcs & 0x7FFFFFFF
     records["flag"] = source["flag"]
@@ -270,47 +263,3 @@ def _record_type(head: int, body: int, middle: int, properties: int, suffix: int
 
 def _item(value: bytes) -> npt.NDArray[np.void]:
     return np.frombuffer(value, f"V{len(value)}")
-
-
-def _column(record: npt.NDArray[np.uint8], at: int, values: Ints, kind: str) -> None:
-    raw = values.astype(kind).view(np.uint8).reshape(len(values), -1)
-    record[:, at : at + raw.shape[1]] = raw
-
-
-def _build_general(plan: BatchPlan, head: bytes, topic_field: bytes, queue_offsets: Ints, physical: Ints) -> Bytes:
-    """Piece by piece, but the same piece of all records at once."""
-    count, raw, width = plan.count, bytes(plan.raw), len(head)
-    body_ends = plan.starts + 20 + plan.body_lengths
-    # A copy of a small body costs less than a view of it.
-    text: bytes | memoryview = raw if len(raw) < count * _SMALL else memoryview(raw)
-    bodies = [text[a:b] for a, b in zip((plan.starts + 20).tolist(), body_ends.tolist(), strict=True)]
-    properties = plan.properties
-    if properties is None:
-        ends = body_ends + 2 + plan.property_lengths
-        properties = [raw[a:b] for a, b in zip((body_ends + 2).tolist(), ends.tolist(), strict=True)]
-    source = np.frombuffer(raw, np.uint8)
-    heads = np.empty((count, width), np.uint8)
-    heads[:] = np.frombuffer(head, np.uint8)
-    _column(heads, 0, plan.sizes, ">i4")
-    _column(heads, _CRC_AT, np.fromiter(map(crc32, bodies), np.int64, count) & 0x7FFFFFFF, ">i4")
-    heads[:, _FLAG_AT : _FLAG_AT + 4] = source[(plan.starts + 12)[:, None] + np.arange(4)]
-    _column(heads, _QUEUE_OFFSET_AT, queue_offsets, ">i8")
-    _column(heads, _PHYSICAL_OFFSET_AT, physical, ">i8")
-    _column(heads, width - 4, plan.body_lengths, ">i4")
-    topic_width = len(topic_field)
-    middles = np.empty((count, topic_width + 2), np.uint8)
-    middles[:, :topic_width] = np.frombuffer(topic_field, np.uint8)
-    lengths = plan.property_lengths + len(plan.suffixes[0]) + (plan.needs_separator if plan.suffixes[0] else 0)
-    _column(middles, topic_width, lengths, ">i2")
-    suffixes = plan.suffixes
-    pieces: list[bytes | memoryview] = [b""] * (5 * count)
-    pieces[0::5] = _rows(heads)
-    pieces[1::5] = bodies
-    pieces[2::5] = _rows(middles)
-    pieces[3::5] = properties
-    pieces[4::5] = [suffixes[separate] for separate in plan.needs_separator.tolist()]
-    return b"".join(pieces)
-
-
-def _rows(matrix: npt.NDArray[np.uint8]) -> list[bytes]:
-    return list(chain.from_iterable(Struct(f"{matrix.shape[1]}s").iter_unpack(matrix.reshape(-1).data)))

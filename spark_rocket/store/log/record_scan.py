@@ -22,19 +22,16 @@ import numpy.typing as npt
 
 from spark_rocket.protocol.record.record import FIXED_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, ScanKind, scan_record
 from spark_rocket.store.layout import BORN_HOST_V6, STORE_HOST_V6
-from spark_rocket.store.log.byte_search import find_all, group
 from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.log.mapped_file_queue import MappedFileQueue
+from spark_rocket.store.log.uniform import records_alike, rows_of
 
 CHUNK = 4 << 20
 _TWO = Struct(">iI")
 _MAGICS = (MAGIC_V1.to_bytes(4, "big"), MAGIC_V2.to_bytes(4, "big"))
 _WINDOW = 64  # bytes of a record's head that are gathered: all whose place does not depend on the hosts
 _PADDING = bytes(64)
-_SHORT = 64 << 10  # bytes in which a walk is as quick as anything
-_STEP = 512  # bytes of a record: through larger ones, too
 _SMALL = 2_048  # bytes
-_ALIKE = 16  # records
 
 Ints = npt.NDArray[np.int64]
 Bytes2D = npt.NDArray[np.uint8]
@@ -74,9 +71,13 @@ class RecordBlock:
         return self.starts + self.base
 
     def topics(self) -> list[str]:
-        numbers, values = group(self.data, self.topic_starts, self.topic_ends)
-        names = [value.decode("utf-8", "replace") for value in values]
-        return [names[number] for number in numbers.tolist()]
+        rows = rows_of(self.data, self.topic_starts, self.topic_ends)
+        if rows is not None and (rows == rows[0]).all():
+            return [rows[0].tobytes().decode("utf-8", "replace")] * len(self)
+        ranges = zip(self.topic_starts.tolist(), self.topic_ends.tolist(), strict=True)
+        raw = [self.data[start:end] for start, end in ranges]
+        names = {value: value.decode("utf-8", "replace") for value in set(raw)}
+        return [names[value] for value in raw]
 
 
 @dataclass(slots=True)
@@ -147,43 +148,19 @@ class LogScan:
         self.end = ScanEnd(base + position, Stop.LIMIT if end < file.size else Stop.BLANK)
 
 
-def _chain(data: bytes) -> tuple[list[int], int]:
-    """Records that a walk from the first byte on meets for certain, and the position behind them.
-
-    Every place with a record's magic may be a record. Those of which each begins where the one before ends are: a walk
-    would go the same way. It ends before the first that does not, such as bytes in a body that look like a record.
-    """
-    size = int.from_bytes(data[:4], "big")
-    count = len(data) // max(size, FIXED_SIZE)
-    if count >= _ALIKE and size >= FIXED_SIZE and data[4:8] in _MAGICS:
-        # Most records are followed by others of their size.
-        heads = np.ndarray((count,), ">u8", data, 0, (size,))
-        alike = _first_false(heads == heads[0])
-        if 2 * alike >= count:
-            return list(range(0, alike * size, size)), alike * size
-    if len(data) < _SHORT or size > _STEP:
-        return [], 0
-    source = np.frombuffer(data, np.uint8)
-    places = find_all(source, _MAGICS[0], 1) - 4
-    if not len(places) or places[0] != 0:
-        return [], 0
-    sizes = _gather(source, places, ">i4")
-    ends = places + sizes
-    linked = np.append(ends[:-1] == places[1:], ends[-1] <= len(data)) & (sizes >= FIXED_SIZE)
-    count = _first_false(linked)
-    # The first that is not followed by another record may be whole as well: the walk looks at it.
-    return places[:count].tolist(), int(ends[count - 1]) if count else 0
-
-
 def walk(data: bytes, room: int) -> tuple[list[int], int, Stop, str]:
     """Starts of the records that lie whole in ``data``, the position behind them, and why the walk ended there.
 
     ``room`` is how much of the file is left from the first byte on; ``data`` may be less.
     """
-    starts, at = _chain(data)
+    length = len(data)
+    size = int.from_bytes(data[:4], "big")
+    # Most records are followed by others of their size, which need not be visited one by one.
+    alike = records_alike(data, size) if FIXED_SIZE <= size <= length and data[4:8] in _MAGICS else 0
+    starts = [number * size for number in range(alike)]
+    at = alike * size
     add = starts.append
     unpack = _TWO.unpack_from
-    length = len(data)
     while at + 8 <= length:
         size, magic = unpack(data, at)
         if magic != MAGIC_V1 and magic != MAGIC_V2:

@@ -67,7 +67,7 @@ def entries_of(block: RecordBlock, delays: DelayLevels, deleted: DeletedTopics) 
     entries = np.empty(len(chosen), ENTRY_TYPE)
     entries["physical_offset"] = block.physical_offsets[chosen]
     entries["size"] = block.sizes[chosen]
-    entries["tags_code"] = np.array(codes, np.int64)[chosen]
+    entries["tags_code"] = codes[chosen]
     return [topics[i] for i in chosen.tolist()], chosen, entries
 
 
