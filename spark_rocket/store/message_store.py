@@ -210,7 +210,6 @@ class MessageStore:
         self._log.shutdown()
         failure: OSError | None = None
         try:  # after a failed flush both fail at once: a later success would prove nothing
-            self._log.wipe()
             self._flush_log.flush()
             self._flush_queues.flush(thorough=True)
             if self._index is not None:

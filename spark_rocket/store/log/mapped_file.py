@@ -89,11 +89,14 @@ def _address(mapping: mmap.mmap) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(mapping))
 
 
-def _advise(mapping: mmap.mmap, start: int, end: int, advice: int) -> None:
-    """``mmap.madvise`` without the interpreter lock. Meanwhile there is a view of the mapping, so that it stays."""
+def _advise(mapping: mmap.mmap, start: int, end: int, advice: int) -> int:
+    """``mmap.madvise`` without the interpreter lock; 0 or the error's number.
+
+    Meanwhile there is a view of the mapping, so that it stays.
+    """
     anchor = ctypes.c_char.from_buffer(mapping)
     try:
-        _madvise(ctypes.addressof(anchor) + start, end - start, advice)
+        return ctypes.get_errno() if _madvise(ctypes.addressof(anchor) + start, end - start, advice) else 0
     finally:
         del anchor
 
@@ -234,13 +237,18 @@ class MappedFile:
         return False
 
     def touch(self, start: int, end: int) -> None:
-        """Fault pages in for writing without changing them; only for reserved bytes. Best effort, no lock held."""
+        """Fault pages in for writing without changing them; only for reserved bytes. No lock is held.
+
+        OSError where the disk refuses one, which would end the process (SIGBUS) if it were written to.
+        """
         start -= start % PAGE_SIZE
         end = min(end, self.allocated)
+        mapping = self.mm
         if not _IS_LINUX:
             return
         for at in range(start, end, _TOUCH):
-            _advise(self.mm, at, min(at + _TOUCH, end), _MADV_POPULATE_WRITE)
+            if _advise(mapping, at, min(at + _TOUCH, end), _MADV_POPULATE_WRITE) == errno.EFAULT:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
     def release_pages(self, start: int, end: int) -> None:
         """Give memory of a range back; the bytes stay in the page cache and in the file."""
