@@ -41,7 +41,8 @@ _MOST_DAMAGED = 10_000  # places that are told of
 _WARM = 64 << 20  # flushed bytes behind the writer that stay in memory, for readers at the tail
 _RELEASE = 8 << 20  # at a time
 _AROUND = 64 << 10  # the kernel maps so many bytes around one that is read
-_MOST_COLD = 64  # files
+_MOST_COLD = 8  # files of old bytes that are mapped
+_MOST_WARM = 4  # and of new ones, should they be so small
 
 
 class CommitLog:
@@ -164,6 +165,7 @@ class CommitLog:
             self.queue.add(file)
             self._current = file
             self.base, self.position, self.max_offset = file.file_from_offset, 0, file.file_from_offset
+            self._cool(self.base - (_MOST_WARM - 1) * self.file_size)
             return file
 
     def write(self, records: Bytes) -> None:
@@ -357,9 +359,12 @@ class CommitLog:
 
     def _release(self, flushed: int) -> None:
         """Let pages go that are cold now."""
-        start, stop = self._warm_from, flushed - _WARM
-        if stop - start < _RELEASE:
-            return
-        self._warm_from = stop  # first, so that nobody reads there meanwhile without a word
-        for file in self.queue.between(start, stop):
-            self._let_go(file)
+        if flushed - _WARM - self._warm_from >= _RELEASE:
+            self._cool(flushed - _WARM)
+
+    def _cool(self, stop: int) -> None:
+        start = self._warm_from
+        if stop > start:
+            self._warm_from = stop  # first, so that nobody reads there meanwhile without a word
+            for file in self.queue.between(start, stop):
+                self._let_go(file)

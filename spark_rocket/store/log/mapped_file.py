@@ -10,9 +10,9 @@ then whatever it takes to find them again, new blocks included. A writer's file 
 ``fdatasync`` would also write the zeros of pages touched ahead, and make the writer fault on every one of them.
 ``mmap.flush`` is not used: it keeps the interpreter lock during the write.
 
-No descriptor is kept, neither by the mapping nor beside it: a store has tens of thousands of files and a process often
-but 1,024 descriptors. Whoever needs one opens the file for as long as it takes, which costs 2 µs; see descriptors.py
-for when there are none.
+No descriptor is kept beside the mapping: a store has tens of thousands of files and a process often but 1,024
+descriptors. Whoever needs one opens the file for as long as it takes, which costs 2 µs; see descriptors.py for when
+there are none. Few files are mapped at once, since a mapping keeps a descriptor too until Python 3.12.
 
 Thread-safety: one writer; any thread may read, flush, reserve and touch ahead. ``close`` and ``resize`` raise
 ``StateError`` while views of the mapping are alive, instead of pulling memory from under a reader. ``unmap`` and
@@ -34,19 +34,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from spark_rocket.errors import StateError, StoreCorruptError
-from spark_rocket.store.descriptors import close_file, open_file
+from spark_rocket.store.descriptors import close_file, open_file, with_reserve
 
 PAGE_SIZE = mmap.PAGESIZE
+KEEPS_DESCRIPTORS = sys.version_info < (3, 13)
+"""Whether a mapping has a descriptor of its own as long as it lives."""
+
 _IS_LINUX = sys.platform == "linux"
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; the mmap module of Python 3.11 has no name for it
 _libc = ctypes.CDLL(None, use_errno=True)  # CDLL releases the interpreter lock during the call
-_MAP_FIXED = 0x10  # the same on Linux and macOS
-_MAP_NORESERVE = 0x4000 if _IS_LINUX else 0x40
-_mmap = _libc.mmap
-_mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
-_mmap.restype = ctypes.c_void_p
 _TOUCH = 1 << 20  # at a time: nobody can map or unmap anything meanwhile
 _MS_SYNC = 4
 _msync = _libc.msync
@@ -72,21 +71,11 @@ def sync_data(fd: int) -> None:
 
 
 def map_file(fd: int, size: int) -> mmap.mmap:
-    """Map a file without keeping a descriptor: ``mmap.mmap(fd, size)`` would keep one of its own (until Python 3.13).
-
-    Anonymous memory of the size gives an object that knows no file; the file is then mapped in the memory's place.
-    """
-    mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
-    address = _address(mapping)
-    if _mmap(address, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | _MAP_FIXED, fd, 0) != address:
-        number = ctypes.get_errno()
-        mapping.close()
-        raise OSError(number, os.strerror(number))
-    return mapping
-
-
-def _address(mapping: mmap.mmap) -> int:
-    return ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+    """Map a file. Until Python 3.12 the mapping keeps a descriptor of its own. OSError, ShortageError."""
+    if KEEPS_DESCRIPTORS:
+        return with_reserve(lambda: mmap.mmap(fd, size))
+    without: dict[str, Any] = {"trackfd": False}
+    return with_reserve(lambda: mmap.mmap(fd, size, **without))
 
 
 def _advise(mapping: mmap.mmap, start: int, end: int, advice: int) -> int:
