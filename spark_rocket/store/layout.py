@@ -17,6 +17,9 @@ from __future__ import annotations
 from struct import Struct
 
 import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
 
 SIZE_AND_MAGIC = Struct(">iI")
 """Head of every record; of a blank record the whole of what is written."""
@@ -28,6 +31,16 @@ FILLER = ENTRY.pack(0, 0x7FFFFFFF, 0)
 """What stands before the first entry of a queue that does not begin at a file's beginning."""
 
 FILLER_SIZE = 0x7FFFFFFF
+
+
+def entries_of_run(physical: Ints, sizes: Ints, codes: Ints) -> bytes:
+    """Consume-queue entries of records that follow one another."""
+    entries = np.empty(len(sizes), ENTRY_TYPE)
+    entries["physical_offset"] = physical
+    entries["size"] = sizes
+    entries["tags_code"] = codes
+    return entries.tobytes()
+
 
 HEAD_STRUCTS: dict[tuple[int, int], Struct] = {
     (born, store): Struct(f">iIiiiqqiq{born}sq{store}siqi") for born in (8, 20) for store in (8, 20)

@@ -19,8 +19,6 @@ from struct import Struct
 from struct import error as StructError
 from zlib import crc32
 
-import numpy as np
-
 from spark_rocket.errors import StoreError, StoreNotWritableError
 from spark_rocket.protocol.record.record import MAGIC_V1, MAGIC_V2
 from spark_rocket.protocol.wire.host import IPV6_HOST_SIZE, pack_host
@@ -30,7 +28,6 @@ from spark_rocket.store.layout import (
     BORN_HOST_V6,
     ENTRY,
     ENTRY_SIZE,
-    ENTRY_TYPE,
     HEAD_STRUCTS,
     MAX_PROPERTIES,
     SCHEDULE_TOPIC,
@@ -38,19 +35,21 @@ from spark_rocket.store.layout import (
     TRANSACTION_MASK,
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
+    entries_of_run,
 )
-from spark_rocket.store.log.batch import BatchError, BatchPlan, build_records, plan_batch
+from spark_rocket.store.log.batch import BatchPlan, build_records, plan_batch
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.log.put_times import PutTimes
 from spark_rocket.store.queues.consume_queue import ConsumeQueue
 from spark_rocket.store.queues.queue_table import ConsumeQueueTable, is_storable
 from spark_rocket.store.queues.tags import DelayLevels
 from spark_rocket.store.queues.tags import tags_code as tags_code_of
-from spark_rocket.store.results import PutResult, PutStatus
+from spark_rocket.store.results import PutError, PutResult, PutStatus
 
 _log = logging.getLogger(__name__)
-_SHORT = Struct(">h")
-_pack_short = _SHORT.pack
+_pack_short = Struct(">h").pack
+_REFUSALS = (PutError, OSError, StructError)
+_NOT_QUEUED = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
 _MAX_STEP_BACK = 60_000  # milliseconds
 _TELL_AGAIN = 60_000  # milliseconds
 
@@ -119,89 +118,47 @@ class MessageAppender:
         prepared_transaction_offset: int = 0,
     ) -> PutResult:
         """Store one message. The result's status says what became of it; nothing is raised for a message's faults."""
-        queue = self._opened.get((topic, queue_id))
-        if queue is None:
-            try:
-                queue = self._open_queue(topic, queue_id)
-            except OSError as error:
-                return self._full(error)
-            if queue is None:
-                return self._failed(f"{topic!r} queue {queue_id} cannot be stored")
-        if self.write_error is not None:
-            return self._refuse()
-        body_length = len(body)
-        properties_length = len(properties)
-        if body_length > self._max_body or properties_length > MAX_PROPERTIES or b"\0" in properties:
-            return self._illegal(body_length, properties)
-        born = born_host if type(born_host) is bytes else pack_host(born_host)
-        topic_field = queue.topic_field
-        head, sys_flag, magic = self._shape(born, sys_flag, topic_field)
-        size = head.size + body_length + len(topic_field) + 2 + properties_length
-        log = self._log
-        transaction = sys_flag & TRANSACTION_MASK
-        queued = transaction != TRANSACTION_PREPARED and transaction != TRANSACTION_ROLLBACK
-        prepared = 0
-        if log.position + size + 8 > log.soft_limit or queue.position + ENTRY_SIZE > queue.limit:
-            prepared = self._clock()
-            try:
-                self._make_room(queue, size, 1)
-            except OSError as error:
-                return self._full(error)
-            except StoreError as error:
-                return self._failed(error.message)
-        timestamp = now = self._clock()
-        if timestamp < self.store_timestamp:
-            timestamp = self._not_before(timestamp)
-        position = log.position
-        physical_offset = log.base + position
-        queue_offset = queue.max_offset if queued else 0
-        if queued and (topic == SCHEDULE_TOPIC or tags_code is None):
-            tags_code = self._tags_code(topic, properties, timestamp)
+        timestamp = begun = self._clock()
+        log, size_of_body = self._log, len(body)
         try:  # everything that can be refused is, before a byte is written
-            packed = head.pack(
-                size,
-                magic,
-                crc32(body) & 0x7FFFFFFF,
-                queue_id,
-                flag,
-                queue_offset,
-                physical_offset,
-                sys_flag,
-                born_timestamp,
-                born,
-                timestamp,
-                self._host,
-                reconsume_times,
-                prepared_transaction_offset,
-                body_length,
-            )
-            entry = ENTRY.pack(physical_offset, size, tags_code) if queued else b""
-        except StructError as error:
-            return self._failed(f"a number is out of its field's range: {error}")
-        mm = log.mm
+            queue = self._opened.get((topic, queue_id)) or self._open_queue(topic, queue_id)
+            if self.write_error is not None:
+                raise PutError(PutStatus.SERVICE_NOT_AVAILABLE, str(self.write_error))
+            if size_of_body > self._max_body or len(properties) > MAX_PROPERTIES or b"\0" in properties:
+                raise self._illegal(size_of_body, properties)
+            born = born_host if type(born_host) is bytes else pack_host(born_host)
+            head, sys_flag, magic = self._shape(born, sys_flag, queue.topic_field)
+            size = head.size + size_of_body + len(queue.topic_field) + 2 + len(properties)
+            queued = sys_flag & TRANSACTION_MASK not in _NOT_QUEUED
+            if log.position + size + 8 > log.soft_limit or queue.position + ENTRY_SIZE > queue.limit:
+                self._make_room(queue, size, 1)
+                timestamp = self._clock()
+            if timestamp < self.store_timestamp:
+                timestamp = self._not_before(timestamp)
+            offset = log.base + log.position
+            number = queue.max_offset if queued else 0
+            if queued and (topic == SCHEDULE_TOPIC or tags_code is None):
+                tags_code = self._tags_code(topic, properties, timestamp)
+            times = (born_timestamp, born, timestamp, self._host, reconsume_times, prepared_transaction_offset)
+            crc = crc32(body) & 0x7FFFFFFF
+            packed = head.pack(size, magic, crc, queue_id, flag, number, offset, sys_flag, *times, size_of_body)
+            entry = ENTRY.pack(offset, size, tags_code) if queued else b""
+        except _REFUSALS as error:
+            return self._refused(error)
+        mm, position = log.mm, log.position
         at = position + head.size
-        mm[at : position + size] = b"".join((body, topic_field, _pack_short(properties_length), properties))
+        mm[at : position + size] = b"".join((body, queue.topic_field, _pack_short(len(properties)), properties))
         mm[position:at] = packed
-        end = physical_offset + size
-        log.position = position + size
-        log.max_offset = end
-        self.put_total += 1
-        self.put_bytes += size
+        log.advance(size)
         if queued:
-            queue.mm[queue.position : queue.position + ENTRY_SIZE] = entry
-            queue.position += ENTRY_SIZE
-            queue.max_offset = queue_offset + 1
+            queue.append(entry)
             if not queue.dirty:
                 self._queues.mark_dirty(queue)
-            self.store_timestamp = timestamp
-            if self._on_arrive is not None:
-                self._on_arrive(topic, queue_id, queue_offset + 1, tags_code or 0, timestamp)
-        else:
-            self.store_timestamp = timestamp
-        took = self._clock() - (prepared or now)
-        if took > 0:
-            self.times.slow[took] += 1
-        return PutResult(PutStatus.PUT_OK, queue_offset, physical_offset, end, 1, timestamp)
+        self.store_timestamp = timestamp
+        if queued and self._on_arrive is not None:
+            self._on_arrive(topic, queue_id, number + 1, tags_code or 0, timestamp)
+        self._count(1, size, begun)
+        return PutResult(PutStatus.PUT_OK, number, offset, offset + size, 1, timestamp)
 
     def put_batch(
         self,
@@ -222,89 +179,53 @@ class MessageAppender:
         ``flag`` is there for symmetry only: in a batch body every message has its own. ``check`` may refuse the
         batch by raising: nothing is stored then.
         """
+        begun = self._clock()
+        log = self._log
         try:
             queue = self._opened.get((topic, queue_id)) or self._open_queue(topic, queue_id)
-        except OSError as error:
-            return self._full(error)
-        if queue is None:
-            return self._failed(f"{topic!r} queue {queue_id} cannot be stored")
-        if self.write_error is not None:
-            return self._refuse()
-        if len(batch_body) > self._max_body:
-            return self._illegal(len(batch_body), batch_properties)
-        if topic == SCHEDULE_TOPIC or sys_flag & TRANSACTION_MASK or b"\0" in batch_properties:
-            return self._failed("a batch can be neither delayed nor transactional")
-        born = born_host if isinstance(born_host, bytes) else pack_host(born_host)
-        topic_field = queue.topic_field
-        head, sys_flag, magic = self._shape(born, sys_flag, topic_field)
-        begun = self._clock()
-        try:
-            plan = plan_batch(batch_body, head.size + len(topic_field) + 2, batch_properties)
+            if self.write_error is not None:
+                raise PutError(PutStatus.SERVICE_NOT_AVAILABLE, str(self.write_error))
+            if len(batch_body) > self._max_body:
+                raise self._illegal(len(batch_body), batch_properties)
+            if topic == SCHEDULE_TOPIC or sys_flag & TRANSACTION_MASK or b"\0" in batch_properties:
+                raise PutError(PutStatus.MESSAGE_ILLEGAL, "a batch can be neither delayed nor transactional")
+            born = born_host if isinstance(born_host, bytes) else pack_host(born_host)
+            head, sys_flag, magic = self._shape(born, sys_flag, queue.topic_field)
+            plan = plan_batch(batch_body, head.size + len(queue.topic_field) + 2, batch_properties)
             if check is not None:
                 check(plan)
-            self._make_room(queue, plan.total, plan.count)
-        except BatchError as error:
-            return self._failed(error.reason, error.status)
-        except OSError as error:
-            return self._full(error)
-        except StoreError as error:
-            return self._failed(error.message)
-        timestamp = self._clock()
-        if timestamp < self.store_timestamp:
-            timestamp = self._not_before(timestamp)
-        log = self._log
-        physical_offset = log.base + log.position
-        queue_offset = queue.max_offset
-        try:
-            template = head.pack(
-                0,
-                magic,
-                0,
-                queue_id,
-                flag,
-                0,
-                0,
-                sys_flag,
-                born_timestamp,
-                born,
-                timestamp,
-                self._host,
-                reconsume_times,
-                0,
-                0,
-            )
-        except StructError as error:
-            return self._failed(f"a number is out of its field's range: {error}")
-        records, physical = build_records(plan, template, topic_field, queue_offset, physical_offset)
-        try:
-            log.write(records)
-        except OSError as error:
-            return self._full(error)
-        log.advance(plan.total)
-        entries = np.empty(plan.count, ENTRY_TYPE)
-        entries["physical_offset"] = physical
-        entries["size"] = plan.sizes
-        entries["tags_code"] = plan.codes
-        queue.append_many(entries.tobytes())
+            size = plan.total
+            self._make_room(queue, size, plan.count)
+            timestamp = self._not_before(self._clock())
+            times = (born_timestamp, born, timestamp, self._host, reconsume_times, 0)
+            template = head.pack(0, magic, 0, queue_id, flag, 0, 0, sys_flag, *times, 0)
+        except _REFUSALS as error:
+            return self._refused(error)
+        offset, number = log.base + log.position, queue.max_offset
+        records, physical = build_records(plan, template, queue.topic_field, number, offset)
+        log.write(records)
+        log.advance(size)
+        queue.append_many(entries_of_run(physical, plan.sizes, plan.codes))
         if not queue.dirty:
             self._queues.mark_dirty(queue)
         self.store_timestamp = timestamp
-        self.put_total += plan.count
-        self.put_bytes += plan.total
         if self._on_arrive is not None:
-            codes = plan.codes
-            for code in [int(codes[0])] if bool((codes == codes[0]).all()) else set(codes.tolist()):
+            for code in set(plan.codes.tolist()):
                 self._on_arrive(topic, queue_id, queue.max_offset, code, timestamp)
-        end = physical_offset + plan.total
-        self._merged += plan.count - 1
+        self._count(plan.count, size, begun)
+        return PutResult(PutStatus.PUT_OK, number, offset, offset + size, plan.count, timestamp, physical)
+
+    def _count(self, count: int, size: int, begun: int) -> None:
+        self.put_total += count
+        self.put_bytes += size
+        self._merged += count - 1
         took = self._clock() - begun
         if took > 0:
             self.times.slow[took] += 1
-        return PutResult(PutStatus.PUT_OK, queue_offset, physical_offset, end, plan.count, timestamp, physical)
 
-    def _open_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+    def _open_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         if not is_storable(topic, queue_id):
-            return None
+            raise PutError(PutStatus.MESSAGE_ILLEGAL, f"{topic!r} queue {queue_id} cannot be stored")
         queue = self._queues.find_or_create(topic, queue_id)
         self._opened[topic, queue_id] = queue
         return queue
@@ -317,18 +238,23 @@ class MessageAppender:
         return HEAD_STRUCTS[len(born), len(self._host)], sys_flag, MAGIC_V1 if topic_field[0] else MAGIC_V2
 
     def _make_room(self, queue: ConsumeQueue, size: int, entries: int) -> None:
-        """Disk blocks for the record and its entries. OSError when the disk is full; StoreError if it can never fit."""
+        """Disk blocks for records and their entries. OSError when the disk is full; PutError if they can never fit."""
         log = self._log
         if not log.fits(size):
-            raise StoreError(f"{size} bytes do not fit in a commit-log file of {log.file_size}.")
-        if queue.position + entries * ENTRY_SIZE > queue.limit:
-            queue.make_room(entries)
-        if log.position + size + 8 > log.soft_limit:
-            log.make_room(size)
+            text = f"{size} bytes do not fit in a commit-log file of {log.file_size}."
+            raise PutError(PutStatus.MESSAGE_ILLEGAL, text)
+        try:
+            if queue.position + entries * ENTRY_SIZE > queue.limit:
+                queue.make_room(entries)
+            if log.position + size + 8 > log.soft_limit:
+                log.make_room(size)
+        except StoreError as error:
+            raise PutError(PutStatus.MESSAGE_ILLEGAL, error.message) from error
 
-    def _not_before(self, timestamp: int) -> int:
+    def _not_before(self, now: int) -> int:
         """A clock set back a little does not take the log's order of times with it; one set back far is believed."""
-        return self.store_timestamp if self.store_timestamp - timestamp <= _MAX_STEP_BACK else timestamp
+        last = self.store_timestamp
+        return last if now < last <= now + _MAX_STEP_BACK else now
 
     def _tags_code(self, topic: str, properties: bytes, timestamp: int) -> int:
         if topic == SCHEDULE_TOPIC:
@@ -337,17 +263,20 @@ class MessageAppender:
                 return due
         return tags_code_of(properties)
 
-    def _failed(self, reason: str, status: PutStatus = PutStatus.MESSAGE_ILLEGAL) -> PutResult:
+    def _refused(self, error: Exception) -> PutResult:
+        """The answer to a put of which nothing is stored."""
         self.times.failed += 1
-        return PutResult(status, reason=reason)
+        if isinstance(error, StructError):
+            error = PutError(PutStatus.MESSAGE_ILLEGAL, f"a number is out of its field's range: {error}")
+        if isinstance(error, PutError):
+            return PutResult(error.status, reason=error.reason)
+        assert isinstance(error, OSError)
+        return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=self._full(error))
 
-    def _refuse(self) -> PutResult:
-        return self._failed(str(self.write_error), PutStatus.SERVICE_NOT_AVAILABLE)
+    def _full(self, error: OSError) -> str:
+        """What to say where there is no room on the disk, or no descriptor; it is logged once a minute.
 
-    def _full(self, error: OSError) -> PutResult:
-        """No room on the disk, or no descriptor: this put is refused, the next one tries again.
-
-        Said in the log once a minute.
+        This put is refused, the next one tries again.
         """
         now, path = self._clock(), self._config.commit_log_path
         if error.errno != self._told[0] or abs(now - self._told[1]) >= _TELL_AGAIN:
@@ -359,15 +288,14 @@ class MessageAppender:
             text, remedy = f"No file of {path} can be opened: {error}.", "Raise the limit of open files (ulimit -Hn)"
         else:
             text, remedy = f"The disk of {path} has no room: {error}.", "Free some space"
-        refusal = StoreNotWritableError(text, remedy=f"{remedy}; the broker goes on by itself.")
-        return self._failed(str(refusal), PutStatus.SERVICE_NOT_AVAILABLE)
+        return str(StoreNotWritableError(text, remedy=f"{remedy}; the broker goes on by itself."))
 
-    def _illegal(self, length: int, properties: bytes) -> PutResult:
+    def _illegal(self, length: int, properties: bytes) -> PutError:
         if len(properties) > MAX_PROPERTIES:
             reason = f"properties have {len(properties)} bytes, more than {MAX_PROPERTIES}"
-            return self._failed(reason, PutStatus.PROPERTIES_SIZE_EXCEEDED)
+            return PutError(PutStatus.PROPERTIES_SIZE_EXCEEDED, reason)
         if length > self._max_body:
             reason = f"the body has {length} bytes, more than maxMessageSize {self._max_body}"
         else:
             reason = "the properties contain a NUL character"
-        return self._failed(reason)
+        return PutError(PutStatus.MESSAGE_ILLEGAL, reason)

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from spark_rocket.store.layout import MAX_PROPERTIES
 from spark_rocket.store.log.uniform import layout_of
 from spark_rocket.store.queues.tags import tags_code
-from spark_rocket.store.results import PutStatus
+from spark_rocket.store.results import PutError, PutStatus
 
 _FIXED = 22  # of one message in a batch body, without body and properties
 _MESSAGE_HEAD = Struct(">iiiii")
@@ -39,15 +39,6 @@ _SEPARATOR = b"\x02"
 
 Bytes = bytes | bytearray | memoryview
 Ints = npt.NDArray[np.int64]
-
-
-class BatchError(Exception):
-    """A batch that cannot be stored; carries the put's status. Never leaves the store."""
-
-    def __init__(self, status: PutStatus, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
-        self.reason = reason
 
 
 class _Uniform(NamedTuple):
@@ -85,23 +76,23 @@ class BatchPlan:
 
 
 def plan_batch(raw: Bytes, record_overhead: int, batch_properties: bytes) -> BatchPlan:
-    """Check a batch body, or BatchError. ``record_overhead`` is a record's size without body and properties."""
+    """Check a batch body, or PutError. ``record_overhead`` is a record's size without body and properties."""
     plan = _plan_uniform(raw, record_overhead, batch_properties)
     return plan if plan is not None else _plan_any(bytes(raw), record_overhead, batch_properties)
 
 
-def _bad(reason: str) -> BatchError:
-    return BatchError(PutStatus.MESSAGE_ILLEGAL, f"the batch body is malformed: {reason}")
+def _bad(reason: str) -> PutError:
+    return PutError(PutStatus.MESSAGE_ILLEGAL, f"the batch body is malformed: {reason}")
 
 
-def _too_long(length: int) -> BatchError:
+def _too_long(length: int) -> PutError:
     reason = f"a message's properties have {length} bytes, more than {MAX_PROPERTIES}"
-    return BatchError(PutStatus.PROPERTIES_SIZE_EXCEEDED, reason)
+    return PutError(PutStatus.PROPERTIES_SIZE_EXCEEDED, reason)
 
 
-def _nul() -> BatchError:
+def _nul() -> PutError:
     """Torn pages read as zeros: recovery can tell them from properties only because no property has a zero byte."""
-    return BatchError(PutStatus.MESSAGE_ILLEGAL, "a message's properties contain a NUL character")
+    return PutError(PutStatus.MESSAGE_ILLEGAL, "a message's properties contain a NUL character")
 
 
 def _plan_any(raw: bytes, overhead: int, batch_properties: bytes) -> BatchPlan:

@@ -205,33 +205,14 @@ def parse(
     if born_v6.any():
         store_timestamps = np.where(born_v6, _gather(source, at + 68, ">i8"), store_timestamps)
     ends = at + sizes
-    # Lengths may be anything in a bad record, so every position is kept inside its record before it is used.
-    body_lengths = _gather(source, body_starts - 4, ">i4")
-    topic_at = body_starts + body_lengths
-    good = (body_starts <= ends) & (body_lengths >= 0) & (topic_at + 3 <= ends)
-    topic_at = np.where(good, topic_at, at)
-    v2 = _column(heads, 4, ">u4") == MAGIC_V2
-    topic_lengths = source[topic_at].astype(np.int64)
-    if v2.any():
-        topic_lengths = np.where(v2, _gather(source, topic_at, ">i2"), topic_lengths)
-    topic_starts = topic_at + 1 + v2
-    topic_ends = topic_starts + topic_lengths
-    good &= (topic_lengths > 0) & (topic_ends + 2 <= ends)
-    topic_ends = np.where(good, topic_ends, at)
-    property_lengths = _gather(source, topic_ends, ">i2")
-    property_starts = topic_ends + 2
-    good &= (property_lengths >= 0) & (property_starts + property_lengths == ends)
+    topic_starts, topic_ends, property_starts, good, body_ends = _parts(source, at, ends, body_starts, heads)
     reason = "" if good.all() else "lengths of body, topic and properties do not make up the record's size"
     in_place = _column(heads, 28, ">i8") == (at + base if physical_offsets is None else physical_offsets)
     count = _first_false(good)
     if not in_place[:count].all():
         count, reason = _first_false(in_place), "the record's physical offset is not where it stands"
     if check_crc:
-        body_starts_list, topic_list = body_starts[:count].tolist(), topic_at[:count].tolist()
-        # A copy of a small body costs less than a view of it.
-        view = data if len(data) < count * _SMALL else memoryview(data)
-        crcs = [crc32(view[a:b]) for a, b in zip(body_starts_list, topic_list, strict=True)]
-        whole = (np.array(crcs, np.int64) & 0x7FFFFFFF) == _column(heads, 8, ">i4")[:count]
+        whole = _have_crcs(data, body_starts[:count], body_ends[:count], _column(heads, 8, ">i4")[:count])
         if not whole.all():
             count, reason = _first_false(whole), "the body does not have the CRC that the record says"
     block = RecordBlock(
@@ -249,6 +230,39 @@ def parse(
         ends[:count],
     )
     return block, reason
+
+
+def _parts(
+    source: npt.NDArray[np.uint8], at: Ints, ends: Ints, body_starts: Ints, heads: Bytes2D
+) -> tuple[Ints, Ints, Ints, npt.NDArray[np.bool_], Ints]:
+    """Where topics start and end and properties start, which records' lengths add up, and where bodies end.
+
+    Lengths may be anything in a bad record, so every position is kept inside its record before it is used.
+    """
+    body_lengths = _gather(source, body_starts - 4, ">i4")
+    topic_at = body_starts + body_lengths
+    good = (body_starts <= ends) & (body_lengths >= 0) & (topic_at + 3 <= ends)
+    topic_at = np.where(good, topic_at, at)
+    v2 = _column(heads, 4, ">u4") == MAGIC_V2
+    topic_lengths = source[topic_at].astype(np.int64)
+    if v2.any():
+        topic_lengths = np.where(v2, _gather(source, topic_at, ">i2"), topic_lengths)
+    topic_starts = topic_at + 1 + v2
+    topic_ends = topic_starts + topic_lengths
+    good &= (topic_lengths > 0) & (topic_ends + 2 <= ends)
+    topic_ends = np.where(good, topic_ends, at)
+    property_lengths = _gather(source, topic_ends, ">i2")
+    property_starts = topic_ends + 2
+    good &= (property_lengths >= 0) & (property_starts + property_lengths == ends)
+    return topic_starts, topic_ends, property_starts, good, topic_at
+
+
+def _have_crcs(data: bytes, starts: Ints, ends: Ints, crcs: Ints) -> npt.NDArray[np.bool_]:
+    # A copy of a small body costs less than a view of it.
+    view = data if len(data) < len(starts) * _SMALL else memoryview(data)
+    found = [crc32(view[start:end]) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+    are_good: npt.NDArray[np.bool_] = (np.array(found, np.int64) & 0x7FFFFFFF) == crcs
+    return are_good
 
 
 def _first_false(flags: npt.NDArray[np.bool_]) -> int:

@@ -258,6 +258,13 @@ class ConsumeQueue:
         self.files.add(file)
         self.unsynced_names = True
 
+    def append(self, entry: bytes) -> None:
+        """Write one entry; there is room."""
+        position = self.position
+        self.mm[position : position + ENTRY_SIZE] = entry
+        self.position = position + ENTRY_SIZE
+        self.max_offset += 1
+
     def append_many(self, entries: bytes) -> None:
         """Write entries; the caller has made room for them, be it in several files."""
         done = 0

@@ -10,21 +10,27 @@ Pure functions. Corresponds to MessageExtBrokerInner.tagsString2tagsCode and Com
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
-from spark_rocket.protocol.filter.tags import tags_code as code_of_tags
+from spark_rocket.protocol.filter.tags import java_hash
 from spark_rocket.protocol.record.properties import find_property
 from spark_rocket.store.log.uniform import layout_of, rows_of
 
 Ints = npt.NDArray[np.int64]
 
 
+@lru_cache(maxsize=16_384)
+def _code_of(tags: bytes) -> int:
+    return java_hash(tags.decode("utf-8", "replace"))
+
+
 def tags_code(properties: bytes) -> int:
     """Tags code of an ordinary message with these properties."""
     value = find_property(properties, b"TAGS")
-    return code_of_tags(value.decode("utf-8", "replace")) if value else 0
+    return _code_of(value) if value else 0
 
 
 def tags_codes(data: bytes, starts: Ints, ends: Ints) -> Ints:
