@@ -40,10 +40,10 @@ from spark_rocket.protocol.record.record import encode_batch_body
 from spark_rocket.store import MessageStore
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.paths import StorePaths
-from spark_rocket.store.recovery.rebuild import rebuild_store
-from spark_rocket.store.recovery.salvage import Damage
 from spark_rocket.store.tools.check import check_store
 from spark_rocket.store.tools.dump import dump_log
+from spark_rocket.store.tools.rebuild import rebuild_store
+from spark_rocket.store.tools.salvage import Damage
 from spark_rocket.store.tools.view import view_store
 from tests.golden import expected, extract_store
 from tests.store.helpers import Clock, opened, put, put_batch, small

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from spark_rocket.protocol.filter.tags import java_hash
 from spark_rocket.protocol.record.record import decode_messages, encode_batch_body, encode_record
 from spark_rocket.store import MessageStore, PutStatus
-from spark_rocket.store.log.batch import BatchPlan
+from spark_rocket.store.batch import BatchPlan
 from tests.store.conftest import MakeStore
 from tests.store.helpers import BORN, HOST, START, bodies, put, put_batch
 

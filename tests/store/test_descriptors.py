@@ -164,7 +164,7 @@ def test_names_of_queues_are_synced_by_the_flush_that_can(
     shortage.over()
     synced: list[str] = []
     for name in ("sync_directory", "sync_file_system"):
-        for module in ("queues.consume_queue", "log.flush"):
+        for module in ("queues.consume_queue", "flush"):
             target = f"spark_rocket.store.{module}.{name}"
             monkeypatch.setattr(target, lambda directory: synced.append(str(directory)), raising=False)
     store._flush_queues.flush(thorough=True)

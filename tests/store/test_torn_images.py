@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from spark_rocket.store import FlushDiskType, MessageStore, StoreConfig
+from spark_rocket.store import flush as store_flush
 from spark_rocket.store.layout import SCHEDULE_TOPIC
-from spark_rocket.store.log import flush as store_flush
 from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.tools.check import check_store
 from tests.store.helpers import Clock, bodies, log_records, opened, put, put_batch, small

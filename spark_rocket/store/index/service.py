@@ -33,11 +33,10 @@ from spark_rocket.store.descriptors import ShortageError
 from spark_rocket.store.index.index_file import DamagedIndexError, IndexFile
 from spark_rocket.store.index.keys import keys_of
 from spark_rocket.store.index.search import IndexSearch, stored_at
+from spark_rocket.store.log.checkpoint import Checkpoint
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.log.mapped_file import MappedFile, sync_directory
-from spark_rocket.store.log.record_scan import LogScan, RecordBlock
-from spark_rocket.store.recovery.checkpoint import Checkpoint
-from spark_rocket.store.recovery.salvage import next_good
+from spark_rocket.store.log.record_scan import LogScan, RecordBlock, next_good
 from spark_rocket.store.results import QueryMessageResult
 
 _log = logging.getLogger(__name__)

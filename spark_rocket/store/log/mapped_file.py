@@ -341,6 +341,18 @@ def free_name(directory: Path, offset: int) -> Path:
     return next(path for path in names if not path.exists())
 
 
+def replace_file(path: Path, text: str) -> None:
+    """Put a small file on disk, whole or as it was before. OSError."""
+    make_directory(path.parent)
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_directory(path.parent)
+
+
 def sync_directory(directory: Path) -> None:
     """Put names on the disk: a new file is safe only when its directory is. OSError as from ``MappedFile.flush``."""
     fd = open_file(directory, os.O_RDONLY | os.O_DIRECTORY)

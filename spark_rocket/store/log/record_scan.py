@@ -32,6 +32,7 @@ _MAGICS = (MAGIC_V1.to_bytes(4, "big"), MAGIC_V2.to_bytes(4, "big"))
 _WINDOW = 64  # bytes of a record's head that are gathered: all whose place does not depend on the hosts
 _PADDING = bytes(64)
 _SMALL = 2_048  # bytes
+_MOST_GOOD = 64
 
 Ints = npt.NDArray[np.int64]
 Bytes2D = npt.NDArray[np.uint8]
@@ -308,18 +309,47 @@ def look_behind(queue: MappedFileQueue, offset: int, limit: int = 16) -> Remains
 
 def _find_good(file: MappedFile, data: bytes, position: int, remains: Remains) -> None:
     assert remains.good_offsets is not None
-    for magic in _MAGICS:
-        found = data.find(magic)
+    for found in _find_all(data, _MAGICS):
+        start = position + found - 4
+        if start >= 0 and len(remains.good_offsets) <= _MOST_GOOD and is_good(file, start):
+            remains.good_offsets.append(file.file_from_offset + start)
+
+
+def next_good(file: MappedFile, position: int) -> int:
+    """Where the first good record behind ``position`` starts; the file's end if there is none."""
+    head = file.read(position, 8)
+    size, magic = int.from_bytes(head[:4], "big"), head[4:8]
+    if magic in _MAGICS and FIXED_SIZE <= size <= file.size - position:
+        follower = position + size
+        if follower == file.size or is_good(file, follower):
+            return follower
+        head = file.read(follower, 8)
+        if int.from_bytes(head[4:8], "big") == MAGIC_BLANK and int.from_bytes(head[:4], "big") == file.size - follower:
+            return file.size
+    for start, stop in file.data_ranges(position):
+        at = start
+        while at < stop:
+            data = file.read(at, min(CHUNK, stop - at) + 3)  # a magic may lie across two chunks
+            for found in sorted(_find_all(data, _MAGICS)):
+                if at + found - 4 > position and is_good(file, at + found - 4):
+                    return at + found - 4
+            at += CHUNK
+    return file.size
+
+
+def _find_all(data: bytes, words: tuple[bytes, ...]) -> Iterator[int]:
+    for word in words:
+        found = data.find(word)
         while found >= 0:
-            start = position + found - 4
-            if start >= 0:
-                head = file.read(start, 36)
-                size = int.from_bytes(head[:4], "big")
-                physical = int.from_bytes(head[28:36], "big")
-                if physical == file.file_from_offset + start and FIXED_SIZE <= size <= file.size - start:
-                    scanned = scan_record(file.read(start, size))
-                    if scanned.kind is ScanKind.GOOD and scanned.record is not None:
-                        remains.good_offsets.append(physical)
-                        if len(remains.good_offsets) > 64:
-                            return
-            found = data.find(magic, found + 4)
+            yield found
+            found = data.find(word, found + 1)
+
+
+def is_good(file: MappedFile, position: int) -> bool:
+    head = file.read(position, 36)
+    size = int.from_bytes(head[:4], "big")
+    if len(head) < 36 or int.from_bytes(head[28:36], "big") != file.file_from_offset + position:
+        return False
+    if not FIXED_SIZE <= size <= file.size - position:
+        return False
+    return scan_record(file.read(position, size)).kind is ScanKind.GOOD

@@ -30,8 +30,8 @@ from spark_rocket.store.layout import (
 )
 from spark_rocket.store.log.record_scan import Ints, RecordBlock
 from spark_rocket.store.queues.consume_queue import ConsumeQueue
-from spark_rocket.store.queues.deleted_topics import DeletedTopics
 from spark_rocket.store.queues.queue_table import ConsumeQueueTable, is_storable
+from spark_rocket.store.queues.side_files import DeletedTopics
 from spark_rocket.store.queues.tags import DelayLevels, tags_code, tags_codes
 
 _AHEAD = 4096 // ENTRY_SIZE  # entries

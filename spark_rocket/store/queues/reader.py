@@ -16,10 +16,10 @@ from spark_rocket.errors import StoreCorruptError
 from spark_rocket.protocol.record.record import MAGIC_V1, MAGIC_V2
 from spark_rocket.store.layout import ENTRY, ENTRY_SIZE, ENTRY_TYPE, STORE_TIME_END, store_time
 from spark_rocket.store.log.commit_log import CommitLog
-from spark_rocket.store.log.old_records import OldRecords
 from spark_rocket.store.queues.consume_queue import ConsumeQueue
-from spark_rocket.store.queues.deleted_topics import DeletedTopics
+from spark_rocket.store.queues.old_records import OldRecords
 from spark_rocket.store.queues.queue_table import ConsumeQueueTable
+from spark_rocket.store.queues.side_files import DeletedTopics
 from spark_rocket.store.results import GetMessageResult, GetMessageStatus
 
 _FEW = 64

@@ -47,16 +47,15 @@ from spark_rocket.errors import StoreCorruptError
 from spark_rocket.protocol.record.record import scan_record
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.layout import ENTRY_SIZE, ENTRY_TYPE, SCHEDULE_TOPIC
+from spark_rocket.store.log.checkpoint import Checkpoint
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.log.mapped_file import free_name
 from spark_rocket.store.log.record_scan import LogScan, Remains, ScanEnd, Stop, look_behind
 from spark_rocket.store.queues.consume_queue import ConsumeQueue
-from spark_rocket.store.queues.deleted_topics import DeletedTopics
 from spark_rocket.store.queues.dispatch import Dispatcher, QueueGap
-from spark_rocket.store.queues.queue_ends import QueueEnds
 from spark_rocket.store.queues.queue_table import ConsumeQueueTable
+from spark_rocket.store.queues.side_files import DeletedTopics, QueueEnds
 from spark_rocket.store.queues.tags import DelayLevels
-from spark_rocket.store.recovery.checkpoint import Checkpoint
 
 _log = logging.getLogger(__name__)
 _CLEAN_FILES = 3

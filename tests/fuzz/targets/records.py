@@ -18,7 +18,7 @@ from spark_rocket.protocol.record.record import (
     scan_record,
 )
 from spark_rocket.protocol.wire.host import pack_host
-from spark_rocket.store.log.batch import plan_batch
+from spark_rocket.store.batch import plan_batch
 from spark_rocket.store.log.record_scan import parse, walk
 from spark_rocket.store.results import PutError
 from tests.fuzz.targets.base import target

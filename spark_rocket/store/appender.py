@@ -22,6 +22,7 @@ from zlib import crc32
 from spark_rocket.errors import StoreError, StoreNotWritableError
 from spark_rocket.protocol.record.record import MAGIC_V1, MAGIC_V2
 from spark_rocket.protocol.wire.host import IPV6_HOST_SIZE, pack_host
+from spark_rocket.store.batch import BatchPlan, build_records, plan_batch
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.descriptors import ShortageError
 from spark_rocket.store.layout import (
@@ -37,9 +38,8 @@ from spark_rocket.store.layout import (
     TRANSACTION_ROLLBACK,
     entries_of_run,
 )
-from spark_rocket.store.log.batch import BatchPlan, build_records, plan_batch
 from spark_rocket.store.log.commit_log import CommitLog
-from spark_rocket.store.log.put_times import PutTimes
+from spark_rocket.store.put_times import PutTimes
 from spark_rocket.store.queues.consume_queue import ConsumeQueue
 from spark_rocket.store.queues.queue_table import ConsumeQueueTable, is_storable
 from spark_rocket.store.queues.tags import DelayLevels

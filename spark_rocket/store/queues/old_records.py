@@ -24,10 +24,9 @@ from spark_rocket.errors import StoreCorruptError
 from spark_rocket.protocol.record.record import FIXED_SIZE, MAGIC_V1, ScanKind, scan_record
 from spark_rocket.store.layout import BORN_HOST_V6, ENTRY, ENTRY_SIZE, ENTRY_TYPE, STORE_HOST_V6
 from spark_rocket.store.log.commit_log import CommitLog
-from spark_rocket.store.log.record_scan import Ints, LogScan, parse
+from spark_rocket.store.log.record_scan import Ints, LogScan, next_good, parse
 from spark_rocket.store.queues.consume_queue import ConsumeQueue
-from spark_rocket.store.queues.deleted_topics import DeletedTopics
-from spark_rocket.store.recovery.salvage import next_good
+from spark_rocket.store.queues.side_files import DeletedTopics
 
 _HEAD = np.dtype(
     {
