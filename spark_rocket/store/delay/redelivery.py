@@ -55,15 +55,12 @@ def redeliver(store: MessageStore, record: Buffer | RecordView, notes: Mapping[s
     except (ProtocolError, ValueError) as error:
         _log.warning("%s is not delivered: %s", where, error)
         return PutResult(PutStatus.MESSAGE_ILLEGAL, reason=str(error))
-    result = put_again(store, topic, queue_id, record, with_notes(properties, notes) if notes else properties)
-    if result.status not in (PutStatus.PUT_OK, PutStatus.SERVICE_NOT_AVAILABLE):
-        _log.warning("%s is not delivered to %s, queue %d: %s", where, topic, queue_id, result.reason)
-    return result
+    return put_again(store, topic, queue_id, record, with_notes(properties, notes) if notes else properties)
 
 
 def put_again(store: MessageStore, topic: str, queue_id: int, record: RecordView, properties: bytes) -> PutResult:
-    """Store a record's message once more."""
-    return store.put_message(
+    """Store a record's message once more; it is warned of if that is refused for good."""
+    result = store.put_message(
         topic,
         queue_id,
         record.body,
@@ -74,6 +71,10 @@ def put_again(store: MessageStore, topic: str, queue_id: int, record: RecordView
         born_host=record.born_host,
         reconsume_times=record.reconsume_times,
     )
+    if result.status not in (PutStatus.PUT_OK, PutStatus.SERVICE_NOT_AVAILABLE):
+        where = f"The delayed message at offset {record.physical_offset} of the commit log"
+        _log.warning("%s is not delivered to %s, queue %d: %s", where, topic, queue_id, result.reason)
+    return result
 
 
 def _destination(properties: bytes) -> tuple[str, int]:

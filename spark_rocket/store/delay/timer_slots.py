@@ -14,33 +14,7 @@ from typing import NamedTuple
 
 from spark_rocket.protocol.record.properties import find_property
 
-_COARSEST_MS = 1_000  # timerPrecisionMs may have been that, and is not more
-_LATEST = 1 << 62
 _POSITION = (1 << 64) - 1
-_DELAYS = ((b"TIMER_DELAY_SEC", 1000), (b"TIMER_DELAY_MS", 1))
-
-
-def number_of(properties: bytes, name: bytes) -> int | None:
-    """A property's number; None if there is none."""
-    value = find_property(properties, name)
-    if value is None or len(value) > 19 or not value.isdigit():
-        return None
-    return min(int(value), _LATEST)
-
-
-def due_time(properties: bytes, store_timestamp: int, out: int, precision_ms: int) -> int:
-    """The millisecond of delivery: what the sender asked for, if it falls into the second that follows ``out``.
-
-    A delay counts from the time of storing, which for a message that was rolled is not the first one: it is due at the
-    end of its slot.
-    """
-    asked = number_of(properties, b"TIMER_DELIVER_MS")
-    for name, factor in _DELAYS:
-        delay = number_of(properties, name)
-        if delay is not None:
-            asked = store_timestamp + delay * factor
-            break
-    return asked if asked is not None and out < asked <= out + _COARSEST_MS else out + precision_ms
 
 
 class Recall(NamedTuple):

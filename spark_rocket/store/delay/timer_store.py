@@ -25,14 +25,15 @@ import logging
 import time
 from collections.abc import Callable
 
-from spark_rocket.errors import ProtocolError, StoreError
+from spark_rocket.errors import StoreError
 from spark_rocket.protocol.filter.tags import java_hash
 from spark_rocket.protocol.record.properties import find_property
-from spark_rocket.protocol.record.record import RecordView, iter_records, view_record
+from spark_rocket.protocol.record.record import RecordView
 from spark_rocket.store.delay.redelivery import RETRY_MS, PutRefusedError, put_again, redeliver, with_notes
 from spark_rocket.store.delay.timer_checkpoint import Mark, TimerCheckpoint, TimerProgress
 from spark_rocket.store.delay.timer_log import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, TimerLog, Unit
-from spark_rocket.store.delay.timer_slots import DueSlots, Recall, due_time, number_of
+from spark_rocket.store.delay.timer_slots import DueSlots, Recall
+from spark_rocket.store.delay.timer_topic import TimerTopic, due_time, number_of
 from spark_rocket.store.delay.timer_wheel import (
     Slots,
     TimerLogDamageError,
@@ -43,7 +44,7 @@ from spark_rocket.store.delay.timer_wheel import (
 )
 from spark_rocket.store.layout import TIMER_TOPIC
 from spark_rocket.store.message_store import MessageStore
-from spark_rocket.store.results import GetMessageStatus, PutResult, PutStatus
+from spark_rocket.store.results import PutResult, PutStatus
 
 _log = logging.getLogger(__name__)
 
@@ -51,10 +52,7 @@ _PRELOAD_MS = 1_000
 _HORIZON_MS = 60_000
 _BLANK_SLOTS = 60
 _SET_APART_SLOTS = 10
-_TOPIC = TIMER_TOPIC.encode()
 _DAY_MS = 86_400_000
-_READ_AHEAD = 64
-_READ_BYTES = 1 << 18
 _LATEST = 1 << 62
 
 
@@ -66,6 +64,7 @@ class TimerMessageStore:
     ) -> None:
         config = store.config
         self._store = store
+        self._topic = TimerTopic(store)
         self._precision = precision_ms
         self._timer = timer
         self._wheel = TimerWheel(config.store_path / "timerwheel", precision_ms, config.timer_wheel_slots)
@@ -103,7 +102,7 @@ class TimerMessageStore:
         checkpoint.load()
         checkpoint.refuse_future(now_ms + _DAY_MS)
         log.load()
-        first, end = store.get_min_offset(TIMER_TOPIC, 0), store.get_max_offset(TIMER_TOPIC, 0)
+        first, end = self._topic.first, self._topic.end
         saved_offset = checkpoint.last_timer_queue_offset
         self._next_offset = min(max(saved_offset, first), end)
         if checkpoint.existed:
@@ -130,7 +129,7 @@ class TimerMessageStore:
                 checkpoint.last_timer_log_flush_pos,
                 store.max_physical_offset,
                 self._read_time + self._span,
-                self._waiting_offset,
+                self._topic.number_of,
             )
             log.go_on_at(position)
             slots = build_slots(log, self._read_time, self._precision, self._wheel.count)
@@ -155,18 +154,13 @@ class TimerMessageStore:
             self._wheel.open(self._slots)
             self._slots = None
 
-    def _waiting_offset(self, offset: int, size: int) -> int:
-        """Number in the timer's queue of the message that a unit names; −1 if there is none."""
-        view = self._view(offset, size)
-        return view.queue_offset if view is not None and view.queue_id == 0 else -1
-
     def _begin_anew(self) -> None:
         """Drop timer log and wheel: the whole queue is enqueued again. Until that is done, the checkpoint stays."""
         if self._late_from is not None:
             self._replay_until = min(self._replay_until, self._late_from)
         self._timer_log.clear(self._checkpoint.last_timer_log_flush_pos)
         self._wheel.close()
-        self._next_offset = self._store.get_min_offset(TIMER_TOPIC, 0)
+        self._next_offset = self._topic.first
         self._loaded_to = self._read_time
         self._walk = None
         self._due.clear()
@@ -218,7 +212,7 @@ class TimerMessageStore:
         Returns when to call again: ``now_ms`` if there is more to do at once, None if there is no timed message.
         """
         is_idle = not self._wheel.is_open and self._slots is None
-        if is_idle and self._next_offset >= self._store.get_max_offset(TIMER_TOPIC, 0):
+        if is_idle and self._next_offset >= self._topic.end:
             return None
         deadline = self._timer() + budget
         try:
@@ -246,7 +240,7 @@ class TimerMessageStore:
 
     def is_done_to(self, time_ms: int) -> bool:
         """Whether everything that was due up to then has been delivered."""
-        if self._next_offset < self._store.get_max_offset(TIMER_TOPIC, 0):
+        if self._next_offset < self._topic.end:
             return False
         if not self._wheel.is_open:
             return self._slots is None
@@ -262,7 +256,7 @@ class TimerMessageStore:
         behind = 0 if self.is_done_to(now_ms) else max(now_ms - self._read_time, 0) // 1000
         return {
             "timerReadBehind": str(behind),  # seconds
-            "timerOffsetBehind": str(max(self._store.get_max_offset(TIMER_TOPIC, 0) - self._next_offset, 0)),
+            "timerOffsetBehind": str(max(self._topic.end - self._next_offset, 0)),
             "timerCongestNum": str(self._wheel.count_from(self._read_time) if self._wheel.is_open else 0),
         }
 
@@ -275,25 +269,14 @@ class TimerMessageStore:
 
     def _enqueue(self, now_ms: int, deadline: float) -> bool:
         """Give units to what has arrived; False if the time was up before the end."""
-        store, count = self._store, _READ_AHEAD
-        while self._next_offset < store.get_max_offset(TIMER_TOPIC, 0):
+        while self._next_offset < self._topic.end:
             if self._timer() >= deadline:
                 return False
-            found = store.get_message(TIMER_TOPIC, 0, self._next_offset, count, _READ_BYTES)
-            if found.status is not GetMessageStatus.FOUND:  # retention took them, or they are damaged
-                if found.status is GetMessageStatus.OFFSET_TOO_SMALL:
-                    self._missing += found.next_begin_offset - self._next_offset
-                self._next_offset = found.next_begin_offset
+            views, following, missing = self._topic.read(self._next_offset)
+            self._missing += missing
+            if not views:
+                self._next_offset = following
                 continue
-            try:
-                views = list(iter_records(found.records))
-            except ProtocolError as error:
-                if count == 1:
-                    _log.warning("Message %d of %s is not delivered: %s", self._next_offset, TIMER_TOPIC, error)
-                    self._next_offset += 1
-                count = 1
-                continue
-            count = _READ_AHEAD
             if not self._wheel.is_open:
                 self._open_wheel(views[0].store_timestamp)
             batch = UnitBatch(self._timer_log, self._wheel, self._slot_of(now_ms))
@@ -303,7 +286,7 @@ class TimerMessageStore:
             batch.write()
             for entry in loaded:
                 self._due.push(*entry)
-            self._next_offset = found.next_begin_offset
+            self._next_offset = following
             self.enqueued += len(views)
         return True
 
@@ -319,7 +302,7 @@ class TimerMessageStore:
         properties = bytes(view.properties)
         out = number_of(properties, b"TIMER_OUT_MS")
         topic = find_property(properties, b"REAL_TOPIC")
-        if out is None or topic is None or view.topic != _TOPIC:
+        if out is None or topic is None or view.topic != TIMER_TOPIC.encode():
             _log.warning(
                 "The message at offset %d of the commit log is not delivered: no TIMER_OUT_MS or REAL_TOPIC.",
                 view.physical_offset,
@@ -385,7 +368,7 @@ class TimerMessageStore:
             else:
                 break
         self._close_slots(now_ms)
-        if not self._wheel.is_open or self._next_offset < self._store.get_max_offset(TIMER_TOPIC, 0):
+        if not self._wheel.is_open or self._next_offset < self._topic.end:
             return now_ms
         due = now_ms + _HORIZON_MS if self._due.first_due is None else self._due.first_due
         slot = self._wheel.next_slot(self._loaded_to, now_ms + _HORIZON_MS)
@@ -414,7 +397,7 @@ class TimerMessageStore:
         if unit is None:  # the chain's end, or files that were removed with their messages
             self._walk, self._loaded_to = None, slot + self._precision
             return
-        view = self._view(unit.offset_py, unit.size_py)
+        view = self._topic.message(unit.offset_py, unit.size_py)
         is_whole = view is not None or unit.offset_py < self._store.min_physical_offset  # or retention took it
         if self._slot_of(unit.time_ms) != slot or not -1 <= unit.prev_pos < position or not is_whole:
             _log.warning(
@@ -442,23 +425,12 @@ class TimerMessageStore:
             due = due_time(properties, view.store_timestamp, slot if out is None else out, self._precision)
             self._due.push(slot, due, position)
 
-    def _view(self, offset: int, size: int, *, check_crc: bool = False) -> RecordView | None:
-        """The timer's message that a unit names; None if it is no longer there, or damaged."""
-        record = self._store.look_message_by_offset(offset)
-        if record is None or len(record) != size:
-            return None
-        try:
-            view = view_record(record, check_crc=check_crc)
-        except ProtocolError:
-            return None
-        return view if view.topic == _TOPIC else None
-
     def _deliver_first(self, now_ms: int) -> bool:
         """Deliver the heap's first message, roll it, or find it recalled. Whether it was rolled."""
         unit = self._timer_log.read(self._due.first_position)
         assert unit is not None  # its slot is not done, so its file is kept
         slot = self._slot_of(unit.time_ms)
-        view = self._view(
+        view = self._topic.message(
             unit.offset_py, unit.size_py, check_crc=True
         )  # it is stored anew, with a CRC that says that it is good
         if view is None and unit.offset_py < self._store.min_physical_offset:
@@ -488,14 +460,7 @@ class TimerMessageStore:
             "TIMER_ROLL_TIMES": str((number_of(properties, b"TIMER_ROLL_TIMES") or 0) + 1),
             "TIMER_DEQUEUE_MS": str(now_ms),
         }
-        result = put_again(self._store, TIMER_TOPIC, 0, view, with_notes(properties, notes))
-        if result.status not in (PutStatus.PUT_OK, PutStatus.SERVICE_NOT_AVAILABLE):
-            _log.warning(
-                "The timed message at offset %d of the commit log cannot wait any longer and is not delivered: %s",
-                view.physical_offset,
-                result.reason,
-            )
-        return result
+        return put_again(self._store, TIMER_TOPIC, 0, view, with_notes(properties, notes))
 
     def _close_slots(self, now_ms: int) -> None:
         """Slots whose second is over and of which nothing is left are done."""
