@@ -116,7 +116,7 @@ class StoreReader:
 
     def _few(
         self, raw: bytes, max_msgs: int, max_bytes: int, tag_codes: frozenset[int] | None
-    ) -> tuple[int, int, int, bytes | memoryview]:
+    ) -> tuple[int, int, int, bytes]:
         """How many records, their bytes' length, how many entries are done with, and the records."""
         starts: list[int] = []
         stops: list[int] = []
@@ -143,7 +143,7 @@ class StoreReader:
 
     def _many(
         self, raw: bytes, max_msgs: int, max_bytes: int, tag_codes: frozenset[int] | None
-    ) -> tuple[int, int, int, bytes | memoryview]:
+    ) -> tuple[int, int, int, bytes]:
         entries = np.frombuffer(raw, ENTRY_TYPE)
         examined = len(entries)
         chosen = entries
