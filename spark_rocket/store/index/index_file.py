@@ -51,7 +51,7 @@ _MAX_INT = (1 << 31) - 1
 
 
 class DamagedIndexError(StoreCorruptError):
-    """A chain that leads nowhere; for index_service.py, which makes the file anew."""
+    """A chain that leads nowhere; for service.py, which makes the file anew."""
 
 
 class IndexFile:

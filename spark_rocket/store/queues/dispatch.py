@@ -2,7 +2,7 @@
 
 A record's queue offset says which entry of its queue it is, so replay is idempotent: entries that are there and equal
 are left alone, what is missing or different is written from there on. A queue offset that goes back means a topic that
-was deleted and made anew by a broker that did not say so (deleted_topics.py has our own): the later record wins. One
+was deleted and made anew by a broker that did not say so (side_files.py has our own): the later record wins. One
 that jumps ahead of what the queue has is a :class:`QueueGap`: the queue lost entries from before the scan, and the scan
 must begin earlier.
 

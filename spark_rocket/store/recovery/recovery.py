@@ -23,11 +23,11 @@ file ``checkpoint`` lets a refused store start: nothing is then known to have be
 
 Consume queues are compared with the scanned records and mended where they differ (see dispatch.py); entries that point
 behind the end are dropped; a queue that has lost entries from before the scan, or is shorter than at the last clean
-stop (queue_ends.py), makes it start again from the log's beginning. After a kill nothing that was scanned counts as
+stop (side_files.py), makes it start again from the log's beginning. After a kill nothing that was scanned counts as
 flushed, whoever wrote it: a killed process leaves bytes that only memory has, and the checkpoint must not move before
 they are on disk.
 
-Deleted topics stay deleted: those of deleted_topics.py, and those whose directory is missing and that
+Deleted topics stay deleted: those of side_files.py, and those whose directory is missing and that
 ``config/topics.json`` does not list.
 
 Runs alone, before the store takes messages. Corresponds to CommitLog.recoverNormally and recoverAbnormally,
