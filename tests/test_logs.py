@@ -96,7 +96,7 @@ def test_other_text_is_left_alone() -> None:
 
 def test_levels_by_module(stderr: io.StringIO) -> None:
     setup_logging(levels=["error", "store=debug", "spark_rocket.broker=info"], stream=stderr)
-    logging.getLogger("spark_rocket.store.log.flush").debug("one")
+    logging.getLogger("spark_rocket.store.flush").debug("one")
     logging.getLogger("spark_rocket.broker.server").info("two")
     logging.getLogger("spark_rocket.namesrv.server").warning("three")
     logging.getLogger("elsewhere").error("four")
@@ -113,7 +113,7 @@ def test_files_of_each_server_and_warnings_on_the_terminal(tmp_path: Path, stder
     setup_logging(directory=tmp_path / "logs", names=("broker", "namesrv"), form="json", stream=stderr)
     logging.getLogger("spark_rocket.namesrv.server").info("of the name server")
     logging.getLogger("spark_rocket.broker.server").info("of the broker")
-    logging.getLogger("spark_rocket.store.log.flush").warning("of the store")
+    logging.getLogger("spark_rocket.store.flush").warning("of the store")
     texts = {
         name: [json.loads(line)["message"] for line in (tmp_path / "logs" / f"{name}.log").read_text().splitlines()]
         for name in ("broker", "namesrv")

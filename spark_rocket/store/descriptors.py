@@ -21,8 +21,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _RESERVE = 16
-_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
-_SHORTAGES = (*_NO_DESCRIPTOR, errno.ENOMEM)
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 _lock = threading.Lock()
 _held: list[int] = []
@@ -43,12 +42,7 @@ def keep_reserve() -> None:
 
 def open_file(path: Path, flags: int, mode: int = 0o644) -> int:
     """A descriptor, to be closed with :func:`close_file`. OSError; :class:`ShortageError` if the system has none."""
-    try:
-        return with_reserve(lambda: os.open(path, flags | os.O_CLOEXEC, mode))
-    except OSError as error:
-        if error.errno in _SHORTAGES:
-            raise ShortageError(error.errno, error.strerror, str(path)) from None
-        raise
+    return with_reserve(lambda: os.open(path, flags | os.O_CLOEXEC, mode))
 
 
 def close_file(fd: int) -> None:
@@ -66,16 +60,19 @@ def close_file(fd: int) -> None:
 
 
 def with_reserve(operation: Callable[[], T]) -> T:
-    """What an operation returns that opens a file; held descriptors make way for it if there are no others."""
+    """What an operation returns that needs a descriptor; held ones make way for it if there are no others.
+
+    OSError of its own; :class:`ShortageError` if there is no descriptor or memory for it.
+    """
     while True:
         try:
             return operation()
         except OSError as error:
-            if error.errno not in _NO_DESCRIPTOR:
+            if error.errno not in _SHORTAGES:
                 raise
             with _lock:
-                if not _held:
-                    raise
+                if error.errno == errno.ENOMEM or not _held:
+                    raise ShortageError(error.errno, error.strerror, error.filename) from None
                 os.close(_held.pop())
 
 

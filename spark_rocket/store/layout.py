@@ -8,8 +8,11 @@ from __future__ import annotations
 from struct import Struct
 
 import numpy as np
+import numpy.typing as npt
 
 from spark_rocket.protocol.record.layout import AT, BORN_HOST_V6, MAX_TOPIC_LENGTH_V1, V6_SHIFT
+
+Ints = npt.NDArray[np.int64]
 
 ENTRY = Struct(">qiq")
 ENTRY_SIZE = 20
@@ -18,6 +21,16 @@ FILLER = ENTRY.pack(0, 0x7FFFFFFF, 0)
 """What stands before the first entry of a queue that does not begin at a file's beginning."""
 
 FILLER_SIZE = 0x7FFFFFFF
+
+
+def entries_of_run(physical: Ints, sizes: Ints, codes: Ints) -> bytes:
+    """Consume-queue entries of records that follow one another."""
+    entries = np.empty(len(sizes), ENTRY_TYPE)
+    entries["physical_offset"] = physical
+    entries["size"] = sizes
+    entries["tags_code"] = codes
+    return entries.tobytes()
+
 
 _SYS_FLAG_LAST_BYTE = AT["sys_flag"] + 3
 STORE_TIME_END = AT["store_timestamp"] + 8 + V6_SHIFT

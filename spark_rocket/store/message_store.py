@@ -19,21 +19,20 @@ from contextlib import suppress
 from pathlib import Path
 
 from spark_rocket.errors import StateError, StoreError, StoreNotWritableError
+from spark_rocket.store.appender import ArriveCallback, MessageAppender
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.descriptors import keep_reserve
+from spark_rocket.store.flush import FlushCallback, FlushCommitLogService, FlushConsumeQueueService
 from spark_rocket.store.index.service import IndexService
 from spark_rocket.store.layout import ENTRY, STORE_TIME_END, store_time
-from spark_rocket.store.log.appender import ArriveCallback, MessageAppender
+from spark_rocket.store.log.checkpoint import Checkpoint
 from spark_rocket.store.log.commit_log import CommitLog
-from spark_rocket.store.log.flush import FlushCallback, FlushCommitLogService, FlushConsumeQueueService
 from spark_rocket.store.log.mapped_file import make_directory
 from spark_rocket.store.paths import refuse_left_behind, remember
-from spark_rocket.store.queues.deleted_topics import DeletedTopics
-from spark_rocket.store.queues.queue_ends import QueueEnds
 from spark_rocket.store.queues.queue_table import ConsumeQueueTable
 from spark_rocket.store.queues.reader import StoreReader
+from spark_rocket.store.queues.side_files import DeletedTopics, QueueEnds
 from spark_rocket.store.queues.tags import DelayLevels
-from spark_rocket.store.recovery.checkpoint import Checkpoint
 from spark_rocket.store.recovery.foreign import refuse_foreign
 from spark_rocket.store.recovery.recovery import Recovery, RecoveryReport
 from spark_rocket.store.recovery.replica import Replica
@@ -210,7 +209,6 @@ class MessageStore:
         self._log.shutdown()
         failure: OSError | None = None
         try:  # after a failed flush both fail at once: a later success would prove nothing
-            self._log.wipe()
             self._flush_log.flush()
             self._flush_queues.flush(thorough=True)
             if self._index is not None:

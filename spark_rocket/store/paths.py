@@ -32,7 +32,7 @@ from itertools import combinations
 from pathlib import Path
 
 from spark_rocket.errors import ConfigError, StoreError
-from spark_rocket.store.log.mapped_file import make_directory, sync_directory
+from spark_rocket.store.log.mapped_file import replace_file, sync_directory
 
 _ROOT = "storePathRootDir"
 _SETTINGS = ("storePathCommitLog", "storePathConsumeQueue", "storePathIndex")
@@ -134,15 +134,8 @@ def remember(paths: StorePaths) -> None:
         return
     if _recorded(paths.root) == _absolute(paths):
         return
-    make_directory(file.parent)
-    temporary = file.with_suffix(".tmp")
     table = {_ROOT: str(paths.root.resolve())} | {name: str(path.resolve()) for name, path in paths.named()}
-    with temporary.open("w", encoding="utf-8") as opened:
-        opened.write(json.dumps(table, indent="\t", ensure_ascii=False))
-        opened.flush()
-        os.fsync(opened.fileno())
-    temporary.replace(file)
-    sync_directory(file.parent)
+    replace_file(file, json.dumps(table, indent="\t", ensure_ascii=False))
 
 
 def _file(root: Path) -> Path:

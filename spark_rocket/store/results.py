@@ -25,6 +25,15 @@ class PutStatus(Enum):
     SERVICE_NOT_AVAILABLE = "SERVICE_NOT_AVAILABLE"
 
 
+class PutError(Exception):
+    """Why a put stores nothing; never leaves the store."""
+
+    def __init__(self, status: PutStatus, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+
+
 class GetMessageStatus(Enum):
     """Apache's words; the broker maps them to response codes."""
 

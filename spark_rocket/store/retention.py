@@ -44,8 +44,8 @@ from spark_rocket.store.index.service import IndexService
 from spark_rocket.store.layout import STORE_TIME_END, store_time
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.log.mapped_file import MappedFile
-from spark_rocket.store.queues.deleted_topics import DeletedTopics
 from spark_rocket.store.queues.queue_table import ConsumeQueueTable
+from spark_rocket.store.queues.side_files import DeletedTopics
 
 _log = logging.getLogger(__name__)
 _HOUR = 3_600_000

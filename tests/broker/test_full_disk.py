@@ -17,7 +17,7 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.fastjson import loads_tolerant
 from spark_rocket.remoting.client.client import RemotingClient
-from spark_rocket.store.queues.deleted_topics import DeletedTopics
+from spark_rocket.store.queues.side_files import DeletedTopics
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
 from tests.kit.waiting import until

@@ -38,12 +38,12 @@ from spark_rocket.errors import (
 )
 from spark_rocket.protocol.record.batch import encode_batch_body
 from spark_rocket.store import MessageStore
-from spark_rocket.store.log import commit_log
+from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.paths import StorePaths
-from spark_rocket.store.recovery.rebuild import rebuild_store
-from spark_rocket.store.recovery.salvage import Damage
 from spark_rocket.store.tools.check import check_store
 from spark_rocket.store.tools.dump import dump_log
+from spark_rocket.store.tools.rebuild import rebuild_store
+from spark_rocket.store.tools.salvage import Damage
 from spark_rocket.store.tools.view import view_store
 from tests.golden import expected, extract_store
 from tests.store.helpers import Clock, opened, put, put_batch, small
@@ -543,15 +543,16 @@ class Killed:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, directory: Path, after: int) -> None:
         self.path = directory.with_name("killed")
-        real = os.pwrite
+        real = CommitLog.write
 
-        def pwrite(fd: int, data: memoryview, offset: int) -> int:
-            if len(data) > 4 and not self.path.exists():
-                real(fd, data[:after], offset)
+        def write(log: CommitLog, records: bytes | bytearray | memoryview) -> None:
+            if not self.path.exists():
+                part = memoryview(records)[4 : 4 + after]
+                log.mm[log.position + 4 : log.position + 4 + len(part)] = part
                 shutil.copytree(directory, self.path)
-            return real(fd, data, offset)
+            real(log, records)
 
-        monkeypatch.setattr(os, "pwrite", pwrite)
+        monkeypatch.setattr(CommitLog, "write", write)
 
 
 @pytest.mark.parametrize("after", [1, 100, 4096, 15_001, 1 << 30])
@@ -560,7 +561,6 @@ def test_a_kill_while_a_long_batch_is_written(
     directory: Path, before: str, after: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whole records behind a size of zero: nobody was told that they are stored, and no broker serves them."""
-    monkeypatch.setattr(commit_log, "_LONG_RUN", 8192)
     clock = Clock()
     store = opened(config := small(directory), clock)
     count = {"nothing": 0, "file full": 70}.get(before, 20)

@@ -24,8 +24,8 @@ import pytest
 
 from spark_rocket.errors import RocketError, StoreCorruptError, StoreNotWritableError
 from spark_rocket.store import MessageStore, StoreConfig
-from spark_rocket.store.recovery.rebuild import rebuild_store
 from spark_rocket.store.tools.check import check_store
+from spark_rocket.store.tools.rebuild import rebuild_store
 from tests.store.damage import DAMAGES, LOG_SIZE, SIZES, Image, make_image
 from tests.store.helpers import opened, put, small
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import struct
 from pathlib import Path
 
@@ -11,14 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark_rocket.errors import StoreError
 from spark_rocket.protocol.filter.tags import java_hash
 from spark_rocket.protocol.record.batch import encode_batch_body
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.record import encode_record
 from spark_rocket.store import MessageStore, PutStatus
-from spark_rocket.store.log import commit_log
-from spark_rocket.store.log.batch import BatchPlan
+from spark_rocket.store.batch import BatchPlan
 from tests.store.conftest import MakeStore
 from tests.store.helpers import BORN, HOST, START, bodies, put, put_batch
 
@@ -190,109 +186,6 @@ def test_mark_of_a_process_killed_inside_a_batch(make_store: MakeStore, tmp_path
 
 def long_batch(rows: int = 60) -> list[tuple[int, bytes, bytes]]:
     return [(i, b"%0100d" % i, b"TAGS\x01%s\x02KEYS\x01%03d" % (b"ab"[i % 2 : i % 2 + 1], i)) for i in range(rows)]
-
-
-@pytest.mark.parametrize("most", [1 << 30, 2048])
-def test_long_runs_go_to_the_file_and_read_the_same(
-    store: MessageStore, monkeypatch: pytest.MonkeyPatch, most: int
-) -> None:
-    """Whether the disk takes them whole or in pieces; the first four bytes are the last."""
-    monkeypatch.setattr(commit_log, "_LONG_RUN", 4096)
-    put(store, "Topic", 1, b"before")
-    written: list[tuple[int, int]] = []
-    pwrite = os.pwrite
-
-    def watched(fd: int, data: memoryview, offset: int) -> int:
-        written.append((offset, pwrite(fd, data[:most], offset)))
-        return written[-1][1]
-
-    monkeypatch.setattr(os, "pwrite", watched)
-    result = put_batch(store, "Topic", 0, long_batch(), batch_properties=b"CLUSTER\x01C")
-    monkeypatch.undo()
-    size = result.end_physical_offset - result.physical_offset
-    assert [count for _, count in written] == (
-        [size - 4, 4] if most > size else [most] * ((size - 4) // most) + [(size - 4) % most, 4]
-    )
-    assert written[-1][0] == result.physical_offset
-    must = expected(store, long_batch(), b"CLUSTER\x01C", result.physical_offset)
-    assert store.get_message("Topic", 0, 0, 1000, 1 << 20).records == must
-    put(store, "Topic", 1, b"after")
-    assert bodies(store, "Topic", 1) == [b"before", b"after"]
-
-
-class FullDisk:
-    """``os.pwrite`` on a disk that takes so many bytes more, and zeros only when told."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, number: int, left: int, *, takes_zeros: bool) -> None:
-        self.left, self.takes_zeros = left, takes_zeros
-        real = os.pwrite
-
-        def pwrite(fd: int, data: memoryview, offset: int) -> int:
-            if not any(data):
-                if self.takes_zeros:
-                    return real(fd, data, offset)
-                raise OSError(number, os.strerror(number))
-            count = min(len(data), self.left)
-            if not count:
-                raise OSError(number, os.strerror(number))
-            self.left -= count
-            return real(fd, data[:count], offset)
-
-        monkeypatch.setattr(os, "pwrite", pwrite)
-
-
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
-@pytest.mark.parametrize("left", [0, 2048, -1])  # -1: all but the first four bytes
-@pytest.mark.parametrize("takes_zeros", [True, False])
-def test_a_long_run_that_the_disk_refuses_is_refused(
-    make_store: MakeStore, monkeypatch: pytest.MonkeyPatch, number: int, left: int, takes_zeros: bool
-) -> None:
-    """Blocks that were promised are not there (copy-on-write, quotas): through the mapping it would be SIGBUS."""
-    store = make_store()
-    put(store, "Topic", 1, b"before")
-    end = store.max_physical_offset
-    size = len(expected(store, long_batch(), b"", end))
-    with monkeypatch.context() as context:
-        context.setattr(commit_log, "_LONG_RUN", 4096)
-        disk = FullDisk(context, number, size - 4 if left < 0 else left, takes_zeros=takes_zeros)
-        raw = encode_batch_body(long_batch())
-        result = store.put_batch("Topic", 0, raw, born_timestamp=1, born_host=BORN)
-        assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
-        assert os.strerror(number) in result.reason
-        assert (store.max_physical_offset, store.get_max_offset("Topic", 0)) == (end, 0)
-        log = store.config.commit_log_path / ("0" * 20)
-        is_clean = takes_zeros or left == 0
-        assert any(log.read_bytes()[end:]) != is_clean
-        short = store.put_message("Topic", 1, b"short", b"", born_timestamp=1, born_host=BORN)
-        assert (short.status is PutStatus.PUT_OK) == is_clean  # not before whole records could come to lie behind it
-        if not is_clean:
-            disk.takes_zeros = True
-            put(store, "Topic", 1, b"short")
-        assert not any(log.read_bytes()[store.max_physical_offset :])
-        disk.left = 1 << 30
-        put_batch(store, "Topic", 0, long_batch())
-    assert bodies(store, "Topic", 1) == [b"before", b"short"]
-    assert len(bodies(store, "Topic", 0)) == 60
-
-
-def test_a_stop_on_a_disk_that_stays_full_is_not_clean(
-    make_store: MakeStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """What a refused run left could not be wiped: the next start must cut it off, and not take it for damage."""
-    store = make_store()
-    put(store, "Topic", 1, b"before")
-    with monkeypatch.context() as context:
-        context.setattr(commit_log, "_LONG_RUN", 4096)
-        FullDisk(context, errno.ENOSPC, 6000, takes_zeros=False)
-        raw = encode_batch_body(long_batch())
-        assert store.put_batch("Topic", 0, raw, born_timestamp=1, born_host=BORN).status is not PutStatus.PUT_OK
-        with pytest.raises(StoreError, match="No space left"):
-            store.close()
-    again = make_store(store.config)
-    assert again.recovery is not None
-    assert again.recovery.quarantined
-    assert bodies(again, "Topic", 1) == [b"before"]
-    assert again.get_max_offset("Topic", 0) == 0
 
 
 def test_a_check_may_refuse_and_then_nothing_is_stored(store: MessageStore) -> None:

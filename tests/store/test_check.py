@@ -13,7 +13,7 @@ from spark_rocket.errors import StoreError
 from spark_rocket.store import StoreConfig
 from spark_rocket.store.paths import StorePaths
 from spark_rocket.store.tools.check import REMEDIES, check_store, remedy_of
-from spark_rocket.store.tools.problem import Problem
+from spark_rocket.store.tools.view import Problem
 from tests.golden import extract_store
 from tests.store.helpers import Clock, golden, opened, put, put_batch, small
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from pathlib import Path
 
 import pytest
 
+from spark_rocket.protocol.record.batch import encode_batch_body
 from spark_rocket.protocol.record.record import iter_records
-from spark_rocket.store.log import commit_log
+from spark_rocket.store import PutStatus
+from spark_rocket.store.log import commit_log, mapped_file
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.log.mapped_file_queue import MappedFileQueue
 from spark_rocket.store.tools.check import check_store
-from tests.store.helpers import bodies, opened, put, small
+from tests.store.conftest import MakeStore
+from tests.store.helpers import BORN, bodies, opened, put, small
 
 
 def test_the_allocator_never_makes_a_file_that_the_writer_just_took(
@@ -113,8 +118,8 @@ def test_only_what_was_written_is_flushed(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("size", [400, 70_000])
-def test_what_lies_apart_is_read_in_order_and_lets_the_file_go(tmp_path: Path, size: int) -> None:
-    """Two queues' records lie between each other; large ranges are copied once, from a view of the mapping."""
+def test_what_lies_apart_is_read_in_order_and_no_view_stays(tmp_path: Path, size: int) -> None:
+    """Other queues' records lie between them; they are copied once, from a view of the mapping."""
     config = small(tmp_path, mapped_file_size_commit_log=-(-15 * size // 4096) * 4096)
     store = opened(config)
     expected = [bytes([number + 48]) * size for number in range(30)]
@@ -129,3 +134,26 @@ def test_what_lies_apart_is_read_in_order_and_lets_the_file_go(tmp_path: Path, s
     assert bodies(store, "t", 1) == expected[1::3]
     store.close()
     assert check_store(config.store_path, config) == []
+
+
+def test_a_disk_that_breaks_its_promise_refuses_before_a_byte_is_written(
+    make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks that were promised are not there (copy-on-write, quotas): a write through the mapping would be SIGBUS."""
+    store = make_store(message_index_enable=False)
+    monkeypatch.setattr(CommitLog, "_extend", lambda *_: None)  # nothing is made ready ahead of the writer
+    put(store, "T", 0, b"before")
+    end = store.max_physical_offset
+    big = encode_batch_body([(0, b"x" * 300, b"")] * 60)
+    with monkeypatch.context() as patch:
+        patch.setattr(mapped_file, "_advise", lambda *_: errno.EFAULT)
+        for result in (
+            store.put_message("T", 0, b"x" * 12_000, b"", born_timestamp=1, born_host=BORN),
+            store.put_batch("T", 0, big, born_timestamp=1, born_host=BORN),
+        ):
+            assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
+            assert os.strerror(errno.ENOSPC) in result.reason
+    assert (store.max_physical_offset, store.get_max_offset("T", 0)) == (end, 1)
+    assert not any((store.config.commit_log_path / ("0" * 20)).read_bytes()[end:])
+    store.put_batch("T", 0, big, born_timestamp=1, born_host=BORN)
+    assert len(bodies(store, "T", 0)) == 61

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
-import time
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +17,7 @@ from spark_rocket.protocol.record.batch import encode_batch_body
 from spark_rocket.store import MessageStore, PutStatus
 from spark_rocket.store.config import FlushDiskType
 from spark_rocket.store.descriptors import ShortageError
+from spark_rocket.store.log.mapped_file import MappedFile
 from tests.store.conftest import MakeStore
 from tests.store.helpers import BORN, bodies, opened, put, put_batch, small
 
@@ -113,18 +114,22 @@ def test_a_flush_that_cannot_open_a_file_is_done_later(make_store: MakeStore, sh
 
 
 def test_flushes_that_fail_are_logged_once(
-    make_store: MakeStore, shortage: Shortage, caplog: pytest.LogCaptureFixture
+    make_store: MakeStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each sender that waits makes for one more."""
     store = make_store(flush_disk_type=FlushDiskType.SYNC_FLUSH, message_index_enable=False)
     result = put(store, "T", 0, b"x")
-    shortage.left = 0
-    deadline = time.monotonic() + 30
-    while shortage.left > -20 and time.monotonic() < deadline:
-        store.when_flushed(result.end_physical_offset, lambda ok: None)
-        time.sleep(0.001)
-    assert shortage.left <= -20
-    shortage.over()
+    tried = threading.Semaphore(0)
+
+    def refuse(*_: object) -> None:
+        tried.release()
+        raise ShortageError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MappedFile, "flush", refuse)
+        for _ in range(20):
+            store.when_flushed(result.end_physical_offset, lambda ok: None)
+            assert tried.acquire(timeout=30)
     assert caplog.text.count("the commit log could not be flushed") == 1
 
 
@@ -159,7 +164,7 @@ def test_names_of_queues_are_synced_by_the_flush_that_can(
     shortage.over()
     synced: list[str] = []
     for name in ("sync_directory", "sync_file_system"):
-        for module in ("queues.consume_queue", "log.flush"):
+        for module in ("queues.consume_queue", "flush"):
             target = f"spark_rocket.store.{module}.{name}"
             monkeypatch.setattr(target, lambda directory: synced.append(str(directory)), raising=False)
     store._flush_queues.flush(thorough=True)

@@ -15,10 +15,10 @@ import pytest
 from spark_rocket.errors import StoreError, StoreLockedError
 from spark_rocket.protocol.record.record import RecordView, view_record
 from spark_rocket.store import StoreConfig
-from spark_rocket.store.recovery.rebuild import rebuild_store
-from spark_rocket.store.recovery.salvage import Damage
 from spark_rocket.store.tools.check import check_store
 from spark_rocket.store.tools.dump import BadEntries, DumpFilter, dump_log, dump_queues, host_text, to_json
+from spark_rocket.store.tools.rebuild import rebuild_store
+from spark_rocket.store.tools.salvage import Damage
 from spark_rocket.store.tools.stats import store_stats
 from spark_rocket.store.tools.view import view_store
 from tests.golden import expected, extract_store

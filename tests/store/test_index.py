@@ -24,6 +24,7 @@ from spark_rocket.store.index import service as index_service
 from spark_rocket.store.index.index_file import DamagedIndexError, IndexFile
 from spark_rocket.store.index.keys import key_hash
 from spark_rocket.store.index.service import IndexService
+from spark_rocket.store.log import uniform
 from spark_rocket.store.log.record_scan import LogScan
 from spark_rocket.store.tools.check import check_store
 from tests.store.conftest import MakeStore
@@ -534,7 +535,7 @@ def test_keys_of_records_that_are_alike(
         )
     (block,) = LogScan(store._log.queue, 0, store.max_physical_offset)
     numbers, hashes = index_keys.keys_of(block)
-    monkeypatch.setattr(index_keys, "_FEWEST", 1000)
+    monkeypatch.setattr(uniform, "_FEWEST", 1000)
     one_by_one = index_keys.keys_of(block)
     assert numbers.tolist() == one_by_one[0].tolist()
     assert hashes.tolist() == one_by_one[1].tolist()
@@ -547,3 +548,17 @@ def test_keys_of_one_word_of_several_and_of_none(store: MessageStore) -> None:
     for word in {word for text in texts for word in text.split()}:
         found = store.query_message("T", word, 1000, 0, 1 << 62)
         assert len(found.records) == sum(word in text.split() for text in texts), word
+
+
+def test_a_stop_does_not_wait_long_for_the_index(make_store: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_service, "_POLL", 1000)  # nothing is done behind the writer's back
+    monkeypatch.setattr(index_service, "_CLOSE_PATIENCE", -1.0)
+    store = make_store(mapped_file_size_commit_log=8 << 20, max_index_num=5000)
+    for _ in range(3000):
+        put(store, "T", 0, b"x" * 1000, b"KEYS\x01late")
+    store.close()
+    assert store._index is not None
+    assert store._index.behind > 1 << 20
+    monkeypatch.undo()
+    again = make_store(store.config)
+    assert len(again.query_message("T", "late", 5000, 0, 1 << 60).records) == 3000

@@ -9,7 +9,7 @@ import pytest
 
 from spark_rocket.errors import StoreCorruptError
 from spark_rocket.protocol.record.record import iter_records
-from spark_rocket.store.log.old_records import OldRecords
+from spark_rocket.store.queues.old_records import OldRecords
 from spark_rocket.store.tools.check import check_store
 from tests.store.helpers import BORN, opened, put, small
 

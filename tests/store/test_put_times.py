@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spark_rocket.store.log.put_times import SAMPLES_A_MINUTE, PutTimes
+from spark_rocket.store.put_times import SAMPLES_A_MINUTE, PutTimes
 from spark_rocket.store.results import PutStatus
 from tests.store.helpers import BORN, START, opened, put, put_batch, small
 

@@ -15,10 +15,10 @@ from spark_rocket.errors import StoreCorruptError, StoreError, StoreLockedError
 from spark_rocket.protocol.record.record import iter_records, view_record
 from spark_rocket.store import StoreConfig
 from spark_rocket.store.index.index_file import IndexFile
-from spark_rocket.store.recovery import rebuild
-from spark_rocket.store.recovery.rebuild import Hole, put_in_place, rebuild_store
 from spark_rocket.store.store_lock import StoreLock
+from spark_rocket.store.tools import rebuild
 from spark_rocket.store.tools.check import check_store
+from spark_rocket.store.tools.rebuild import Hole, put_in_place, rebuild_store
 from tests.golden import extract_store
 from tests.store.helpers import Clock, bodies, golden, opened, put, put_batch, small
 

@@ -12,7 +12,7 @@ import pytest
 
 from spark_rocket.errors import StoreCorruptError, StoreNotWritableError
 from spark_rocket.store import StoreConfig
-from spark_rocket.store.queues.deleted_topics import DeletedTopics
+from spark_rocket.store.queues.side_files import DeletedTopics
 from spark_rocket.store.recovery import recovery
 from spark_rocket.store.recovery.recovery import is_deleted
 from spark_rocket.store.tools.check import check_store

@@ -18,7 +18,7 @@ import pytest
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.store import GetMessageStatus, MessageStore, PutStatus, StoreConfig, file_remover, retention
 from spark_rocket.store.log.mapped_file import MappedFile
-from spark_rocket.store.queues.deleted_topics import DeletedTopics
+from spark_rocket.store.queues.side_files import DeletedTopics
 from spark_rocket.store.tools.check import check_store
 from tests.store.helpers import BORN, START, Clock, bodies, golden, opened, put, small
 

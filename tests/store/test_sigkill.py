@@ -17,10 +17,10 @@ import random, sys, threading
 from pathlib import Path
 from spark_rocket.protocol.record.batch import (encode_batch_body)
 from spark_rocket.store.log import commit_log
+from spark_rocket.protocol.record.record import encode_batch_body
 from spark_rocket.store import FlushDiskType
 from tests.store.helpers import BORN, opened, put, small
 
-commit_log._LONG_RUN = 2048  # some batches go by pwrite
 config = small(Path(sys.argv[1]), flush_disk_type=FlushDiskType.SYNC_FLUSH, flush_interval_consume_queue=20)
 store = opened(config)
 rng = random.Random(int(sys.argv[2]))

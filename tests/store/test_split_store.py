@@ -13,9 +13,9 @@ from spark_rocket.cli import main
 from spark_rocket.errors import ConfigError, StoreError, StoreLockedError
 from spark_rocket.store import StoreConfig
 from spark_rocket.store.paths import StorePaths
-from spark_rocket.store.recovery.rebuild import rebuild_store
 from spark_rocket.store.tools.check import check_store
 from spark_rocket.store.tools.dump import dump_log
+from spark_rocket.store.tools.rebuild import rebuild_store
 from spark_rocket.store.tools.stats import store_stats
 from spark_rocket.store.tools.view import view_store
 from tests.store.helpers import bodies, opened, put, small

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.store.delay.timer_progress import Mark, TimerProgress
+from spark_rocket.store.delay.timer_checkpoint import Mark, TimerProgress
 
 
 class Disk:

@@ -20,8 +20,7 @@ import pytest
 
 from spark_rocket.model import SCHEDULE_TOPIC
 from spark_rocket.store import FlushDiskType, MessageStore, StoreConfig
-from spark_rocket.store.log import commit_log
-from spark_rocket.store.log import flush as store_flush
+from spark_rocket.store import flush as store_flush
 from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.tools.check import check_store
 from tests.store.helpers import Clock, bodies, log_records, opened, put, put_batch, small
@@ -141,8 +140,6 @@ def test_torn_image_is_recovered(seed: int, tmp_path: Path, monkeypatch: pytest.
     rng = random.Random(seed)
     clock = Clock()
     disk = Disk(monkeypatch)
-    if seed % 3 == 0:
-        monkeypatch.setattr(commit_log, "_LONG_RUN", 1024)
     config = small(tmp_path / "store")
     store = opened(config, clock)
     write_some(store, clock, rng, rng.randrange(5, 120))

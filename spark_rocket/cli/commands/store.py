@@ -30,8 +30,8 @@ from spark_rocket.cli.text import Bar, camel, limit, moment, moment_text, number
 if TYPE_CHECKING:
     from spark_rocket.protocol.record.record import RecordView
     from spark_rocket.store.config import StoreConfig
-    from spark_rocket.store.tools.problem import Problem
     from spark_rocket.store.tools.stats import Files, QueueStats, StoreStats
+    from spark_rocket.store.tools.view import Problem
 
 _SHOWN_PER_KIND = 10
 _REMEDIES = {
@@ -289,7 +289,7 @@ def rebuild(directory: Path, config: StoreConfig | None, dry_run: bool, skip_dam
     That happens beside the old ones, which are exchanged when all is on disk. What the log has is not changed. Damage
     in it refuses the rebuild: nothing is written then.
     """
-    from spark_rocket.store.recovery.rebuild import rebuild_store
+    from spark_rocket.store.tools.rebuild import rebuild_store
 
     with Bar() as bar:
         report = rebuild_store(directory, config, skip_damage=skip_damage, dry_run=dry_run, progress=bar)

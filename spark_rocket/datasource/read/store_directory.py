@@ -49,11 +49,11 @@ from spark_rocket.errors import DataLossError, OffsetsError, ProtocolError, Stor
 from spark_rocket.protocol.record.columns import decode_records
 from spark_rocket.protocol.record.layout import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from spark_rocket.protocol.record.record import scan_record
-from spark_rocket.store.log.end import cut_of
 from spark_rocket.store.log.record_scan import RecordBlock
-from spark_rocket.store.log.span import LogSpan, Lost, plan_spans, read_span
 from spark_rocket.store.queues.queue_table import is_storable
 from spark_rocket.store.recovery.recovery import is_deleted, topics_on_record
+from spark_rocket.store.tools.salvage import cut_of
+from spark_rocket.store.tools.span import LogSpan, Lost, plan_spans, read_span
 from spark_rocket.store.tools.view import StoreView, view_store
 
 DEFAULT_BROKER_NAME = "broker-a"

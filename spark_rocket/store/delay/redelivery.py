@@ -59,11 +59,16 @@ def redeliver(store: MessageStore, record: Buffer | RecordView, notes: Mapping[s
     except (ProtocolError, ValueError) as error:
         _log.warning("%s is not delivered: %s", where, error)
         return PutResult(PutStatus.MESSAGE_ILLEGAL, reason=str(error))
+    return put_again(store, topic, queue_id, record, with_notes(properties, notes) if notes else properties)
+
+
+def put_again(store: MessageStore, topic: str, queue_id: int, record: RecordView, properties: bytes) -> PutResult:
+    """Store a record's message once more; it is warned of if that is refused for good."""
     result = store.put_message(
         topic,
         queue_id,
         record.body,
-        _with_notes(properties, notes) if notes else properties,
+        properties,
         flag=record.flag,
         sys_flag=record.sys_flag,
         born_timestamp=record.born_timestamp,
@@ -71,6 +76,7 @@ def redeliver(store: MessageStore, record: Buffer | RecordView, notes: Mapping[s
         reconsume_times=record.reconsume_times,
     )
     if result.status not in (PutStatus.PUT_OK, PutStatus.SERVICE_NOT_AVAILABLE):
+        where = f"The delayed message at offset {record.physical_offset} of the commit log"
         _log.warning("%s is not delivered to %s, queue %d: %s", where, topic, queue_id, result.reason)
     return result
 
@@ -88,7 +94,8 @@ def _destination(properties: bytes) -> tuple[str, int]:
     return name, int(queue_id)
 
 
-def _with_notes(properties: bytes, notes: Mapping[str, str]) -> bytes:
+def with_notes(properties: bytes, notes: Mapping[str, str]) -> bytes:
+    """Properties with these set, unless they then had no room."""
     noted = properties
     for name, value in notes.items():
         noted = append_property(remove_property(noted, name.encode()), name, value)

@@ -160,6 +160,17 @@ class TimerLog:
                 yield file.file_from_offset + UNIT_SIZE * np.arange(first, first + count), units
                 first += count
 
+    def count_by_topic(self, read_time_ms: int) -> dict[int, int]:
+        """How many messages wait from a time on, less their recalls, by the hash code of their topic."""
+        found: dict[int, int] = {}
+        for _, units in self.blocks(self.files.min_offset, self.position):
+            waiting = units[units["write_time"].astype(np.int64) + units["delay"] >= read_time_ms]
+            steps = np.where(waiting["magic"] & MAGIC_DELETE, -1, 1)
+            codes, places = np.unique(waiting["topic_hash"].astype(np.int64), return_inverse=True)
+            for code, count in zip(codes.tolist(), np.bincount(places, steps).tolist(), strict=True):
+                found[code] = found.get(code, 0) + int(count)
+        return found
+
     # --- cutting and letting go ---------------------------------------------------------------------------------
 
     def go_on_at(self, position: int) -> None:

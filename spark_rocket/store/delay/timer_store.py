@@ -24,26 +24,27 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from heapq import heappop, heappush
-from typing import NamedTuple
 
-import numpy as np
-
-from spark_rocket.errors import ProtocolError, StoreError
+from spark_rocket.errors import StoreError
 from spark_rocket.model import TIMER_TOPIC
 from spark_rocket.protocol.filter.tags import java_hash
-from spark_rocket.protocol.record.properties import append_property, find_property, remove_property
-from spark_rocket.protocol.record.record import RecordView, iter_records, view_record
-from spark_rocket.store.delay.redelivery import RETRY_MS, PutRefusedError, redeliver
-from spark_rocket.store.delay.timer_batch import UnitBatch, due_time, number_of
-from spark_rocket.store.delay.timer_checkpoint import TimerCheckpoint
+from spark_rocket.protocol.record.properties import find_property
+from spark_rocket.protocol.record.record import RecordView
+from spark_rocket.store.delay.redelivery import RETRY_MS, PutRefusedError, put_again, redeliver, with_notes
+from spark_rocket.store.delay.timer_checkpoint import Mark, TimerCheckpoint, TimerProgress
 from spark_rocket.store.delay.timer_log import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, TimerLog, Unit
-from spark_rocket.store.delay.timer_progress import Mark, TimerProgress
-from spark_rocket.store.delay.timer_recovery import TimerLogDamageError, build_slots, find_end
-from spark_rocket.store.delay.timer_wheel import Slots, TimerWheel
-from spark_rocket.store.layout import MAX_PROPERTIES
+from spark_rocket.store.delay.timer_slots import DueSlots, Recall
+from spark_rocket.store.delay.timer_topic import TimerTopic, due_time, number_of
+from spark_rocket.store.delay.timer_wheel import (
+    Slots,
+    TimerLogDamageError,
+    TimerWheel,
+    UnitBatch,
+    build_slots,
+    find_end,
+)
 from spark_rocket.store.message_store import MessageStore
-from spark_rocket.store.results import GetMessageStatus, PutResult, PutStatus
+from spark_rocket.store.results import PutResult, PutStatus
 
 _log = logging.getLogger(__name__)
 
@@ -51,20 +52,8 @@ _PRELOAD_MS = 1_000
 _HORIZON_MS = 60_000
 _BLANK_SLOTS = 60
 _SET_APART_SLOTS = 10
-_TOPIC = TIMER_TOPIC.encode()
 _DAY_MS = 86_400_000
-_READ_AHEAD = 64
-_READ_BYTES = 1 << 18
-_POSITION = (1 << 64) - 1
 _LATEST = 1 << 62
-
-
-class _Recall(NamedTuple):
-    """Where a recall is in the commit log."""
-
-    offset_py: int
-    size_py: int
-    topic_hash: int
 
 
 class TimerMessageStore:
@@ -75,6 +64,7 @@ class TimerMessageStore:
     ) -> None:
         config = store.config
         self._store = store
+        self._topic = TimerTopic(store)
         self._precision = precision_ms
         self._timer = timer
         self._wheel = TimerWheel(config.store_path / "timerwheel", precision_ms, config.timer_wheel_slots)
@@ -95,13 +85,9 @@ class TimerMessageStore:
         self._late_slot = 0
         self._slots: Slots | None = None  # of the wheel, while there is no room for its file
         self._walk: tuple[int, int] | None = None  # the slot that is being loaded, and its next unit
-        self._heap: list[int] = []  # millisecond << 64 | position in the timer log
-        self._remaining: dict[int, int] = {}  # by slot: units in the heap
-        self._begun: set[int] = set()  # slots of which something was delivered
-        self._recalls: dict[int, dict[str, _Recall]] = {}
+        self._due = DueSlots()
         self._missing = 0
         self._last_error = ""
-        self._slots_done = 0  # slots of which something was delivered
         self.enqueued = 0
         """Messages and recalls that were put into the wheel since the start."""
         self.delivered = 0
@@ -116,7 +102,7 @@ class TimerMessageStore:
         checkpoint.load()
         checkpoint.refuse_future(now_ms + _DAY_MS)
         log.load()
-        first, end = store.get_min_offset(TIMER_TOPIC, 0), store.get_max_offset(TIMER_TOPIC, 0)
+        first, end = self._topic.first, self._topic.end
         saved_offset = checkpoint.last_timer_queue_offset
         self._next_offset = min(max(saved_offset, first), end)
         if checkpoint.existed:
@@ -143,7 +129,7 @@ class TimerMessageStore:
                 checkpoint.last_timer_log_flush_pos,
                 store.max_physical_offset,
                 self._read_time + self._span,
-                self._waiting_offset,
+                self._topic.number_of,
             )
             log.go_on_at(position)
             slots = build_slots(log, self._read_time, self._precision, self._wheel.count)
@@ -168,30 +154,16 @@ class TimerMessageStore:
             self._wheel.open(self._slots)
             self._slots = None
 
-    def _waiting_offset(self, offset: int, size: int) -> int:
-        """Number in the timer's queue of the message that a unit names; −1 if there is none."""
-        record = self._store.look_message_by_offset(offset)
-        if record is None or len(record) != size:
-            return -1
-        try:
-            view = view_record(record, check_crc=False)
-        except ProtocolError:
-            return -1
-        return view.queue_offset if view.topic == _TOPIC and view.queue_id == 0 else -1
-
     def _begin_anew(self) -> None:
         """Drop timer log and wheel: the whole queue is enqueued again. Until that is done, the checkpoint stays."""
         if self._late_from is not None:
             self._replay_until = min(self._replay_until, self._late_from)
         self._timer_log.clear(self._checkpoint.last_timer_log_flush_pos)
         self._wheel.close()
-        self._next_offset = self._store.get_min_offset(TIMER_TOPIC, 0)
+        self._next_offset = self._topic.first
         self._loaded_to = self._read_time
         self._walk = None
-        self._heap.clear()
-        self._remaining.clear()
-        self._begun.clear()
-        self._recalls.clear()
+        self._due.clear()
         self._progress.forget()
 
     def checkpoint(self) -> bytes:
@@ -213,26 +185,24 @@ class TimerMessageStore:
 
     def _set_apart(self) -> None:
         """Give what remains of slots that were begun to the slot behind them, so that they are done."""
-        if not self._begun:
+        if not self._due.begun:
             return
         while self._walk is not None:
             self._load_one(*self._walk)
-        if not self._begun:
+        if not self._due.begun:
             return  # the log turned out to be damaged
-        done_to = max(self._begun) + self._precision
+        done_to = max(self._due.begun) + self._precision
         batch = UnitBatch(self._timer_log, self._wheel, done_to)
-        for slot, recalls in self._recalls.items():
-            if slot < done_to:
-                for recall in recalls.values():
-                    batch.add(done_to, MAGIC_DEFAULT | MAGIC_DELETE, *recall)
-        for key in sorted(self._heap):
-            unit = self._timer_log.read(key & _POSITION)
+        for recall in self._due.recalls_before(done_to):
+            batch.add(done_to, MAGIC_DEFAULT | MAGIC_DELETE, *recall)
+        for position in self._due.positions():
+            unit = self._timer_log.read(position)
             if unit is not None and self._slot_of(unit.time_ms) < done_to:
                 batch.add(done_to, unit.magic, unit.offset_py, unit.size_py, unit.topic_hash)
         batch.write()
         self._read_time = self._loaded_to = done_to
         self._late_slot = done_to
-        self._slots_done += len(self._begun)
+        self._due.done += len(self._due.begun)
 
     # --- delivering ---------------------------------------------------------------------------------------------
 
@@ -242,7 +212,7 @@ class TimerMessageStore:
         Returns when to call again: ``now_ms`` if there is more to do at once, None if there is no timed message.
         """
         is_idle = not self._wheel.is_open and self._slots is None
-        if is_idle and self._next_offset >= self._store.get_max_offset(TIMER_TOPIC, 0):
+        if is_idle and self._next_offset >= self._topic.end:
             return None
         deadline = self._timer() + budget
         try:
@@ -270,71 +240,53 @@ class TimerMessageStore:
 
     def is_done_to(self, time_ms: int) -> bool:
         """Whether everything that was due up to then has been delivered."""
-        if self._next_offset < self._store.get_max_offset(TIMER_TOPIC, 0):
+        if self._next_offset < self._topic.end:
             return False
         if not self._wheel.is_open:
             return self._slots is None
-        return self._slot_of(time_ms) < self._loaded_to and not (self._heap and self._heap[0] >> 64 <= time_ms)
+        first = self._due.first_due
+        return self._slot_of(time_ms) < self._loaded_to and (first is None or first > time_ms)
 
     def count_by_topic(self) -> dict[int, int]:
         """How many messages wait, by the hash code of their topic; what is not in the timer log yet is left out."""
-        found: dict[int, int] = {}
-        if self._wheel.is_open:
-            for _, units in self._timer_log.blocks(self._timer_log.files.min_offset, self._timer_log.position):
-                waiting = units[units["write_time"].astype(np.int64) + units["delay"] >= self._read_time]
-                steps = np.where(waiting["magic"] & MAGIC_DELETE, -1, 1)
-                codes, places = np.unique(waiting["topic_hash"].astype(np.int64), return_inverse=True)
-                for code, count in zip(codes.tolist(), np.bincount(places, steps).tolist(), strict=True):
-                    found[code] = found.get(code, 0) + int(count)
-        return found
+        return self._timer_log.count_by_topic(self._read_time) if self._wheel.is_open else {}
 
     def runtime_info(self, now_ms: int) -> dict[str, str]:
         """Figures for request 28, under Apache's names."""
         behind = 0 if self.is_done_to(now_ms) else max(now_ms - self._read_time, 0) // 1000
         return {
             "timerReadBehind": str(behind),  # seconds
-            "timerOffsetBehind": str(max(self._store.get_max_offset(TIMER_TOPIC, 0) - self._next_offset, 0)),
+            "timerOffsetBehind": str(max(self._topic.end - self._next_offset, 0)),
             "timerCongestNum": str(self._wheel.count_from(self._read_time) if self._wheel.is_open else 0),
         }
 
     @property
     def slots_done(self) -> int:
         """Of how many slots something was delivered, since the start."""
-        return self._slots_done
+        return self._due.done
 
     # --- from the queue into the wheel --------------------------------------------------------------------------
 
     def _enqueue(self, now_ms: int, deadline: float) -> bool:
         """Give units to what has arrived; False if the time was up before the end."""
-        store, count = self._store, _READ_AHEAD
-        while self._next_offset < store.get_max_offset(TIMER_TOPIC, 0):
+        while self._next_offset < self._topic.end:
             if self._timer() >= deadline:
                 return False
-            found = store.get_message(TIMER_TOPIC, 0, self._next_offset, count, _READ_BYTES)
-            if found.status is not GetMessageStatus.FOUND:  # retention took them, or they are damaged
-                if found.status is GetMessageStatus.OFFSET_TOO_SMALL:
-                    self._missing += found.next_begin_offset - self._next_offset
-                self._next_offset = found.next_begin_offset
+            views, following, missing = self._topic.read(self._next_offset)
+            self._missing += missing
+            if not views:
+                self._next_offset = following
                 continue
-            try:
-                views = list(iter_records(found.records))
-            except ProtocolError as error:
-                if count == 1:
-                    _log.warning("Message %d of %s is not delivered: %s", self._next_offset, TIMER_TOPIC, error)
-                    self._next_offset += 1
-                count = 1
-                continue
-            count = _READ_AHEAD
             if not self._wheel.is_open:
                 self._open_wheel(views[0].store_timestamp)
             batch = UnitBatch(self._timer_log, self._wheel, self._slot_of(now_ms))
-            loaded: list[tuple[int, int]] = []
+            loaded: list[tuple[int, int, int]] = []
             for view in views:
                 self._enqueue_one(view, batch, loaded)
             batch.write()
-            for slot, key in loaded:
-                self._push(slot, key)
-            self._next_offset = found.next_begin_offset
+            for entry in loaded:
+                self._due.push(*entry)
+            self._next_offset = following
             self.enqueued += len(views)
         return True
 
@@ -345,12 +297,12 @@ class TimerMessageStore:
             self._read_time = max(self._slot_of(first_timestamp) - self._precision, 0)
         self._loaded_to = self._read_time
 
-    def _enqueue_one(self, view: RecordView, batch: UnitBatch, loaded: list[tuple[int, int]]) -> None:
+    def _enqueue_one(self, view: RecordView, batch: UnitBatch, loaded: list[tuple[int, int, int]]) -> None:
         """Add what goes to a slot that is in memory to ``loaded``."""
         properties = bytes(view.properties)
         out = number_of(properties, b"TIMER_OUT_MS")
         topic = find_property(properties, b"REAL_TOPIC")
-        if out is None or topic is None or view.topic != _TOPIC:
+        if out is None or topic is None or view.topic != TIMER_TOPIC.encode():
             _log.warning(
                 "The message at offset %d of the commit log is not delivered: no TIMER_OUT_MS or REAL_TOPIC.",
                 view.physical_offset,
@@ -385,10 +337,9 @@ class TimerMessageStore:
         position = batch.add(slot, magic, view.physical_offset, view.size, java_hash(text))
         if slot < self._loaded_to or (self._walk is not None and slot == self._walk[0]):
             if recall is not None and not magic & MAGIC_ROLL:
-                place = _Recall(view.physical_offset, view.size, java_hash(text))
-                self._recalls.setdefault(slot, {})[recall.decode("utf-8", "replace")] = place
+                self._due.recall(slot, recall, Recall(view.physical_offset, view.size, java_hash(text)))
             else:
-                loaded.append((slot, due << 64 | position))
+                loaded.append((slot, due, position))
 
     def _slot_of(self, time_ms: int) -> int:
         return time_ms // self._precision * self._precision
@@ -404,10 +355,10 @@ class TimerMessageStore:
                 self._close_slots(now_ms)
                 return now_ms
             ready = now_ms if self._walk is None else min(now_ms, self._walk[0] - 1)
-            first = self._heap[0] >> 64 if self._heap else _LATEST
-            if first > rolled:
+            first = self._due.first_due
+            if first is not None and first > rolled:
                 break  # those, and recalls of them, have to be in the wheel before it goes on
-            if first <= ready and not self._is_of_walked_slot(self._heap[0] & _POSITION):
+            if first is not None and first <= ready and not self._is_of_walked_slot(self._due.first_position):
                 if self._deliver_first(now_ms):
                     rolled = first
             elif self._walk is not None:
@@ -417,9 +368,9 @@ class TimerMessageStore:
             else:
                 break
         self._close_slots(now_ms)
-        if not self._wheel.is_open or self._next_offset < self._store.get_max_offset(TIMER_TOPIC, 0):
+        if not self._wheel.is_open or self._next_offset < self._topic.end:
             return now_ms
-        due = self._heap[0] >> 64 if self._heap else now_ms + _HORIZON_MS
+        due = now_ms + _HORIZON_MS if self._due.first_due is None else self._due.first_due
         slot = self._wheel.next_slot(self._loaded_to, now_ms + _HORIZON_MS)
         return due if slot is None else min(due, max(slot - _PRELOAD_MS, now_ms + 1))
 
@@ -446,7 +397,7 @@ class TimerMessageStore:
         if unit is None:  # the chain's end, or files that were removed with their messages
             self._walk, self._loaded_to = None, slot + self._precision
             return
-        view = self._view(unit)
+        view = self._topic.message(unit.offset_py, unit.size_py)
         is_whole = view is not None or unit.offset_py < self._store.min_physical_offset  # or retention took it
         if self._slot_of(unit.time_ms) != slot or not -1 <= unit.prev_pos < position or not is_whole:
             _log.warning(
@@ -466,36 +417,22 @@ class TimerMessageStore:
         properties = bytes(view.properties)
         recall = find_property(properties, b"TIMER_DEL_UNIQKEY")
         if unit.magic & MAGIC_ROLL:
-            self._push(slot, slot << 64 | position)
+            self._due.push(slot, slot, position)
         elif recall is not None:
-            place = _Recall(unit.offset_py, unit.size_py, unit.topic_hash)
-            self._recalls.setdefault(slot, {})[recall.decode("utf-8", "replace")] = place
+            self._due.recall(slot, recall, Recall(unit.offset_py, unit.size_py, unit.topic_hash))
         else:
             out = number_of(properties, b"TIMER_OUT_MS")
             due = due_time(properties, view.store_timestamp, slot if out is None else out, self._precision)
-            self._push(slot, due << 64 | position)
-
-    def _push(self, slot: int, key: int) -> None:
-        heappush(self._heap, key)
-        self._remaining[slot] = self._remaining.get(slot, 0) + 1
-
-    def _view(self, unit: Unit, *, check_crc: bool = False) -> RecordView | None:
-        """The message of a unit; None if it is no longer there, or damaged."""
-        record = self._store.look_message_by_offset(unit.offset_py)
-        if record is None or len(record) != unit.size_py:
-            return None
-        try:
-            view = view_record(record, check_crc=check_crc)
-        except ProtocolError:
-            return None
-        return view if view.topic == _TOPIC else None
+            self._due.push(slot, due, position)
 
     def _deliver_first(self, now_ms: int) -> bool:
         """Deliver the heap's first message, roll it, or find it recalled. Whether it was rolled."""
-        unit = self._timer_log.read(self._heap[0] & _POSITION)
+        unit = self._timer_log.read(self._due.first_position)
         assert unit is not None  # its slot is not done, so its file is kept
         slot = self._slot_of(unit.time_ms)
-        view = self._view(unit, check_crc=True)  # it is stored anew, with a CRC that says that it is good
+        view = self._topic.message(
+            unit.offset_py, unit.size_py, check_crc=True
+        )  # it is stored anew, with a CRC that says that it is good
         if view is None and unit.offset_py < self._store.min_physical_offset:
             self._missing += 1
         elif view is None:
@@ -506,71 +443,35 @@ class TimerMessageStore:
             result: PutResult | None = None
             if unit.magic & MAGIC_ROLL:
                 result = self._roll(view, unit, now_ms)
-            elif not self._is_recalled(slot, bytes(view.properties)):
+            elif not self._due.is_recalled(slot, bytes(view.properties)):
                 notes = {"TIMER_ENQUEUE_MS": str(unit.write_time), "TIMER_DEQUEUE_MS": str(now_ms)}
                 result = redeliver(self._store, view, notes)
             if result is not None and result.status is PutStatus.SERVICE_NOT_AVAILABLE:
                 raise PutRefusedError
             self.delivered += result is not None and not unit.magic & MAGIC_ROLL
-        heappop(self._heap)
-        self._remaining[slot] -= 1
-        self._begun.add(slot)
+        self._due.pop(slot)
         return bool(unit.magic & MAGIC_ROLL)
-
-    def _is_recalled(self, slot: int, properties: bytes) -> bool:
-        recalls = self._recalls.get(slot)
-        unique_key = find_property(properties, b"UNIQ_KEY")
-        if not recalls or unique_key is None:
-            return False
-        key = unique_key.decode("utf-8", "replace")
-        topic = (find_property(properties, b"REAL_TOPIC") or b"").decode("utf-8", "replace")
-        return key in recalls or f"{topic}+{key}" in recalls
 
     def _roll(self, view: RecordView, unit: Unit, now_ms: int) -> PutResult:
         """Put a message into the timer's topic once more."""
         properties = bytes(view.properties)
-        times = number_of(properties, b"TIMER_ROLL_TIMES") or 0
-        for name, value in (
-            (b"TIMER_ENQUEUE_MS", unit.write_time),
-            (b"TIMER_ROLL_TIMES", times + 1),
-            (b"TIMER_DEQUEUE_MS", now_ms),
-        ):
-            properties = append_property(remove_property(properties, name), name, str(value))
-        result = self._store.put_message(
-            TIMER_TOPIC,
-            0,
-            view.body,
-            properties if len(properties) <= MAX_PROPERTIES else bytes(view.properties),
-            flag=view.flag,
-            sys_flag=view.sys_flag,
-            born_timestamp=view.born_timestamp,
-            born_host=view.born_host,
-            reconsume_times=view.reconsume_times,
-        )
-        if result.status not in (PutStatus.PUT_OK, PutStatus.SERVICE_NOT_AVAILABLE):
-            _log.warning(
-                "The timed message at offset %d of the commit log cannot wait any longer and is not delivered: %s",
-                view.physical_offset,
-                result.reason,
-            )
-        return result
+        notes = {
+            "TIMER_ENQUEUE_MS": str(unit.write_time),
+            "TIMER_ROLL_TIMES": str((number_of(properties, b"TIMER_ROLL_TIMES") or 0) + 1),
+            "TIMER_DEQUEUE_MS": str(now_ms),
+        }
+        return put_again(self._store, TIMER_TOPIC, 0, view, with_notes(properties, notes))
 
     def _close_slots(self, now_ms: int) -> None:
         """Slots whose second is over and of which nothing is left are done."""
         limit = min(self._slot_of(now_ms), self._loaded_to)
-        done_to = min((slot for slot, count in self._remaining.items() if count), default=limit)
-        done_to = min(done_to, limit)
+        done_to = self._due.done_to(limit)
         if done_to <= self._read_time:
             return
         self._read_time = done_to
         if done_to > self._late_slot:
             self._late_from = None
-        for table in (self._remaining, self._recalls):
-            for slot in [slot for slot in table if slot < done_to]:
-                del table[slot]
-        begun = {slot for slot in self._begun if slot >= done_to}
-        self._slots_done += len(self._begun) - len(begun)
-        self._begun = begun
+        self._due.forget_before(done_to)
         self._timer_log.release()
 
     # --- on disk ------------------------------------------------------------------------------------------------
@@ -582,7 +483,7 @@ class TimerMessageStore:
                     self._read_time,
                     self._next_offset,
                     self._timer_log.position,
-                    self._slots_done,
+                    self._due.done,
                     self._next_offset if self._late_from is None else min(self._late_from, self._next_offset),
                     self._store.max_physical_offset,
                 )

@@ -33,12 +33,10 @@ from spark_rocket.store.descriptors import ShortageError
 from spark_rocket.store.index.index_file import DamagedIndexError, IndexFile
 from spark_rocket.store.index.keys import keys_of
 from spark_rocket.store.index.search import IndexSearch, stored_at
+from spark_rocket.store.log.checkpoint import Checkpoint
 from spark_rocket.store.log.commit_log import CommitLog
-from spark_rocket.store.log.large_records import large_records
 from spark_rocket.store.log.mapped_file import MappedFile, sync_directory
-from spark_rocket.store.log.record_scan import LogScan, RecordBlock
-from spark_rocket.store.recovery.checkpoint import Checkpoint
-from spark_rocket.store.recovery.salvage import next_good
+from spark_rocket.store.log.record_scan import LogScan, RecordBlock, next_good
 from spark_rocket.store.results import QueryMessageResult
 
 _log = logging.getLogger(__name__)
@@ -326,13 +324,6 @@ class IndexService:
         if file is None or self._offset >= target:
             return False
         base = file.file_from_offset
-        large = large_records(file, self._offset - base, min(target - base, file.size))
-        if large is not None:
-            block, position = large
-            self._put(block)
-            self._offset = base + position
-            self._failed = False
-            return True
         scan = LogScan(self._log.queue, self._offset, target, check_crc=False, chunk=chunk)
         for block in scan:
             self._put(block)

@@ -10,9 +10,9 @@ then whatever it takes to find them again, new blocks included. A writer's file 
 ``fdatasync`` would also write the zeros of pages touched ahead, and make the writer fault on every one of them.
 ``mmap.flush`` is not used: it keeps the interpreter lock during the write.
 
-No descriptor is kept, neither by the mapping nor beside it: a store has tens of thousands of files and a process often
-but 1,024 descriptors. Whoever needs one opens the file for as long as it takes, which costs 2 µs; see descriptors.py
-for when there are none.
+No descriptor is kept beside the mapping: a store has tens of thousands of files and a process often but 1,024
+descriptors. Whoever needs one opens the file for as long as it takes, which costs 2 µs; see descriptors.py for when
+there are none. Few files are mapped at once, since a mapping keeps a descriptor too until Python 3.12.
 
 Thread-safety: one writer; any thread may read, flush, reserve and touch ahead. ``close`` and ``resize`` raise
 ``StateError`` while views of the mapping are alive, instead of pulling memory from under a reader. ``unmap`` and
@@ -34,19 +34,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from spark_rocket.errors import StateError, StoreCorruptError
-from spark_rocket.store.descriptors import close_file, open_file
+from spark_rocket.store.descriptors import close_file, open_file, with_reserve
 
 PAGE_SIZE = mmap.PAGESIZE
+KEEPS_DESCRIPTORS = sys.version_info < (3, 13)
+"""Whether a mapping has a descriptor of its own as long as it lives."""
+
 _IS_LINUX = sys.platform == "linux"
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; the mmap module of Python 3.11 has no name for it
 _libc = ctypes.CDLL(None, use_errno=True)  # CDLL releases the interpreter lock during the call
-_MAP_FIXED = 0x10  # the same on Linux and macOS
-_MAP_NORESERVE = 0x4000 if _IS_LINUX else 0x40
-_mmap = _libc.mmap
-_mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
-_mmap.restype = ctypes.c_void_p
 _TOUCH = 1 << 20  # at a time: nobody can map or unmap anything meanwhile
 _MS_SYNC = 4
 _msync = _libc.msync
@@ -72,28 +71,21 @@ def sync_data(fd: int) -> None:
 
 
 def map_file(fd: int, size: int) -> mmap.mmap:
-    """Map a file without keeping a descriptor: ``mmap.mmap(fd, size)`` would keep one of its own (until Python 3.13).
+    """Map a file. Until Python 3.12 the mapping keeps a descriptor of its own. OSError, ShortageError."""
+    if KEEPS_DESCRIPTORS:
+        return with_reserve(lambda: mmap.mmap(fd, size))
+    without: dict[str, Any] = {"trackfd": False}
+    return with_reserve(lambda: mmap.mmap(fd, size, **without))
 
-    Anonymous memory of the size gives an object that knows no file; the file is then mapped in the memory's place.
+
+def _advise(mapping: mmap.mmap, start: int, end: int, advice: int) -> int:
+    """``mmap.madvise`` without the interpreter lock; 0 or the error's number.
+
+    Meanwhile there is a view of the mapping, so that it stays.
     """
-    mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
-    address = _address(mapping)
-    if _mmap(address, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | _MAP_FIXED, fd, 0) != address:
-        number = ctypes.get_errno()
-        mapping.close()
-        raise OSError(number, os.strerror(number))
-    return mapping
-
-
-def _address(mapping: mmap.mmap) -> int:
-    return ctypes.addressof(ctypes.c_char.from_buffer(mapping))
-
-
-def _advise(mapping: mmap.mmap, start: int, end: int, advice: int) -> None:
-    """``mmap.madvise`` without the interpreter lock. Meanwhile there is a view of the mapping, so that it stays."""
     anchor = ctypes.c_char.from_buffer(mapping)
     try:
-        _madvise(ctypes.addressof(anchor) + start, end - start, advice)
+        return ctypes.get_errno() if _madvise(ctypes.addressof(anchor) + start, end - start, advice) else 0
     finally:
         del anchor
 
@@ -234,13 +226,18 @@ class MappedFile:
         return False
 
     def touch(self, start: int, end: int) -> None:
-        """Fault pages in for writing without changing them; only for reserved bytes. Best effort, no lock held."""
+        """Fault pages in for writing without changing them; only for reserved bytes. No lock is held.
+
+        OSError where the disk refuses one, which would end the process (SIGBUS) if it were written to.
+        """
         start -= start % PAGE_SIZE
         end = min(end, self.allocated)
+        mapping = self.mm
         if not _IS_LINUX:
             return
         for at in range(start, end, _TOUCH):
-            _advise(self.mm, at, min(at + _TOUCH, end), _MADV_POPULATE_WRITE)
+            if _advise(mapping, at, min(at + _TOUCH, end), _MADV_POPULATE_WRITE) == errno.EFAULT:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
     def release_pages(self, start: int, end: int) -> None:
         """Give memory of a range back; the bytes stay in the page cache and in the file."""
@@ -342,6 +339,18 @@ def free_name(directory: Path, offset: int) -> Path:
     """A file for bytes of a log from an offset on, in a directory where some from there may have been put before."""
     names = (directory / f"{file_name(offset)}{f'.{number}' if number else ''}" for number in count())
     return next(path for path in names if not path.exists())
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Put a small file on disk, whole or as it was before. OSError."""
+    make_directory(path.parent)
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_directory(path.parent)
 
 
 def sync_directory(directory: Path) -> None:

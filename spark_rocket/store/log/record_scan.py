@@ -34,18 +34,16 @@ from spark_rocket.protocol.record.layout import (
     V6_SHIFT,
 )
 from spark_rocket.protocol.record.record import ScanKind, scan_record
-from spark_rocket.store.log.byte_search import find_all, group
 from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.log.mapped_file_queue import MappedFileQueue
+from spark_rocket.store.log.uniform import records_alike, rows_of
 
 CHUNK = 4 << 20
 _MAGICS = (MAGIC_V1.to_bytes(4, "big"), MAGIC_V2.to_bytes(4, "big"))
 _WINDOW = 64  # bytes of a record's head that are gathered: all whose place does not depend on the hosts
 _PADDING = bytes(64)
-_SHORT = 64 << 10  # bytes in which a walk is as quick as anything
-_STEP = 512  # bytes of a record: through larger ones, too
 _SMALL = 2_048  # bytes
-_ALIKE = 16  # records
+_MOST_GOOD = 64
 
 Ints = npt.NDArray[np.int64]
 Bytes2D = npt.NDArray[np.uint8]
@@ -85,9 +83,13 @@ class RecordBlock:
         return self.starts + self.base
 
     def topics(self) -> list[str]:
-        numbers, values = group(self.data, self.topic_starts, self.topic_ends)
-        names = [value.decode("utf-8", "replace") for value in values]
-        return [names[number] for number in numbers.tolist()]
+        rows = rows_of(self.data, self.topic_starts, self.topic_ends)
+        if rows is not None and (rows == rows[0]).all():
+            return [rows[0].tobytes().decode("utf-8", "replace")] * len(self)
+        ranges = zip(self.topic_starts.tolist(), self.topic_ends.tolist(), strict=True)
+        raw = [self.data[start:end] for start, end in ranges]
+        names = {value: value.decode("utf-8", "replace") for value in set(raw)}
+        return [names[value] for value in raw]
 
 
 @dataclass(slots=True)
@@ -158,43 +160,19 @@ class LogScan:
         self.end = ScanEnd(base + position, Stop.LIMIT if end < file.size else Stop.BLANK)
 
 
-def _chain(data: bytes) -> tuple[list[int], int]:
-    """Records that a walk from the first byte on meets for certain, and the position behind them.
-
-    Every place with a record's magic may be a record. Those of which each begins where the one before ends are: a walk
-    would go the same way. It ends before the first that does not, such as bytes in a body that look like a record.
-    """
-    size = int.from_bytes(data[:4], "big")
-    count = len(data) // max(size, FIXED_SIZE)
-    if count >= _ALIKE and size >= FIXED_SIZE and data[4:8] in _MAGICS:
-        # Most records are followed by others of their size.
-        heads = np.ndarray((count,), ">u8", data, 0, (size,))
-        alike = _first_false(heads == heads[0])
-        if 2 * alike >= count:
-            return list(range(0, alike * size, size)), alike * size
-    if len(data) < _SHORT or size > _STEP:
-        return [], 0
-    source = np.frombuffer(data, np.uint8)
-    places = find_all(source, _MAGICS[0], 1) - 4
-    if not len(places) or places[0] != 0:
-        return [], 0
-    sizes = _gather(source, places, ">i4")
-    ends = places + sizes
-    linked = np.append(ends[:-1] == places[1:], ends[-1] <= len(data)) & (sizes >= FIXED_SIZE)
-    count = _first_false(linked)
-    # The first that is not followed by another record may be whole as well: the walk looks at it.
-    return places[:count].tolist(), int(ends[count - 1]) if count else 0
-
-
 def walk(data: bytes, room: int) -> tuple[list[int], int, Stop, str]:
     """Starts of the records that lie whole in ``data``, the position behind them, and why the walk ended there.
 
     ``room`` is how much of the file is left from the first byte on; ``data`` may be less.
     """
-    starts, at = _chain(data)
+    length = len(data)
+    size = int.from_bytes(data[:4], "big")
+    # Most records are followed by others of their size, which need not be visited one by one.
+    alike = records_alike(data, size) if FIXED_SIZE <= size <= length and data[4:8] in _MAGICS else 0
+    starts = [number * size for number in range(alike)]
+    at = alike * size
     add = starts.append
     unpack = SIZE_AND_MAGIC.unpack_from
-    length = len(data)
     while at + 8 <= length:
         size, magic = unpack(data, at)
         if magic != MAGIC_V1 and magic != MAGIC_V2:
@@ -241,22 +219,7 @@ def parse(
             born_v6, _gather(source, at + AT["store_timestamp"] + V6_SHIFT, ">i8"), store_timestamps
         )
     ends = at + sizes
-    # Lengths may be anything in a bad record, so every position is kept inside its record before it is used.
-    body_lengths = _gather(source, body_starts - 4, ">i4")
-    topic_at = body_starts + body_lengths
-    good = (body_starts <= ends) & (body_lengths >= 0) & (topic_at + 3 <= ends)
-    topic_at = np.where(good, topic_at, at)
-    v2 = _column(heads, AT["magic"], ">u4") == MAGIC_V2
-    topic_lengths = source[topic_at].astype(np.int64)
-    if v2.any():
-        topic_lengths = np.where(v2, _gather(source, topic_at, ">i2"), topic_lengths)
-    topic_starts = topic_at + 1 + v2
-    topic_ends = topic_starts + topic_lengths
-    good &= (topic_lengths > 0) & (topic_ends + 2 <= ends)
-    topic_ends = np.where(good, topic_ends, at)
-    property_lengths = _gather(source, topic_ends, ">i2")
-    property_starts = topic_ends + 2
-    good &= (property_lengths >= 0) & (property_starts + property_lengths == ends)
+    topic_starts, topic_ends, property_starts, good, body_ends = _parts(source, at, ends, body_starts, heads)
     reason = "" if good.all() else "lengths of body, topic and properties do not make up the record's size"
     in_place = _column(heads, AT["physical_offset"], ">i8") == (
         at + base if physical_offsets is None else physical_offsets
@@ -265,11 +228,7 @@ def parse(
     if not in_place[:count].all():
         count, reason = _first_false(in_place), "the record's physical offset is not where it stands"
     if check_crc:
-        body_starts_list, topic_list = body_starts[:count].tolist(), topic_at[:count].tolist()
-        # A copy of a small body costs less than a view of it.
-        view = data if len(data) < count * _SMALL else memoryview(data)
-        crcs = [crc32(view[a:b]) for a, b in zip(body_starts_list, topic_list, strict=True)]
-        whole = (np.array(crcs, np.int64) & CRC_MASK) == _column(heads, AT["body_crc"], ">i4")[:count]
+        whole = _have_crcs(data, body_starts[:count], body_ends[:count], _column(heads, AT["body_crc"], ">i4")[:count])
         if not whole.all():
             count, reason = _first_false(whole), "the body does not have the CRC that the record says"
     block = RecordBlock(
@@ -287,6 +246,39 @@ def parse(
         ends[:count],
     )
     return block, reason
+
+
+def _parts(
+    source: npt.NDArray[np.uint8], at: Ints, ends: Ints, body_starts: Ints, heads: Bytes2D
+) -> tuple[Ints, Ints, Ints, npt.NDArray[np.bool_], Ints]:
+    """Where topics start and end and properties start, which records' lengths add up, and where bodies end.
+
+    Lengths may be anything in a bad record, so every position is kept inside its record before it is used.
+    """
+    body_lengths = _gather(source, body_starts - 4, ">i4")
+    topic_at = body_starts + body_lengths
+    good = (body_starts <= ends) & (body_lengths >= 0) & (topic_at + 3 <= ends)
+    topic_at = np.where(good, topic_at, at)
+    v2 = _column(heads, AT["magic"], ">u4") == MAGIC_V2
+    topic_lengths = source[topic_at].astype(np.int64)
+    if v2.any():
+        topic_lengths = np.where(v2, _gather(source, topic_at, ">i2"), topic_lengths)
+    topic_starts = topic_at + 1 + v2
+    topic_ends = topic_starts + topic_lengths
+    good &= (topic_lengths > 0) & (topic_ends + 2 <= ends)
+    topic_ends = np.where(good, topic_ends, at)
+    property_lengths = _gather(source, topic_ends, ">i2")
+    property_starts = topic_ends + 2
+    good &= (property_lengths >= 0) & (property_starts + property_lengths == ends)
+    return topic_starts, topic_ends, property_starts, good, topic_at
+
+
+def _have_crcs(data: bytes, starts: Ints, ends: Ints, crcs: Ints) -> npt.NDArray[np.bool_]:
+    # A copy of a small body costs less than a view of it.
+    view = data if len(data) < len(starts) * _SMALL else memoryview(data)
+    found = [crc32(view[start:end]) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+    are_good: npt.NDArray[np.bool_] = (np.array(found, np.int64) & CRC_MASK) == crcs
+    return are_good
 
 
 def _first_false(flags: npt.NDArray[np.bool_]) -> int:
@@ -332,19 +324,49 @@ def look_behind(queue: MappedFileQueue, offset: int, limit: int = 16) -> Remains
 
 def _find_good(file: MappedFile, data: bytes, position: int, remains: Remains) -> None:
     assert remains.good_offsets is not None
-    for magic in _MAGICS:
-        found = data.find(magic)
+    for found in _find_all(data, _MAGICS):
+        start = position + found - 4
+        if start >= 0 and len(remains.good_offsets) <= _MOST_GOOD and is_good(file, start):
+            remains.good_offsets.append(file.file_from_offset + start)
+
+
+def next_good(file: MappedFile, position: int) -> int:
+    """Where the first good record behind ``position`` starts; the file's end if there is none."""
+    head = file.read(position, 8)
+    size, magic = int.from_bytes(head[:4], "big"), head[4:8]
+    if magic in _MAGICS and FIXED_SIZE <= size <= file.size - position:
+        follower = position + size
+        if follower == file.size or is_good(file, follower):
+            return follower
+        head = file.read(follower, 8)
+        if int.from_bytes(head[4:8], "big") == MAGIC_BLANK and int.from_bytes(head[:4], "big") == file.size - follower:
+            return file.size
+    for start, stop in file.data_ranges(position):
+        at = start
+        while at < stop:
+            data = file.read(at, min(CHUNK, stop - at) + 3)  # a magic may lie across two chunks
+            for found in sorted(_find_all(data, _MAGICS)):
+                if at + found - 4 > position and is_good(file, at + found - 4):
+                    return at + found - 4
+            at += CHUNK
+    return file.size
+
+
+def _find_all(data: bytes, words: tuple[bytes, ...]) -> Iterator[int]:
+    for word in words:
+        found = data.find(word)
         while found >= 0:
-            start = position + found - 4
-            if start >= 0:
-                head = file.read(start, HEADER_SIZE)
-                if len(head) < HEADER_SIZE:
-                    break
-                size, physical = SIZE_AND_PLACE.unpack(head)
-                if physical == file.file_from_offset + start and FIXED_SIZE <= size <= file.size - start:
-                    scanned = scan_record(file.read(start, size))
-                    if scanned.kind is ScanKind.GOOD and scanned.record is not None:
-                        remains.good_offsets.append(physical)
-                        if len(remains.good_offsets) > 64:
-                            return
-            found = data.find(magic, found + 4)
+            yield found
+            found = data.find(word, found + 1)
+
+
+def is_good(file: MappedFile, position: int) -> bool:
+    head = file.read(position, HEADER_SIZE)
+    if len(head) < HEADER_SIZE:
+        return False
+    size, physical_offset = SIZE_AND_PLACE.unpack(head)
+    if physical_offset != file.file_from_offset + position:
+        return False
+    if not FIXED_SIZE <= size <= file.size - position:
+        return False
+    return scan_record(file.read(position, size)).kind is ScanKind.GOOD

@@ -17,13 +17,15 @@ from __future__ import annotations
 
 import mmap
 import os
+import resource
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from spark_rocket.errors import StoreCorruptError
+from spark_rocket.store.descriptors import ShortageError
 from spark_rocket.store.layout import ENTRY, ENTRY_SIZE, FILLER, FILLER_SIZE, topic_field
-from spark_rocket.store.log.mapped_file import MappedFile, sync_directory
+from spark_rocket.store.log.mapped_file import KEEPS_DESCRIPTORS, MappedFile, sync_directory
 from spark_rocket.store.log.mapped_file_queue import MappedFileQueue
 
 _FIRST_STEP = 4096
@@ -33,18 +35,38 @@ _NOTHING = bytearray()  # stands for the mapping while there is none; limit is -
 
 
 class MappingCache:
-    """Bounds how many consume queues are mapped. First in, first out: a busy one is simply mapped again."""
+    """Bounds how many consume queues are mapped. First in, first out: a busy one is simply mapped again.
+
+    Where mappings keep descriptors, queues have a twentieth of those that the process may have, at the most: half of
+    what connections leave.
+    """
 
     __slots__ = ("_mapped", "limit")
 
     def __init__(self, limit: int) -> None:
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if KEEPS_DESCRIPTORS and soft != resource.RLIM_INFINITY:
+            limit = min(limit, soft // 20)
         self.limit = max(limit, 1)
         self._mapped: dict[ConsumeQueue, None] = {}
 
     def add(self, queue: ConsumeQueue) -> None:
         while len(self._mapped) >= self.limit:
-            next(iter(self._mapped)).unmap()
+            self._drop_first()
         self._mapped[queue] = None
+
+    def map(self, file: MappedFile) -> mmap.mmap:
+        """A file's mapping; others make way for it if need be. OSError if it cannot be mapped all the same."""
+        while True:
+            try:
+                return file.mm
+            except ShortageError:
+                if not self._mapped:
+                    raise
+                self._drop_first()
+
+    def _drop_first(self) -> None:
+        next(iter(self._mapped)).unmap()
 
     def remove(self, queue: ConsumeQueue) -> None:
         self._mapped.pop(queue, None)
@@ -209,7 +231,7 @@ class ConsumeQueue:
             within = stop - file.file_from_offset
             step = min(max(file.allocated, _FIRST_STEP), _LAST_STEP)
             file.reserve(within, step - _FIRST_STEP)
-            _ = file.mm  # mapped now: nothing may fail once the records are in the log
+            self._cache.map(file)  # now: nothing may fail once the records are in the log
             offset = stop
         self._write_at(start)
 
@@ -219,7 +241,7 @@ class ConsumeQueue:
         assert file is not None
         if file is not self._file:
             self.unmap()
-            self.mm = file.mm
+            self.mm = self._cache.map(file)
             self._file = file
             self._cache.add(self)
         self.position = offset - file.file_from_offset
@@ -235,6 +257,13 @@ class ConsumeQueue:
             file.unmap()
         self.files.add(file)
         self.unsynced_names = True
+
+    def append(self, entry: bytes) -> None:
+        """Write one entry; there is room."""
+        position = self.position
+        self.mm[position : position + ENTRY_SIZE] = entry
+        self.position = position + ENTRY_SIZE
+        self.max_offset += 1
 
     def append_many(self, entries: bytes) -> None:
         """Write entries; the caller has made room for them, be it in several files."""

@@ -2,7 +2,7 @@
 
 A record's queue offset says which entry of its queue it is, so replay is idempotent: entries that are there and equal
 are left alone, what is missing or different is written from there on. A queue offset that goes back means a topic that
-was deleted and made anew by a broker that did not say so (deleted_topics.py has our own): the later record wins. One
+was deleted and made anew by a broker that did not say so (side_files.py has our own): the later record wins. One
 that jumps ahead of what the queue has is a :class:`QueueGap`: the queue lost entries from before the scan, and the scan
 must begin earlier.
 
@@ -24,8 +24,8 @@ from spark_rocket.protocol.record.record import RecordView
 from spark_rocket.store.layout import ENTRY, ENTRY_SIZE, ENTRY_TYPE
 from spark_rocket.store.log.record_scan import Ints, RecordBlock
 from spark_rocket.store.queues.consume_queue import ConsumeQueue
-from spark_rocket.store.queues.deleted_topics import DeletedTopics
 from spark_rocket.store.queues.queue_table import ConsumeQueueTable, is_storable
+from spark_rocket.store.queues.side_files import DeletedTopics
 from spark_rocket.store.queues.tags import DelayLevels, tags_code, tags_codes
 
 _AHEAD = 4096 // ENTRY_SIZE  # entries
@@ -61,7 +61,7 @@ def entries_of(block: RecordBlock, delays: DelayLevels, deleted: DeletedTopics) 
     entries = np.empty(len(chosen), ENTRY_TYPE)
     entries["physical_offset"] = block.physical_offsets[chosen]
     entries["size"] = block.sizes[chosen]
-    entries["tags_code"] = np.array(codes, np.int64)[chosen]
+    entries["tags_code"] = codes[chosen]
     return [topics[i] for i in chosen.tolist()], chosen, entries
 
 

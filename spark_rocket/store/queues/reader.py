@@ -14,10 +14,10 @@ from spark_rocket.errors import StoreCorruptError
 from spark_rocket.protocol.record.layout import AT, INT, LONG, MAGIC_V1, MAGIC_V2
 from spark_rocket.store.layout import ENTRY, ENTRY_SIZE, ENTRY_TYPE, STORE_TIME_END, store_time
 from spark_rocket.store.log.commit_log import CommitLog
-from spark_rocket.store.log.old_records import OldRecords
 from spark_rocket.store.queues.consume_queue import ConsumeQueue
-from spark_rocket.store.queues.deleted_topics import DeletedTopics
+from spark_rocket.store.queues.old_records import OldRecords
 from spark_rocket.store.queues.queue_table import ConsumeQueueTable
+from spark_rocket.store.queues.side_files import DeletedTopics
 from spark_rocket.store.results import GetMessageResult, GetMessageStatus
 
 _FEW = 64
@@ -112,7 +112,7 @@ class StoreReader:
 
     def _few(
         self, raw: bytes, max_msgs: int, max_bytes: int, tag_codes: frozenset[int] | None
-    ) -> tuple[int, int, int, bytes | memoryview]:
+    ) -> tuple[int, int, int, bytes]:
         """How many records, their bytes' length, how many entries are done with, and the records."""
         starts: list[int] = []
         stops: list[int] = []
@@ -139,7 +139,7 @@ class StoreReader:
 
     def _many(
         self, raw: bytes, max_msgs: int, max_bytes: int, tag_codes: frozenset[int] | None
-    ) -> tuple[int, int, int, bytes | memoryview]:
+    ) -> tuple[int, int, int, bytes]:
         entries = np.frombuffer(raw, ENTRY_TYPE)
         examined = len(entries)
         chosen = entries

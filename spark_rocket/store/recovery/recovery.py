@@ -23,11 +23,11 @@ file ``checkpoint`` lets a refused store start: nothing is then known to have be
 
 Consume queues are compared with the scanned records and mended where they differ (see dispatch.py); entries that point
 behind the end are dropped; a queue that has lost entries from before the scan, or is shorter than at the last clean
-stop (queue_ends.py), makes it start again from the log's beginning. After a kill nothing that was scanned counts as
+stop (side_files.py), makes it start again from the log's beginning. After a kill nothing that was scanned counts as
 flushed, whoever wrote it: a killed process leaves bytes that only memory has, and the checkpoint must not move before
 they are on disk.
 
-Deleted topics stay deleted: those of deleted_topics.py, and those whose directory is missing and that
+Deleted topics stay deleted: those of side_files.py, and those whose directory is missing and that
 ``config/topics.json`` does not list.
 
 Runs alone, before the store takes messages. Corresponds to CommitLog.recoverNormally and recoverAbnormally,
@@ -49,16 +49,15 @@ from spark_rocket.protocol.record.layout import HEADER_SIZE, header_struct
 from spark_rocket.protocol.record.record import scan_record
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.layout import ENTRY_SIZE, ENTRY_TYPE
+from spark_rocket.store.log.checkpoint import Checkpoint
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.log.mapped_file import free_name
 from spark_rocket.store.log.record_scan import LogScan, Remains, ScanEnd, Stop, look_behind
 from spark_rocket.store.queues.consume_queue import ConsumeQueue
-from spark_rocket.store.queues.deleted_topics import DeletedTopics
 from spark_rocket.store.queues.dispatch import Dispatcher, QueueGap
-from spark_rocket.store.queues.queue_ends import QueueEnds
 from spark_rocket.store.queues.queue_table import ConsumeQueueTable
+from spark_rocket.store.queues.side_files import DeletedTopics, QueueEnds
 from spark_rocket.store.queues.tags import DelayLevels
-from spark_rocket.store.recovery.checkpoint import Checkpoint
 
 _PLACES = header_struct("size", "queue_id", "queue_offset", "physical_offset")
 _log = logging.getLogger(__name__)

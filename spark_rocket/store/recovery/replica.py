@@ -30,22 +30,20 @@ import numpy as np
 from spark_rocket.errors import StoreCorruptError, StoreError, StoreNotWritableError
 from spark_rocket.protocol.record.layout import BLANK_SIZE, FIXED_SIZE
 from spark_rocket.protocol.record.record import RecordView, scan_record
+from spark_rocket.store.appender import ArriveCallback, MessageAppender
 from spark_rocket.store.config import StoreConfig
+from spark_rocket.store.flush import FlushCommitLogService, FlushConsumeQueueService
 from spark_rocket.store.index.service import IndexService
 from spark_rocket.store.layout import ENTRY_TYPE
-from spark_rocket.store.log.appender import ArriveCallback, MessageAppender
+from spark_rocket.store.log.checkpoint import Checkpoint
 from spark_rocket.store.log.commit_log import CommitLog
-from spark_rocket.store.log.flush import FlushCommitLogService, FlushConsumeQueueService
 from spark_rocket.store.log.mapped_file import free_name, make_directory, sync_directory
-from spark_rocket.store.log.record_scan import Stop, parse, walk
+from spark_rocket.store.log.record_scan import Stop, next_good, parse, walk
 from spark_rocket.store.queues.consume_queue import ConsumeQueue
-from spark_rocket.store.queues.deleted_topics import DeletedTopics
 from spark_rocket.store.queues.dispatch import Dispatcher, QueueGap
-from spark_rocket.store.queues.queue_ends import QueueEnds
 from spark_rocket.store.queues.queue_table import ConsumeQueueTable
+from spark_rocket.store.queues.side_files import DeletedTopics, QueueEnds
 from spark_rocket.store.queues.tags import DelayLevels
-from spark_rocket.store.recovery.checkpoint import Checkpoint
-from spark_rocket.store.recovery.salvage import next_good
 
 _FEW = 24  # records that are quicker looked at one by one
 _COPY = 1 << 20

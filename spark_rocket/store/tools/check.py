@@ -30,16 +30,15 @@ import numpy as np
 from spark_rocket.errors import StoreCorruptError
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.layout import ENTRY_SIZE, ENTRY_TYPE, FILLER, FILLER_SIZE
+from spark_rocket.store.log.checkpoint import Checkpoint
 from spark_rocket.store.paths import StorePaths
-from spark_rocket.store.recovery.checkpoint import Checkpoint
 from spark_rocket.store.recovery.foreign import LMQ_PREFIX
 from spark_rocket.store.recovery.recovery import is_deleted, topics_on_record
-from spark_rocket.store.recovery.salvage import Damage, Salvage
 from spark_rocket.store.store_lock import abort_path
 from spark_rocket.store.tools.check_index import IndexCheck
 from spark_rocket.store.tools.check_timer import check_timer
-from spark_rocket.store.tools.problem import Problem
-from spark_rocket.store.tools.view import Progress, StoreView, ViewedQueue, cannot_be_read, view_store
+from spark_rocket.store.tools.salvage import Damage, Salvage
+from spark_rocket.store.tools.view import Problem, Progress, StoreView, ViewedQueue, cannot_be_read, view_store
 
 _BROKER = "Start and stop its broker: that mends it."
 _REBUILD = "`rocket store rebuild DIR` makes queues and index anew from the log."

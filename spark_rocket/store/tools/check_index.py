@@ -16,9 +16,8 @@ from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.index.index_file import HEADER_SIZE, INDEX_ENTRY_SIZE, INDEX_ENTRY_TYPE, IndexFile
 from spark_rocket.store.index.keys import keys_of
 from spark_rocket.store.log.record_scan import Ints, RecordBlock
-from spark_rocket.store.recovery.salvage import Damage
-from spark_rocket.store.tools.problem import Problem
-from spark_rocket.store.tools.view import ViewedFile, cannot_be_read
+from spark_rocket.store.tools.salvage import Damage
+from spark_rocket.store.tools.view import Problem, ViewedFile, cannot_be_read
 
 _PIECE = 1 << 18  # entries that are read at a time
 _NOTHING = np.zeros(0, np.int64)

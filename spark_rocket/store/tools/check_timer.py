@@ -12,9 +12,8 @@ from spark_rocket.errors import StoreCorruptError
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.delay.timer_checkpoint import TimerCheckpoint
 from spark_rocket.store.delay.timer_log import TimerLog
-from spark_rocket.store.delay.timer_recovery import TimerLogDamageError, build_slots, find_end
-from spark_rocket.store.delay.timer_wheel import TimerWheel
-from spark_rocket.store.tools.problem import Problem
+from spark_rocket.store.delay.timer_wheel import TimerLogDamageError, TimerWheel, build_slots, find_end
+from spark_rocket.store.tools.view import Problem
 
 _PRECISIONS = (1_000, 500, 200, 100)
 

@@ -26,7 +26,7 @@ from spark_rocket.protocol.record.record import RecordView, ScanKind, scan_recor
 from spark_rocket.store.layout import ENTRY, ENTRY_SIZE
 from spark_rocket.store.log.record_scan import RecordBlock
 from spark_rocket.store.recovery.foreign import LMQ_PREFIX
-from spark_rocket.store.recovery.salvage import Damage, Salvage
+from spark_rocket.store.tools.salvage import Damage, Salvage
 from spark_rocket.store.tools.view import Progress, StoreView, ViewedQueue
 
 _ENTRIES = 8192  # that are read at a time

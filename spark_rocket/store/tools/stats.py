@@ -21,10 +21,9 @@ import numpy as np
 from spark_rocket.protocol.record.record import ScanKind, scan_record
 from spark_rocket.store.layout import ENTRY_TYPE
 from spark_rocket.store.queues.dispatch import entries_of
-from spark_rocket.store.recovery.salvage import Damage, Salvage
 from spark_rocket.store.tools.check_index import ViewedIndexFile
-from spark_rocket.store.tools.problem import Problem
-from spark_rocket.store.tools.view import Progress, StoreView, ViewedQueue, cannot_be_read
+from spark_rocket.store.tools.salvage import Damage, Salvage
+from spark_rocket.store.tools.view import Problem, Progress, StoreView, ViewedQueue, cannot_be_read
 
 _PIECE = 1 << 16  # entries that are read at a time
 

@@ -5,7 +5,8 @@ read-only mount or a backup will do. While a view is open nobody can start a bro
 ``flock``, which keeps our brokers out, and a shared POSIX lock on the lock file's first byte, which keeps Java's out.
 
 A view takes what is there: a file with a wrong name or size is a :class:`Problem`, and the others are still read.
-Sizes that no configuration gives are taken from the files (file_sizes.py). What may not be read is a problem too.
+Sizes that no configuration gives are taken from the files (:func:`look_at_sizes`). What may not be read is a problem
+too.
 
 Thread-safety: for one thread. Corresponds to nothing in RocketMQ.
 """
@@ -15,26 +16,100 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from spark_rocket.errors import StoreCorruptError, StoreError, StoreLockedError
 from spark_rocket.store.config import StoreConfig
-from spark_rocket.store.file_sizes import FileSizes, look_at_sizes
+from spark_rocket.store.layout import ENTRY_SIZE
 from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.log.mapped_file_queue import MappedFileQueue
 from spark_rocket.store.log.record_scan import RecordBlock
 from spark_rocket.store.paths import StorePaths, find_paths
 from spark_rocket.store.queues.consume_queue import ConsumeQueue, MappingCache
-from spark_rocket.store.queues.deleted_topics import DeletedTopics
 from spark_rocket.store.queues.dispatch import entries_of
+from spark_rocket.store.queues.side_files import DeletedTopics
 from spark_rocket.store.queues.tags import DelayLevels
 from spark_rocket.store.store_lock import StoreLock, lock_directories, read_abort
-from spark_rocket.store.tools.problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class FileSizes:
+    """A configuration with sizes that fit the files, and which of them are known."""
+
+    config: StoreConfig
+    knows_log: bool
+    knows_queues: bool
+    knows_index: bool
+
+    @property
+    def are_known(self) -> bool:
+        return self.knows_log and self.knows_queues and self.knows_index
+
+
+def look_at_sizes(paths: StorePaths) -> FileSizes:
+    """The sizes of a store's files where no configuration gives them, as the files themselves show them.
+
+    A size is *known*, so that something may be written with it, where the files leave no doubt:
+
+    - log, queues: Apache's, if a file has it and none is larger (smaller ones were cut off); else the one that all
+      files have, if there are two or more: a single one may have been cut off. Queues, where there are none: Apache's,
+      if the log's files have Apache's.
+    - index: Apache's, if a file has it and none is larger; also where log and queues have Apache's and at most one
+      index file, a smaller one, has not. What others the files cannot show.
+
+    Otherwise the size that most files have is good enough to look at them. Reads names and sizes only.
+    """
+    usual = StoreConfig(paths.root).at(paths)
+    log = _sizes(file for file in usual.commit_log_path.glob("*") if len(file.name) == 20 and file.name.isdecimal())
+    queues = _sizes(usual.consume_queue_path.glob("*/*/*"))
+    index = _sizes(usual.index_path.glob("*"))
+    log_size, knows_log = _size(log, usual.mapped_file_size_commit_log)
+    queue_size, knows_queues = _size(queues, usual.mapped_file_size_consume_queue)
+    is_usual_log = log_size == usual.mapped_file_size_commit_log
+    if log_size < 4096:
+        log_size, knows_log = usual.mapped_file_size_commit_log, False
+    if queue_size < ENTRY_SIZE or queue_size % ENTRY_SIZE:
+        queue_size, knows_queues = usual.mapped_file_size_consume_queue, False
+    config = replace(usual, mapped_file_size_commit_log=log_size, mapped_file_size_consume_queue=queue_size)
+    is_usual = is_usual_log and queue_size == usual.mapped_file_size_consume_queue
+    off = [size for size in index.elements() if size != usual.index_file_size]
+    knows_index = max(off, default=0) < usual.index_file_size and (
+        usual.index_file_size in index or (is_usual and len(off) <= 1)
+    )
+    return FileSizes(config, knows_log, knows_queues and bool(queues or is_usual_log), knows_index)
+
+
+def _sizes(paths: Iterable[Path]) -> Counter[int]:
+    return Counter(size for path in paths if path.is_file() and (size := path.stat().st_size))
+
+
+def _size(sizes: Counter[int], usual: int) -> tuple[int, bool]:
+    """The size that files have, and whether it is known."""
+    if not sizes or (usual in sizes and max(sizes) == usual):
+        return usual, True
+    most = max(sizes, key=lambda size: (sizes[size], size))
+    return most, len(sizes) == 1 and sizes[most] > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """``kind`` is a short stable word; ``offset`` is a physical offset or an entry's number, −1 where there is none."""
+
+    kind: str
+    path: Path
+    text: str
+    offset: int = -1
+
+    def __str__(self) -> str:
+        place = f" at {self.offset}" if self.offset >= 0 else ""
+        return f"{self.kind}: {self.path}{place}: {self.text}"
+
 
 Progress = Callable[[int, int], None]
 """Told (bytes done, bytes in all) now and then."""

@@ -12,8 +12,8 @@ from spark_rocket.protocol.message_trace import decode_trace_data, encode_trace_
 from spark_rocket.protocol.wire import ha
 from spark_rocket.store.delay.timer_checkpoint import TIMER_CHECKPOINT_SIZE, TimerCheckpoint
 from spark_rocket.store.index.index_file import HEADER_SIZE, IndexFile
+from spark_rocket.store.log.checkpoint import CHECKPOINT_SIZE, Checkpoint
 from spark_rocket.store.queues.consume_queue import ConsumeQueue, MappingCache
-from spark_rocket.store.recovery.checkpoint import CHECKPOINT_SIZE, Checkpoint
 from tests.fuzz.targets.base import directory, file_of, target
 from tests.golden import store_files
 

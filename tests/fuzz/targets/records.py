@@ -13,8 +13,9 @@ from spark_rocket.protocol.record.columns import STORED_SCHEMA, decode_records
 from spark_rocket.protocol.record.compression import decompress_body
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.record import encode_record, iter_records, scan_record
-from spark_rocket.store.log.batch import BatchError, plan_batch
+from spark_rocket.store.batch import plan_batch
 from spark_rocket.store.log.record_scan import parse, walk
+from spark_rocket.store.results import PutError
 from tests.fuzz.targets.base import target
 
 MOST_INFLATED = 1 << 20
@@ -96,7 +97,7 @@ def log_scan(raw: bytes) -> None:
         encode_batch_body([Message("t", b"a" * size, {"TAGS": "x", "n": str(size)}) for size in sizes])
         for sizes in ((1,), (3, 3), (1, 2, 9))
     ],
-    errors=(BatchError,),
+    errors=(PutError,),
 )
 def batch(raw: bytes) -> None:
     """What a producer sends as a batch: the broker takes a body whole, or refuses it."""

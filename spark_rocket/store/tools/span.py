@@ -8,7 +8,7 @@ records arrives exactly at its end.
 What is not a whole record is told to ``lost``, which raises or lets the reading go on at the next whole record: a
 record that is damaged, zeros in the middle, a file that is missing or too short. Bytes behind which no whole record
 comes are the torn tail that a killed broker leaves, and are left out, as is what its next start would cut off
-(log_end.py); not so when consume queues of a cleanly stopped store have entries for them.
+(salvage.py); not so when consume queues of a cleanly stopped store have entries for them.
 
 Thread-safety: reads files only, with descriptors of its own. Values, but for the iteration.
 Corresponds to nothing in RocketMQ.
@@ -26,8 +26,7 @@ from spark_rocket.errors import StoreCorruptError
 from spark_rocket.protocol.record.layout import MAGIC_V1, MAGIC_V2
 from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.log.mapped_file_queue import MappedFileQueue
-from spark_rocket.store.log.record_scan import CHUNK, LogScan, RecordBlock, Stop
-from spark_rocket.store.recovery.salvage import is_good, next_good
+from spark_rocket.store.log.record_scan import CHUNK, LogScan, RecordBlock, Stop, is_good, next_good
 from spark_rocket.store.tools.view import ViewedFile
 
 Lost = Callable[[str], None]

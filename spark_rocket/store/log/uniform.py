@@ -1,6 +1,8 @@
-"""Rows of property strings that have the same names in the same places, as those of one program mostly have.
+"""Uniform runs: records, or messages of a batch, of the same lengths, whose properties have the same names in the same
+places, as those of one program mostly have.
 
-One look at each column of such rows tells all about them. Pure. Corresponds to nothing in RocketMQ.
+Such a run is a matrix of bytes, and one look at each of its columns tells all about it. Whoever uses this has a general
+path too, for all other runs. Pure. Corresponds to nothing in RocketMQ.
 """
 
 from __future__ import annotations
@@ -13,11 +15,13 @@ import numpy.typing as npt
 from spark_rocket.protocol.record.run import column_extremes
 
 Bytes2D = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.int64]
 _SEPARATOR = 2
+_FEWEST = 16  # ranges for which it is worth while
 
 
 class Layout(NamedTuple):
-    """What all rows share."""
+    """What the property strings of all rows share."""
 
     values: dict[bytes, tuple[int, int]] | None
     """Of each name where its value starts and ends; of one that is there twice, the last. None: not the same in all."""
@@ -27,8 +31,26 @@ class Layout(NamedTuple):
     has_nul: bool
 
 
+def rows_of(data: bytes, starts: Ints, ends: Ints) -> Bytes2D | None:
+    """Ranges of ``data`` as a matrix, if there are some of one length at equal distances; else None."""
+    if len(starts) < _FEWEST:
+        return None
+    step, length = int(starts[1] - starts[0]), int(ends[0] - starts[0])
+    if length <= 0 or step < length or (np.diff(starts) != step).any() or (ends - starts != length).any():
+        return None
+    rows = np.ndarray((len(starts), length), np.uint8, data, int(starts[0]), (step, 1))
+    return np.ascontiguousarray(rows)
+
+
+def records_alike(data: bytes, size: int) -> int:
+    """How many records follow one another from the first byte on with the first one's ``size`` and magic."""
+    heads = np.ndarray((len(data) // size,), ">u8", data, 0, (size,))
+    same = heads == heads[0]
+    return len(same) if same.all() else int(np.argmin(same))
+
+
 def layout_of(rows: Bytes2D) -> Layout:
-    """Of contiguous rows."""
+    """The layout of property strings, one in each row."""
     least, greatest = column_extremes(rows)
     same = least == greatest
     has_nul = not least.all()

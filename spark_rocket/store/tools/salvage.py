@@ -4,7 +4,7 @@ A stretch of :class:`Damage` begins where no good record stands and ends where t
 the bad record says it has, if one follows there, or else the first in the file whose magic, lengths, place and CRC are
 right. Zeros are the end of the log, unless good records come behind them. What lies behind the last good record is the
 ``tail``. So nothing good is hidden, and nothing bad is passed over in silence. After a kill the tail begins where the
-next start cuts the log, even if whole records were left behind (log_end.py).
+next start cuts the log, even if whole records were left behind (:func:`cut_of`).
 
 For the tools, which look at stopped stores; a broker's own start is stricter (recovery.py).
 Thread-safety: reads files only. Corresponds to nothing in RocketMQ.
@@ -12,18 +12,18 @@ Thread-safety: reads files only. Corresponds to nothing in RocketMQ.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from spark_rocket.protocol.record.layout import FIXED_SIZE, HEADER_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SIZE_AND_PLACE
-from spark_rocket.protocol.record.record import ScanKind, scan_record
-from spark_rocket.store.log.end import cut_of
-from spark_rocket.store.log.mapped_file import MappedFile
-from spark_rocket.store.log.record_scan import CHUNK, LogScan, RecordBlock, Stop, look_behind
+from spark_rocket.errors import StoreCorruptError
+from spark_rocket.store.log.checkpoint import Checkpoint
+from spark_rocket.store.log.record_scan import LogScan, RecordBlock, Stop, look_behind, next_good
 from spark_rocket.store.tools.view import StoreView
 
-_MAGICS = (MAGIC_V1.to_bytes(4, "big"), MAGIC_V2.to_bytes(4, "big"))
+_log = logging.getLogger(__name__)
+_HEAD = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,41 +100,64 @@ def _until(damage: Damage, end: int) -> Damage:
     return Damage(damage.path, damage.position, damage.offset, end - damage.offset, damage.reason, damage.is_zero)
 
 
-def next_good(file: MappedFile, position: int) -> int:
-    """Where the first good record behind ``position`` starts; the file's end if there is none."""
-    head = file.read(position, 8)
-    size, magic = int.from_bytes(head[:4], "big"), head[4:8]
-    if magic in _MAGICS and FIXED_SIZE <= size <= file.size - position:
-        follower = position + size
-        if follower == file.size or is_good(file, follower):
-            return follower
-        head = file.read(follower, 8)
-        if int.from_bytes(head[4:8], "big") == MAGIC_BLANK and int.from_bytes(head[:4], "big") == file.size - follower:
-            return file.size
-    for start, stop in file.data_ranges(position):
-        at = start
-        while at < stop:
-            data = file.read(at, min(CHUNK, stop - at) + 3)  # a magic may lie across two chunks
-            for found in sorted(_find_all(data, _MAGICS)):
-                if at + found - 4 > position and is_good(file, at + found - 4):
-                    return at + found - 4
-            at += CHUNK
-    return file.size
+def cut_of(view: StoreView) -> int | None:
+    """The offset where a killed broker's log ends; None if it was stopped cleanly, or what is there is damage.
+
+    A record's or a batch's first four bytes are written last. A process that is killed before leaves a size of zero,
+    and behind it may lie whole records: of a long batch, which nobody was told is stored. The next start cuts the log
+    there (recovery.py); tools and ``storePath`` must neither serve what it cuts off nor call it damage.
+
+    The rule is recovery's, but stricter, because nobody is asked to start anything: the size is zero, the store was not
+    stopped cleanly, and no whole record behind is older than what the checkpoint says was flushed. Looked at is what
+    recovery looks at, from the file before the checkpoint's time on; without a checkpoint only the last two files.
+    Bodies are not checked here: who reads them does. Corresponds to a part of CommitLog.recoverAbnormally.
+    """
+    if not view.is_killed or not view.log.files:
+        return None
+    checkpoint = Checkpoint(view.path / "checkpoint")
+    try:
+        checkpoint.load()
+    except (StoreCorruptError, OSError):  # the start refuses
+        return None
+    flushed = checkpoint.physic_msg_timestamp
+    newest = 0
+    scan = LogScan(view.log, _start(view, checkpoint), check_crc=False)
+    for block in scan:
+        newest = max(newest, int(block.store_timestamps.max()))
+    end = scan.end.offset
+    file = view.log.find(end)
+    if scan.end.stop not in (Stop.BAD, Stop.END) or file is None:
+        return None
+    at = end - file.file_from_offset
+    if file.read(at, 4) != bytes(4):
+        return None
+    good = look_behind(view.log, end).good_offsets
+    if newest < flushed or any(_stored_at(view, offset) < flushed for offset in good or []):
+        return None
+    if good:
+        _log.warning(
+            "%s at byte %d (offset %d): the log of a broker that was killed ends here. Whole records lie behind it, "
+            "which were never flushed; its next start cuts them off.",
+            file.path,
+            at,
+            end,
+        )
+    return end
 
 
-def _find_all(data: bytes, words: tuple[bytes, ...]) -> Iterator[int]:
-    for word in words:
-        found = data.find(word)
-        while found >= 0:
-            yield found
-            found = data.find(word, found + 1)
+def _start(view: StoreView, checkpoint: Checkpoint) -> int:
+    files = view.log.files
+    if not checkpoint.existed:
+        return files[max(len(files) - 2, 0)].file_from_offset
+    for index, file in enumerate(files):
+        stored = _stored_at(view, file.file_from_offset)
+        if stored > checkpoint.recover_timestamp or stored < 0:
+            return files[max(index - 1, 0)].file_from_offset
+    return files[-1].file_from_offset
 
 
-def is_good(file: MappedFile, position: int) -> bool:
-    head = file.read(position, HEADER_SIZE)
-    if len(head) < HEADER_SIZE:
-        return False
-    size, physical_offset = SIZE_AND_PLACE.unpack(head)
-    if physical_offset != file.file_from_offset + position or not FIXED_SIZE <= size <= file.size - position:
-        return False
-    return scan_record(file.read(position, size)).kind is ScanKind.GOOD
+def _stored_at(view: StoreView, offset: int) -> int:
+    """The store time of the record at an offset; -1 if none is there."""
+    for block in LogScan(view.log, offset, check_crc=False, chunk=_HEAD):
+        return int(block.store_timestamps[0])
+    return -1

@@ -16,28 +16,20 @@ Thread-safety: for the store's one thread. Corresponds to nothing in RocketMQ, w
 from __future__ import annotations
 
 from typing import NamedTuple
-from zlib import crc32
 
 import numpy as np
 
 from spark_rocket.errors import StoreCorruptError
 from spark_rocket.protocol.record.layout import (
-    CRC_MASK,
     FIXED_SIZE,
-    HEADER_DTYPE,
-    HEADER_SIZE,
-    HOSTS_MASK,
-    MAGIC_V1,
 )
 from spark_rocket.protocol.record.record import ScanKind, scan_record
 from spark_rocket.store.layout import ENTRY, ENTRY_SIZE, ENTRY_TYPE
 from spark_rocket.store.log.commit_log import CommitLog
-from spark_rocket.store.log.record_scan import Ints, LogScan, parse
+from spark_rocket.store.log.record_scan import Ints, LogScan, next_good, parse, walk
 from spark_rocket.store.queues.consume_queue import ConsumeQueue
-from spark_rocket.store.queues.deleted_topics import DeletedTopics
-from spark_rocket.store.recovery.salvage import next_good
+from spark_rocket.store.queues.side_files import DeletedTopics
 
-_HEAD = np.dtype(HEADER_DTYPE)  # a record is longer
 _NEIGHBOURS = 64  # entries that are tried on each side for one whose record is good
 _FAR = 16 << 20  # bytes of the log that are scanned for a record
 _STRETCHES = 16
@@ -83,7 +75,7 @@ class OldRecords:
         raw: bytes,
         tag_codes: frozenset[int] | None,
         count: int,
-        records: bytes | memoryview,
+        records: bytes,
     ) -> bool:
         """Whether ``records`` are those that the first ``count`` (wanted) entries of ``raw`` speak of."""
         entries = np.frombuffer(raw, ENTRY_TYPE)
@@ -97,37 +89,16 @@ class OldRecords:
             return False
         if not count:
             return True
-        starts = np.cumsum(sizes) - sizes
-        source = np.frombuffer(records, np.uint8)
-        heads = np.lib.stride_tricks.sliding_window_view(source, _HEAD.itemsize)[starts].view(_HEAD)[:, 0]
-        is_usual = (heads["magic"] == MAGIC_V1) & ((heads["sys_flag"] & HOSTS_MASK) == 0)
-        if not (
-            (heads["size"] == sizes).all()
-            and (heads["physical_offset"] == entries["physical_offset"]).all()
-            and (heads["queue_offset"] == numbers).all()
-            and (heads["queue_id"] == queue.queue_id).all()
-        ):
+        starts, end, _, _ = walk(records, len(records))
+        if end != len(records) or starts != (np.cumsum(sizes) - sizes).tolist():
             return False
-        if not is_usual.all():
-            physical = entries["physical_offset"].astype(np.int64)
-            return not parse(bytes(records), 0, starts.tolist(), len(records), physical_offsets=physical)[1]
-        # The topic's length stands behind the body, that of the properties behind the topic.
-        bodies = heads["body_length"].astype(np.int64)
-        topics = starts + HEADER_SIZE + bodies
-        if (bodies < 0).any() or (topics + 3 > starts + sizes).any():
-            return False
-        field = np.frombuffer(queue.topic_field, np.uint8)
-        properties = topics + len(field)
-        if (properties + 2 > starts + sizes).any():
-            return False
-        if (np.lib.stride_tricks.sliding_window_view(source, len(field))[topics] != field).any():
-            return False
-        lengths = source[properties].astype(np.int64) << 8 | source[properties + 1]
-        if (properties + 2 + lengths != starts + sizes).any():
-            return False
-        view = memoryview(records)
-        crcs = [crc32(view[a:b]) for a, b in zip((starts + HEADER_SIZE).tolist(), topics.tolist(), strict=True)]
-        return bool(((np.array(crcs, np.int64) & CRC_MASK) == heads["body_crc"]).all())
+        physical = entries["physical_offset"].astype(np.int64)
+        block, reason = parse(records, 0, starts, end, physical_offsets=physical)
+        return (
+            not reason
+            and bool((block.queue_offsets == numbers).all() and (block.queue_ids == queue.queue_id).all())
+            and set(block.topics()) == {queue.topic}
+        )
 
     def pick(
         self,

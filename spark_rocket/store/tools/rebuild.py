@@ -28,19 +28,19 @@ from pathlib import Path
 from spark_rocket.errors import StoreCorruptError, StoreError
 from spark_rocket.protocol.record.layout import FIXED_SIZE
 from spark_rocket.store.config import StoreConfig
+from spark_rocket.store.index.index_file import IndexWriter
 from spark_rocket.store.index.keys import keys_of
-from spark_rocket.store.index.writer import IndexWriter
 from spark_rocket.store.layout import ENTRY, ENTRY_SIZE
+from spark_rocket.store.log.checkpoint import Checkpoint
 from spark_rocket.store.log.mapped_file import file_name, sync_directory, sync_file_system
 from spark_rocket.store.log.record_scan import RecordBlock
 from spark_rocket.store.paths import StorePaths
 from spark_rocket.store.queues.consume_queue import ConsumeQueue
 from spark_rocket.store.queues.queue_table import ConsumeQueueTable, is_storable
-from spark_rocket.store.recovery.checkpoint import Checkpoint
 from spark_rocket.store.recovery.foreign import LMQ_PREFIX
 from spark_rocket.store.recovery.recovery import is_deleted, topics_on_record
-from spark_rocket.store.recovery.salvage import Damage, Salvage
 from spark_rocket.store.store_lock import StoreLock
+from spark_rocket.store.tools.salvage import Damage, Salvage
 from spark_rocket.store.tools.view import Progress, StoreView, ViewedFiles, ViewedQueue, paths_of, view_store
 
 TEMPORARY = "rebuild.tmp"

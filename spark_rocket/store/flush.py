@@ -32,10 +32,10 @@ from spark_rocket.logs import RateLimited
 from spark_rocket.store.config import FlushDiskType, StoreConfig
 from spark_rocket.store.descriptors import ShortageError
 from spark_rocket.store.layout import ENTRY_SIZE
+from spark_rocket.store.log.checkpoint import Checkpoint
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.log.mapped_file import PAGE_SIZE, sync_file_system
 from spark_rocket.store.queues.consume_queue import ConsumeQueue
-from spark_rocket.store.recovery.checkpoint import Checkpoint
 
 _log = logging.getLogger(__name__)
 _THOROUGH_BYTES = 256 << 20

@@ -1,0 +1,303 @@
+"""Putting messages into the log: one at a time, or a batch.
+
+The order is what makes a put whole: blocks on the disk first, and every file mapped that is going to be written to (a
+full disk refuses here, or a process without a free descriptor, before a byte is written), then
+the record behind its head, then the head, then the end of the log for those who read it, then the consume-queue entry
+and the queue's end, then whoever waits for a message.
+
+Thread-safety: for the store's one thread; other threads may read ``store_timestamp``, which names the last message that
+lies whole below the log's end, and set ``write_error``. Corresponds to CommitLog.asyncPutMessage(s) and
+DefaultAppendMessageCallback.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable
+from struct import Struct
+from struct import error as StructError
+from zlib import crc32
+
+from spark_rocket.errors import StoreError, StoreNotWritableError
+from spark_rocket.logs import RateLimited
+from spark_rocket.model import SCHEDULE_TOPIC
+from spark_rocket.protocol.ids import pack_host
+from spark_rocket.protocol.record.layout import (
+    BORN_HOST_V6,
+    CRC_MASK,
+    HEADERS,
+    HOSTS_MASK,
+    IPV6_HOST_SIZE,
+    MAGIC_V1,
+    MAGIC_V2,
+    PROPERTIES_LENGTH,
+    STORE_HOST_V6,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+)
+from spark_rocket.store.batch import BatchPlan, build_records, plan_batch
+from spark_rocket.store.config import StoreConfig
+from spark_rocket.store.descriptors import ShortageError
+from spark_rocket.store.layout import ENTRY, ENTRY_SIZE, MAX_PROPERTIES, entries_of_run
+from spark_rocket.store.log.commit_log import CommitLog
+from spark_rocket.store.put_times import PutTimes
+from spark_rocket.store.queues.consume_queue import ConsumeQueue
+from spark_rocket.store.queues.queue_table import ConsumeQueueTable, is_storable
+from spark_rocket.store.queues.tags import DelayLevels
+from spark_rocket.store.queues.tags import tags_code as tags_code_of
+from spark_rocket.store.results import PutError, PutResult, PutStatus
+
+_log = logging.getLogger(__name__)
+_pack_short = PROPERTIES_LENGTH.pack
+_REFUSALS = (PutError, OSError, StructError)
+_NOT_QUEUED = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
+_MAX_STEP_BACK = 60_000  # milliseconds
+
+Bytes = bytes | bytearray | memoryview
+ArriveCallback = Callable[[str, int, int, int, int], None]
+"""topic, queue id, next offset, tags code, store timestamp"""
+
+
+class MessageAppender:
+    """The one writer of a store."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        commit_log: CommitLog,
+        queues: ConsumeQueueTable,
+        delays: DelayLevels,
+        store_host: tuple[str, int],
+        clock: Callable[[], int],
+        on_arrive: ArriveCallback | None,
+    ) -> None:
+        self._config = config
+        self._log = commit_log
+        self._queues = queues
+        self._delays = delays
+        self._clock = clock
+        self._on_arrive = on_arrive
+        self._host = pack_host(store_host)
+        self._host_flag = STORE_HOST_V6 if len(self._host) == IPV6_HOST_SIZE else 0
+        self._max_body = config.max_message_size
+        self._opened: dict[tuple[str, int], ConsumeQueue] = {}
+        self.store_timestamp = 0
+        self.put_total = 0
+        self.put_bytes = 0
+        self._merged = 0
+        """Messages minus puts: how many more messages than one the batches had."""
+        self.times = PutTimes()
+        self._often = RateLimited(_log, 60.0, lambda: clock() / 1000)
+        """Why there was no room, and when the log was last told."""
+        self.write_error: StoreNotWritableError | None = StoreNotWritableError(
+            f"The store in {config.store_path} is not running.", remedy="Start it."
+        )
+
+    def sample(self) -> None:
+        """Have ``times`` begin the next ten seconds."""
+        self.times.sample(self.put_total - self._merged)
+
+    def forget(self, topic: str | None = None) -> None:
+        """Let go of the queues of a topic, or of all."""
+        for key in [key for key in self._opened if topic is None or key[0] == topic]:
+            del self._opened[key]
+
+    def put_message(
+        self,
+        topic: str,
+        queue_id: int,
+        body: Bytes,
+        properties: bytes,
+        *,
+        tags_code: int | None = None,
+        flag: int = 0,
+        sys_flag: int = 0,
+        born_timestamp: int,
+        born_host: tuple[str, int] | bytes,
+        reconsume_times: int = 0,
+        prepared_transaction_offset: int = 0,
+    ) -> PutResult:
+        """Store one message. The result's status says what became of it; nothing is raised for a message's faults."""
+        timestamp = begun = self._clock()
+        log, size_of_body = self._log, len(body)
+        try:  # everything that can be refused is, before a byte is written
+            queue = self._opened.get((topic, queue_id)) or self._open_queue(topic, queue_id)
+            if self.write_error is not None:
+                raise PutError(PutStatus.SERVICE_NOT_AVAILABLE, str(self.write_error))
+            if size_of_body > self._max_body or len(properties) > MAX_PROPERTIES or b"\0" in properties:
+                raise self._illegal(size_of_body, properties)
+            born = born_host if type(born_host) is bytes else pack_host(born_host)
+            head, sys_flag, magic = self._shape(born, sys_flag, queue.topic_field)
+            size = head.size + size_of_body + len(queue.topic_field) + 2 + len(properties)
+            queued = sys_flag & TRANSACTION_MASK not in _NOT_QUEUED
+            if log.position + size + 8 > log.soft_limit or queue.position + ENTRY_SIZE > queue.limit:
+                self._make_room(queue, size, 1)
+                timestamp = self._clock()
+            if timestamp < self.store_timestamp:
+                timestamp = self._not_before(timestamp)
+            offset = log.base + log.position
+            number = queue.max_offset if queued else 0
+            if queued and (topic == SCHEDULE_TOPIC or tags_code is None):
+                tags_code = self._tags_code(topic, properties, timestamp)
+            times = (born_timestamp, born, timestamp, self._host, reconsume_times, prepared_transaction_offset)
+            crc = crc32(body) & CRC_MASK
+            packed = head.pack(size, magic, crc, queue_id, flag, number, offset, sys_flag, *times, size_of_body)
+            entry = ENTRY.pack(offset, size, tags_code) if queued else b""
+        except _REFUSALS as error:
+            return self._refused(error)
+        mm, position = log.mm, log.position
+        at = position + head.size
+        mm[at : position + size] = b"".join((body, queue.topic_field, _pack_short(len(properties)), properties))
+        mm[position:at] = packed
+        log.advance(size)
+        if queued:
+            queue.append(entry)
+            if not queue.dirty:
+                self._queues.mark_dirty(queue)
+        self.store_timestamp = timestamp
+        if queued and self._on_arrive is not None:
+            self._on_arrive(topic, queue_id, number + 1, tags_code or 0, timestamp)
+        self._count(1, size, begun)
+        return PutResult(PutStatus.PUT_OK, number, offset, offset + size, 1, timestamp)
+
+    def put_batch(
+        self,
+        topic: str,
+        queue_id: int,
+        batch_body: Bytes,
+        *,
+        batch_properties: bytes = b"",
+        flag: int = 0,
+        sys_flag: int = 0,
+        born_timestamp: int,
+        born_host: tuple[str, int] | bytes,
+        reconsume_times: int = 0,
+        check: Callable[[BatchPlan], None] | None = None,
+    ) -> PutResult:
+        """Store every message of a batch body, one after another in log and queue, or none of them.
+
+        ``flag`` is there for symmetry only: in a batch body every message has its own. ``check`` may refuse the
+        batch by raising: nothing is stored then.
+        """
+        begun = self._clock()
+        log = self._log
+        try:
+            queue = self._opened.get((topic, queue_id)) or self._open_queue(topic, queue_id)
+            if self.write_error is not None:
+                raise PutError(PutStatus.SERVICE_NOT_AVAILABLE, str(self.write_error))
+            if len(batch_body) > self._max_body:
+                raise self._illegal(len(batch_body), batch_properties)
+            if topic == SCHEDULE_TOPIC or sys_flag & TRANSACTION_MASK or b"\0" in batch_properties:
+                raise PutError(PutStatus.MESSAGE_ILLEGAL, "a batch can be neither delayed nor transactional")
+            born = born_host if isinstance(born_host, bytes) else pack_host(born_host)
+            head, sys_flag, magic = self._shape(born, sys_flag, queue.topic_field)
+            plan = plan_batch(batch_body, head.size + len(queue.topic_field) + 2, batch_properties)
+            if check is not None:
+                check(plan)
+            size = plan.total
+            self._make_room(queue, size, plan.count)
+            timestamp = self._not_before(self._clock())
+            times = (born_timestamp, born, timestamp, self._host, reconsume_times, 0)
+            template = head.pack(0, magic, 0, queue_id, flag, 0, 0, sys_flag, *times, 0)
+        except _REFUSALS as error:
+            return self._refused(error)
+        offset, number = log.base + log.position, queue.max_offset
+        records, physical = build_records(plan, template, queue.topic_field, number, offset)
+        log.write(records)
+        log.advance(size)
+        queue.append_many(entries_of_run(physical, plan.sizes, plan.codes))
+        if not queue.dirty:
+            self._queues.mark_dirty(queue)
+        self.store_timestamp = timestamp
+        if self._on_arrive is not None:
+            for code in set(plan.codes.tolist()):
+                self._on_arrive(topic, queue_id, queue.max_offset, code, timestamp)
+        self._count(plan.count, size, begun)
+        return PutResult(PutStatus.PUT_OK, number, offset, offset + size, plan.count, timestamp, physical)
+
+    def _count(self, count: int, size: int, begun: int) -> None:
+        self.put_total += count
+        self.put_bytes += size
+        self._merged += count - 1
+        took = self._clock() - begun
+        if took > 0:
+            self.times.slow[took] += 1
+
+    def _open_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        if not is_storable(topic, queue_id):
+            raise PutError(PutStatus.MESSAGE_ILLEGAL, f"{topic!r} queue {queue_id} cannot be stored")
+        queue = self._queues.find_or_create(topic, queue_id)
+        self._opened[topic, queue_id] = queue
+        return queue
+
+    def _shape(self, born: bytes, sys_flag: int, topic_field: bytes) -> tuple[Struct, int, int]:
+        """How the record's head is laid out, the sysFlag that says so, and the magic."""
+        sys_flag = sys_flag & ~HOSTS_MASK | self._host_flag
+        if len(born) == IPV6_HOST_SIZE:
+            sys_flag |= BORN_HOST_V6
+        return HEADERS[sys_flag & HOSTS_MASK], sys_flag, MAGIC_V1 if topic_field[0] else MAGIC_V2
+
+    def _make_room(self, queue: ConsumeQueue, size: int, entries: int) -> None:
+        """Disk blocks for records and their entries. OSError when the disk is full; PutError if they can never fit."""
+        log = self._log
+        if not log.fits(size):
+            text = f"{size} bytes do not fit in a commit-log file of {log.file_size}."
+            raise PutError(PutStatus.MESSAGE_ILLEGAL, text)
+        try:
+            if queue.position + entries * ENTRY_SIZE > queue.limit:
+                queue.make_room(entries)
+            if log.position + size + 8 > log.soft_limit:
+                log.make_room(size)
+        except StoreError as error:
+            raise PutError(PutStatus.MESSAGE_ILLEGAL, error.message) from error
+
+    def _not_before(self, now: int) -> int:
+        """A clock set back a little does not take the log's order of times with it; one set back far is believed."""
+        last = self.store_timestamp
+        return last if now < last <= now + _MAX_STEP_BACK else now
+
+    def _tags_code(self, topic: str, properties: bytes, timestamp: int) -> int:
+        if topic == SCHEDULE_TOPIC:
+            due = self._delays.deliver_time(properties, timestamp)
+            if due is not None:
+                return due
+        return tags_code_of(properties)
+
+    def _refused(self, error: Exception) -> PutResult:
+        """The answer to a put of which nothing is stored."""
+        self.times.failed += 1
+        if isinstance(error, StructError):
+            error = PutError(PutStatus.MESSAGE_ILLEGAL, f"a number is out of its field's range: {error}")
+        if isinstance(error, PutError):
+            return PutResult(error.status, reason=error.reason)
+        assert isinstance(error, OSError)
+        return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=self._full(error))
+
+    def _full(self, error: OSError) -> str:
+        """What to say where there is no room on the disk, or no descriptor; it is logged once a minute.
+
+        This put is refused, the next one tries again.
+        """
+        path = self._config.commit_log_path
+        self._often.log(
+            logging.ERROR, error.errno, "No room for messages in %s: %s. They are refused until there is.", path, error
+        )
+        if error.errno == errno.ENOMEM:  # of a mapping, too
+            text, remedy = f"No file of {path} can be mapped: {error}.", "Give the process more memory or mappings"
+        elif isinstance(error, ShortageError):
+            text, remedy = f"No file of {path} can be opened: {error}.", "Raise the limit of open files (ulimit -Hn)"
+        else:
+            text, remedy = f"The disk of {path} has no room: {error}.", "Free some space"
+        return str(StoreNotWritableError(text, remedy=f"{remedy}; the broker goes on by itself."))
+
+    def _illegal(self, length: int, properties: bytes) -> PutError:
+        if len(properties) > MAX_PROPERTIES:
+            reason = f"properties have {len(properties)} bytes, more than {MAX_PROPERTIES}"
+            return PutError(PutStatus.PROPERTIES_SIZE_EXCEEDED, reason)
+        if length > self._max_body:
+            reason = f"the body has {length} bytes, more than maxMessageSize {self._max_body}"
+        else:
+            reason = "the properties contain a NUL character"
+        return PutError(PutStatus.MESSAGE_ILLEGAL, reason)

@@ -1,0 +1,256 @@
+"""A batch body (request 320) to a run of commit-log records.
+
+Batch body, one after another: int32 size, int32 magic, int32 CRC, int32 flag, int32 bodyLength, body,
+int16 propertiesLength, properties. Of each the store makes one ordinary record, as if it had been sent alone: own body
+CRC, next queue offset, own physical offset; the batch's properties (such as CLUSTER) are appended to the message's own,
+with a separator between where it is missing.
+
+``plan_batch`` checks everything; ``build_records`` then makes the run's bytes, which the log writes. A uniform batch
+(uniform.py) is taken apart and built by columns, at half the cost; any other message by message.
+
+Pure functions. Corresponds to MessageExtEncoder.encode(MessageExtBatch) and DefaultAppendMessageCallback.doAppend for
+batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate, chain
+from struct import Struct
+from typing import NamedTuple
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_rocket.protocol.record.layout import AT, BATCH_HEADER, BATCH_OVERHEAD, CRC_MASK, INT, PROPERTIES_LENGTH
+from spark_rocket.store.layout import MAX_PROPERTIES
+from spark_rocket.store.log.uniform import layout_of
+from spark_rocket.store.queues.tags import tags_code
+from spark_rocket.store.results import PutError, PutStatus
+
+_MESSAGE_HEAD = Struct(">iiiii")
+_RECORD_HEAD = Struct(">iIiiiqq")  # up to the physical offset
+
+
+_BODY_AT = BATCH_HEADER.size
+_SEPARATOR = b"\x02"
+
+Bytes = bytes | bytearray | memoryview
+Ints = npt.NDArray[np.int64]
+
+
+class _Uniform(NamedTuple):
+    """What the messages of a uniform batch have in common."""
+
+    body_length: int
+    property_length: int
+    suffix: bytes
+    """What is appended to the properties of each."""
+
+
+@dataclass(slots=True)
+class BatchPlan:
+    """A checked batch: what goes where, before queue and physical offsets are known."""
+
+    raw: Bytes
+    count: int
+    sizes: Ints
+    """Of the records."""
+    codes: Ints
+    names: frozenset[bytes] | None
+    """The properties' names if all messages have the same; None if nobody looked at each."""
+    parts: _Uniform | list[tuple[int, bytes, bytes]]
+    """Or of each message the flag, the body, and the properties with the batch's at their end."""
+
+    @property
+    def properties(self) -> list[bytes] | None:
+        """Of each message; None of a uniform batch, whose names are known."""
+        return None if isinstance(self.parts, _Uniform) else [properties for _, _, properties in self.parts]
+
+    @property
+    def total(self) -> int:
+        """Bytes of all records."""
+        return int(self.sizes.sum())
+
+
+def plan_batch(raw: Bytes, record_overhead: int, batch_properties: bytes) -> BatchPlan:
+    """Check a batch body, or PutError. ``record_overhead`` is a record's size without body and properties."""
+    plan = _plan_uniform(raw, record_overhead, batch_properties)
+    return plan if plan is not None else _plan_any(bytes(raw), record_overhead, batch_properties)
+
+
+def _bad(reason: str) -> PutError:
+    return PutError(PutStatus.MESSAGE_ILLEGAL, f"the batch body is malformed: {reason}")
+
+
+def _too_long(length: int) -> PutError:
+    reason = f"a message's properties have {length} bytes, more than {MAX_PROPERTIES}"
+    return PutError(PutStatus.PROPERTIES_SIZE_EXCEEDED, reason)
+
+
+def _nul() -> PutError:
+    """Torn pages read as zeros: recovery can tell them from properties only because no property has a zero byte."""
+    return PutError(PutStatus.MESSAGE_ILLEGAL, "a message's properties contain a NUL character")
+
+
+def _plan_any(raw: bytes, overhead: int, batch_properties: bytes) -> BatchPlan:
+    messages: list[tuple[int, bytes, bytes]] = []
+    sizes: list[int] = []
+    at, total = 0, len(raw)
+    while at < total:
+        number = len(messages)
+        if total - at < BATCH_OVERHEAD:
+            raise _bad(f"message {number} has fewer than {BATCH_OVERHEAD} bytes")
+        size, _, _, flag, body_length = _MESSAGE_HEAD.unpack_from(raw, at)
+        end, properties_at = at + size, at + BATCH_OVERHEAD + body_length
+        if size < BATCH_OVERHEAD:
+            raise _bad(f"message {number} says it has {size} bytes")
+        if end > total:
+            raise _bad(f"message {number} does not end where the batch does")
+        if body_length < 0 or properties_at > end:
+            raise _bad("a body is longer than its message")
+        if PROPERTIES_LENGTH.unpack_from(raw, properties_at - 2)[0] != end - properties_at:
+            raise _bad("lengths of body and properties do not make up a message's size")
+        properties = raw[properties_at:end]
+        if b"\0" in properties:
+            raise _nul()
+        if batch_properties:
+            properties += _suffix(properties, batch_properties)
+        if len(properties) > MAX_PROPERTIES:
+            raise _too_long(len(properties))
+        messages.append((flag, raw[at + _BODY_AT : properties_at - 2], properties))
+        sizes.append(overhead + body_length + len(properties))
+        at = end
+    if not messages:
+        raise _bad("it is empty")
+    codes = np.array([tags_code(properties) for _, _, properties in messages], np.int64)
+    return BatchPlan(raw, len(messages), np.array(sizes, np.int64), codes, None, messages)
+
+
+def _suffix(properties: bytes, batch_properties: bytes) -> bytes:
+    needs_separator = batch_properties and properties and not properties.endswith(_SEPARATOR)
+    return _SEPARATOR + batch_properties if needs_separator else batch_properties
+
+
+def _plan_uniform(raw: Bytes, overhead: int, batch_properties: bytes) -> BatchPlan | None:
+    """The same for a uniform batch; None for any other."""
+    total = len(raw)
+    size = INT.unpack_from(raw, 0)[0] if total >= BATCH_OVERHEAD else 0
+    if size < BATCH_OVERHEAD or total % size:
+        return None
+    body_length = INT.unpack_from(raw, 16)[0]
+    at = _BODY_AT + body_length
+    property_length = size - at - 2
+    if body_length < 0 or property_length < 0 or PROPERTIES_LENGTH.unpack_from(raw, at)[0] != property_length:
+        return None
+    count = total // size
+    for place, kind in ((0, "=i4"), (16, "=i4"), (at, "=i2")):
+        field = np.ndarray((count,), kind, raw, place, (size,))
+        if (field != field[0]).any():
+            return None
+    codes, names, suffix = np.zeros(count, np.int64), frozenset[bytes](), batch_properties
+    if property_length:
+        rows = np.ascontiguousarray(np.frombuffer(raw, np.uint8).reshape(count, size)[:, at + 2 :])
+        layout = layout_of(rows)
+        if layout.has_nul:
+            raise _nul()
+        if layout.values is None:
+            return None
+        names, suffix = layout.names, _suffix(rows[0].tobytes(), batch_properties)
+        start, end = layout.values.get(b"TAGS", (0, 0))
+        if layout.same[start:end].all():
+            codes[:] = tags_code(rows[0].tobytes())
+        else:
+            codes[:] = [tags_code(properties) for (properties,) in Struct(f"{property_length}s").iter_unpack(rows.data)]
+    if property_length + len(suffix) > MAX_PROPERTIES:
+        raise _too_long(property_length + len(suffix))
+    sizes = np.full(count, overhead + body_length + property_length + len(suffix), np.int64)
+    return BatchPlan(raw, count, sizes, codes, names, _Uniform(body_length, property_length, suffix))
+
+
+def build_records(
+    plan: BatchPlan, head: bytes, topic_field: bytes, queue_offset: int, physical_offset: int
+) -> tuple[Bytes, Ints]:
+    """The run's bytes, and the physical offset of each record.
+
+    ``head`` is a record's head without sizes, CRC, flag and offsets.
+    """
+    physical = physical_offset + np.cumsum(plan.sizes) - plan.sizes
+    if isinstance(plan.parts, _Uniform):
+        queue_offsets = queue_offset + np.arange(plan.count)
+        return _build_uniform(plan, plan.parts, head, topic_field, queue_offsets, physical), physical
+    _, magic, _, queue_id, _, _, _ = _RECORD_HEAD.unpack_from(head)
+    rest = head[_RECORD_HEAD.size : -4]
+    pack = Struct(f"{_RECORD_HEAD.format}{len(rest)}si").pack
+    pieces: list[bytes] = []
+    columns = zip(plan.parts, plan.sizes.tolist(), physical.tolist(), strict=True)
+    for number, ((flag, body, properties), size, offset) in enumerate(columns, queue_offset):
+        crc = crc32(body) & CRC_MASK
+        record_head = pack(size, magic, crc, queue_id, flag, number, offset, rest, len(body))
+        pieces += (record_head, body, topic_field, PROPERTIES_LENGTH.pack(len(properties)), properties)
+    return b"".join(pieces), physical
+
+
+def _build_uniform(
+    plan: BatchPlan, parts: _Uniform, head: bytes, topic_field: bytes, queue_offsets: Ints, physical: Ints
+) -> Bytes:
+    """Field by field, all records at once; NumPy copies items of a structure faster than rows of a matrix."""
+    body_length, property_length, suffix = parts
+    middle = topic_field + PROPERTIES_LENGTH.pack(property_length + len(suffix))
+    message_type, body_of = _message_type(body_length, property_length)
+    source = np.frombuffer(plan.raw, message_type)
+    template = INT.pack(int(plan.sizes[0])) + head[4:-4] + INT.pack(body_length)
+    records = np.empty(plan.count, _record_type(len(head), body_length, len(middle), property_length, len(suffix)))
+    crcs = np.fromiter(map(crc32, chain.from_iterable(body_of.iter_unpack(plan.raw))), np.int64, plan.count)
+    records["head"] = _item(template)
+    records["crc"] = crcs & CRC_MASK
+    records["flag"] = source["flag"]
+    records["queue"] = queue_offsets
+    records["log"] = physical
+    records["middle"] = _item(middle)
+    if body_length:
+        records["body"] = source["body"]
+    if property_length:
+        records["properties"] = source["properties"]
+    if suffix:
+        records["suffix"] = _item(suffix)
+    return records.view(np.uint8).data
+
+
+@lru_cache(maxsize=256)
+def _message_type(body: int, properties: int) -> tuple[np.dtype[np.void], Struct]:
+    """A message of a batch body, and what takes the body alone."""
+    kind = np.dtype(
+        {
+            "names": ["flag", "body", "properties"],
+            "formats": ["V4", f"V{body}", f"V{properties}"],
+            "offsets": [12, _BODY_AT, BATCH_OVERHEAD + body],
+            "itemsize": BATCH_OVERHEAD + body + properties,
+        }
+    )
+    return kind, Struct(f"20x{body}s{2 + properties}x")
+
+
+@lru_cache(maxsize=256)
+def _record_type(head: int, body: int, middle: int, properties: int, suffix: int) -> np.dtype[np.void]:
+    """A record; its ``head`` lies under the fields of the head that differ."""
+    body_at, middle_at, properties_at, suffix_at, size = accumulate((head, body, middle, properties, suffix))
+    return np.dtype(
+        {
+            "names": ["head", "crc", "flag", "queue", "log", "body", "middle", "properties", "suffix"],
+            "formats": [
+                f"V{head}", ">i4", "V4", ">i8", ">i8", f"V{body}", f"V{middle}", f"V{properties}", f"V{suffix}",
+            ],
+            "offsets": [
+                0, AT["body_crc"], AT["flag"], AT["queue_offset"], AT["physical_offset"],
+                body_at, middle_at, properties_at, suffix_at,
+            ],
+            "itemsize": size,
+        }
+    )  # fmt: skip
+
+
+def _item(value: bytes) -> npt.NDArray[np.void]:
+    return np.frombuffer(value, f"V{len(value)}")

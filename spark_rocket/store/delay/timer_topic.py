@@ -1,0 +1,91 @@
+"""The topic ``rmq_sys_wheel_timer`` in the store: its messages one after another, and what they say of their time.
+
+Thread-safety: for the store's one thread. Changes nothing. Corresponds to parts of TimerMessageStore.enqueue.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from spark_rocket.errors import ProtocolError
+from spark_rocket.model import TIMER_TOPIC
+from spark_rocket.protocol.record.properties import find_property
+from spark_rocket.protocol.record.record import RecordView, iter_records, view_record
+from spark_rocket.store.message_store import MessageStore
+from spark_rocket.store.results import GetMessageStatus
+
+_log = logging.getLogger(__name__)
+_TOPIC = TIMER_TOPIC.encode()
+_READ_AHEAD = 64
+_READ_BYTES = 1 << 18
+_COARSEST_MS = 1_000  # timerPrecisionMs may have been that, and is not more
+_LATEST = 1 << 62
+_DELAYS = ((b"TIMER_DELAY_SEC", 1000), (b"TIMER_DELAY_MS", 1))
+
+
+def number_of(properties: bytes, name: bytes) -> int | None:
+    """A property's number; None if there is none."""
+    value = find_property(properties, name)
+    if value is None or len(value) > 19 or not value.isdigit():
+        return None
+    return min(int(value), _LATEST)
+
+
+def due_time(properties: bytes, store_timestamp: int, out: int, precision_ms: int) -> int:
+    """The millisecond of delivery: what the sender asked for, if it falls into the second that follows ``out``.
+
+    A delay counts from the time of storing, which for a message that was rolled is not the first one: it is due at the
+    end of its slot.
+    """
+    asked = number_of(properties, b"TIMER_DELIVER_MS")
+    for name, factor in _DELAYS:
+        delay = number_of(properties, name)
+        if delay is not None:
+            asked = store_timestamp + delay * factor
+            break
+    return asked if asked is not None and out < asked <= out + _COARSEST_MS else out + precision_ms
+
+
+class TimerTopic:
+    """Queue 0 of the topic."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+
+    @property
+    def first(self) -> int:
+        return self._store.get_min_offset(TIMER_TOPIC, 0)
+
+    @property
+    def end(self) -> int:
+        return self._store.get_max_offset(TIMER_TOPIC, 0)
+
+    def read(self, offset: int) -> tuple[list[RecordView], int, int]:
+        """Some messages from an offset on, where to go on, and how many retention took; none where one is damaged."""
+        for count in (_READ_AHEAD, 1):
+            found = self._store.get_message(TIMER_TOPIC, 0, offset, count, _READ_BYTES)
+            if found.status is not GetMessageStatus.FOUND:
+                is_gone = found.status is GetMessageStatus.OFFSET_TOO_SMALL
+                return [], found.next_begin_offset, found.next_begin_offset - offset if is_gone else 0
+            try:
+                return list(iter_records(found.records)), found.next_begin_offset, 0
+            except ProtocolError as error:
+                reason = error
+        _log.warning("Message %d of %s is not delivered: %s", offset, TIMER_TOPIC, reason)
+        return [], offset + 1, 0
+
+    def message(self, offset: int, size: int, *, check_crc: bool = False) -> RecordView | None:
+        """The message of this size at an offset of the commit log; None if it is no longer there, or damaged."""
+        record = self._store.look_message_by_offset(offset)
+        if record is None or len(record) != size:
+            return None
+        try:
+            view = view_record(record, check_crc=check_crc)
+        except ProtocolError:
+            return None
+        return view if view.topic == _TOPIC else None
+
+    def number_of(self, offset: int, size: int) -> int:
+        """Number in the queue of that message; −1 if there is none."""
+        view = self.message(offset, size)
+        return view.queue_offset if view is not None and view.queue_id == 0 else -1
