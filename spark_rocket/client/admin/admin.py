@@ -15,10 +15,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from spark_rocket.client.admin.messages import MessageAdmin
-from spark_rocket.client.admin.results import TRACE_TOPIC, MessageTrace, TraceEvent
+from spark_rocket.client.admin.results import MessageTrace, TraceEvent
 from spark_rocket.errors import TopicNotFoundError
 from spark_rocket.model import MessageExt
 from spark_rocket.protocol.message_trace import TraceBean, TraceContext, TraceType, decode_trace_data
+from spark_rocket.protocol.names import TRACE_TOPIC
 
 _MOST_RECORDS = 1_000
 _OUTCOMES = ("SUCCESS", "TIME_OUT", "EXCEPTION", "RETURNNULL", "FAILED")

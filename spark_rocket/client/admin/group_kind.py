@@ -18,8 +18,9 @@ from __future__ import annotations
 from collections.abc import Container
 from enum import StrEnum
 
-from spark_rocket.client.admin.results import RETRY_PREFIX, GroupState
+from spark_rocket.client.admin.results import GroupState
 from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.names import RETRY_PREFIX
 from spark_rocket.protocol.wire.extra_info import retry_topic
 
 STOPPED_SECONDS = 300.0

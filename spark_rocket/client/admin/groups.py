@@ -12,8 +12,6 @@ from typing import Any
 
 from spark_rocket.client.admin.base import ONLINE_OR_NOT, PAGE, Asked, PagedTable, Query, done, if_found
 from spark_rocket.client.admin.results import (
-    DLQ_PREFIX,
-    RETRY_PREFIX,
     Failures,
     GroupInfo,
     GroupState,
@@ -23,6 +21,7 @@ from spark_rocket.client.admin.results import (
 from spark_rocket.client.admin.topics import TopicAdmin
 from spark_rocket.errors import BrokerError, TopicNotFoundError
 from spark_rocket.model import MessageExt, MessageQueue
+from spark_rocket.protocol.names import DLQ_PREFIX, RETRY_PREFIX
 from spark_rocket.protocol.wire.bodies import (
     Connection,
     ConsumeMessageDirectlyResult,
