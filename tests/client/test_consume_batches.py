@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_rocket.client.consume import batches as consume_batches
-from spark_rocket.client.consume.batches import ConsumeBatches
+from spark_rocket.client.consume import orderly as consume_batches
 from spark_rocket.client.consume.listeners import (
     ConsumeConcurrentlyStatus,
     ConsumeOrderlyContext,
     ConsumeOrderlyStatus,
 )
+from spark_rocket.client.consume.orderly import ConsumeBatches
 from spark_rocket.client.consume.process_queue import ProcessQueue
 from spark_rocket.client.consume.pull import PullResult
 from spark_rocket.errors import ProtocolError

@@ -23,7 +23,7 @@ from spark_rocket.client.admin.results import (
     topic_kind,
 )
 from spark_rocket.client.consume.pull import RETRY_TOPIC, PullStatus, messages_of
-from spark_rocket.client.consume.send_back import DEFAULT_MAX_RECONSUME_TIMES
+from spark_rocket.client.consume.services import DEFAULT_MAX_RECONSUME_TIMES
 from spark_rocket.client.send.outgoing import STORED_CODES, Outgoing
 from spark_rocket.client.send.producer import Producer
 from spark_rocket.errors import BrokerError, ClientError, ProtocolError, TopicNotFoundError

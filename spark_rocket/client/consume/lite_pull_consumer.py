@@ -24,6 +24,7 @@ Thread-safety: all methods. Corresponds to DefaultLitePullConsumer and DefaultLi
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import threading
@@ -32,10 +33,9 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Unpack
 
 from spark_rocket.client.consume.allocation import AllocateStrategy
-from spark_rocket.client.consume.assigned_queues import Assigned, AssignedQueues
+from spark_rocket.client.consume.assigned_queues import Assigned, AssignedQueues, PulledMessages
 from spark_rocket.client.consume.group_consumer import GroupConsumer
 from spark_rocket.client.consume.listeners import ConsumeFromWhere, MessageModel, MessageQueueListener
-from spark_rocket.client.consume.pulled import PulledMessages
 from spark_rocket.client.core import consumer_requests
 from spark_rocket.client.core.config import Connecting
 from spark_rocket.client.core.validators import check_range
@@ -243,9 +243,29 @@ class LitePullConsumer(GroupConsumer):
     def __aiter__(self) -> AsyncIterator[MessageExt]:
         """As ``__iter__``; neither waiting nor taking blocks the event loop, and cancelling loses nothing."""
         self._check_running()
-        return self._pulled.each_async(
-            lambda: self._closing, self._commit_at_times, lambda: self.poll_timeout or IDLE_SECONDS
-        )
+        return self._each_async()
+
+    async def _each_async(self) -> AsyncIterator[MessageExt]:
+        loop, ready = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(ready.set)
+
+        self._pulled.wakers.add(wake)
+        try:
+            while not self._closing:
+                ready.clear()
+                self._commit_at_times()
+                messages = self._pulled.take_messages(0, limit=1)
+                if messages:
+                    yield messages[0]
+                    await asyncio.sleep(0)  # others have their turn, however many messages there are
+                elif not self._closing:
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(ready.wait(), self.poll_timeout or IDLE_SECONDS)
+        finally:
+            self._pulled.wakers.discard(wake)
 
     def _before_poll(self, timeout: float | None) -> float:
         self._check_running()

@@ -30,7 +30,6 @@ from contextlib import ExitStack, nullcontext
 from typing import TYPE_CHECKING, Unpack
 
 from spark_rocket.client.consume.allocation import AllocateStrategy
-from spark_rocket.client.consume.batches import ConsumeBatches
 from spark_rocket.client.consume.concurrently import ConsumeConcurrently
 from spark_rocket.client.consume.group_consumer import GroupConsumer
 from spark_rocket.client.consume.listeners import (
@@ -42,14 +41,12 @@ from spark_rocket.client.consume.listeners import (
     MessageQueueListener,
     OrderlyListener,
 )
-from spark_rocket.client.consume.orderly import ConsumeOrderly
-from spark_rocket.client.consume.process_queue import ProcessQueue
+from spark_rocket.client.consume.orderly import ConsumeBatches, ConsumeOrderly
+from spark_rocket.client.consume.process_queue import ProcessQueue, Puller, PullSettings
 from spark_rocket.client.consume.pull import show_origin
-from spark_rocket.client.consume.puller import Puller, PullSettings
 from spark_rocket.client.consume.push_settings import PushOptions, PushSettings, split_options
 from spark_rocket.client.consume.rebalance import RENEW_SECONDS, QueueLocks, Rebalance
-from spark_rocket.client.consume.send_back import SendBack
-from spark_rocket.client.consume.services import Decoder, ServiceParts
+from spark_rocket.client.consume.services import Decoder, SendBack, ServiceParts
 from spark_rocket.client.core import consumer_requests
 from spark_rocket.client.core.hooks import no_open_telemetry
 from spark_rocket.client.core.instance import ClientInstance

@@ -10,14 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
-from spark_rocket.client.consume.batches import ConsumeBatches
 from spark_rocket.client.consume.concurrently import ConsumeConcurrently
 from spark_rocket.client.consume.listeners import BatchListener, ConcurrentListener, OrderlyListener
-from spark_rocket.client.consume.orderly import ConsumeOrderly
+from spark_rocket.client.consume.orderly import ConsumeBatches, ConsumeOrderly
+from spark_rocket.client.consume.process_queue import PullSettings
 from spark_rocket.client.consume.pull import DEFAULT_MAX_MSGS
-from spark_rocket.client.consume.puller import PullSettings
-from spark_rocket.client.consume.send_back import DEFAULT_MAX_RECONSUME_TIMES
-from spark_rocket.client.consume.services import FlowControl, ServiceParts
+from spark_rocket.client.consume.services import DEFAULT_MAX_RECONSUME_TIMES, FlowControl, ServiceParts
 from spark_rocket.client.core.config import Connecting
 from spark_rocket.client.core.validators import check_range
 from spark_rocket.errors import ClientError
