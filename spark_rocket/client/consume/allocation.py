@@ -50,37 +50,39 @@ class AllocateStrategy(Protocol):
     ) -> list[MessageQueue]: ...
 
 
-def _place(client_id: str, client_ids: Sequence[str]) -> int:
-    """The member's number, −1 if the brokers do not know it (yet): it has no share then."""
-    return client_ids.index(client_id) if client_id in client_ids else -1
+class _ByPlace:
+    """A strategy that depends on a member's number among the members only."""
+
+    def allocate(
+        self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> list[MessageQueue]:
+        """Nothing for a member that the brokers do not know (yet)."""
+        if client_id not in client_ids:
+            return []
+        return self._share(client_ids.index(client_id), len(client_ids), queues)
+
+    def _share(self, place: int, members: int, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
+        raise NotImplementedError
 
 
-class AllocateAveragely:
+class AllocateAveragely(_ByPlace):
     """Consecutive runs; the first members have one more where the numbers do not divide."""
 
     name = "AVG"
 
-    def allocate(
-        self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
-    ) -> list[MessageQueue]:
-        place = _place(client_id, client_ids)
-        if place < 0:
-            return []
-        share, rest = divmod(len(queues), len(client_ids))
+    def _share(self, place: int, members: int, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
+        share, rest = divmod(len(queues), members)
         start = place * share + min(place, rest)
         return list(queues[start : start + share + (place < rest)])
 
 
-class AllocateByCircle:
+class AllocateByCircle(_ByPlace):
     """Queue 0 to the first member, 1 to the second, and so on."""
 
     name = "AVG_BY_CIRCLE"
 
-    def allocate(
-        self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
-    ) -> list[MessageQueue]:
-        place = _place(client_id, client_ids)
-        return [] if place < 0 else list(queues[place :: len(client_ids)])
+    def _share(self, place: int, members: int, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
+        return list(queues[place::members])
 
 
 class AllocateByConfig:
@@ -98,7 +100,7 @@ class AllocateByConfig:
         return [queue for queue in self._queues if queue.topic in topics]
 
 
-class AllocateByMachineRoom:
+class AllocateByMachineRoom(_ByPlace):
     """Queues of brokers in the given rooms; a broker's room stands before the ``@`` of its name."""
 
     name = "MACHINE_ROOM"
@@ -106,17 +108,12 @@ class AllocateByMachineRoom:
     def __init__(self, rooms: Iterable[str]) -> None:
         self._rooms = frozenset(rooms)
 
-    def allocate(
-        self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
-    ) -> list[MessageQueue]:
-        place = _place(client_id, client_ids)
-        if place < 0:
-            return []
+    def _share(self, place: int, members: int, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
         parts = ((queue, queue.broker_name.split("@")) for queue in queues)
         near = [queue for queue, name in parts if len(name) == 2 and name[0] in self._rooms]
-        share, rest = divmod(len(near), len(client_ids))
+        share, rest = divmod(len(near), members)
         mine = near[place * share : (place + 1) * share]
-        return mine + near[share * len(client_ids) + place :][:1] if place < rest else mine
+        return mine + near[share * members + place :][:1] if place < rest else mine
 
 
 class AllocateMachineRoomNearby:
@@ -136,7 +133,7 @@ class AllocateMachineRoomNearby:
     def allocate(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        if _place(client_id, client_ids) < 0:
+        if client_id not in client_ids:
             return []
         rooms: dict[str, list[MessageQueue]] = {}
         for queue in queues:
@@ -165,7 +162,7 @@ class AllocateByConsistentHash:
     def allocate(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        if _place(client_id, client_ids) < 0:
+        if client_id not in client_ids:
             return []
         ring = {_hash(f"{member}-{number}"): member for member in client_ids for number in range(self._virtual_nodes)}
         points = sorted(ring)

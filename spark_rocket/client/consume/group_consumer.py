@@ -112,24 +112,43 @@ class Subscriptions:
         return self._tags.get(topic) or parse_tags(None)
 
 
+class GroupOptions(Connecting, total=False):
+    """The settings that all consumers of a group have; ``GroupConsumer`` has the defaults.
+
+    ``consume_from_where``: where a group without a committed offset starts; ``consume_timestamp_ms`` None is half an
+    hour ago. ``allocate_strategy``: how members share queues, :class:`AllocateAveragely` by default.
+    ``message_queue_listener`` is called when this member's queues of a topic have changed.
+    """
+
+    name_server: str | None
+    instance_name: str
+    message_model: MessageModel
+    consume_from_where: ConsumeFromWhere
+    consume_timestamp_ms: int | None
+    allocate_strategy: AllocateStrategy | None
+    message_queue_listener: MessageQueueListener | None
+
+
 class GroupConsumer(Client):
-    """A consumer of a group. ``_closing`` is set, under ``_lock``, by whoever closes it first."""
+    """A consumer of a group. ``_closing`` is set, under ``_lock``, by the first call that closes it."""
 
     consume_type: ClassVar[str]
 
     def __init__(
         self,
         group: str,
-        name_server: str | None,
-        instance_name: str,
-        message_model: MessageModel,
-        consume_from_where: ConsumeFromWhere,
-        consume_timestamp_ms: int | None,
-        allocate_strategy: AllocateStrategy | None,
-        message_queue_listener: MessageQueueListener | None,
+        *,
+        name_server: str | None = None,
+        instance_name: str = "",
+        message_model: MessageModel = MessageModel.CLUSTERING,
+        consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+        consume_timestamp_ms: int | None = None,
+        allocate_strategy: AllocateStrategy | None = None,
+        message_queue_listener: MessageQueueListener | None = None,
         **connecting: Unpack[Connecting],
     ) -> None:
         super().__init__(ClientConfig.of(name_server, instance_name=instance_name, **connecting))
+        self._connecting = connecting
         self.group = check_group(group)
         self.message_model = message_model
         self.consume_from_where = consume_from_where

@@ -29,16 +29,13 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
 from typing import TYPE_CHECKING, Unpack
 
-from spark_rocket.client.consume.allocation import AllocateStrategy
 from spark_rocket.client.consume.concurrently import ConsumeConcurrently
 from spark_rocket.client.consume.group_consumer import GroupConsumer
 from spark_rocket.client.consume.listeners import (
     BatchListener,
     ConcurrentListener,
-    ConsumeFromWhere,
     Hooks,
     MessageModel,
-    MessageQueueListener,
     OrderlyListener,
 )
 from spark_rocket.client.consume.orderly import ConsumeBatches, ConsumeOrderly
@@ -82,37 +79,23 @@ class PushConsumer(GroupConsumer):
         *,
         orderly: OrderlyListener | None = None,
         batches: BatchListener | None = None,
-        name_server: str | None = None,
-        instance_name: str = "",
-        message_model: MessageModel = MessageModel.CLUSTERING,
-        consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
-        consume_timestamp_ms: int | None = None,
-        allocate_strategy: AllocateStrategy | None = None,
-        message_queue_listener: MessageQueueListener | None = None,
         enable_msg_trace: bool = False,
         customized_trace_topic: str | None = None,
         open_telemetry: TracerProvider | bool = False,
         **options: Unpack[PushOptions],
     ) -> None:
-        settings, connecting = split_options(options)
-        super().__init__(
-            group,
-            name_server,
-            instance_name,
-            message_model,
-            consume_from_where,
-            consume_timestamp_ms,
-            allocate_strategy,
-            message_queue_listener,
-            **connecting,
-        )
-        is_clustering = message_model is MessageModel.CLUSTERING
+        settings, of_group = split_options(options)
+        super().__init__(group, **of_group)
+        is_clustering = self.message_model is MessageModel.CLUSTERING
         self._settings = PushSettings(listener, orderly, batches, is_clustering, **settings)
         self.hooks = Hooks(group)
         self.tracer: TraceDispatcher | None = None
         if enable_msg_trace:
             self.tracer = TraceDispatcher(
-                customized_trace_topic, name_server=name_server, instance_name=instance_name, **connecting
+                customized_trace_topic,
+                name_server=self.name_server,
+                instance_name=self._config.instance_name,
+                **self._connecting,
             )
             self.hooks.consume.append(ConsumeTraceHook(self.tracer))
         if open_telemetry is not False:
