@@ -37,7 +37,7 @@ from spark_rocket.client.consume.listeners import (
 from spark_rocket.client.consume.process_queue import ProcessQueue
 from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.client.consume.services import ConsumeService, FlowControl, ServiceParts
-from spark_rocket.model import MessageExt
+from spark_rocket.model import MessageExt, MessageQueue
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,11 +48,11 @@ MAX_TURN_SECONDS = 60.0  # of one queue, when others wait
 LOCK_AGAIN_SECONDS = 0.1
 
 
-class ConsumeOrderly(ConsumeService[ProcessQueue]):
+class ConsumeOrderly(ConsumeService[ProcessQueue, ConsumeOrderlyContext]):
     """See the module. ``needs_locks``: whether queues must be locked, which broadcasting does not need."""
 
     statuses = (ConsumeOrderlyStatus,)
-    successes = frozenset({ConsumeOrderlyStatus.SUCCESS})
+    successes = (ConsumeOrderlyStatus.SUCCESS,)
 
     def __init__(
         self,
@@ -91,6 +91,9 @@ class ConsumeOrderly(ConsumeService[ProcessQueue]):
                 return
             self._busy.add(process_queue)
         self._work.put(process_queue)
+
+    def _context(self, queue: MessageQueue) -> ConsumeOrderlyContext:
+        return ConsumeOrderlyContext(queue)
 
     # --- consuming ----------------------------------------------------------------------------------------------
 
@@ -177,11 +180,11 @@ class _Queue:
         self.given_back = 0  # of the first of ``found``
 
 
-class ConsumeBatches(ConsumeService[_Queue]):
+class ConsumeBatches(ConsumeService[_Queue, ConsumeOrderlyContext]):
     """See the module."""
 
     statuses = (ConsumeOrderlyStatus, ConsumeConcurrentlyStatus)
-    successes = frozenset({ConsumeOrderlyStatus.SUCCESS, ConsumeConcurrentlyStatus.CONSUME_SUCCESS})
+    successes = (ConsumeOrderlyStatus.SUCCESS, ConsumeConcurrentlyStatus.CONSUME_SUCCESS)
 
     def __init__(
         self, listener: BatchListener, parts: ServiceParts, *, threads: int, max_reconsume_times: int, pause_ms: int
@@ -219,6 +222,9 @@ class ConsumeBatches(ConsumeService[_Queue]):
                 return
             waiting.busy = True
         self._work.put(waiting)
+
+    def _context(self, queue: MessageQueue) -> ConsumeOrderlyContext:
+        return ConsumeOrderlyContext(queue)
 
     # --- consuming ----------------------------------------------------------------------------------------------
 

@@ -129,6 +129,7 @@ class SendBack:
 
 
 Work = TypeVar("Work")
+Context = TypeVar("Context", ConsumeConcurrentlyContext, ConsumeOrderlyContext)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,11 +206,11 @@ class ServiceParts:
     call_later: Callable[[float, Callable[[], None]], None]
 
 
-class ConsumeService(ABC, Generic[Work]):
+class ConsumeService(ABC, Generic[Work, Context]):
     """Base of the services. ``statuses`` are the valid answers of the listener, ``successes`` the good ones."""
 
     statuses: ClassVar[tuple[type[Enum], ...]]
-    successes: ClassVar[frozenset[Enum]]
+    successes: ClassVar[tuple[Enum, ...]]
 
     def __init__(self, listener: Callable[..., object], parts: ServiceParts, threads: int) -> None:
         self._listener = listener
@@ -273,19 +274,15 @@ class ConsumeService(ABC, Generic[Work]):
         """One call of the listener without effect on the queue: its answer, or what it raises."""
         return self._listener(messages, self._context(queue))
 
-    def _context(self, queue: MessageQueue) -> ConsumeConcurrentlyContext | ConsumeOrderlyContext:
-        return ConsumeOrderlyContext(queue)
+    @abstractmethod
+    def _context(self, queue: MessageQueue) -> Context:
+        """A new context for a call."""
 
-    def _is_valid(self, context: ConsumeConcurrentlyContext | ConsumeOrderlyContext) -> bool:
+    def _is_valid(self, context: Context) -> bool:
         """Whether the listener left a valid context behind."""
         return True
 
-    def _call(
-        self,
-        argument: Sized,
-        messages: list[MessageExt],
-        context: ConsumeConcurrentlyContext | ConsumeOrderlyContext,
-    ) -> bool:
+    def _call(self, argument: Sized, messages: list[MessageExt], context: Context) -> bool:
         """Call the listener with ``argument``, hooks before and after it: whether it succeeded.
 
         ``messages`` are for the hooks; batches have none.
@@ -309,7 +306,7 @@ class ConsumeService(ABC, Generic[Work]):
             self._hooks.after(around, success=success, status=getattr(status, "value", str(status)))
         return success
 
-    def _call_counted(self, argument: Sized, messages: list[MessageExt], context: ConsumeOrderlyContext) -> bool:
+    def _call_counted(self, argument: Sized, messages: list[MessageExt], context: Context) -> bool:
         """As ``_call``, of a queue in order: counted in the statistics."""
         called, count = time.monotonic(), len(argument)
         success = self._call(argument, messages, context)
