@@ -256,7 +256,7 @@ class PushConsumer(GroupConsumer):
         self.rebalances += 1
         self._rebalance.balance(self._subscriptions.topics())
         if self._queue_listener is not None:
-            every = sorted(one.queue for one in self._rebalance.process_queues())
+            every = sorted(one.queue for one in self.process_queues())
             for topic in self._subscriptions.topics():
                 mine = [queue for queue in every if queue.topic == topic]
                 self._share.tell(self._queue_listener, topic, mine)
@@ -270,8 +270,7 @@ class PushConsumer(GroupConsumer):
 
     def offsets(self, topic: str) -> dict[MessageQueue, int]:
         """How far this consumer is in the queues that it has of a topic (221)."""
-        every = self._rebalance.process_queues() if self._rebalance is not None else []
-        return {one.queue: one.commit_offset for one in every if one.queue.topic == topic}
+        return {one.queue: one.commit_offset for one in self.process_queues() if one.queue.topic == topic}
 
     @property
     def shared(self) -> ClientInstance | None:
@@ -293,7 +292,6 @@ class PushConsumer(GroupConsumer):
 
     def running_info(self) -> ConsumerRunningInfo:
         """What this consumer is doing (307)."""
-        every = self._rebalance.process_queues() if self._rebalance is not None else []
         subscriptions = self._subscriptions.data()
         return ConsumerRunningInfo(
             properties=self._running_properties(orderly=self._settings.orderly is not None)
@@ -305,7 +303,7 @@ class PushConsumer(GroupConsumer):
                 "maxReconsumeTimes": str(self._settings.max_reconsume_times),
             },
             subscription_set=subscriptions,
-            mq_table={one.queue: one.info() for one in every},
+            mq_table={one.queue: one.info() for one in self.process_queues()},
             status_table={data.topic: self.hooks.stats.status(data.topic) for data in subscriptions},
         )
 
