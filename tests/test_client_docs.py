@@ -12,6 +12,7 @@ import pytest
 import spark_rocket.client as clients
 from spark_rocket import errors, model
 from spark_rocket.client import LitePullConsumer, Producer, PushConsumer
+from spark_rocket.client.consume.group_consumer import GroupOptions
 from spark_rocket.client.consume.push_settings import PushOptions
 from spark_rocket.client.core.config import Connecting
 from spark_rocket.errors import ClientError
@@ -83,6 +84,8 @@ def test_what_java_is_translated_to_is_there() -> None:
 @pytest.mark.parametrize("client", [Producer, PushConsumer, LitePullConsumer])
 def test_every_setting_is_told(client: type[Producer | PushConsumer | LitePullConsumer]) -> None:
     settings = set(inspect.signature(client).parameters) - {"group", "connecting", "options"}
-    settings |= set((PushOptions if client is PushConsumer else Connecting).__annotations__)
+    settings |= set(
+        {Producer: Connecting, PushConsumer: PushOptions, LitePullConsumer: GroupOptions}[client].__annotations__
+    )
     told = set(re.findall(r"\b(\w+)\b", " ".join(re.findall(r"`([^`]+)`", _PROSE))))
     assert settings <= told

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from spark_rocket.client.consume.listeners import Hooks
 from spark_rocket.client.consume.process_queue import ProcessQueue
@@ -151,3 +152,29 @@ class Rig:
     def until(self, condition: Callable[[], object]) -> None:
         with self.changed:
             assert self.changed.wait_for(condition, SECONDS)
+
+
+def rig_of(make: Callable[..., Any], answer: object, **usual: Any) -> Any:
+    """A fixture: builds rigs whose listener gives an answer, and closes them."""
+
+    @pytest.fixture
+    def rig() -> Iterator[Callable[..., Rig]]:
+        rigs: list[Rig] = []
+
+        def build(**settings: Any) -> Rig:
+            rigs.append(Rig(make, **usual | settings))
+            rigs[-1].answer = lambda *_: answer
+            return rigs[-1]
+
+        yield build
+        for one in rigs:
+            one.service.close(SECONDS)
+
+    return rig
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    def answer(*_: object) -> Any:
+        raise error
+
+    return answer

@@ -10,35 +10,23 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_rocket.client.consume import batches as consume_batches
-from spark_rocket.client.consume.batches import ConsumeBatches
+from spark_rocket.client.consume import orderly as consume_batches
 from spark_rocket.client.consume.listeners import (
     ConsumeConcurrentlyStatus,
     ConsumeOrderlyContext,
     ConsumeOrderlyStatus,
 )
+from spark_rocket.client.consume.orderly import ConsumeBatches
 from spark_rocket.client.consume.process_queue import ProcessQueue
 from spark_rocket.client.consume.pull import PullResult
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import MessageExt
-from tests.client.consuming import SECONDS, Rig, found, nothing, queue_at
+from tests.client.consuming import SECONDS, Rig, found, nothing, queue_at, raising, rig_of
 
 SUCCESS = ConsumeOrderlyStatus.SUCCESS
 
 
-@pytest.fixture
-def rig() -> Iterator[Callable[..., Rig]]:
-    rigs: list[Rig] = []
-    usual = {"threads": 2, "max_reconsume_times": 1, "pause_ms": 1_000}
-
-    def build(**settings: Any) -> Rig:
-        rigs.append(Rig(ConsumeBatches, **usual | settings))
-        rigs[-1].answer = lambda *_: SUCCESS
-        return rigs[-1]
-
-    yield build
-    for one in rigs:
-        one.service.close(SECONDS)
+rig = rig_of(ConsumeBatches, SUCCESS, threads=2, max_reconsume_times=1, pause_ms=1_000)
 
 
 @pytest.mark.parametrize("status", [SUCCESS, ConsumeConcurrentlyStatus.CONSUME_SUCCESS])
@@ -88,13 +76,6 @@ def test_queues_are_pulled_ahead_only_while_all_of_them_hold_little(
     assert not full(queues[2]), "what was consumed does not count"
 
 
-def _raise(error: BaseException) -> Callable[..., Any]:
-    def answer(*_: object) -> Any:
-        raise error
-
-    return answer
-
-
 @pytest.mark.parametrize(
     "answer",
     [
@@ -102,8 +83,8 @@ def _raise(error: BaseException) -> Callable[..., Any]:
         lambda *_: 1 / 0,
         lambda *_: np.ones(2),
         lambda batch, _: batch,
-        _raise(SystemExit(1)),
-        _raise(KeyboardInterrupt()),
+        raising(SystemExit(1)),
+        raising(KeyboardInterrupt()),
     ],
 )
 def test_a_batch_that_is_not_consumed_comes_again_and_at_last_goes_back(

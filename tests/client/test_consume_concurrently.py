@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,24 +22,12 @@ from spark_rocket.client.consume.process_queue import START_TIME
 from spark_rocket.client.consume.services import FlowControl
 from spark_rocket.model import MessageExt
 from spark_rocket.protocol.record.messages import decode_messages
-from tests.client.consuming import SECONDS, Rig, found, nothing, queue_at
+from tests.client.consuming import SECONDS, Rig, found, nothing, queue_at, raising, rig_of
 
 SUCCESS, AGAIN = ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeConcurrentlyStatus.RECONSUME_LATER
 
 
-@pytest.fixture
-def rig() -> Iterator[Callable[..., Rig]]:
-    rigs: list[Rig] = []
-    usual = {"threads": 2, "batch_size": 1, "flow": FlowControl(10, 100, 20)}
-
-    def build(**settings: Any) -> Rig:
-        rigs.append(Rig(ConsumeConcurrently, **usual | settings))
-        rigs[-1].answer = lambda *_: SUCCESS
-        return rigs[-1]
-
-    yield build
-    for one in rigs:
-        one.service.close(SECONDS)
+rig = rig_of(ConsumeConcurrently, SUCCESS, threads=2, batch_size=1, flow=FlowControl(10, 100, 20))
 
 
 def test_what_is_consumed_is_done(rig: Callable[..., Rig]) -> None:
@@ -79,13 +67,6 @@ def test_a_success_counts_up_to_its_index(rig: Callable[..., Rig], index: int, b
     assert [offset for offset, _ in one.back.given] == back
 
 
-def _raise(error: BaseException) -> Callable[..., Any]:
-    def answer(*_: object) -> Any:
-        raise error
-
-    return answer
-
-
 class Odd(BaseException):
     """Of nobody's making but the application's, and of no use in a log."""
 
@@ -104,10 +85,10 @@ def _with_level(level: Any) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     "answer",
     [
-        _raise(KeyError("mine")),
-        _raise(SystemExit(1)),
-        _raise(KeyboardInterrupt()),
-        _raise(Odd()),
+        raising(KeyError("mine")),
+        raising(SystemExit(1)),
+        raising(KeyboardInterrupt()),
+        raising(Odd()),
         lambda *_: None,
         lambda *_: "CONSUME_SUCCESS",
         lambda *_: True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,31 +16,21 @@ from spark_rocket.client.consume.orderly import ConsumeOrderly
 from spark_rocket.client.consume.process_queue import LOCK_LIVES_SECONDS, ProcessQueue
 from spark_rocket.client.consume.services import FlowControl
 from spark_rocket.model import MessageExt
-from tests.client.consuming import SECONDS, Rig, found, queue_at
+from tests.client.consuming import SECONDS, Rig, found, queue_at, raising, rig_of
 
 SUCCESS, SUSPEND = ConsumeOrderlyStatus.SUCCESS, ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
 
 
-@pytest.fixture
-def rig() -> Iterator[Callable[..., Rig]]:
-    rigs: list[Rig] = []
-    usual = {
-        "threads": 3,
-        "batch_size": 1,
-        "flow": FlowControl(10, 100),
-        "max_reconsume_times": 2**31 - 1,
-        "pause_ms": 1_000,
-        "needs_locks": True,
-    }
-
-    def build(**settings: Any) -> Rig:
-        rigs.append(Rig(ConsumeOrderly, **usual | settings))
-        rigs[-1].answer = lambda *_: SUCCESS
-        return rigs[-1]
-
-    yield build
-    for one in rigs:
-        one.service.close(SECONDS)
+rig = rig_of(
+    ConsumeOrderly,
+    SUCCESS,
+    threads=3,
+    batch_size=1,
+    flow=FlowControl(10, 100),
+    max_reconsume_times=2**31 - 1,
+    pause_ms=1_000,
+    needs_locks=True,
+)
 
 
 def locked() -> ProcessQueue:
@@ -89,13 +79,6 @@ def test_a_queue_pauses_and_its_messages_come_again(rig: Callable[..., Rig], wis
     assert times == [0, 1, 2, 0]
 
 
-def _raise(error: BaseException) -> Callable[..., Any]:
-    def answer(*_: object) -> Any:
-        raise error
-
-    return answer
-
-
 @pytest.mark.parametrize(
     "answer",
     [
@@ -103,8 +86,8 @@ def _raise(error: BaseException) -> Callable[..., Any]:
         lambda *_: 1 / 0,
         lambda *_: 7,
         lambda *_: np.ones(2),
-        _raise(SystemExit(1)),
-        _raise(KeyboardInterrupt()),
+        raising(SystemExit(1)),
+        raising(KeyboardInterrupt()),
     ],
 )
 def test_a_listener_that_fails_or_talks_nonsense(

@@ -25,7 +25,7 @@ from spark_rocket.client import (
 )
 from spark_rocket.client.consume.process_queue import ProcessQueue
 from spark_rocket.client.consume.rebalance import QueueLocks
-from spark_rocket.client.consume.send_back import SendBack
+from spark_rocket.client.consume.services import SendBack
 from spark_rocket.client.core.config import ClientConfig
 from spark_rocket.client.core.instance import ClientInstance, acquire, release
 from spark_rocket.errors import RocketError

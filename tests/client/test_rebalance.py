@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from spark_rocket.client.consume import rebalance as module
-from spark_rocket.client.consume.allocation import AllocateAveragely, AllocateStrategy
+from spark_rocket.client.consume.allocation import AllocateAveragely, AllocateStrategy, QueueShare
 from spark_rocket.client.consume.listeners import ConsumeFromWhere
 from spark_rocket.client.consume.process_queue import LOCK_LIVES_SECONDS, ProcessQueue
 from spark_rocket.client.consume.rebalance import LIVES_AT_BROKER_SECONDS, QueueLocks, Rebalance
-from spark_rocket.client.consume.share import QueueShare
 from spark_rocket.errors import RemotingConnectError, RemotingTimeoutError, RocketError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.wire.bodies import LockBatchRequestBody, LockBatchResponseBody

@@ -23,7 +23,7 @@ from spark_rocket.client import (
     TransactionProducer,
 )
 from spark_rocket.client.consume import concurrently as consume_concurrently
-from spark_rocket.client.consume import process_queue, puller, rebalance, send_back
+from spark_rocket.client.consume import process_queue, rebalance, services
 from spark_rocket.client.core.config import ClientConfig
 from spark_rocket.client.core.instance import ServiceState, acquire, release
 from spark_rocket.errors import (
@@ -404,13 +404,17 @@ TIMES: list[tuple[str, object, object]] = [
     ("rocketmq.client.rebalance.lockInterval", rebalance.RENEW_SECONDS, 20.0),
     ("rocketmq.client.rebalance.lockMaxLiveTime", process_queue.LOCK_LIVES_SECONDS, 30.0),
     ("rocketmq.client.pull.pullMaxIdleTime", process_queue.PULL_EXPIRED_SECONDS, 120.0),
-    ("BROKER_SUSPEND_MAX_TIME_MILLIS", puller.BROKER_SUSPENDS_MS, 15_000),
-    ("CONSUMER_TIMEOUT_MILLIS_WHEN_SUSPEND", puller.BROKER_SUSPENDS_MS / 1000 + puller.PULL_SECONDS, 30.0),
-    ("pullTimeDelayMillsWhenException", puller.AFTER_ERROR, 3.0),
-    ("pullTimeDelayMillsWhenBrokerFlowControl", puller.AFTER_BUSY, 0.02),
-    ("PULL_TIME_DELAY_MILLS_WHEN_CACHE_FLOW_CONTROL", puller.WHEN_FULL, 0.05),
-    ("PULL_TIME_DELAY_MILLS_WHEN_SUSPEND", puller.WHEN_PAUSED, 1.0),
-    ("OFFSET_ILLEGAL is corrected after", puller.CORRECT_AFTER, 10.0),
+    ("BROKER_SUSPEND_MAX_TIME_MILLIS", process_queue.BROKER_SUSPENDS_MS, 15_000),
+    (
+        "CONSUMER_TIMEOUT_MILLIS_WHEN_SUSPEND",
+        process_queue.BROKER_SUSPENDS_MS / 1000 + process_queue.PULL_SECONDS,
+        30.0,
+    ),
+    ("pullTimeDelayMillsWhenException", process_queue.AFTER_ERROR, 3.0),
+    ("pullTimeDelayMillsWhenBrokerFlowControl", process_queue.AFTER_BUSY, 0.02),
+    ("PULL_TIME_DELAY_MILLS_WHEN_CACHE_FLOW_CONTROL", process_queue.WHEN_FULL, 0.05),
+    ("PULL_TIME_DELAY_MILLS_WHEN_SUSPEND", process_queue.WHEN_PAUSED, 1.0),
+    ("OFFSET_ILLEGAL is corrected after", process_queue.CORRECT_AFTER, 10.0),
     ("consumeLater", consume_concurrently.AGAIN_SECONDS, 5.0),
     ("at the broker: rebalanceLockMaxLiveTime", BrokerConfig().rebalance_lock_max_live_time, 60_000),
     ("transactionTimeOut", BrokerConfig().transaction_time_out, 6_000),
@@ -419,7 +423,7 @@ TIMES: list[tuple[str, object, object]] = [
     ("channelExpiredTimeout", BrokerConfig().channel_expired_timeout, 120_000),
     ("serverChannelMaxIdleTimeSeconds", BrokerConfig().server_channel_max_idle_time_seconds, 120),
     ("flushConsumerOffsetInterval", BrokerConfig().flush_consumer_offset_interval, 5_000),
-    ("retryMaxTimes", send_back.DEFAULT_MAX_RECONSUME_TIMES, 16),
+    ("retryMaxTimes", services.DEFAULT_MAX_RECONSUME_TIMES, 16),
 ]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from spark_rocket.client.consume.send_back import SendBack
+from spark_rocket.client.consume.services import SendBack
 from spark_rocket.client.core.config import ClientConfig
 from spark_rocket.client.core.instance import ClientInstance, acquire, release
 from spark_rocket.model import MessageExt

@@ -15,9 +15,7 @@ from tests.store.helpers import bodies, opened, put, small
 WRITER = """
 import random, sys, threading
 from pathlib import Path
-from spark_rocket.protocol.record.batch import (encode_batch_body)
-from spark_rocket.store.log import commit_log
-from spark_rocket.protocol.record.record import encode_batch_body
+from spark_rocket.protocol.record.batch import encode_batch_body
 from spark_rocket.store import FlushDiskType
 from tests.store.helpers import BORN, opened, put, small
 

@@ -10,6 +10,7 @@ Thread-safety: all methods. Corresponds to org.apache.rocketmq.tools.admin.Defau
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -127,6 +128,8 @@ class AdminBase(Client):
         self._reader = Reader(
             name_server, group=DEFAULT_GROUP, request_timeout=request_timeout, instance_name=instance_name, **connecting
         )
+        self._clients: list[Client] = [self._reader]
+        self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
         self.start()
@@ -136,7 +139,9 @@ class AdminBase(Client):
         self.close()
 
     def close(self) -> None:
-        self._reader.close()
+        with self._lock:
+            for client in self._clients:
+                client.close()
         super().close()
 
     def cluster_info(self) -> ClusterInfo:

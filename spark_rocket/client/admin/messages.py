@@ -6,11 +6,9 @@ queryConsumeQueue}, and to the message and dead-letter pages of RocketMQ's dashb
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from heapq import nlargest, nsmallest
 from itertools import islice
-from typing import Unpack
 
 from spark_rocket.client.admin.base import FOUND_OR_NOT, Query, if_found, put_aside
 from spark_rocket.client.admin.offsets import OffsetAdmin
@@ -24,9 +22,8 @@ from spark_rocket.client.admin.results import (
     TrackStatus,
     topic_kind,
 )
-from spark_rocket.client.consume.pull import PullStatus
-from spark_rocket.client.consume.send_back import DEFAULT_MAX_RECONSUME_TIMES
-from spark_rocket.client.core.config import Connecting
+from spark_rocket.client.consume.pull import RETRY_TOPIC, PullStatus, messages_of
+from spark_rocket.client.consume.services import DEFAULT_MAX_RECONSUME_TIMES
 from spark_rocket.client.send.outgoing import STORED_CODES, Outgoing
 from spark_rocket.client.send.producer import Producer
 from spark_rocket.errors import BrokerError, ClientError, ProtocolError, TopicNotFoundError
@@ -54,7 +51,7 @@ PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
 _NOT_NEWER = 2**63 - 1
 _COMPRESS_ABOVE = 4096
 _MOST_BACK = 10_000  # messages that are looked through at once for those that are wanted
-_RETRY_TOPIC, _DLQ_ORIGIN_TOPIC = "RETRY_TOPIC", "DLQ_ORIGIN_TOPIC"
+_DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
 # What brokers and clients set by themselves, or what belongs to one delivery: a message that is sent again has not it.
 _NOT_SENT_AGAIN = frozenset((
     "UNIQ_KEY", "CLUSTER", "MSG_REGION", "TRACE_ON", "WAIT", "MIN_OFFSET", "MAX_OFFSET", "DELAY",
@@ -70,23 +67,7 @@ _NOT_SENT_AGAIN = frozenset((
 class MessageAdmin(OffsetAdmin):
     """Messages."""
 
-    def __init__(
-        self,
-        name_server: str | None = None,
-        *,
-        request_timeout: float = 5.0,
-        instance_name: str = "",
-        **connecting: Unpack[Connecting],
-    ) -> None:
-        super().__init__(name_server, request_timeout=request_timeout, instance_name=instance_name, **connecting)
-        self._producer: Producer | None = None
-        self._producer_lock = threading.Lock()
-
-    def close(self) -> None:
-        with self._producer_lock:
-            if self._producer is not None:
-                self._producer.close()
-        super().close()
+    _producer: Producer | None = None
 
     # --- finding them -----------------------------------------------------------------------------------------
 
@@ -228,9 +209,9 @@ class MessageAdmin(OffsetAdmin):
         while start < end:
             found = self._reader.pull(queue, start, max_msgs=min(end - start, 1000), tags=tags, sql=sql)
             if found.status is PullStatus.FOUND:
-                for message in decode_messages(found.records, queue.broker_name):
-                    if start <= message.queue_offset < end and wanted.matches(message.tags):
-                        yield message
+                yield from (
+                    message for message in messages_of(found, queue, start, wanted) if message.queue_offset < end
+                )
             if found.next_offset <= start:
                 return
             start = found.next_offset
@@ -323,7 +304,7 @@ class MessageAdmin(OffsetAdmin):
     def origin_topic(self, message: MessageExt) -> str:
         """The topic that a message was sent to first, if it is one that is retried or dead."""
         get = message.get_property
-        return get(_RETRY_TOPIC) or get(_DLQ_ORIGIN_TOPIC) or message.topic
+        return get(RETRY_TOPIC) or get(_DLQ_ORIGIN_TOPIC) or message.topic
 
     def resend(self, message: MessageExt, *, group: str | None = None) -> SendResult:
         """Send a copy of a message: to its origin topic, so to every group, or with ``group`` to that one alone.
@@ -341,7 +322,7 @@ class MessageAdmin(OffsetAdmin):
                 )
             return self.send(Message(origin, message.body, kept, message.flag))
         if origin != message.topic or topic_kind(origin) is TopicKind.USER:
-            kept[_RETRY_TOPIC] = origin
+            kept[RETRY_TOPIC] = origin
         return self._send_to_retry(self._retry_topic(group, origin), message, kept)
 
     def _send_to_retry(self, topic: str, message: MessageExt, properties: dict[str, str]) -> SendResult:
@@ -385,14 +366,15 @@ class MessageAdmin(OffsetAdmin):
 
     def send(self, message: Message, *, queue: MessageQueue | None = None) -> SendResult:
         """Send one message, for operators; programs have a Producer."""
-        with self._producer_lock:
+        with self._lock:
             self._instance()  # an Admin that was closed sends nothing
             if self._producer is None:
                 self._producer = Producer(
                     PRODUCER_GROUP, name_server=self.name_server, member=False, **self._connecting
                 )
-                self._producer.start()
+                self._clients.append(self._producer)
             producer = self._producer
+        producer.start()
         return producer.send(message, queue=queue)
 
 

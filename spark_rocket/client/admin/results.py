@@ -9,9 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from spark_rocket.errors import RocketError
-from spark_rocket.model import DLQ_PREFIX, RETRY_PREFIX, MessageQueue, is_system_group, is_system_topic
+from spark_rocket.model import (
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    MessageQueue,
+    is_system_group,
+    is_system_topic,
+)
 from spark_rocket.protocol.wire.bodies import MASTER_ID, SubscriptionData, SubscriptionGroupConfig, TopicConfig
 from spark_rocket.protocol.wire.codes import PERM_READ, PERM_WRITE
 
@@ -81,40 +88,40 @@ class BrokerRuntime:
     @classmethod
     def of(cls, table: dict[str, str]) -> BrokerRuntime:
         """From the answer to 28, of 4.x and of 5.x: what is missing or no number is 0."""
-        puts, gets = _rates(table, "putTps"), _rates(table, "getTransferredTps", "getTransferedTps")
         put_now, put_then, put_before = (_whole(table, f"msgPutTotal{at}") for at in _DAYS)
         get_now, get_then, get_before = (_whole(table, f"msgGetTotal{at}") for at in _DAYS)
+        rates = (*_rates(table, "putTps"), *_rates(table, "getTransferredTps", "getTransferedTps"))
         earliest = _whole(table, "earliestMessageTimeStamp")
+        figures: dict[str, Any] = {field: _whole(table, name) for field, name in _FIGURES.items()}
+        figures.update(zip(_RATES, rates, strict=True))
         return cls(
             version=table.get("brokerVersionDesc", "").removeprefix("V").replace("_", ".") or "unknown",
-            started_ms=_whole(table, "bootTimestamp"),
-            put_tps=puts[0],
-            put_tps_1m=puts[1],
-            put_tps_10m=puts[2],
-            get_tps=gets[0],
-            get_tps_1m=gets[1],
-            get_tps_10m=gets[2],
             put_today=max(put_now - put_then, 0),
             get_today=max(get_now - get_then, 0),
             put_yesterday=max(put_then - put_before, 0),
             get_yesterday=max(get_then - get_before, 0),
-            put_total=_whole(table, "putMessageTimesTotal"),
             get_total=get_now,
             disk_ratio=_disk_ratio(table),
-            commit_log_min_offset=_whole(table, "commitLogMinOffset"),
-            commit_log_max_offset=_whole(table, "commitLogMaxOffset"),
             earliest_message_ms=earliest if earliest > 0 else None,
-            dispatch_behind_bytes=_whole(table, "dispatchBehindBytes"),
-            send_queue_size=_whole(table, "sendThreadPoolQueueSize"),
-            pull_queue_size=_whole(table, "pullThreadPoolQueueSize"),
-            send_wait_ms=_whole(table, "sendThreadPoolQueueHeadWaitTimeMills"),
-            pull_wait_ms=_whole(table, "pullThreadPoolQueueHeadWaitTimeMills"),
-            page_cache_lock_ms=_whole(table, "pageCacheLockTimeMills"),
             active=table.get("brokerActive", "true") == "true",
             raw=table,
+            **figures,
         )
 
 
+_RATES = ("put_tps", "put_tps_1m", "put_tps_10m", "get_tps", "get_tps_1m", "get_tps_10m")
+_FIGURES = {
+    "started_ms": "bootTimestamp",
+    "put_total": "putMessageTimesTotal",
+    "commit_log_min_offset": "commitLogMinOffset",
+    "commit_log_max_offset": "commitLogMaxOffset",
+    "dispatch_behind_bytes": "dispatchBehindBytes",
+    "send_queue_size": "sendThreadPoolQueueSize",
+    "pull_queue_size": "pullThreadPoolQueueSize",
+    "send_wait_ms": "sendThreadPoolQueueHeadWaitTimeMills",
+    "pull_wait_ms": "pullThreadPoolQueueHeadWaitTimeMills",
+    "page_cache_lock_ms": "pageCacheLockTimeMills",
+}
 _DAYS = ("TodayNow", "TodayMorning", "YesterdayMorning")
 
 

@@ -12,18 +12,30 @@ anyone. That holds only while all members of a group use the same strategy with 
 :class:`AllocateByConsistentHash`           few queues change hands when a member comes or goes
 =========================================  =========================================================================
 
-Pure; thread-safe. Corresponds to org.apache.rocketmq.client.consumer.rebalance.
+``QueueShare`` asks brokers for the members of the group, applies the strategy, and finds the offset at which the member
+starts in a queue; it sends requests, so it may block.
+
+Thread-safety: all. Corresponds to org.apache.rocketmq.client.consumer.rebalance and to the parts of RebalanceImpl that
+choose queues and starting offsets.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
+import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from spark_rocket.errors import ClientError
-from spark_rocket.model import MessageQueue
+from spark_rocket.client.consume.listeners import ConsumeFromWhere, MessageQueueListener
+from spark_rocket.client.consume.offset_store import OffsetStore
+from spark_rocket.client.consume.reader import Reader
+from spark_rocket.client.core.instance import ClientInstance
+from spark_rocket.errors import ClientError, TopicNotFoundError
+from spark_rocket.model import RETRY_PREFIX, MessageQueue
+
+logger = logging.getLogger(__name__)
 
 
 class AllocateStrategy(Protocol):
@@ -37,37 +49,39 @@ class AllocateStrategy(Protocol):
     ) -> list[MessageQueue]: ...
 
 
-def _place(client_id: str, client_ids: Sequence[str]) -> int:
-    """The member's number, −1 if the brokers do not know it (yet): it has no share then."""
-    return client_ids.index(client_id) if client_id in client_ids else -1
+class _ByPlace:
+    """A strategy that depends on a member's number among the members only."""
+
+    def allocate(
+        self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> list[MessageQueue]:
+        """Nothing for a member that the brokers do not know (yet)."""
+        if client_id not in client_ids:
+            return []
+        return self._share(client_ids.index(client_id), len(client_ids), queues)
+
+    def _share(self, place: int, members: int, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
+        raise NotImplementedError
 
 
-class AllocateAveragely:
+class AllocateAveragely(_ByPlace):
     """Consecutive runs; the first members have one more where the numbers do not divide."""
 
     name = "AVG"
 
-    def allocate(
-        self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
-    ) -> list[MessageQueue]:
-        place = _place(client_id, client_ids)
-        if place < 0:
-            return []
-        share, rest = divmod(len(queues), len(client_ids))
+    def _share(self, place: int, members: int, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
+        share, rest = divmod(len(queues), members)
         start = place * share + min(place, rest)
         return list(queues[start : start + share + (place < rest)])
 
 
-class AllocateByCircle:
+class AllocateByCircle(_ByPlace):
     """Queue 0 to the first member, 1 to the second, and so on."""
 
     name = "AVG_BY_CIRCLE"
 
-    def allocate(
-        self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
-    ) -> list[MessageQueue]:
-        place = _place(client_id, client_ids)
-        return [] if place < 0 else list(queues[place :: len(client_ids)])
+    def _share(self, place: int, members: int, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
+        return list(queues[place::members])
 
 
 class AllocateByConfig:
@@ -85,7 +99,7 @@ class AllocateByConfig:
         return [queue for queue in self._queues if queue.topic in topics]
 
 
-class AllocateByMachineRoom:
+class AllocateByMachineRoom(_ByPlace):
     """Queues of brokers in the given rooms; a broker's room stands before the ``@`` of its name."""
 
     name = "MACHINE_ROOM"
@@ -93,17 +107,12 @@ class AllocateByMachineRoom:
     def __init__(self, rooms: Iterable[str]) -> None:
         self._rooms = frozenset(rooms)
 
-    def allocate(
-        self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
-    ) -> list[MessageQueue]:
-        place = _place(client_id, client_ids)
-        if place < 0:
-            return []
+    def _share(self, place: int, members: int, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
         parts = ((queue, queue.broker_name.split("@")) for queue in queues)
         near = [queue for queue, name in parts if len(name) == 2 and name[0] in self._rooms]
-        share, rest = divmod(len(near), len(client_ids))
+        share, rest = divmod(len(near), members)
         mine = near[place * share : (place + 1) * share]
-        return mine + near[share * len(client_ids) + place :][:1] if place < rest else mine
+        return mine + near[share * members + place :][:1] if place < rest else mine
 
 
 class AllocateMachineRoomNearby:
@@ -123,7 +132,7 @@ class AllocateMachineRoomNearby:
     def allocate(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        if _place(client_id, client_ids) < 0:
+        if client_id not in client_ids:
             return []
         rooms: dict[str, list[MessageQueue]] = {}
         for queue in queues:
@@ -152,7 +161,7 @@ class AllocateByConsistentHash:
     def allocate(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        if _place(client_id, client_ids) < 0:
+        if client_id not in client_ids:
             return []
         ring = {_hash(f"{member}-{number}"): member for member in client_ids for number in range(self._virtual_nodes)}
         points = sorted(ring)
@@ -169,3 +178,98 @@ class AllocateByConsistentHash:
 def _hash(text: str) -> int:
     """The first four bytes of the text's MD5."""
     return int.from_bytes(hashlib.md5(text.encode(), usedforsecurity=False).digest()[:4], "big")
+
+
+DEFAULT_LOOK_BACK_MS = 30 * 60 * 1000
+
+
+class QueueShare:
+    """One member's. ``strategy``: None gives it every queue (broadcasting).
+
+    A group without a committed offset starts ``where`` says; ``timestamp_ms`` None means half an hour ago.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        instance: Callable[[], ClientInstance],
+        reader: Reader,
+        offsets: OffsetStore,
+        strategy: AllocateStrategy | None,
+        where: ConsumeFromWhere,
+        timestamp_ms: int | None = None,
+    ) -> None:
+        self._group = group
+        self._instance = instance
+        self._reader = reader
+        self._offsets = offsets
+        self._strategy = strategy
+        self._where = where
+        self._timestamp_ms = timestamp_ms
+        self._first_queues: dict[str, frozenset[MessageQueue]] = {}  # what topics had when the consumer started
+        self._told: dict[str, list[MessageQueue]] = {}
+
+    @property
+    def is_broadcast(self) -> bool:
+        return self._strategy is None
+
+    def find_routes(self, topics: Iterable[str], *, warn: bool) -> None:
+        """Learn the brokers of every topic. A topic that does not exist yet is looked up again later."""
+        for topic in topics:
+            try:
+                self.note(topic, self._instance().routes.route(topic).readable)
+            except TopicNotFoundError as error:
+                self.note(topic, ())
+                if warn and not topic.startswith(RETRY_PREFIX):  # the first heartbeat creates that one
+                    logger.warning("waiting for topic %s: %s", topic, error)
+
+    def note(self, topic: str, queues: Iterable[MessageQueue]) -> None:
+        """The queues that a topic has now; only the first call for a topic counts."""
+        self._first_queues.setdefault(topic, frozenset(queues))
+
+    def queues_of(self, topic: str) -> list[MessageQueue] | None:
+        """The queues that are this member's now; None when the brokers do not know the group's members."""
+        instance = self._instance()
+        queues = sorted(instance.routes.route(topic).readable)
+        if self._strategy is None:
+            return queues
+        members = instance.consumer_ids(self._group, topic)
+        if members is not None and instance.client_id not in members:
+            instance.members.send_heartbeats()  # a restarted broker has forgotten this member
+            members = instance.consumer_ids(self._group, topic)
+        if members is None or instance.client_id not in members:
+            logger.warning(
+                "no broker of %s counts this consumer among the members of %s: its queues stay as they are. If that"
+                " continues, create the group (brokers may have autoCreateSubscriptionGroup=false or"
+                " rejectPullConsumerEnable).",
+                topic,
+                self._group,
+            )
+            return None
+        return self._strategy.allocate(self._group, instance.client_id, queues, members)
+
+    def first_offset(self, queue: MessageQueue) -> int:
+        """Where the group continues in a queue, or starts.
+
+        A queue that was added while the consumer was running is read from its first message.
+        """
+        is_new = queue not in self._first_queues.get(queue.topic, (queue,))
+        committed = self._offsets.begin_new(queue) if is_new else self._offsets.read(queue)
+        if committed is not None:
+            return committed
+        if queue.topic.startswith(RETRY_PREFIX) or self._where is ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET:
+            return self._reader.min_offset(queue)
+        if self._where is ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET:
+            return self._reader.max_offset(queue)
+        moment = int(time.time() * 1000) - DEFAULT_LOOK_BACK_MS if self._timestamp_ms is None else self._timestamp_ms
+        return self._reader.offset_for_time(queue, moment)
+
+    def tell(self, listener: MessageQueueListener, topic: str, mine: list[MessageQueue]) -> None:
+        """Call the listener if the member's queues of a topic have changed. Its errors are logged."""
+        if mine == self._told.get(topic, []):
+            return
+        self._told[topic] = mine
+        try:
+            listener(topic, list(self._instance().routes.route(topic).readable), mine)
+        except Exception:
+            logger.exception("the listener for changes of queues failed on %s", topic)

@@ -24,7 +24,6 @@ from spark_rocket.client.consume.listeners import (
     ConcurrentListener,
     ConsumeConcurrentlyContext,
     ConsumeConcurrentlyStatus,
-    ConsumeOrderlyContext,
 )
 from spark_rocket.client.consume.process_queue import START_TIME, ProcessQueue
 from spark_rocket.client.consume.pull import PullResult, PullStatus
@@ -58,11 +57,11 @@ class _Run:
         self.since = 0  # when the last call began
 
 
-class ConsumeConcurrently(ConsumeService[_Run]):
+class ConsumeConcurrently(ConsumeService[_Run, ConsumeConcurrentlyContext]):
     """See the module. Each call has up to ``batch_size`` messages."""
 
     statuses = (ConsumeConcurrentlyStatus,)
-    successes = frozenset({ConsumeConcurrentlyStatus.CONSUME_SUCCESS})
+    successes = (ConsumeConcurrentlyStatus.CONSUME_SUCCESS,)
 
     def __init__(
         self, listener: ConcurrentListener, parts: ServiceParts, *, threads: int, batch_size: int, flow: FlowControl
@@ -134,7 +133,8 @@ class ConsumeConcurrently(ConsumeService[_Run]):
                 context = ConsumeConcurrentlyContext(process_queue.queue)
                 consumed = 0
                 if self._call(messages[:], messages, context):  # a copy: the listener may empty its list, and fail then
-                    consumed = max(0, min(context.ack_index + 1, len(messages)))
+                    index = context.ack_index
+                    consumed = len(messages) if index >= len(messages) else max(0, min(index + 1, len(messages)))
                 calls += 1
                 count += len(messages)
                 successes += consumed
@@ -188,8 +188,7 @@ class ConsumeConcurrently(ConsumeService[_Run]):
     def _context(self, queue: MessageQueue) -> ConsumeConcurrentlyContext:
         return ConsumeConcurrentlyContext(queue)
 
-    def _is_valid(self, context: ConsumeConcurrentlyContext | ConsumeOrderlyContext) -> bool:
-        assert isinstance(context, ConsumeConcurrentlyContext)
+    def _is_valid(self, context: ConsumeConcurrentlyContext) -> bool:
         if isinstance(context.ack_index, int):
             return True
         self._reject_answer(context.ack_index, "ack_index", context.message_queue)

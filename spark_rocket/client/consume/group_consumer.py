@@ -1,7 +1,7 @@
-"""What push and pull consumers have in common: who they are, what they subscribe to, and what brokers are told of it.
+"""What push and pull consumers have in common: identity, subscriptions, and what brokers are told of them.
 
-Thread-safety: all methods. Corresponds to MQConsumerInner and to what DefaultMQPushConsumerImpl and
-DefaultLitePullConsumerImpl both have.
+Thread-safety: all methods. Corresponds to MQConsumerInner, to what DefaultMQPushConsumerImpl and
+DefaultLitePullConsumerImpl both have, and to the subscriptionInner table of RebalanceImpl.
 """
 
 from __future__ import annotations
@@ -10,19 +10,20 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import ClassVar, Self, Unpack
 
 import spark_rocket
-from spark_rocket.client.consume.allocation import AllocateAveragely, AllocateStrategy
+from spark_rocket.client.consume.allocation import AllocateAveragely, AllocateStrategy, QueueShare
 from spark_rocket.client.consume.listeners import ConsumeFromWhere, MessageModel, MessageQueueListener
 from spark_rocket.client.consume.offset_store import make_offset_store
 from spark_rocket.client.consume.reader import Reader
-from spark_rocket.client.consume.share import QueueShare
-from spark_rocket.client.consume.subscriptions import Subscriptions
 from spark_rocket.client.core.config import ClientConfig, Connecting
 from spark_rocket.client.core.instance import Client, ClientInstance
-from spark_rocket.client.core.validators import check_group
-from spark_rocket.errors import RocketError, StateError
+from spark_rocket.client.core.validators import check_group, check_topic
+from spark_rocket.errors import ProtocolError, RocketError, StateError, SubscriptionRefusedError
+from spark_rocket.protocol.filter.sql92 import parse_sql92
+from spark_rocket.protocol.filter.tags import SUB_ALL, TYPE_SQL92, TYPE_TAG, TagExpression, parse_tags
 from spark_rocket.protocol.wire.bodies import (
     PROP_CLIENT_VERSION,
     PROP_CONSUME_ORDERLY,
@@ -32,28 +33,122 @@ from spark_rocket.protocol.wire.bodies import (
     ConsumerData,
     SubscriptionData,
 )
+from spark_rocket.protocol.wire.codes import ResponseCode
 
 logger = logging.getLogger(__name__)
 
 
+class Subscriptions:
+    """One consumer's; see the module."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._data: dict[str, SubscriptionData] = {}
+        self._tags: dict[str, TagExpression] = {}
+
+    def add(
+        self,
+        topic: str,
+        tags: str = SUB_ALL,
+        sql: str | None = None,
+        check: Callable[[SubscriptionData], None] | None = None,
+    ) -> bool:
+        """Subscribe, in place of what was subscribed to of the topic before; whether other messages are wanted now.
+
+        SubscriptionRefusedError for an expression that does not parse. That, and what ``check`` raises, leaves all as
+        it was.
+        """
+        check_topic(topic)
+        if sql is not None:
+            try:
+                parse_sql92(sql)
+            except ProtocolError as error:
+                code = ResponseCode.SUBSCRIPTION_PARSE_FAILED
+                raise SubscriptionRefusedError(error.message, remedy=error.remedy, response_code=code) from None
+        wanted = parse_tags(None if sql else tags)
+        version = time.time_ns() // 1_000_000
+        data = SubscriptionData.build(topic, sql or tags, version, TYPE_SQL92 if sql else TYPE_TAG)
+        if check is not None:
+            check(data)
+        with self._lock:
+            before = self._data.get(topic)
+            self._data[topic] = data
+            self._tags[topic] = wanted
+        return before is not None and (before.expression_type, before.sub_string) != (
+            data.expression_type,
+            data.sub_string,
+        )
+
+    def remove(self, topic: str) -> bool:
+        """Whether it was there."""
+        with self._lock:
+            self._tags.pop(topic, None)
+            return self._data.pop(topic, None) is not None
+
+    def __contains__(self, topic: object) -> bool:
+        return topic in self._data
+
+    def __bool__(self) -> bool:
+        return bool(self._data)
+
+    def topics(self) -> list[str]:
+        with self._lock:
+            return list(self._data)
+
+    def data(self) -> list[SubscriptionData]:
+        """As brokers are told."""
+        with self._lock:
+            return list(self._data.values())
+
+    def expression_of(self, topic: str) -> tuple[str, str | None] | None:
+        """The tags and the SQL92 expression that brokers choose its messages by; None if it is not subscribed to."""
+        data = self._data.get(topic)
+        if data is None:
+            return None
+        return (SUB_ALL, data.sub_string) if data.expression_type == TYPE_SQL92 else (data.sub_string, None)
+
+    def tags_of(self, topic: str) -> TagExpression:
+        """What the topic's messages are compared with again."""
+        return self._tags.get(topic) or parse_tags(None)
+
+
+class GroupOptions(Connecting, total=False):
+    """The settings that all consumers of a group have; ``GroupConsumer`` has the defaults.
+
+    ``consume_from_where``: where a group without a committed offset starts; ``consume_timestamp_ms`` None is half an
+    hour ago. ``allocate_strategy``: how members share queues, :class:`AllocateAveragely` by default.
+    ``message_queue_listener`` is called when this member's queues of a topic have changed.
+    """
+
+    name_server: str | None
+    instance_name: str
+    message_model: MessageModel
+    consume_from_where: ConsumeFromWhere
+    consume_timestamp_ms: int | None
+    allocate_strategy: AllocateStrategy | None
+    message_queue_listener: MessageQueueListener | None
+
+
 class GroupConsumer(Client):
-    """A consumer of a group. ``_closing`` is set, under ``_lock``, by whoever closes it first."""
+    """A consumer of a group. ``_closing`` is set, under ``_lock``, by the first call that closes it."""
 
     consume_type: ClassVar[str]
 
     def __init__(
         self,
         group: str,
-        name_server: str | None,
-        instance_name: str,
-        message_model: MessageModel,
-        consume_from_where: ConsumeFromWhere,
-        consume_timestamp_ms: int | None,
-        allocate_strategy: AllocateStrategy | None,
-        message_queue_listener: MessageQueueListener | None,
+        *,
+        name_server: str | None = None,
+        instance_name: str = "",
+        message_model: MessageModel = MessageModel.CLUSTERING,
+        consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+        consume_timestamp_ms: int | None = None,
+        allocate_strategy: AllocateStrategy | None = None,
+        message_queue_listener: MessageQueueListener | None = None,
         **connecting: Unpack[Connecting],
     ) -> None:
         super().__init__(ClientConfig.of(name_server, instance_name=instance_name, **connecting))
+        self._connecting = connecting
         self.group = check_group(group)
         self.message_model = message_model
         self.consume_from_where = consume_from_where

@@ -24,6 +24,7 @@ Thread-safety: all methods. Corresponds to DefaultLitePullConsumer and DefaultLi
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import threading
@@ -31,13 +32,9 @@ import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Unpack
 
-from spark_rocket.client.consume.allocation import AllocateStrategy
-from spark_rocket.client.consume.assigned_queues import Assigned, AssignedQueues
-from spark_rocket.client.consume.group_consumer import GroupConsumer
-from spark_rocket.client.consume.listeners import ConsumeFromWhere, MessageModel, MessageQueueListener
-from spark_rocket.client.consume.pulled import PulledMessages
+from spark_rocket.client.consume.assigned_queues import Assigned, AssignedQueues, PulledMessages
+from spark_rocket.client.consume.group_consumer import GroupConsumer, GroupOptions
 from spark_rocket.client.core import consumer_requests
-from spark_rocket.client.core.config import Connecting
 from spark_rocket.client.core.validators import check_range
 from spark_rocket.errors import ClientError, QueueNotFoundError, RocketError, StateError
 from spark_rocket.model import MessageExt, MessageQueue
@@ -57,7 +54,7 @@ IDLE_SECONDS = 5.0
 
 
 class LitePullConsumer(GroupConsumer):
-    """See the module. Times are seconds, offsets are positions in a queue."""
+    """See the module. Times are seconds, offsets are positions in a queue. ``options``: see ``GroupOptions``."""
 
     consume_type = CONSUME_ACTIVELY
 
@@ -65,12 +62,6 @@ class LitePullConsumer(GroupConsumer):
         self,
         group: str,
         *,
-        name_server: str | None = None,
-        instance_name: str = "",
-        message_model: MessageModel = MessageModel.CLUSTERING,
-        consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
-        consume_timestamp_ms: int | None = None,
-        allocate_strategy: AllocateStrategy | None = None,
         auto_commit: bool = True,
         auto_commit_interval: float = 5.0,
         poll_timeout: float = 5.0,
@@ -78,20 +69,9 @@ class LitePullConsumer(GroupConsumer):
         pull_threshold_for_queue: int = 1_000,
         pull_threshold_size_for_queue_mib: int = 100,
         pull_threshold_for_all: int = 10_000,
-        message_queue_listener: MessageQueueListener | None = None,
-        **connecting: Unpack[Connecting],
+        **options: Unpack[GroupOptions],
     ) -> None:
-        super().__init__(
-            group,
-            name_server,
-            instance_name,
-            message_model,
-            consume_from_where,
-            consume_timestamp_ms,
-            allocate_strategy,
-            message_queue_listener,
-            **connecting,
-        )
+        super().__init__(group, **options)
         check_range("auto_commit_interval", auto_commit_interval, 0, 86_400)
         check_range("poll_timeout", poll_timeout, 0, 86_400)
         check_range("pull_batch_size", pull_batch_size, 1, MAX_PULL)
@@ -243,9 +223,29 @@ class LitePullConsumer(GroupConsumer):
     def __aiter__(self) -> AsyncIterator[MessageExt]:
         """As ``__iter__``; neither waiting nor taking blocks the event loop, and cancelling loses nothing."""
         self._check_running()
-        return self._pulled.each_async(
-            lambda: self._closing, self._commit_at_times, lambda: self.poll_timeout or IDLE_SECONDS
-        )
+        return self._each_async()
+
+    async def _each_async(self) -> AsyncIterator[MessageExt]:
+        loop, ready = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(ready.set)
+
+        self._pulled.wakers.add(wake)
+        try:
+            while not self._closing:
+                ready.clear()
+                self._commit_at_times()
+                messages = self._pulled.take_messages(0, limit=1)
+                if messages:
+                    yield messages[0]
+                    await asyncio.sleep(0)  # others have their turn, however many messages there are
+                elif not self._closing:
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(ready.wait(), self.poll_timeout or IDLE_SECONDS)
+        finally:
+            self._pulled.wakers.discard(wake)
 
     def _before_poll(self, timeout: float | None) -> float:
         self._check_running()

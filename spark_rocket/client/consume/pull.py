@@ -14,7 +14,7 @@ OFFSET_ILLEGAL      21                     before ``min_offset``: deleted; after
 ==================  =====================  ============================================================================
 
 Every pull carries its own subscription (sysFlag bit 4), so brokers serve it although they have never heard of the
-group. It commits nothing (bit 1): see puller.py. Brokers compare hashes of tags only, and may begin before
+group. It commits nothing (bit 1): see process_queue.py. Brokers compare hashes of tags only, and may begin before
 the requested offset: ``messages_of`` and ``batches_of`` drop messages before ``start`` and those without a wanted tag.
 
 Thread-safety: values and pure functions. Corresponds to PullResult and PullStatus of

@@ -30,28 +30,22 @@ from contextlib import ExitStack, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
-from spark_rocket.client.consume.allocation import AllocateStrategy
-from spark_rocket.client.consume.batches import ConsumeBatches
 from spark_rocket.client.consume.concurrently import ConsumeConcurrently
 from spark_rocket.client.consume.group_consumer import GroupConsumer
 from spark_rocket.client.consume.listeners import (
     BatchListener,
     ConcurrentListener,
-    ConsumeFromWhere,
     Hooks,
     MessageModel,
-    MessageQueueListener,
     OrderlyListener,
 )
 from spark_rocket.client.consume.metrics import add_consumer
-from spark_rocket.client.consume.orderly import ConsumeOrderly
-from spark_rocket.client.consume.process_queue import ProcessQueue
+from spark_rocket.client.consume.orderly import ConsumeBatches, ConsumeOrderly
+from spark_rocket.client.consume.process_queue import ProcessQueue, Puller, PullSettings
 from spark_rocket.client.consume.pull import show_origin
-from spark_rocket.client.consume.puller import Puller, PullSettings
 from spark_rocket.client.consume.push_settings import PushOptions, PushSettings, split_options
 from spark_rocket.client.consume.rebalance import RENEW_SECONDS, QueueLocks, Rebalance
-from spark_rocket.client.consume.send_back import SendBack
-from spark_rocket.client.consume.services import Decoder, ServiceParts
+from spark_rocket.client.consume.services import Decoder, SendBack, ServiceParts
 from spark_rocket.client.core import consumer_requests
 from spark_rocket.client.core.hooks import no_open_telemetry
 from spark_rocket.client.core.instance import ClientInstance
@@ -88,36 +82,19 @@ class PushConsumer(GroupConsumer):
         *,
         orderly: OrderlyListener | None = None,
         batches: BatchListener | None = None,
-        name_server: str | None = None,
-        instance_name: str = "",
-        message_model: MessageModel = MessageModel.CLUSTERING,
-        consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
-        consume_timestamp_ms: int | None = None,
-        allocate_strategy: AllocateStrategy | None = None,
-        message_queue_listener: MessageQueueListener | None = None,
         enable_msg_trace: bool = False,
         customized_trace_topic: str | None = None,
         open_telemetry: TracerProvider | bool = False,
         **options: Unpack[PushOptions],
     ) -> None:
-        settings, connecting = split_options(options)
-        super().__init__(
-            group,
-            name_server,
-            instance_name,
-            message_model,
-            consume_from_where,
-            consume_timestamp_ms,
-            allocate_strategy,
-            message_queue_listener,
-            **connecting,
-        )
-        is_clustering = message_model is MessageModel.CLUSTERING
+        settings, of_group = split_options(options)
+        super().__init__(group, **of_group)
+        is_clustering = self.message_model is MessageModel.CLUSTERING
         self._settings = PushSettings(listener, orderly, batches, is_clustering, **settings)
         self.hooks = Hooks(group)
         self.tracer: TraceDispatcher | None = None
         if enable_msg_trace:
-            new_sender = partial(trace_producer, name_server, instance_name, connecting)
+            new_sender = partial(trace_producer, self.name_server, self._config.instance_name, self._connecting)
             self.tracer = TraceDispatcher(customized_trace_topic, new_sender)
             self.hooks.consume.append(ConsumeTraceHook(self.tracer))
         if open_telemetry is not False:
@@ -278,7 +255,7 @@ class PushConsumer(GroupConsumer):
         self.rebalances += 1
         self._rebalance.balance(self._subscriptions.topics())
         if self._queue_listener is not None:
-            every = sorted(one.queue for one in self._rebalance.process_queues())
+            every = sorted(one.queue for one in self.process_queues())
             for topic in self._subscriptions.topics():
                 mine = [queue for queue in every if queue.topic == topic]
                 self._share.tell(self._queue_listener, topic, mine)
@@ -292,8 +269,7 @@ class PushConsumer(GroupConsumer):
 
     def offsets(self, topic: str) -> dict[MessageQueue, int]:
         """How far this consumer is in the queues that it has of a topic (221)."""
-        every = self._rebalance.process_queues() if self._rebalance is not None else []
-        return {one.queue: one.commit_offset for one in every if one.queue.topic == topic}
+        return {one.queue: one.commit_offset for one in self.process_queues() if one.queue.topic == topic}
 
     def add_metrics(self, exposition: Exposition) -> None:
         shared = self._shared
@@ -310,7 +286,6 @@ class PushConsumer(GroupConsumer):
 
     def running_info(self) -> ConsumerRunningInfo:
         """What this consumer is doing (307)."""
-        every = self._rebalance.process_queues() if self._rebalance is not None else []
         subscriptions = self._subscriptions.data()
         return ConsumerRunningInfo(
             properties=self._running_properties(orderly=self._settings.orderly is not None)
@@ -322,7 +297,7 @@ class PushConsumer(GroupConsumer):
                 "maxReconsumeTimes": str(self._settings.max_reconsume_times),
             },
             subscription_set=subscriptions,
-            mq_table={one.queue: one.info() for one in every},
+            mq_table={one.queue: one.info() for one in self.process_queues()},
             status_table={data.topic: self.hooks.stats.status(data.topic) for data in subscriptions},
         )
 

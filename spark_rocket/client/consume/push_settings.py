@@ -10,15 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
-from spark_rocket.client.consume.batches import ConsumeBatches
 from spark_rocket.client.consume.concurrently import ConsumeConcurrently
+from spark_rocket.client.consume.group_consumer import GroupOptions
 from spark_rocket.client.consume.listeners import BatchListener, ConcurrentListener, OrderlyListener
-from spark_rocket.client.consume.orderly import ConsumeOrderly
+from spark_rocket.client.consume.orderly import ConsumeBatches, ConsumeOrderly
+from spark_rocket.client.consume.process_queue import PullSettings
 from spark_rocket.client.consume.pull import DEFAULT_MAX_MSGS
-from spark_rocket.client.consume.puller import PullSettings
-from spark_rocket.client.consume.send_back import DEFAULT_MAX_RECONSUME_TIMES
-from spark_rocket.client.consume.services import FlowControl, ServiceParts
-from spark_rocket.client.core.config import Connecting
+from spark_rocket.client.consume.services import DEFAULT_MAX_RECONSUME_TIMES, FlowControl, ServiceParts
 from spark_rocket.client.core.validators import check_range
 from spark_rocket.errors import ClientError
 
@@ -28,7 +26,7 @@ BATCH_BYTES = 1 << 20
 MAX_INT = 2**31 - 1
 
 
-class PushOptions(Connecting, total=False):
+class PushOptions(GroupOptions, total=False):
     """The settings of a ``PushConsumer`` besides its listener and its group; ``PushSettings`` has the defaults."""
 
     consume_threads: int
@@ -159,8 +157,8 @@ class PushSettings:
         )
 
 
-def split_options(options: PushOptions) -> tuple[dict[str, Any], Connecting]:
-    """The settings of a consumer, and those of its connections."""
-    settings = {name: value for name, value in options.items() if name not in Connecting.__annotations__}
-    connecting = {name: value for name, value in options.items() if name in Connecting.__annotations__}
-    return settings, cast(Connecting, connecting)
+def split_options(options: PushOptions) -> tuple[dict[str, Any], GroupOptions]:
+    """The settings of consuming, and those of the group."""
+    of_group = GroupOptions.__annotations__
+    settings = {name: value for name, value in options.items() if name not in of_group}
+    return settings, cast(GroupOptions, {name: value for name, value in options.items() if name in of_group})

@@ -20,15 +20,17 @@ Thread-safety: all methods. Corresponds to org.apache.rocketmq.client.consumer.D
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import replace
-from typing import Self, TypeVar, Unpack
+from dataclasses import dataclass, replace
+from typing import Generic, Self, TypeVar, Unpack
 
 from spark_rocket.client.consume.pull import (
     STATUS_CODES,
     PullOptions,
     PullResult,
     PullStatus,
+    messages_of,
     pull_request,
     pull_result,
     pull_seconds,
@@ -50,7 +52,6 @@ from spark_rocket.errors import (
 )
 from spark_rocket.model import MessageExt, MessageQueue
 from spark_rocket.protocol.filter.tags import SUB_ALL, TYPE_SQL92, parse_tags
-from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.record import view_record
 from spark_rocket.protocol.wire.bodies import MASTER_ID, ClusterInfo, KVTable, SubscriptionData, TopicList
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
@@ -71,6 +72,27 @@ DEFAULT_GROUP = "spark_rocket_reader"
 _LIST_OR_NONE = frozenset(
     {int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND), int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)}
 )
+
+
+@dataclass(frozen=True, slots=True)
+class _Exchange(Generic[T]):
+    """A query about a queue, and the broker that it is for.
+
+    ``topic``: None for slaves. That a slave does not have the topic says nothing about the topic.
+    """
+
+    address: str
+    queue: MessageQueue
+    query: BrokerQuery[T]
+    timeout: float
+    topic: str | None
+
+    @property
+    def what(self) -> str:
+        return f"{self.query.what} {queue_name(self.queue)}"
+
+    def request(self) -> RemotingCommand:
+        return RemotingCommand.request(self.query.code, with_broker(self.queue, self.query.ext))
 
 
 class Reader(Client):
@@ -136,11 +158,11 @@ class Reader(Client):
         the master is found by its broker's name. It is asked with a pull: brokers answer other questions about queues
         that they do not have with 0.
         """
-        request = pull_request(self.group, queue, 0, PullOptions(max_msgs=1))
         try:
             master = self.brokers().get(queue.broker_name, {}).get(MASTER_ID)
             if master is not None:
-                self._invoke(master, queue, request, f"the question for {queue_name(queue)}", STATUS_CODES)
+                query = questions.store_time(self.group, queue, 0)  # a pull
+                self._now(_Exchange(master, queue, query, self._timeout, queue.topic))
         except (TopicNotFoundError, QueueNotFoundError) as said:
             return said
         except RocketError as error:
@@ -188,18 +210,18 @@ class Reader(Client):
 
     def min_offset_later(self, queue: MessageQueue) -> Promise[int]:
         """For a thread that asks about many queues before it waits for the answers; so are the others like it."""
-        return self._ask_later(queue, questions.min_offset(queue))
+        return self._later(queue, lambda: self._of_master(queue, questions.min_offset(queue)))
 
     def max_offset(self, queue: MessageQueue) -> int:
         """One past the last message."""
         return self._ask(queue, questions.max_offset(queue))
 
     def max_offset_later(self, queue: MessageQueue) -> Promise[int]:
-        return self._ask_later(queue, questions.max_offset(queue))
+        return self._later(queue, lambda: self._of_master(queue, questions.max_offset(queue)))
 
     def message_sizes_async(self, queue: MessageQueue, offset: int, count: int) -> Future[list[int]]:
         """Bytes of up to so many records from an offset on, as the consume queue has them."""
-        return self._ask_async(queue, questions.message_sizes(queue, offset, count))
+        return self._async(queue, lambda: self._of_master(queue, questions.message_sizes(queue, offset, count)))
 
     def earliest_store_time(self, queue: MessageQueue) -> int | None:
         """When the queue's first message was stored, in ms; None when it has none, or its server cannot say (the
@@ -207,11 +229,11 @@ class Reader(Client):
         return self._ask(queue, questions.earliest_store_time(queue))
 
     def earliest_store_time_later(self, queue: MessageQueue) -> Promise[int | None]:
-        return self._ask_later(queue, questions.earliest_store_time(queue))
+        return self._later(queue, lambda: self._of_master(queue, questions.earliest_store_time(queue)))
 
     def store_time_later(self, queue: MessageQueue, offset: int) -> Promise[int]:
         """When the message at an offset was stored, in ms; -1 if there is none at it."""
-        return self._ask_later(queue, questions.store_time(self.group, queue, offset))
+        return self._later(queue, lambda: self._of_master(queue, questions.store_time(self.group, queue, offset)))
 
     def slave_store_time(self, queue: MessageQueue, offset: int) -> int | None:
         """As ``store_time_later``, of a slave; None if none answers."""
@@ -276,7 +298,7 @@ class Reader(Client):
             return found
 
     def committed_offset_later(self, group: str, queue: MessageQueue) -> Promise[int | None]:
-        return self._ask_later(queue, questions.committed_offset(group, queue))
+        return self._later(queue, lambda: self._of_master(queue, questions.committed_offset(group, queue)))
 
     def commit_offset(self, group: str, queue: MessageQueue, offset: int, *, oneway: bool = False) -> None:
         """Tell the broker that the group has consumed everything before ``offset``.
@@ -291,14 +313,13 @@ class Reader(Client):
             request = RemotingCommand.request(question.code, with_broker(queue, question.ext), oneway=True)
             self.remoting.invoke_oneway(self.address(queue), request, self._timeout)
         elif not self._ask(queue, question):
-            what = f"the first pull of group {group} for {queue_name(queue)}"
-            request = pull_request(group, queue, offset, PullOptions(max_msgs=1))
-            self._invoke(self.address(queue), queue, request, what, STATUS_CODES)
+            pull = questions.store_time(group, queue, offset)
+            self._ask(queue, replace(pull, what=f"the first pull of group {group} for"))
             self._ask(queue, replace(question, allowed=questions.SUCCESS))
 
     def commit_offset_async(self, group: str, queue: MessageQueue, offset: int, timeout: float) -> Future[bool]:
         """The same with a future, tried once: False if the broker does not know the group."""
-        return self._ask_async(queue, questions.commit(group, queue, offset), timeout)
+        return self._async(queue, lambda: self._of_master(queue, questions.commit(group, queue, offset), timeout))
 
     def commit_to_slave(self, group: str, queue: MessageQueue, offset: int) -> bool:
         """For while the master is away; False if no slave took it. The master has to be told when it is back."""
@@ -317,112 +338,86 @@ class Reader(Client):
 
     def pull(self, queue: MessageQueue, offset: int, **options: Unpack[PullOptions]) -> PullResult:
         """Ask once for messages from ``offset`` on; ``PullOptions`` says what else can be said."""
-        address, from_master = self._instance().routes.reader(queue)
-        request = pull_request(self.group, queue, offset, options)
-        what = f"the pull of {queue_name(queue)} at {offset}"
-        answer = self._invoke(address, queue, request, what, STATUS_CODES, pull_seconds(options, self._timeout))
-        return self._pulled(answer, queue, from_master)
+        return self._now(self._pull_of(queue, offset, options))
 
-    def pull_async(self, queue: MessageQueue, offset: int, **options: Unpack[PullOptions]) -> Promise[PullResult]:
-        """As ``pull``, with a future: keep the next pull under way while the last one is used."""
-        return self._pull_async(queue, offset, options, batch=False)
+    def pull_async(self, queue: MessageQueue, offset: int, **options: Unpack[PullOptions]) -> Future[PullResult]:
+        """As ``pull``, with a future: keep the next pull in flight while the last one is used."""
+        return self._async(queue, lambda: self._pull_of(queue, offset, options))
 
     def pull_later(self, queue: MessageQueue, offset: int, **options: Unpack[PullOptions]) -> Promise[PullResult]:
         """As ``pull_async`` for a thread that has many pulls in flight and bounds them: written together."""
-        return self._pull_async(queue, offset, options, batch=True)
-
-    def _pull_async(
-        self, queue: MessageQueue, offset: int, options: PullOptions, *, batch: bool
-    ) -> Promise[PullResult]:
-        instance = self._instance()
-        try:
-            address, from_master = instance.routes.reader(queue)
-            request = pull_request(self.group, queue, offset, options)
-        except RocketError as error:
-            return failed(error)
-        return instance.invoke_async(
-            address,
-            request,
-            f"the pull of {queue_name(queue)} at {offset}",
-            lambda answer: self._pulled(answer, queue, from_master),
-            topic=queue.topic,
-            timeout=pull_seconds(options, self._timeout),
-            allowed=STATUS_CODES,
-            batch=batch,
-        )
+        return self._later(queue, lambda: self._pull_of(queue, offset, options))
 
     def messages(self, queue: MessageQueue, offset: int, **options: Unpack[PullOptions]) -> list[MessageExt]:
         """One pull's messages, decoded and with their tags compared; an empty list when there are none.
 
         One pull is not the whole queue: call it again with the offset behind the last message.
         """
-        found = self.pull(queue, offset, **options)
         wanted = parse_tags(SUB_ALL if options.get("sql") else options.get("tags", SUB_ALL))
-        every = decode_messages(found.records, queue.broker_name)
-        return [message for message in every if message.queue_offset >= offset and wanted.matches(message.tags)]
-
-    def _pulled(self, answer: RemotingCommand, queue: MessageQueue, from_master: bool) -> PullResult:
-        result = pull_result(answer, from_master)
-        routes = self._instance().routes
-        routes.suggested(queue, result.suggested_broker)
-        if not from_master and result.status is not PullStatus.FOUND:
-            routes.try_master(queue)
-        return result
+        return messages_of(self.pull(queue, offset, **options), queue, offset, wanted)
 
     # --- the exchange -----------------------------------------------------------------------------------------
 
-    def _invoke(
-        self,
-        address: str,
-        queue: MessageQueue,
-        request: RemotingCommand,
-        what: str,
-        allowed: frozenset[int],
-        timeout: float | None = None,
-    ) -> RemotingCommand:
-        return self._instance().invoke(
-            address, request, what, topic=queue.topic, timeout=timeout or self._timeout, allowed=allowed
+    def _pull_of(self, queue: MessageQueue, offset: int, options: PullOptions) -> _Exchange[PullResult]:
+        """A pull from the broker that routes choose: the master, or a slave."""
+        routes = self._instance().routes
+        address, from_master = routes.reader(queue)
+
+        def value(answer: RemotingCommand) -> PullResult:
+            result = pull_result(answer, from_master)
+            routes.suggested(queue, result.suggested_broker)
+            if not from_master and result.status is not PullStatus.FOUND:
+                routes.try_master(queue)
+            return result
+
+        request = pull_request(self.group, queue, offset, options)
+        query = BrokerQuery(
+            RequestCode.PULL_MESSAGE, request.ext_fields, f"the pull at {offset} of", value, STATUS_CODES
         )
+        return _Exchange(address, queue, query, pull_seconds(options, self._timeout), queue.topic)
 
-    def _ask(self, queue: MessageQueue, question: BrokerQuery[T]) -> T:
-        """A question about a queue, for its master: a slave that lags behind would name an end that is none."""
-        request = RemotingCommand.request(question.code, with_broker(queue, question.ext))
-        what = f"{question.what} {queue_name(queue)}"
-        return question.value(self._invoke(self.address(queue), queue, request, what, question.allowed))
+    def _of_master(self, queue: MessageQueue, query: BrokerQuery[T], timeout: float | None = None) -> _Exchange[T]:
+        """A query about a queue for its master: a slave that lags behind would give an end that is too low."""
+        return _Exchange(self.address(queue), queue, query, timeout or self._timeout, queue.topic)
 
-    def _ask_slave(self, queue: MessageQueue, question: BrokerQuery[T]) -> T | None:
-        """What a slave of the queue's broker says; None if none says anything."""
+    def _ask(self, queue: MessageQueue, query: BrokerQuery[T]) -> T:
+        return self._now(self._of_master(queue, query))
+
+    def _ask_slave(self, queue: MessageQueue, query: BrokerQuery[T]) -> T | None:
+        """The answer of a slave of the queue's broker; None if none answers."""
         address = self._instance().routes.slave(queue)
         if address is None:
             return None
-        request = RemotingCommand.request(question.code, with_broker(queue, question.ext))
-        what = f"{question.what} {queue_name(queue)} (its slave was asked)"
         try:
-            instance = self._instance()
-            # Without the topic: that a slave does not have it is no news about it.
-            return question.value(
-                instance.invoke(address, request, what, timeout=self._timeout, allowed=question.allowed)
-            )
+            return self._now(_Exchange(address, queue, query, self._timeout, topic=None))
         except RocketError as error:
-            logger.info("%s", error)
+            logger.info("from a slave: %s", error)
             return None
 
-    def _ask_later(self, queue: MessageQueue, question: BrokerQuery[T]) -> Promise[T]:
-        return self._ask_async(queue, question, batch=True)
+    def _now(self, one: _Exchange[T]) -> T:
+        answer = self._instance().invoke(
+            one.address, one.request(), one.what, topic=one.topic, timeout=one.timeout, allowed=one.query.allowed
+        )
+        return one.query.value(answer)
 
-    def _ask_async(
-        self, queue: MessageQueue, question: BrokerQuery[T], timeout: float | None = None, *, batch: bool = False
-    ) -> Promise[T]:
+    def _async(self, queue: MessageQueue, find: Callable[[], _Exchange[T]], *, batch: bool = False) -> Promise[T]:
+        """A promise, which has the error if ``find`` raises one. ``batch``: written together with others."""
+        instance = self._instance()
         try:
-            return self._instance().invoke_async(
-                self.address(queue),
-                RemotingCommand.request(question.code, with_broker(queue, question.ext)),
-                f"{question.what} {queue_name(queue)}",
-                question.value,
-                topic=queue.topic,
-                timeout=timeout or self._timeout,
-                allowed=question.allowed,
-                batch=batch,
-            )
+            one = find()
         except RocketError as error:
             return failed(error)
+        return instance.invoke_async(
+            one.address,
+            one.request(),
+            one.what,
+            one.query.value,
+            topic=queue.topic,
+            timeout=one.timeout,
+            allowed=one.query.allowed,
+            batch=batch,
+        )
+
+    def _later(self, queue: MessageQueue, find: Callable[[], _Exchange[T]]) -> Promise[T]:
+        """For a thread that sends many queries before it waits for the answers."""
+        return self._async(queue, find, batch=True)

@@ -23,10 +23,9 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from typing import TypeVar
 
+from spark_rocket.client.consume.allocation import QueueShare
 from spark_rocket.client.consume.offset_store import OffsetStore
-from spark_rocket.client.consume.process_queue import ProcessQueue
-from spark_rocket.client.consume.puller import Puller
-from spark_rocket.client.consume.share import QueueShare
+from spark_rocket.client.consume.process_queue import ProcessQueue, Puller
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.errors import RemotingError, RocketError
 from spark_rocket.model import MessageQueue
