@@ -5,7 +5,8 @@ unpacked, before its metadata has been authenticated:
 
 1. too many calls in progress: the method's ``busy`` response
 2. ``authenticate`` with the metadata alone
-3. the request is read; above the method's limit: RESOURCE_EXHAUSTED
+3. the request is read; above the method's limit: RESOURCE_EXHAUSTED; too many bytes of requests in progress, which
+   wait for brokers: the ``busy`` response
 4. the handler parses it (messaging.py bounds its number of fields first) and answers
 
 A handler's RpcError ends the call with its status, any other error with UNKNOWN and a line in the log. When the client
@@ -40,8 +41,17 @@ _STATUS = {code.value[0]: code for code in grpc.StatusCode}
 _MAX_TEXT_BYTES = 3072  # clients accept 8 KiB of metadata, and 4 KiB through nginx
 _SMALL_RESPONSE = 4096
 """Responses up to this size are not counted while they are written, one of each call: ``max_calls`` bounds them."""
+_SMALL_REQUEST = 4096
+"""Requests likewise, so that acks are taken beside sends that wait for a broker."""
 _COPIES = 2
 """Of a response that is being written: the second is in grpcio."""
+
+
+class _BusyError(RpcError):
+    """Too much is in progress: clients may try again later."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(GrpcCode.RESOURCE_EXHAUSTED, f"too many {what} are in progress: retry later")
 
 
 class Call:
@@ -50,6 +60,8 @@ class Call:
     def __init__(self, servicer: Any, connection: Forwarder, unread: ResponseBytes) -> None:
         self.connection = connection
         self.status_code: int = GrpcCode.OK
+        self.request_bytes = 0
+        """Of its request, while they are counted."""
         self._servicer = servicer
         self._unread = unread
         self._batch: Batch | None = None
@@ -90,7 +102,9 @@ class Calls:
     ) -> None:
         self.running = 0
         self.refused = 0
-        """Calls refused because too many were in progress."""
+        """Calls refused because too many, or too large ones, were in progress."""
+        self.request_bytes = 0
+        """Of complete requests whose calls are in progress."""
         self.stats = CallStats(MethodStats)
         self._connection_of = connection_of
         self._limits = limits
@@ -128,6 +142,12 @@ class Calls:
             serve = self._stream if rpc.response_streaming else self._unary
             return await serve(path, rpc, servicer, call)
         except RpcError as error:
+            if isinstance(error, _BusyError):
+                self.refused += 1
+                _often.warning("busy", "refused calls: %s", error.message)
+                if rpc.busy:
+                    call.status_code = error.code
+                    return rpc.busy
             ended = error
         except asyncio.CancelledError:
             ended = RpcError(GrpcCode.CANCELLED, "the call was cancelled")  # by its handler: grpcio would not end it
@@ -143,19 +163,15 @@ class Calls:
             ended = RpcError(GrpcCode.UNKNOWN, f"{type(error).__name__}: {error}")
         finally:
             self.running -= 1
+            self.request_bytes -= call.request_bytes
             stats.ended(call.status_code if ended is None else ended.code, time.monotonic() - began)
         await servicer.abort(_STATUS[ended.code], cut_text(ended.message))
         return None
 
     def _refusal(self, path: str, rpc: Rpc, call: Call, authenticate: Authenticate | None) -> bytes | None:
-        """The response of a call that is not served; None when it is served."""
+        """The response of a call that is not authenticated; None when it is served."""
         if self.running > self._limits.max_calls:
-            self.refused += 1
-            _often.warning("calls", "refused calls: %d are in progress (maxCalls)", self.running - 1)
-            if rpc.busy:
-                call.status_code = GrpcCode.RESOURCE_EXHAUSTED
-                return rpc.busy
-            raise RpcError(GrpcCode.RESOURCE_EXHAUSTED, "too many calls are in progress: retry later")
+            raise _BusyError("calls")
         if authenticate is None:
             return None
         try:
@@ -221,6 +237,11 @@ class Calls:
         if raw is grpc.aio.EOF:
             raise RpcError(GrpcCode.INTERNAL, "the request has no message")
         self._check_size(path, size)
+        if size > _SMALL_REQUEST:
+            if self.request_bytes and self.request_bytes + size > self._limits.max_request_bytes:
+                raise _BusyError("bytes of requests")
+            self.request_bytes += size
+            call.request_bytes = size
         return bytes(raw)
 
     async def _requests(self, path: str, servicer: Any, call: Call) -> AsyncIterator[bytes]:

@@ -51,7 +51,9 @@ class Families:
         self.access_control = access_control
         self.clients = ClientRegistry(cluster, max_body_size=max_message_size, expire_seconds=expire_seconds)
         Relay(cluster, self.clients)
-        self.receiving = ReceiveFamily(cluster, self.clients.is_member, min_polling_ms=min_polling_ms)
+        self.receiving = ReceiveFamily(
+            cluster, self.clients.is_member, max_message_size=max_message_size, min_polling_ms=min_polling_ms
+        )
         self.clients.on_gone.append(self.receiving.receipts.client_left)
         self._made: list[Family] = [
             self.receiving,  # closed before its clients are forgotten
@@ -59,7 +61,7 @@ class Families:
             ClientFamily(self.clients),
             SendFamily(cluster, self.clients, max_message_size=max_message_size),
             TransactionFamily(cluster, self.clients),
-            PullFamily(cluster),
+            PullFamily(cluster, max_message_size=max_message_size),
             DeadLetterFamily(self.receiving.receipts),
         ]
         self._watch: asyncio.Task[None] | None = None

@@ -32,6 +32,8 @@ class GrpcLimits:
     """By ``/service/Method``; at most MAX_REQUEST_BYTES."""
     max_pending_request_bytes: int = 64 * MIB
     """Request bytes of all connections that were received and are not part of a complete request yet."""
+    max_request_bytes: int = 32 * MIB
+    """Bytes of complete requests whose calls are in progress: most of them wait for a broker."""
     max_unread_bytes: int = 32 * MIB
     """Response bytes of all connections that clients have not read; as many more may wait to be written."""
     first_bytes_timeout: float = 10.0

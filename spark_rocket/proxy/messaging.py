@@ -107,7 +107,9 @@ def _rpc(method: Any, handler: Callable[..., Any], authorize: Authorize, max_fie
 
     async def unary(context: Context, raw: bytes) -> bytes:
         try:
-            answer = await handler(context, request_of(context, raw))
+            answering = handler(context, request_of(context, raw))
+            del raw  # the message has what it says: it would occupy as much again while a broker is waited for
+            answer = await answering
         except RpcError:
             raise
         except Exception as error:

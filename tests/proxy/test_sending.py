@@ -498,10 +498,11 @@ class Garbage:
         return b"\x0a\xff\xff\xff"
 
 
-def test_a_small_body_that_claims_to_be_huge() -> None:
-    bomb = gzip.compress(bytes(MAX_UNPACKED_GZIP + 1), 1)
+@pytest.mark.parametrize(("size", "most"), [((4 << 20) + 1, 4 << 20), (MAX_UNPACKED_GZIP + 1, 64 << 20)])
+def test_a_small_body_that_claims_to_be_huge(size: int, most: int) -> None:
+    bomb = gzip.compress(bytes(size), 1)
     with pytest.raises(StatusError) as caught:
-        read_message(message("T", bomb, body_encoding=Encoding.GZIP), "T", BORN, 4 << 20)
+        read_message(message("T", bomb, body_encoding=Encoding.GZIP), "T", BORN, most)
     assert caught.value.code == Code.MESSAGE_BODY_TOO_LARGE
 
 

@@ -34,6 +34,8 @@ _often = log_once_per(60.0, _log)
 
 REQUEST_SECONDS = 10.0
 AWAY_SECONDS = 10.0
+MAX_UNSENT_BYTES = 32 << 20
+"""Of requests that one broker has not read; further ones are TOO_MANY_REQUESTS."""
 _MASTERS = "masters"
 
 Pushed = Callable[[str, RemotingCommand], "Answer | RemotingCommand | None"]
@@ -71,7 +73,11 @@ class Cluster:
         self.clock = clock
         self.monotonic = monotonic
         self.remoting = AsyncRemotingClient(
-            credentials=credentials, tls=tls, on_push=self._push, on_connect=self._connected
+            high_water=MAX_UNSENT_BYTES,
+            credentials=credentials,
+            tls=tls,
+            on_push=self._push,
+            on_connect=self._connected,
         )
         self.name_servers = NameServers(self.remoting, name_server, monotonic)
         self.topics: Cache[Topic] = Cache(self._topic, fresh=fresh_seconds, monotonic=monotonic)

@@ -167,7 +167,7 @@ def read_message(message: Any, topic: str, now_ms: int, max_body: int) -> Incomi
     if system.HasField("body_digest"):
         _check_digest(body, system.body_digest)
     if system.body_encoding == _GZIP:
-        body, sys_flag = _to_store(body)
+        body, sys_flag = _to_store(body, min(max_body, MAX_UNPACKED_GZIP))
         if len(body) > max_body:
             raise StatusError(_Code.MESSAGE_BODY_TOO_LARGE, f"message body as zlib exceeds the max {max_body}")
     timestamp = system.born_timestamp
@@ -255,10 +255,10 @@ _DIGESTS: dict[int, Callable[[bytes], str]] = {
 }
 
 
-def _to_store(body: bytes) -> tuple[bytes, int]:
-    """A compressed body as readers of the classic protocol undo it, and the system flag that says how."""
+def _to_store(body: bytes, most: int) -> tuple[bytes, int]:
+    """A compressed body as classic readers undo it, and its system flag. Gzip may hold ``most`` bytes."""
     if body.startswith(b"\x1f\x8b"):
-        return compress_body(_gunzip(body)), _COMPRESSED
+        return compress_body(_gunzip(body, most)), _COMPRESSED
     if body.startswith(b"\x04\x22\x4d\x18"):
         return body, COMPRESSION_BITS["lz4"]
     if body.startswith(b"\x28\xb5\x2f\xfd"):
@@ -270,7 +270,7 @@ def _to_store(body: bytes) -> tuple[bytes, int]:
     )
 
 
-def _gunzip(body: bytes) -> bytes:
+def _gunzip(body: bytes, most: int) -> bytes:
     content = bytearray()
     members = 0
     while body:
@@ -279,11 +279,11 @@ def _gunzip(body: bytes) -> bytes:
             raise StatusError(_Code.MESSAGE_CORRUPTED, f"the gzip body has more than {MAX_GZIP_MEMBERS} members")
         member = zlib.decompressobj(wbits=31)
         try:
-            content += member.decompress(body, MAX_UNPACKED_GZIP + 1 - len(content))
+            content += member.decompress(body, most + 1 - len(content))
         except zlib.error as error:
             raise StatusError(_Code.MESSAGE_CORRUPTED, f"the body is damaged gzip: {error}") from None
-        if len(content) > MAX_UNPACKED_GZIP:
-            raise StatusError(_Code.MESSAGE_BODY_TOO_LARGE, f"the gzip body holds more than {MAX_UNPACKED_GZIP} bytes")
+        if len(content) > most:
+            raise StatusError(_Code.MESSAGE_BODY_TOO_LARGE, f"the gzip body holds more than {most} bytes")
         if not member.eof:
             raise StatusError(_Code.MESSAGE_CORRUPTED, "the body is damaged gzip: it ends too early")
         body = member.unused_data

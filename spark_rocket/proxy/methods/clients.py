@@ -164,9 +164,10 @@ class ClientRegistry:
     def __init__(
         self, cluster: Cluster, *, max_body_size: int = MAX_MESSAGE_SIZE, expire_seconds: float = EXPIRE_SECONDS
     ) -> None:
-        """``max_body_size``: what producers are told. ``expire_seconds``: how long a client may be silent."""
+        """``max_body_size``: what producers are told, and up to which size bodies are unpacked. ``expire_seconds``: how
+        long a client may be silent."""
         self._cluster = cluster
-        self._max_body_size = max_body_size
+        self.max_body_size = max_body_size
         self._expire_seconds = expire_seconds
         self._clients: dict[str, Client] = {}
         self._size = 0  # of all settings
@@ -446,7 +447,7 @@ class ClientRegistry:
         group = None
         if sent.WhichOneof("pub_sub") == "subscription":
             group = await self._cluster.groups.get(group_of(sent.subscription.group))
-        return merged_settings(sent, max_body_size=self._max_body_size, group=group)
+        return merged_settings(sent, max_body_size=self.max_body_size, group=group)
 
 
 async def _heard(told: list[asyncio.Task[None]]) -> None:

@@ -23,6 +23,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
+from spark_rocket.client.core.config import MAX_MESSAGE_SIZE
 from spark_rocket.model import TAGS
 from spark_rocket.protocol.record.record import RecordView, iter_records
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
@@ -32,7 +33,7 @@ from spark_rocket.proxy.cluster.cluster import REQUEST_SECONDS, Cluster
 from spark_rocket.proxy.context import Context
 from spark_rocket.proxy.memory_budgets import Batch
 from spark_rocket.proxy.messages.filters import Filter, read_filter
-from spark_rocket.proxy.messages.message_out import milliseconds_of, properties_of, write_message
+from spark_rocket.proxy.messages.message_out import Body, body_with_room, milliseconds_of, properties_of, write_message
 from spark_rocket.proxy.messages.names import group_of, topic_of
 from spark_rocket.proxy.messages.statuses import StatusError, status, status_code_of
 from spark_rocket.proxy.messaging import Family
@@ -54,8 +55,10 @@ _OK = status(_Code.OK)
 class PullFamily(Family):
     """The four methods."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, *, max_message_size: int = MAX_MESSAGE_SIZE) -> None:
+        """``max_message_size``: up to which size bodies are unpacked."""
         self._cluster = cluster
+        self._max_message_size = max_message_size
 
     def handlers(self) -> dict[str, Callable[..., Any]]:
         return {
@@ -99,7 +102,8 @@ class PullFamily(Family):
                     if not is_found:
                         yield _response(status=_OK)
                         is_found = True
-                    yield _message(record, properties, topic)
+                    body = body_with_room(record, self._max_message_size, batch)
+                    yield _message(record, properties, topic, await body)
                 if not is_found:
                     yield _response(status=status(_Code.MESSAGE_NOT_FOUND, "no match message"))
             elif answer.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
@@ -194,10 +198,10 @@ def _chosen(body: Any, wanted: Filter) -> Iterator[tuple[RecordView, dict[str, s
             yield record, properties
 
 
-def _message(record: RecordView, properties: dict[str, str], topic: str) -> Any:
-    """A response. A body is unpacked when its message is sent: a few KiB may become many MiB."""
+def _message(record: RecordView, properties: dict[str, str], topic: str, body: Body) -> Any:
+    """A response: made in a call of its own, so that nothing holds the message while it is written."""
     response = _response()
-    write_message(response.message, record, properties, topic)
+    write_message(response.message, record, properties, topic, body)
     return response
 
 

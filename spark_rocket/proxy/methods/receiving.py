@@ -37,6 +37,7 @@ from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+from spark_rocket.client.core.config import MAX_MESSAGE_SIZE
 from spark_rocket.errors import ProtocolError, RemotingError
 from spark_rocket.model import TAGS
 from spark_rocket.protocol.names import DLQ_PREFIX
@@ -52,7 +53,9 @@ from spark_rocket.proxy.context import Context
 from spark_rocket.proxy.memory_budgets import Batch
 from spark_rocket.proxy.messages.filters import Filter, read_filter
 from spark_rocket.proxy.messages.message_out import (
+    Body,
     attempt_of,
+    body_with_room,
     message_id_of,
     milliseconds_of,
     properties_of,
@@ -121,11 +124,16 @@ class ReceiveFamily(Family):
         cluster: Cluster,
         is_member: Callable[[str, str], bool],
         *,
+        max_message_size: int = MAX_MESSAGE_SIZE,
         min_polling_ms: int = MIN_POLLING_MS,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``is_member(client_id, group)``: whether a client is a member of a group now."""
+        """``is_member(client_id, group)``: whether a client is a member of a group now.
+
+        ``max_message_size``: up to which size bodies are unpacked.
+        """
         self._cluster = cluster
+        self._max_message_size = max_message_size
         self._min_polling_ms = min_polling_ms
         self._monotonic = monotonic
         self._turns = 0
@@ -153,7 +161,7 @@ class ReceiveFamily(Family):
                     chosen = await self._choose(asked, popped)
                     yield self._first(asked, chosen)
                     for one in chosen:
-                        yield _message(asked, one)
+                        yield _message(asked, one, await body_with_room(one.record, self._max_message_size, batch))
                     yield self._last()
                     popped = []
                 finally:
@@ -393,10 +401,10 @@ def check_invisible_time(milliseconds: int, least: int) -> None:
 _response = definitions.ReceiveMessageResponse
 
 
-def _message(asked: _Asked, popped: _Popped) -> Any:
+def _message(asked: _Asked, popped: _Popped, body: Body) -> Any:
     response = _response()
     message = response.message
-    write_message(message, popped.record, popped.properties, asked.topic)
+    write_message(message, popped.record, popped.properties, asked.topic, body)
     system = message.system_properties
     system.receipt_handle = popped.handle
     system.delivery_attempt = popped.attempt

@@ -45,7 +45,7 @@ from spark_rocket.protocol.wire.headers import (
 )
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.cluster.cluster import Cluster
-from spark_rocket.proxy.messages.message_out import properties_of, write_message
+from spark_rocket.proxy.messages.message_out import body_of, properties_of, write_message
 from spark_rocket.proxy.methods.clients import Client, ClientRegistry
 
 _Code = definitions.Code
@@ -111,6 +111,7 @@ class Relay:
             record,
             properties_of(record),
             header.topic or str(record.topic, "utf-8"),
+            body_of(record, self._clients.max_body_size),
         )
         started = time.monotonic()
 

@@ -27,7 +27,7 @@ from spark_rocket.protocol.wire.headers import CheckTransactionStateRequestHeade
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.cluster.cluster import Cluster
 from spark_rocket.proxy.context import Context
-from spark_rocket.proxy.messages.message_out import properties_of, write_message
+from spark_rocket.proxy.messages.message_out import body_of, properties_of, write_message
 from spark_rocket.proxy.messages.names import topic_of
 from spark_rocket.proxy.messages.statuses import StatusError, status, status_code_of
 from spark_rocket.proxy.messaging import Family
@@ -123,7 +123,8 @@ class TransactionFamily(Family):
         command = definitions.TelemetryCommand()
         recovery = command.recover_orphaned_transaction_command
         recovery.transaction_id = make_transaction_id(header.tran_state_table_offset, header.commit_log_offset, broker)
-        write_message(recovery.message, record, properties_of(record), topic)
+        body = body_of(record, self._clients.max_body_size)
+        write_message(recovery.message, record, properties_of(record), topic, body)
         if not self._clients.tell_producer_of(topic, command):
             text = "No producer of topic %s has an open Telemetry stream to be asked about a transaction."
             _often.warning(topic, text, topic)
