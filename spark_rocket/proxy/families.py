@@ -13,7 +13,6 @@ from spark_rocket.client.core.config import MAX_MESSAGE_SIZE
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.access import GrpcAccessControl, check_owner
 from spark_rocket.proxy.cluster.cluster import Cluster
-from spark_rocket.proxy.context import Context, Rpc
 from spark_rocket.proxy.messaging import CLIENT_ID, Family, check_client, rpcs
 from spark_rocket.proxy.methods.clients import EXPIRE_SECONDS, ClientRegistry
 from spark_rocket.proxy.methods.dead_letters import DeadLetterFamily
@@ -24,6 +23,7 @@ from spark_rocket.proxy.methods.routes import RouteFamily
 from spark_rocket.proxy.methods.sending import SendFamily
 from spark_rocket.proxy.methods.telemetry import ClientFamily
 from spark_rocket.proxy.methods.transactions import TransactionFamily
+from spark_rocket.proxy.transport.context import Context, Rpc
 
 definitions.messaging()  # read where it is imported, beside the event loop
 

@@ -16,10 +16,10 @@ from spark_rocket.proxy.access import GrpcAccessControl
 from spark_rocket.proxy.cluster.cluster import Cluster
 from spark_rocket.proxy.config import ProxyConfig
 from spark_rocket.proxy.families import Families
-from spark_rocket.proxy.limits import GrpcLimits, send_request_bytes
 from spark_rocket.proxy.methods.sending import MAX_MESSAGES
-from spark_rocket.proxy.tool_services import ToolServices
-from spark_rocket.proxy.transport import GrpcServer
+from spark_rocket.proxy.transport.limits import GrpcLimits, send_request_bytes
+from spark_rocket.proxy.transport.server import GrpcServer
+from spark_rocket.proxy.transport.tool_services import ToolServices
 from spark_rocket.remoting.address import format_address
 from spark_rocket.remoting.tls.contexts import server_tls
 

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from spark_rocket.errors import RemotingTooMuchRequestError
-from spark_rocket.proxy import memory_budgets
-from spark_rocket.proxy.memory_budgets import PendingBytes, ResponseBytes
+from spark_rocket.proxy.transport import memory_budgets
+from spark_rocket.proxy.transport.memory_budgets import PendingBytes, ResponseBytes
 
 
 class Connection:

@@ -50,9 +50,9 @@ from spark_rocket.protocol.record.properties import decode_properties
 from spark_rocket.protocol.record.record import COMPRESSED, RecordView
 from spark_rocket.protocol.wire.host import unpack_host
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.memory_budgets import Batch
 from spark_rocket.proxy.messages.message_in import SYSTEM_PROPERTIES
 from spark_rocket.proxy.messages.names import resource_of
+from spark_rocket.proxy.transport.memory_budgets import Batch
 from spark_rocket.remoting.address import format_address
 
 _MOST_TIMES = (1 << 31) - 2

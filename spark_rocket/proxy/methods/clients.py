@@ -37,12 +37,12 @@ from spark_rocket.protocol.wire.codes import LanguageCode
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.cluster.cluster import Cluster
 from spark_rocket.proxy.cluster.membership import HEARTBEAT_SECONDS, Membership
-from spark_rocket.proxy.context import Context, GrpcCode, RpcError
 from spark_rocket.proxy.messages.names import group_of, topic_of
 from spark_rocket.proxy.messages.statuses import StatusError, status
 from spark_rocket.proxy.messaging import CLIENT_ID
 from spark_rocket.proxy.methods.commands import CommandStream
 from spark_rocket.proxy.methods.settings import merged_settings
+from spark_rocket.proxy.transport.context import Context, GrpcCode, RpcError
 
 _log = logging.getLogger(__name__)
 

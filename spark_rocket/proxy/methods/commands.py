@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from typing import Any
 
-from spark_rocket.proxy.context import GrpcCode, RpcError
+from spark_rocket.proxy.transport.context import GrpcCode, RpcError
 
 MAX_WAITING = 256
 

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from typing import Any
 
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.context import Context
 from spark_rocket.proxy.messages.names import group_of, topic_of
 from spark_rocket.proxy.messages.statuses import status
 from spark_rocket.proxy.messaging import CLIENT_ID, Family
 from spark_rocket.proxy.methods.receipts import Receipts
+from spark_rocket.proxy.transport.context import Context
 
 _Code = definitions.Code
 

@@ -30,14 +30,14 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.cluster.cluster import REQUEST_SECONDS, Cluster
-from spark_rocket.proxy.context import Context
-from spark_rocket.proxy.memory_budgets import Batch
 from spark_rocket.proxy.messages.filters import Filter, read_filter
 from spark_rocket.proxy.messages.message_out import Body, body_with_room, milliseconds_of, properties_of, write_message
 from spark_rocket.proxy.messages.names import group_of, topic_of
 from spark_rocket.proxy.messages.statuses import StatusError, status, status_code_of
 from spark_rocket.proxy.messaging import Family
 from spark_rocket.proxy.methods.routes import existing_topic
+from spark_rocket.proxy.transport.context import Context
+from spark_rocket.proxy.transport.memory_budgets import Batch
 
 MAX_WAIT_MS = 20_000
 

@@ -49,8 +49,6 @@ from spark_rocket.protocol.wire.extra_info import FLAG_NORMAL, real_topic
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.cluster.cluster import REQUEST_SECONDS, Cluster
 from spark_rocket.proxy.cluster.topics import Topic
-from spark_rocket.proxy.context import Context
-from spark_rocket.proxy.memory_budgets import Batch
 from spark_rocket.proxy.messages.filters import Filter, read_filter
 from spark_rocket.proxy.messages.message_out import (
     Body,
@@ -68,6 +66,8 @@ from spark_rocket.proxy.messaging import CLIENT_ID, Family
 from spark_rocket.proxy.methods.handles import Handle
 from spark_rocket.proxy.methods.receipts import MAX_RENEWED, RENEWED_FOR_MS, Receipts
 from spark_rocket.proxy.methods.routes import existing_topic
+from spark_rocket.proxy.transport.context import Context
+from spark_rocket.proxy.transport.memory_budgets import Batch
 
 _log = logging.getLogger(__name__)
 

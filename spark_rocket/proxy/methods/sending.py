@@ -38,7 +38,6 @@ from spark_rocket.protocol.wire.command import Buffer, RemotingCommand
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.cluster.cluster import REQUEST_SECONDS, Cluster
 from spark_rocket.proxy.cluster.topics import Queue, Topic
-from spark_rocket.proxy.context import Context
 from spark_rocket.proxy.messages.message_in import (
     DELAY,
     FIFO,
@@ -55,6 +54,7 @@ from spark_rocket.proxy.messaging import Family
 from spark_rocket.proxy.methods.clients import ClientRegistry
 from spark_rocket.proxy.methods.routes import accepted_types, existing_topic
 from spark_rocket.proxy.methods.transactions import transaction_id
+from spark_rocket.proxy.transport.context import Context
 
 MAX_MESSAGES = 4096
 """Of one request: the others wait meanwhile."""

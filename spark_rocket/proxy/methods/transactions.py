@@ -26,12 +26,12 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import CheckTransactionStateRequestHeader
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.cluster.cluster import Cluster
-from spark_rocket.proxy.context import Context
 from spark_rocket.proxy.messages.message_out import body_of, properties_of, write_message
 from spark_rocket.proxy.messages.names import topic_of
 from spark_rocket.proxy.messages.statuses import StatusError, status, status_code_of
 from spark_rocket.proxy.messaging import Family
 from spark_rocket.proxy.methods.clients import ClientRegistry
+from spark_rocket.proxy.transport.context import Context
 
 _often = log_once_per(10, logging.getLogger(__name__))
 

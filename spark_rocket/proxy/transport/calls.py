@@ -20,6 +20,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from functools import cached_property
@@ -28,11 +30,10 @@ from typing import Any
 import grpc
 
 from spark_rocket.logs import log_once_per
-from spark_rocket.proxy.context import Authenticate, GrpcCode, Rpc, RpcError
-from spark_rocket.proxy.forwarding import Forwarder
-from spark_rocket.proxy.limits import GrpcLimits
-from spark_rocket.proxy.memory_budgets import Batch, ResponseBytes
-from spark_rocket.proxy.metrics import CallStats, MethodStats
+from spark_rocket.proxy.transport.context import Authenticate, GrpcCode, Rpc, RpcError
+from spark_rocket.proxy.transport.forwarding import Forwarder
+from spark_rocket.proxy.transport.limits import GrpcLimits
+from spark_rocket.proxy.transport.memory_budgets import Batch, ResponseBytes
 
 _log = logging.getLogger(__name__)
 _often = log_once_per(10.0, _log)
@@ -47,11 +48,32 @@ _COPIES = 2
 """Of a response that is being written: the second is in grpcio."""
 
 
+DURATION_BOUNDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+"""In seconds: calls are counted in between."""
+
+
 class _BusyError(RpcError):
     """Too much is in progress: clients may try again later."""
 
     def __init__(self, what: str) -> None:
         super().__init__(GrpcCode.RESOURCE_EXHAUSTED, f"too many {what} are in progress: retry later")
+
+
+class MethodStats:
+    """The calls of one method."""
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.codes: Counter[int] = Counter()
+        """Calls that ended, by the messaging service's code, or gRPC's own."""
+        self.durations = [0] * (len(DURATION_BOUNDS) + 1)
+        self.seconds = 0.0
+
+    def ended(self, code: int, seconds: float) -> None:
+        self.running -= 1
+        self.codes[code] += 1
+        self.durations[bisect_left(DURATION_BOUNDS, seconds)] += 1
+        self.seconds += seconds
 
 
 class Call:
@@ -105,7 +127,8 @@ class Calls:
         """Calls refused because too many, or too large ones, were in progress."""
         self.request_bytes = 0
         """Of complete requests whose calls are in progress."""
-        self.stats = CallStats(MethodStats)
+        self.stats: dict[str, MethodStats] = defaultdict(MethodStats)
+        """By ``/service/Method``."""
         self._connection_of = connection_of
         self._limits = limits
         self._unread = unread
