@@ -30,10 +30,9 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.cluster.cluster import REQUEST_SECONDS, Cluster
-from spark_rocket.proxy.messages.filters import Filter, read_filter
 from spark_rocket.proxy.messages.message_out import Body, body_with_room, milliseconds_of, properties_of, write_message
-from spark_rocket.proxy.messages.names import group_of, topic_of
-from spark_rocket.proxy.messages.statuses import StatusError, status, status_code_of
+from spark_rocket.proxy.messages.names import Filter, group_of, read_filter, topic_of
+from spark_rocket.proxy.messages.statuses import StatusError, refusal_of, status
 from spark_rocket.proxy.messaging import Family
 from spark_rocket.proxy.methods.routes import existing_topic
 from spark_rocket.proxy.transport.context import Context
@@ -113,7 +112,7 @@ class PullFamily(Family):
                 message = f"offset {request.offset} is not in the queue, which has {first} to {end}"
                 yield _response(status=status(_Code.ILLEGAL_OFFSET, message))
             else:
-                raise StatusError(status_code_of(answer.code), answer.remark or f"the broker answered {answer.code}")
+                raise refusal_of(answer)
         yield _response(next_offset=int(answer.ext_fields["nextBeginOffset"]))
 
     async def _pull(self, batch: Batch, broker: str, ext: dict[str, str], seconds: float) -> RemotingCommand:
@@ -142,9 +141,7 @@ class PullFamily(Family):
         ext["setZeroIfNotFound"] = "false"
         answer = await self._cluster.ask(broker, RequestCode.QUERY_CONSUMER_OFFSET, ext)
         if answer.code != ResponseCode.SUCCESS:
-            missing = answer.code == ResponseCode.QUERY_NOT_FOUND
-            code = _Code.OFFSET_NOT_FOUND if missing else status_code_of(answer.code)
-            raise StatusError(code, answer.remark or f"the broker answered {answer.code}")
+            raise refusal_of(answer, _Code.OFFSET_NOT_FOUND if answer.code == ResponseCode.QUERY_NOT_FOUND else None)
         return definitions.GetOffsetResponse(status=_OK, offset=int(answer.ext_fields["offset"]))
 
     async def query_offset(self, context: Context, request: Any) -> Any:

@@ -46,7 +46,8 @@ from spark_rocket.protocol.wire.headers import (
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.cluster.cluster import Cluster
 from spark_rocket.proxy.messages.message_out import body_of, properties_of, write_message
-from spark_rocket.proxy.methods.clients import Client, ClientRegistry
+from spark_rocket.proxy.methods.client import Client
+from spark_rocket.proxy.methods.clients import ClientRegistry
 
 _Code = definitions.Code
 _RESULTS: dict[int, str] = {

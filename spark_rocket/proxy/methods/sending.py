@@ -36,8 +36,7 @@ from spark_rocket.protocol.record.record import encode_batch_body
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import Buffer, RemotingCommand
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.cluster.cluster import REQUEST_SECONDS, Cluster
-from spark_rocket.proxy.cluster.topics import Queue, Topic
+from spark_rocket.proxy.cluster.cluster import REQUEST_SECONDS, Cluster, Queue, Topic
 from spark_rocket.proxy.messages.message_in import (
     DELAY,
     FIFO,
@@ -49,7 +48,7 @@ from spark_rocket.proxy.messages.message_in import (
     read_message,
 )
 from spark_rocket.proxy.messages.names import topic_of
-from spark_rocket.proxy.messages.statuses import StatusError, status, status_code_of
+from spark_rocket.proxy.messages.statuses import StatusError, refusal_of, status
 from spark_rocket.proxy.messaging import Family
 from spark_rocket.proxy.methods.clients import ClientRegistry
 from spark_rocket.proxy.methods.routes import accepted_types, existing_topic
@@ -220,11 +219,10 @@ class SendFamily(Family):
         ext = answer.ext_fields
         found = self._ok
         if answer.code != _SUCCESS:
-            code = status_code_of(answer.code)
-            remark = answer.remark or f"the broker answered {answer.code}"
+            refusal = refusal_of(answer)
             if answer.code not in _STORED:
-                raise StatusError(code, remark)
-            found = status(code, remark)
+                raise refusal
+            found = status(refusal.code, refusal.message)
         response = definitions.SendMessageResponse(status=found)
         add = response.entries.add
         if len(incoming) == 1:

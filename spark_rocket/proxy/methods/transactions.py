@@ -28,7 +28,7 @@ from spark_rocket.proxy import definitions
 from spark_rocket.proxy.cluster.cluster import Cluster
 from spark_rocket.proxy.messages.message_out import body_of, properties_of, write_message
 from spark_rocket.proxy.messages.names import topic_of
-from spark_rocket.proxy.messages.statuses import StatusError, status, status_code_of
+from spark_rocket.proxy.messages.statuses import StatusError, refusal_of, status
 from spark_rocket.proxy.messaging import Family
 from spark_rocket.proxy.methods.clients import ClientRegistry
 from spark_rocket.proxy.transport.context import Context
@@ -113,7 +113,7 @@ class TransactionFamily(Family):
         if answer.code == ResponseCode.ILLEGAL_OPERATION:
             raise StatusError(_Code.PRECONDITION_FAILED, answer.remark or "the transaction cannot be decided now")
         if answer.code != ResponseCode.SUCCESS:
-            raise StatusError(status_code_of(answer.code), answer.remark or f"the broker answered {answer.code}")
+            raise refusal_of(answer)
 
     def recover(self, broker: str, request: RemotingCommand) -> None:
         """CHECK_TRANSACTION_STATE (39), for some producer of the topic; if none can be told, the broker asks again."""
