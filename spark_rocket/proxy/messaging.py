@@ -29,8 +29,7 @@ from spark_rocket.errors import RemotingTimeoutError, RemotingTooMuchRequestErro
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.messages.statuses import StatusError, status, status_code_of
 from spark_rocket.proxy.transport.context import Context, GrpcCode, Rpc, RpcError
-from spark_rocket.proxy.transport.limits import MAX_FIELDS
-from spark_rocket.proxy.transport.wire_fields import has_more_fields
+from spark_rocket.proxy.transport.limits import MAX_FIELDS, has_more_fields
 from spark_rocket.remoting.server.overload import OVERLOAD
 
 _log = logging.getLogger(__name__)

@@ -18,8 +18,7 @@ import hpack
 import pytest
 
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.transport.limits import MAX_FIELDS
-from spark_rocket.proxy.transport.wire_fields import has_more_fields
+from spark_rocket.proxy.transport.limits import MAX_FIELDS, has_more_fields
 from spark_rocket.testing import LocalCluster
 from tests.proxy.caller import Caller
 from tests.proxy.grpc_world import HEADERS, LIMIT, Peer, framed
