@@ -17,7 +17,7 @@ import grpc.aio
 
 from benchmarks import frames
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.context import Context, Rpc
+from spark_rocket.proxy.transport.context import Context, Rpc
 
 ID = "01020304050600007B0000000000000000"
 HANDLE = "0 1795000000000 60000 0 0 broker-a 0 12345 1234567"

@@ -28,10 +28,10 @@ from spark_rocket.acl.control import LOOK_SECONDS, AccountControl, NotAuthentica
 from spark_rocket.acl.rules import ANY, GROUP, PUB, SUB, Account, Need, Needs, for_all, need_of_topic
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol.auth import Authorization, access_key_of, seconds_of
-from spark_rocket.proxy.context import Context
 from spark_rocket.proxy.definitions import Code
 from spark_rocket.proxy.messages.names import group_of, topic_of
 from spark_rocket.proxy.messages.statuses import StatusError
+from spark_rocket.proxy.transport.context import Context
 
 DAY_MS = 86_400_000
 

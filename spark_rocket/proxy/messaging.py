@@ -27,10 +27,9 @@ from google.protobuf.message import DecodeError
 
 from spark_rocket.errors import RemotingTimeoutError, RemotingTooMuchRequestError, RocketError
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.context import Context, GrpcCode, Rpc, RpcError
-from spark_rocket.proxy.limits import MAX_FIELDS
 from spark_rocket.proxy.messages.statuses import StatusError, status, status_code_of
-from spark_rocket.proxy.wire_fields import has_more_fields
+from spark_rocket.proxy.transport.context import Context, GrpcCode, Rpc, RpcError
+from spark_rocket.proxy.transport.limits import MAX_FIELDS, has_more_fields
 from spark_rocket.remoting.server.overload import OVERLOAD
 
 _log = logging.getLogger(__name__)
@@ -69,7 +68,9 @@ def rpcs(
     for method in service.methods:
         handler = handlers.pop(method.name, None)
         if handler is not None:
-            found[f"/{service.full_name}/{method.name}"] = _rpc(method, handler, authorize or _let_pass, max_fields)
+            found[f"/{service.full_name}/{method.name}"] = _Method(
+                method, handler, authorize or _let_pass, max_fields
+            ).rpc()
     if handlers:
         raise ValueError(f"The protocol has no methods {sorted(handlers)}.")
     return found
@@ -83,48 +84,60 @@ def _let_pass(context: Context, request: Any) -> None:
     """No access control."""
 
 
-def _rpc(method: Any, handler: Callable[..., Any], authorize: Authorize, max_fields: int) -> Rpc:
-    request_class = getattr(definitions, method.input_type.name)
-    answer_class = getattr(definitions, method.output_type.name)
-    decode = request_class.FromString
+class _Method:
+    """One method: from bytes to the handler's messages and back."""
 
-    def request_of(context: Context, raw: bytes) -> Any:
-        if has_more_fields(raw, request_class, max_fields):
-            raise RpcError(GrpcCode.RESOURCE_EXHAUSTED, f"the request has more than {max_fields} fields")
+    def __init__(self, method: Any, handler: Callable[..., Any], authorize: Authorize, max_fields: int) -> None:
+        self._method = method
+        self._handler = handler
+        self._authorize = authorize
+        self._max_fields = max_fields
+        self._request_class = getattr(definitions, method.input_type.name)
+        self._answer_class = getattr(definitions, method.output_type.name)
+
+    def rpc(self) -> Rpc:
+        method = self._method
+        if method.client_streaming:
+            return Rpc(self._stream, request_streaming=True, response_streaming=True, failed=self._stream_failed)
+        busy = b""
+        if method.name in _RETRIED:
+            busy = self._failed(None, StatusError(definitions.Code.TOO_MANY_REQUESTS, OVERLOAD))
+        handler = self._stream if method.server_streaming else self._unary
+        return Rpc(handler, response_streaming=method.server_streaming, failed=self._failed, busy=busy)
+
+    def _request_of(self, context: Context, raw: bytes) -> Any:
+        if has_more_fields(raw, self._request_class, self._max_fields):
+            raise RpcError(GrpcCode.RESOURCE_EXHAUSTED, f"the request has more than {self._max_fields} fields")
         try:
-            request = decode(raw)
+            request = self._request_class.FromString(raw)
         except DecodeError as error:
-            raise RpcError(GrpcCode.INVALID_ARGUMENT, f"The request is no {request_class.__name__}: {error}") from None
-        authorize(context, request)
+            name = self._request_class.__name__
+            raise RpcError(GrpcCode.INVALID_ARGUMENT, f"The request is no {name}: {error}") from None
+        self._authorize(context, request)
         return request
 
-    def failed(context: Context | None, error: Exception) -> bytes:
-        code, message = status_of(error, method.name)
-        if context is not None:
-            context.status_code = code
-        raw: bytes = answer_class(status=status(code, message)).SerializeToString()
-        return raw
+    async def _requests_of(self, context: Context, raws: AsyncIterator[bytes]) -> AsyncIterator[Any]:
+        async for raw in raws:
+            yield self._request_of(context, raw)
 
-    async def unary(context: Context, raw: bytes) -> bytes:
+    async def _unary(self, context: Context, raw: bytes) -> bytes:
         try:
-            answer = await handler(context, request_of(context, raw))
+            answering = self._handler(context, self._request_of(context, raw))
+            del raw  # the message has what it says: it would occupy as much again while a broker is waited for
+            answer = await answering
         except RpcError:
             raise
         except Exception as error:
-            return failed(context, error)
+            return self._failed(context, error)
         context.status_code = answer.status.code
         serialized: bytes = answer.SerializeToString()
         return serialized
 
-    async def checked(context: Context, raws: AsyncIterator[bytes]) -> AsyncIterator[Any]:
-        async for raw in raws:
-            yield request_of(context, raw)
-
-    async def stream(context: Context, given: Any) -> AsyncIterator[bytes]:
+    async def _stream(self, context: Context, given: Any) -> AsyncIterator[bytes]:
+        read = self._requests_of if self._method.client_streaming else self._request_of
         try:
-            request = checked(context, given) if method.client_streaming else request_of(context, given)
             # A call that breaks off ends its handler now, not at some collection.
-            async with aclosing(handler(context, request)) as answers:
+            async with aclosing(self._handler(context, read(context, given))) as answers:
                 async for answer in answers:
                     if code := answer.status.code:  # of a stream one answer has it
                         context.status_code = code
@@ -134,21 +147,20 @@ def _rpc(method: Any, handler: Callable[..., Any], authorize: Authorize, max_fie
         except RpcError:
             raise
         except Exception as error:
-            yield failed(context, error)
+            yield self._failed(context, error)
 
-    def ended(context: Context, error: Exception) -> bytes:
+    def _failed(self, context: Context | None, error: Exception) -> bytes:
+        code, message = status_of(error, self._method.name)
+        if context is not None:
+            context.status_code = code
+        raw: bytes = self._answer_class(status=status(code, message)).SerializeToString()
+        return raw
+
+    def _stream_failed(self, context: Context, error: Exception) -> bytes:
         if isinstance(error, StatusError) and error.code == definitions.Code.UNAUTHORIZED:
             # Clients do not look at a command without settings.
             raise RpcError(GrpcCode.UNAUTHENTICATED, f"UNAUTHORIZED ({error.code}): {error.message}") from None
-        return failed(context, error)
-
-    if method.client_streaming:
-        return Rpc(stream, request_streaming=True, response_streaming=True, failed=ended)
-    is_retried = method.name in _RETRIED
-    busy = failed(None, StatusError(definitions.Code.TOO_MANY_REQUESTS, OVERLOAD)) if is_retried else b""
-    if method.server_streaming:
-        return Rpc(stream, response_streaming=True, failed=failed, busy=busy)
-    return Rpc(unary, failed=failed, busy=busy)
+        return self._failed(context, error)
 
 
 def check_client(context: Context) -> None:

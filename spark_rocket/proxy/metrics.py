@@ -1,4 +1,4 @@
-"""What the proxy says at /metrics, /health and /ready, and the counters of its calls.
+"""What the proxy says at /metrics, /health and /ready.
 
 Apache's proxy has one metric, ``rocketmq_proxy_up``. What brokers and name servers have too is under the names there;
 the rest has names of our own. With several workers each counts for itself.
@@ -8,22 +8,19 @@ Thread-safety: event loop only. Corresponds to org.apache.rocketmq.proxy.metrics
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.context import GrpcCode
+from spark_rocket.proxy.server import ProxyServer
+from spark_rocket.proxy.transport.calls import DURATION_BOUNDS, MethodStats
+from spark_rocket.proxy.transport.context import GrpcCode
 from spark_rocket.remoting.http.exposition import COUNTER, GAUGE, HISTOGRAM, Exposition, Metric, label_text
 from spark_rocket.remoting.server.overload_metrics import OVERLOAD_METRICS
 
-if TYPE_CHECKING:
-    from spark_rocket.proxy.server import ProxyServer
-
 _NODE = ("cluster", "node_type", "node_id")
 _METHOD = (*_NODE, "method")
-_BOUNDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 
 METRICS: tuple[Metric, ...] = (
     Metric("rocketmq_proxy_up", GAUGE, "1 while the proxy serves.", "5", (*_NODE, "proxy_mode")),
@@ -33,27 +30,6 @@ METRICS: tuple[Metric, ...] = (
     Metric("rocket_proxy_brokers", GAUGE, "Brokers whose master is known.", "own", _NODE),
     Metric("rocket_proxy_renewed_messages", GAUGE, "Messages whose invisible time is renewed.", "own", _NODE),
 )
-
-
-class MethodStats:
-    """The calls of one method."""
-
-    def __init__(self) -> None:
-        self.running = 0
-        self.codes: Counter[int] = Counter()
-        """Calls that ended, by the messaging service's code, or gRPC's own."""
-        self.durations = [0] * (len(_BOUNDS) + 1)
-        self.seconds = 0.0
-
-    def ended(self, code: int, seconds: float) -> None:
-        self.running -= 1
-        self.codes[code] += 1
-        self.durations[bisect_left(_BOUNDS, seconds)] += 1
-        self.seconds += seconds
-
-
-CallStats = defaultdict[str, MethodStats]
-"""By ``/service/Method``."""
 
 
 class ProxyMetrics:
@@ -113,7 +89,7 @@ def _add_method(exposition: Exposition, labels: str, stats: MethodStats) -> None
         names[_name_of(code)] += count
     for name, count in names.items():
         exposition.add("rocket_proxy_calls_total", f"{labels},{label_text({'code': name})}", count)
-    exposition.add_histogram("rocket_proxy_call_seconds", labels, _BOUNDS, stats.durations, stats.seconds)
+    exposition.add_histogram("rocket_proxy_call_seconds", labels, DURATION_BOUNDS, stats.durations, stats.seconds)
 
 
 def _name_of(code: int) -> str:

@@ -5,6 +5,7 @@ The decoders run in a process that may take 700 MiB more than it has when it is 
 
 from __future__ import annotations
 
+import gzip
 import resource
 import subprocess
 import sys
@@ -24,7 +25,9 @@ from spark_rocket.protocol.record.columns import decode_records
 from spark_rocket.protocol.record.compression import MAX_BATCH_LENGTH, decompress_body
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.record import encode_record
-from spark_rocket.proxy.messages.message_in import MAX_GZIP_MEMBERS
+from spark_rocket.proxy.messages.message_in import MAX_GZIP_MEMBERS, read_message
+from spark_rocket.proxy.messages.statuses import StatusError
+from tests.proxy.outgoing import message
 
 SIZE = 4 << 30
 
@@ -87,13 +90,15 @@ from spark_rocket.protocol.record import record
 from spark_rocket.protocol.wire.bodies.register import RegisterBrokerBody
 from spark_rocket.protocol.record.columns import decode_records
 from spark_rocket.protocol.record.compression import decompress_body
-from spark_rocket.protocol.record.messages import (decode_messages)
+from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.proxy.messages.message_in import _gunzip
+from spark_rocket.proxy.messages.message_in import read_message
 from spark_rocket.proxy.messages.statuses import StatusError
 from tests.fuzz.test_bombs import lz4_bomb, stored, zlib_bomb, zstd_bomb
+from tests.proxy.outgoing import message
 
 kinds = {1: zlib_bomb(), 0x101: lz4_bomb(), 0x201: zstd_bomb()}
-gzip = zlib_bomb(31)
+gzip = message("T", zlib_bomb(31), body_encoding="GZIP")
 decode_records(stored(b"", 0), broker_name="b")
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (700 << 20), resource.RLIM_INFINITY))
@@ -117,7 +122,7 @@ for flag, bomb in kinds.items():
 refused(ProtocolError, RegisterBrokerBody.decode, kinds[1], compressed=True)
 refused(ProtocolError, RegisterBrokerBody.decode, b"[" + b"[]," * 5_000_000 + b"0]")
 refused(ProtocolError, RegisterBrokerBody.decode, b"{" + b"a:[{}]," * 2_000_000 + b"}")
-refused(StatusError, _gunzip, gzip)
+refused(StatusError, read_message, gzip, "T", 1, 8 << 20)
 meta = b"\\x04\\x14avro.codec\\x0edeflate\\x16avro.schema\\x0c\\"long\\"\\0"
 packed = zlib_bomb(-15)
 number, length = len(packed) << 1, b""
@@ -169,38 +174,13 @@ def test_a_batch_of_nothing_but_messages() -> None:
 
 
 def test_gzip_of_very_many_members() -> None:
-    """Four MiB of empty members: each would cost a copy of those behind it, a minute of the broker's in all."""
-    import gzip
-
-    from spark_rocket.proxy.messages.message_in import _gunzip
-    from spark_rocket.proxy.messages.statuses import StatusError
-
+    """Four MiB of empty members: each would cost a copy of those behind it, a minute of the proxy's in all."""
     empty = gzip.compress(b"", mtime=0)
-    assert _gunzip(empty * MAX_GZIP_MEMBERS + b"") == b""
+    most = 4 << 20
+    packed = message("T", empty * MAX_GZIP_MEMBERS, body_encoding="GZIP")
+    assert zlib.decompress(read_message(packed, "T", 1, most).body) == b""
     with pytest.raises(StatusError, match="members"):
-        _gunzip(empty * ((4 << 20) // len(empty)))
-
-
-def test_a_pull_by_grpc_unpacks_one_body_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    from spark_rocket.proxy.messages import message_out
-    from spark_rocket.proxy.messages.filters import Filter
-    from spark_rocket.proxy.methods import pulling
-
-    unpacked: list[int] = []
-
-    def decompress(body: bytes, sys_flag: int, most: int) -> bytes:
-        unpacked.append(most)
-        return b"much"
-
-    monkeypatch.setattr(message_out, "decompress_body", decompress)
-    packed = zlib.compress(bytes(1000))
-    run = b"".join(stored(packed, 1, offset) for offset in range(3))
-    messages = pulling._messages(run, "T", Filter("TAG", "*", None))
-    assert (next(messages).status.code, unpacked) == (pulling._OK.code, [])
-    for count in (1, 2, 3):
-        assert next(messages).message.body == b"much"
-        assert unpacked == [message_out.MAX_BODY] * count
-    assert list(messages) == []
+        read_message(message("T", empty * (most // len(empty)), body_encoding="GZIP"), "T", 1, most)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for the memory")

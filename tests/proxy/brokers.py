@@ -13,6 +13,7 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.proxy.cluster.cluster import Cluster
 from spark_rocket.remoting.server.server import Channel, RemotingServer
 from tests.broker.test_delayed import Served
+from tests.broker.wire import Wire
 
 
 class LiveNameServer:
@@ -63,3 +64,22 @@ def cluster_of(server: Served, clock: Callable[[], int], **settings: Any) -> Ite
     finally:
         server.do(cluster.close())
         server.do(names.server.close())
+
+
+def change_topic(
+    wire: Wire, topic: str, attributes: str = "", *, reads: int = 4, writes: int = 4, perm: int = 6
+) -> None:
+    """UPDATE_AND_CREATE_TOPIC."""
+    answer = wire.ask(
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        topic=topic,
+        defaultTopic="TBW102",
+        readQueueNums=reads,
+        writeQueueNums=writes,
+        perm=perm,
+        topicFilterType="SINGLE_TAG",
+        topicSysFlag=0,
+        order=False,
+        attributes=attributes,
+    )
+    assert answer.code == ResponseCode.SUCCESS, answer.remark

@@ -12,10 +12,10 @@ from spark_rocket.broker.state.topics import new_topic
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.cluster.cluster import Cluster
-from spark_rocket.proxy.families import Families
-from spark_rocket.proxy.memory_budgets import Batch, ResponseBytes
 from spark_rocket.proxy.messaging import CLIENT_ID
-from spark_rocket.proxy.methods.commands import CommandStream
+from spark_rocket.proxy.methods.client import CommandStream
+from spark_rocket.proxy.server import Families
+from spark_rocket.proxy.transport.memory_budgets import Batch, ResponseBytes
 from tests.broker.test_delayed import Served, served
 from tests.broker.wire import Wire
 from tests.proxy.brokers import cluster_of

@@ -15,8 +15,8 @@ import h2.connection
 import h2.events
 import h2.exceptions
 
-from spark_rocket.proxy.context import Context, GrpcCode, Rpc, RpcError
-from spark_rocket.proxy.transport import GrpcServer
+from spark_rocket.proxy.transport.context import Context, GrpcCode, Rpc, RpcError
+from spark_rocket.proxy.transport.server import GrpcServer
 from spark_rocket.remoting.server.server import new_event_loop
 
 LIMIT = 30.0

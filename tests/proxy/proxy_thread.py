@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.cluster.cluster import Cluster
-from spark_rocket.proxy.families import Families
+from spark_rocket.proxy.server import Families
 from tests.proxy.caller import consumer_settings, resource
 from tests.proxy.direct import DirectCaller
 

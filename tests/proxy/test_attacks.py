@@ -8,10 +8,8 @@ import socket
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -20,12 +18,12 @@ import hpack
 import pytest
 
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.limits import MAX_FIELDS
-from spark_rocket.proxy.wire_fields import has_more_fields
+from spark_rocket.proxy.transport.limits import MAX_FIELDS, has_more_fields
 from spark_rocket.testing import LocalCluster
 from tests.proxy.caller import Caller
 from tests.proxy.grpc_world import HEADERS, LIMIT, Peer, framed
 from tests.proxy.outgoing import message, send
+from tests.proxy.proxy_process import Watched, proxy_process
 from tests.proxy.test_access import ALICE, headers, now
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for the memory of a process")
@@ -34,61 +32,37 @@ MIB = 1 << 20
 SEND = f"/{definitions.SERVICE}/SendMessage"
 CLIENT = [("x-mq-client-id", "attacker")]
 
-
-def memory_of(pid: int) -> int:
-    """MiB of its own, without files that it maps."""
-    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-    return int(status["RssAnon"].split()[0]) // 1024
-
-
-class Watched:
-    """The most memory that a process has while an attack goes on."""
-
-    def __init__(self, pid: int) -> None:
-        self.before = memory_of(pid)
-        self.most = self.before
-        self._pid = pid
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-
-    def __enter__(self) -> Watched:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._done.wait(0.02):
-            self.most = max(self.most, memory_of(self._pid))
-
-
 # --- the messaging service ------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def apart() -> Iterator[LocalCluster]:
-    """A cluster in a process of its own."""
     with LocalCluster() as running:
         yield running
 
 
+@pytest.fixture(scope="module")
+def proxy(apart: LocalCluster) -> Iterator[tuple[str, int]]:
+    with proxy_process(apart.name_server) as running:
+        yield running
+
+
 @pytest.fixture
-def victim(apart: LocalCluster) -> Iterator[Caller]:
-    with Caller(apart.grpc_endpoint, "victim") as caller:
+def victim(proxy: tuple[str, int]) -> Iterator[Caller]:
+    with Caller(proxy[0], "victim") as caller:
         yield caller
 
 
-def port_of(cluster: LocalCluster) -> int:
-    return int(cluster.grpc_endpoint.rpartition(":")[2])
+def port_of(endpoint: str) -> int:
+    return int(endpoint.rpartition(":")[2])
 
 
-def test_68_million_messages_in_132_kb(apart: LocalCluster, victim: Caller) -> None:
+def test_68_million_messages_in_132_kb(apart: LocalCluster, proxy: tuple[str, int], victim: Caller) -> None:
+    endpoint, pid = proxy
     topic = apart.create_topic("bomb")
     bomb = gzip.compress(b"\x0a\0" * (68 << 20), 9)
     assert len(bomb) < 140_000
-    with Watched(apart.pid) as watched, Peer(port_of(apart)) as attacker:
+    with Watched(pid) as watched, Peer(port_of(endpoint)) as attacker:
         fields, _ = post(attacker, SEND, framed(bomb, 1), ("grpc-encoding", "gzip"))
         assert fields["grpc-status"] in ("8", "12")
         assert send(victim, message(topic)).status.code == definitions.Code.OK
@@ -104,9 +78,10 @@ def test_68_million_messages_in_132_kb(apart: LocalCluster, victim: Caller) -> N
     ],
     ids=["messages", "properties", "tags"],
 )
-def test_16_mib_of_empty_fields(apart: LocalCluster, victim: Caller, payload: bytes) -> None:
+def test_16_mib_of_empty_fields(apart: LocalCluster, proxy: tuple[str, int], victim: Caller, payload: bytes) -> None:
+    endpoint, pid = proxy
     topic = apart.create_topic("fields")
-    with Watched(apart.pid) as watched, Peer(port_of(apart)) as attacker:
+    with Watched(pid) as watched, Peer(port_of(endpoint)) as attacker:
         began = time.process_time()
         assert has_more_fields(payload, definitions.SendMessageRequest, MAX_FIELDS)
         assert time.process_time() - began < 2.0  # it stops at the limit
@@ -154,7 +129,7 @@ def guarded() -> Iterator[LocalCluster]:
 def test_unsigned_requests_are_not_parsed(guarded: LocalCluster, method: Any, signature: dict[str, str]) -> None:
     """The message is invalid, and larger than its method takes: nobody looks."""
     answer_class = getattr(definitions, method.output_type.name)
-    with Peer(port_of(guarded)) as peer:
+    with Peer(port_of(guarded.grpc_endpoint)) as peer:
         path = f"/{definitions.SERVICE}/{method.name}"
         stream = peer.request(path, b"\0\x03\0\0\0" + b"\xff" * 100, end=False, headers=[*CLIENT, *signature.items()])
         fields, data = peer.ended(stream)
@@ -165,7 +140,7 @@ def test_unsigned_requests_are_not_parsed(guarded: LocalCluster, method: Any, si
 
 
 def test_an_unsigned_telemetry_stream(guarded: LocalCluster) -> None:
-    with Peer(port_of(guarded)) as peer:
+    with Peer(port_of(guarded.grpc_endpoint)) as peer:
         stream = peer.request(f"/{definitions.SERVICE}/Telemetry", framed(b"\xff"), end=False, headers=CLIENT)
         assert peer.ended(stream)[0]["grpc-status"] == str(grpc.StatusCode.UNAUTHENTICATED.value[0])
 

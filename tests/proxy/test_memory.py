@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -17,11 +19,10 @@ from spark_rocket.client import Producer
 from spark_rocket.model import Message
 from spark_rocket.proxy import definitions
 from spark_rocket.testing import LocalCluster
-from tests.cli.test_rocket import found, started
 from tests.proxy.caller import Caller, resource
-from tests.proxy.grpc_world import LIMIT, Peer, framed
+from tests.proxy.grpc_world import Peer, framed
 from tests.proxy.outgoing import message, send
-from tests.proxy.test_attacks import Watched
+from tests.proxy.proxy_process import Watched, proxy_process
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for the memory of a process")
 
@@ -42,18 +43,16 @@ def cluster() -> Iterator[LocalCluster]:
 @pytest.fixture
 def proxy(cluster: LocalCluster) -> Iterator[tuple[str, int]]:
     """Endpoint and process of a proxy whose memory no other test has used."""
-    with started("proxy", "-n", cluster.name_server, "--grpc-port", 0, last="name servers") as (process, said):
-        yield found(r"gRPC proxy on (127\.0\.0\.1:\d+)", said), process.pid
-        process.terminate()
-        process.communicate(timeout=LIMIT)
+    with proxy_process(cluster.name_server) as running:
+        yield running
 
 
-def topic_of(cluster: LocalCluster, name: str, size: int, count: int) -> Any:
-    """A queue with so many messages, which cannot be compressed."""
+def topic_of(cluster: LocalCluster, name: str, size: int, count: int, codec: str) -> Any:
+    """A queue with so many messages. They are stored as a few KiB if there is a codec, else they cannot be packed."""
     topic = cluster.create_topic(name, 1)
-    with Producer("p", name_server=cluster.name_server) as producer:
+    with Producer("p", name_server=cluster.name_server, compress_type=codec or "zlib") as producer:
         for _ in range(count):
-            producer.send(Message(topic, os.urandom(size)))
+            producer.send(Message(topic, bytes(size) if codec else os.urandom(size)))
     return definitions.MessageQueue(topic=resource(topic))
 
 
@@ -88,9 +87,16 @@ def receive(queue: Any) -> Request:
 
 
 @pytest.mark.parametrize(
-    ("size", "count", "window"),
-    [(LARGE, 4, 0), (LARGE, 4, 1_000), (60_000, 40, 0)],
-    ids=["large", "begun", "batches"],
+    ("size", "count", "window", "codec"),
+    [
+        (LARGE, 4, 0, ""),
+        (LARGE, 4, 1_000, ""),
+        (60_000, 40, 0, ""),
+        (LARGE, 4, 0, "zlib"),
+        (LARGE, 4, 1_000, "lz4"),
+        (LARGE, 4, 1_000, "zstd"),
+    ],
+    ids=["large", "begun", "batches", "zlib", "lz4", "zstd"],
 )
 @pytest.mark.parametrize(("path", "make"), [(PULL, pull), (RECEIVE, receive)], ids=["pulls", "receives"])
 def test_400_calls_that_read_nothing(
@@ -101,12 +107,13 @@ def test_400_calls_that_read_nothing(
     size: int,
     count: int,
     window: int,
+    codec: str,
 ) -> None:
     """Small HTTP/2 windows: what brokers answer would pile up in the proxy."""
     endpoint, pid = proxy
     method = path.rpartition("/")[2]
-    name = f"{method}-{size}-{window}"
-    request = make(topic_of(cluster, name, size, count))
+    name = f"{method}-{size}-{window}-{codec}"
+    request = make(topic_of(cluster, name, size, count, codec))
     other = cluster.create_topic(f"{name}-other")
     with Caller(endpoint, "victim") as victim, ExitStack() as stack:
         assert send(victim, message(other)).status.code == definitions.Code.OK
@@ -138,12 +145,35 @@ def test_400_sends_that_stop_before_their_end(cluster: LocalCluster, proxy: tupl
         attackers = [stack.enter_context(Peer(int(endpoint.rpartition(":")[2]))) for _ in range(CONNECTIONS)]
         for attacker in attackers:
             with contextlib.suppress(OSError, h2.exceptions.ProtocolError):
-                half_sends(attacker, raw[:-1])
+                sends(attacker, raw[:-1])
             assert send(victim, message(topic, bytes(1_000_000))).status.code == definitions.Code.OK
     assert watched.most < MOST_MIB
 
 
-def half_sends(peer: Peer, body: bytes) -> None:
+def test_100_sends_while_a_broker_does_not_read(cluster: LocalCluster, proxy: tuple[str, int]) -> None:
+    """What cannot wait for the broker is TOO_MANY_REQUESTS."""
+    endpoint, pid = proxy
+    topic = cluster.create_topic("Slow")
+    raw = framed(definitions.SendMessageRequest(messages=[message(topic, bytes(LARGE))]).SerializeToString())
+    with Caller(endpoint, "victim") as victim, ExitStack() as stack:
+        assert send(victim, message(topic)).status.code == definitions.Code.OK
+        watched = stack.enter_context(Watched(pid))
+        attackers = [stack.enter_context(Peer(int(endpoint.rpartition(":")[2]))) for _ in range(5)]
+        os.kill(cluster.pid, signal.SIGSTOP)
+        try:
+            codes = Counter(
+                definitions.SendMessageResponse.FromString(attacker.ended(stream)[1][5:]).status.code
+                for attacker, streams in [(attacker, sends(attacker, raw, end=True)) for attacker in attackers]
+                for stream in streams
+            )
+        finally:
+            os.kill(cluster.pid, signal.SIGCONT)
+        assert set(codes) == {definitions.Code.TOO_MANY_REQUESTS, definitions.Code.PROXY_TIMEOUT}
+        assert send(victim, message(topic, bytes(1_000_000))).status.code == definitions.Code.OK
+    assert watched.most < MOST_MIB
+
+
+def sends(peer: Peer, body: bytes, *, end: bool = False) -> list[int]:
     """As many as the connection has room for; it may be closed meanwhile."""
     streams = [peer.request(SEND, end=False, headers=CLIENT) for _ in range(CALLS)]
     at = dict.fromkeys(streams, 0)
@@ -158,6 +188,9 @@ def half_sends(peer: Peer, body: bytes) -> None:
                 at[stream] += len(piece)
             if at[stream] == len(body):
                 del at[stream]
+                if end:
+                    peer.h2.end_stream(stream)
         peer.flush()
         if at and not peer.read():
-            return
+            break
+    return streams

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from spark_rocket.errors import RemotingTooMuchRequestError
-from spark_rocket.proxy import memory_budgets
-from spark_rocket.proxy.memory_budgets import PendingBytes, ResponseBytes
+from spark_rocket.proxy.transport import memory_budgets
+from spark_rocket.proxy.transport.memory_budgets import PendingBytes, ResponseBytes
 
 
 class Connection:
@@ -236,5 +236,51 @@ def test_a_batch_that_waits_for_too_long(monkeypatch: pytest.MonkeyPatch) -> Non
                 await batch.wait()
         budget.sent(deaf, 100)
         assert budget.has_room(100)
+
+    asyncio.run(run())
+
+
+# --- what is unpacked -------------------------------------------------------------------------------------------
+
+
+def test_unpacked_messages_have_room_of_their_own() -> None:
+    """Half of it, so that whoever waits for it does not wait for those who wait for it as well."""
+
+    async def run() -> None:
+        budget = ResponseBytes(100)
+        async with budget.batch(Connection()) as first, budget.batch(Connection()) as second:
+            await first.wait()
+            assert first.take(33)
+            assert not budget.has_room(2)
+            await first.reserve(20)
+            first.keep(10)
+            assert (first.size, budget.used) == (43, 99 + 20)
+            await second.reserve(15)  # beside it
+            waiting = asyncio.create_task(first.reserve(20))
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            second.keep(5)
+            await asyncio.wait_for(waiting, 10)
+            first.keep(20)
+        assert budget.used == 0
+        async with budget.batch(Connection()) as third:
+            await third.reserve(60)  # more than all, when there is nothing else
+
+    asyncio.run(run())
+
+
+def test_a_connection_that_does_not_read_is_closed_when_others_wait_to_unpack() -> None:
+    async def run() -> None:
+        budget = ResponseBytes(100)
+        deaf = Connection()
+        async with budget.batch(Connection()) as batch:
+            async with budget.batch(deaf) as other:
+                await other.reserve(25)
+                budget.write_begins(deaf)
+                waiting = asyncio.create_task(batch.reserve(25))
+                await asyncio.wait_for(deaf.closed.wait(), 10)
+                budget.write_ends(deaf)
+            await asyncio.wait_for(waiting, 10)
+        assert budget.used == 0
 
     asyncio.run(run())

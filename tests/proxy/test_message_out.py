@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from spark_rocket.client.core.config import MAX_MESSAGE_SIZE
 from spark_rocket.protocol.ids import pack_host
 from spark_rocket.protocol.record.compression import COMPRESSION_BITS, compress_body
 from spark_rocket.protocol.record.properties import encode_properties
 from spark_rocket.protocol.record.record import encode_record, view_record
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.definitions import Encoding, MessageType
-from spark_rocket.proxy.messages.message_out import milliseconds_of, properties_of, write_message, write_time
+from spark_rocket.proxy.messages.message_out import body_of, milliseconds_of, properties_of, write_message, write_time
 
 _BORN = 1_795_229_620_131
 _STORED = 1_795_229_620_999
@@ -43,7 +44,7 @@ def _out(
     )
     record = view_record(raw)
     message = definitions.Message()
-    write_message(message, record, properties_of(record), topic)
+    write_message(message, record, properties_of(record), topic, body_of(record, MAX_MESSAGE_SIZE))
     return definitions.Message.FromString(message.SerializeToString())
 
 
@@ -157,7 +158,16 @@ def test_stored_compressed_given_plain(codec: str) -> None:
     assert message.system_properties.body_digest.checksum == hashlib.md5(body).hexdigest().upper()
 
 
-@pytest.mark.parametrize("stored", [b"nonsense", gzip.compress(b"x", mtime=0), zlib.compress(b"x" * 99)[:-6]])
+@pytest.mark.parametrize(
+    "stored",
+    [
+        b"nonsense",
+        gzip.compress(b"x", mtime=0),
+        zlib.compress(b"x" * 99)[:-6],
+        zlib.compress(bytes(MAX_MESSAGE_SIZE + 1)),
+    ],
+    ids=["nonsense", "gzip", "cut", "large"],
+)
 def test_what_cannot_be_unpacked_is_given_as_it_is_stored(stored: bytes) -> None:
     message = _out(body=stored, sys_flag=1)
     assert message.body == stored

@@ -14,9 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from spark_rocket.namesrv.server import NameServer
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.config import ProxyConfig
-from spark_rocket.proxy.context import GrpcCode
-from spark_rocket.proxy.limits import GrpcLimits
 from spark_rocket.proxy.metrics import ProxyMetrics
+from spark_rocket.proxy.transport.context import GrpcCode
+from spark_rocket.proxy.transport.limits import GrpcLimits
 from spark_rocket.remoting.http.monitor import MONITOR_METRICS, Monitor
 from spark_rocket.testing import LocalCluster
 from spark_rocket.testing.proxy_thread import ProxyThread

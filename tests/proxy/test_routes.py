@@ -9,6 +9,7 @@ import pytest
 from spark_rocket.proxy import definitions
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
+from tests.proxy.brokers import change_topic
 from tests.proxy.caller import Caller, resource
 
 Code, Permission, Type = definitions.Code, definitions.Permission, definitions.MessageType
@@ -68,7 +69,7 @@ def test_of_several_endpoints_a_client_is_told_all(
 def test_what_may_be_done_with_the_queues(
     client: Caller, wire: Wire, topic: str, reads: int, writes: int, perm: int, expected: list[str]
 ) -> None:
-    change(wire, topic, reads, writes, perm)
+    change_topic(wire, topic, reads=reads, writes=writes, perm=perm)
     answer = client.call("QueryRoute", topic=resource(topic), endpoints=endpoints())
     assert [Permission.Name(queue.permission) for queue in answer.message_queues] == expected
     assert [queue.id for queue in answer.message_queues] == list(range(len(expected)))
@@ -89,7 +90,7 @@ def test_what_may_be_done_with_the_queues(
 def test_what_may_be_sent_to_a_topic(
     client: Caller, wire: Wire, topic: str, kind: str | None, expected: list[int]
 ) -> None:
-    change(wire, topic, 1, 1, 6, *([f"+message.type={kind}"] if kind else []))
+    change_topic(wire, topic, f"+message.type={kind}" if kind else "", reads=1, writes=1)
     (queue,) = client.call("QueryRoute", topic=resource(topic)).message_queues
     assert queue.accept_message_types == expected
 
@@ -166,24 +167,7 @@ def test_groups_and_topics_that_are_assigned_nothing(client: Caller, wire: Wire,
     assert answer.status.code == Code.ILLEGAL_CONSUMER_GROUP
     answer = client.call("QueryAssignment", topic=resource(topic), group=resource("CID_RMQ_SYS_x"))
     assert answer.status.code == Code.ILLEGAL_CONSUMER_GROUP
-    change(wire, topic, 4, 4, 2)
+    change_topic(wire, topic, perm=2)
     answer = client.call("QueryAssignment", topic=resource(topic), group=resource(group))
     assert answer.status.code == Code.FORBIDDEN
     assert "no queue to read from" in answer.status.message
-
-
-def change(wire: Wire, topic: str, reads: int, writes: int, perm: int, attributes: str = "") -> None:
-    """UPDATE_AND_CREATE_TOPIC."""
-    answer = wire.ask(
-        17,
-        topic=topic,
-        defaultTopic="TBW102",
-        readQueueNums=reads,
-        writeQueueNums=writes,
-        perm=perm,
-        topicFilterType="SINGLE_TAG",
-        topicSysFlag=0,
-        order=False,
-        attributes=attributes,
-    )
-    assert answer.code == 0, answer.remark

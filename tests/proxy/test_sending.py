@@ -21,7 +21,6 @@ from spark_rocket.broker.service import BrokerService
 from spark_rocket.client import Producer, Reader
 from spark_rocket.model import Message, MessageExt, MessageQueue
 from spark_rocket.protocol.record.compression import compress_body
-from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.messages.message_in import MAX_UNPACKED_GZIP, SYSTEM_PROPERTIES, read_message
 from spark_rocket.proxy.messages.statuses import StatusError
@@ -30,6 +29,7 @@ from spark_rocket.proxy.server import ProxyServer
 from spark_rocket.store.results import PutResult, PutStatus
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import BROKER_PROPERTIES, Wire
+from tests.proxy.brokers import change_topic
 from tests.proxy.caller import Caller, resource
 from tests.proxy.direct import endpoint
 from tests.proxy.outgoing import Type, message, send, sent
@@ -48,22 +48,6 @@ def reader(cluster: LocalCluster) -> Iterator[Reader]:
 def stored(wire: Wire, topic: str, queues: int = 4) -> list[MessageExt]:
     """All that is in a topic, queue after queue, as it lies in the store."""
     return [found for queue_id in range(queues) for found in wire.messages(topic, queue_id=queue_id)]
-
-
-def change(wire: Wire, topic: str, attributes: str = "", *, reads: int = 4, writes: int = 4, perm: int = 6) -> None:
-    answer = wire.ask(
-        RequestCode.UPDATE_AND_CREATE_TOPIC,
-        topic=topic,
-        defaultTopic="TBW102",
-        readQueueNums=reads,
-        writeQueueNums=writes,
-        perm=perm,
-        topicFilterType="SINGLE_TAG",
-        topicSysFlag=0,
-        order=False,
-        attributes=attributes,
-    )
-    assert answer.code == ResponseCode.SUCCESS, answer.remark
 
 
 # --- what is stored ---------------------------------------------------------------------------------------------
@@ -189,12 +173,12 @@ def test_the_queue_of_a_group_is_guavas_consistent_hash() -> None:
 
 def test_only_queues_to_write_to(client: Caller, wire: Wire, topic: str, proxy: ProxyServer) -> None:
     assert proxy.families is not None
-    change(wire, topic, reads=4, writes=2)
+    change_topic(wire, topic, reads=4, writes=2)
     for _ in range(4):
         sent(client, message(topic))
     assert [one.queue_id for one in stored(wire, topic)] == [0, 0, 1, 1]
     for more in ({"writes": 0}, {"perm": 4}):
-        change(wire, topic, **more)  # type: ignore[arg-type]
+        change_topic(wire, topic, **more)  # type: ignore[arg-type]
         proxy.families.cluster.topics.forget(topic)  # as if it had been known for half a minute
         assert send(client, message(topic)).status.code == Code.FORBIDDEN
 
@@ -303,7 +287,7 @@ def of_type(topic: str, kind: str, now: int) -> Any:
 
 @pytest.mark.parametrize("wanted", ["", "UNSPECIFIED", "MIXED", "NORMAL", "FIFO", "DELAY", "TRANSACTION"])
 def test_what_a_topic_takes(client: Caller, wire: Wire, service: BrokerService, topic: str, wanted: str) -> None:
-    change(wire, topic, f"+message.type={wanted}" if wanted else "")
+    change_topic(wire, topic, f"+message.type={wanted}" if wanted else "")
     for kind in ("NORMAL", "FIFO", "DELAY", "TRANSACTION"):
         answer = send(client, of_type(topic, kind, service.clock()))
         if wanted in ("", "UNSPECIFIED", "MIXED", kind):
@@ -498,10 +482,11 @@ class Garbage:
         return b"\x0a\xff\xff\xff"
 
 
-def test_a_small_body_that_claims_to_be_huge() -> None:
-    bomb = gzip.compress(bytes(MAX_UNPACKED_GZIP + 1), 1)
+@pytest.mark.parametrize(("size", "most"), [((4 << 20) + 1, 4 << 20), (MAX_UNPACKED_GZIP + 1, 64 << 20)])
+def test_a_small_body_that_claims_to_be_huge(size: int, most: int) -> None:
+    bomb = gzip.compress(bytes(size), 1)
     with pytest.raises(StatusError) as caught:
-        read_message(message("T", bomb, body_encoding=Encoding.GZIP), "T", BORN, 4 << 20)
+        read_message(message("T", bomb, body_encoding=Encoding.GZIP), "T", BORN, most)
     assert caught.value.code == Code.MESSAGE_BODY_TOO_LARGE
 
 

@@ -10,9 +10,9 @@ import pytest
 from spark_rocket.errors import RefusedError, StateError
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.calls import cut_text
 from spark_rocket.proxy.messages.statuses import StatusError, status_code_of
 from spark_rocket.proxy.messaging import status_of
+from spark_rocket.proxy.transport.calls import cut_text
 
 Code = definitions.Code
 

@@ -20,10 +20,10 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from spark_rocket.errors import ConfigError
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.context import Context, GrpcCode, Rpc, RpcError
-from spark_rocket.proxy.limits import MIB, GrpcLimits, send_request_bytes
-from spark_rocket.proxy.tool_services import ToolServices
-from spark_rocket.proxy.transport import GrpcServer
+from spark_rocket.proxy.transport.context import Context, GrpcCode, Rpc, RpcError
+from spark_rocket.proxy.transport.limits import MIB, GrpcLimits, send_request_bytes
+from spark_rocket.proxy.transport.server import GrpcServer
+from spark_rocket.proxy.transport.tool_services import ToolServices
 from tests.proxy.grpc_world import LIMIT, Peer, World, framed, world
 
 

@@ -113,7 +113,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(lost=st.sampled_from(["consumequeue", "index", "checkpoint", "lock"]), abort=st.booleans())
     def lose(self, lost: str, abort: bool) -> None:
-        """What is derived comes back; but of a queue whose messages are all gone only the queue knows the number."""
+        """What is derived comes back; a queue whose messages are all gone goes on where it ended at the last stop."""
         self.store.close()
         path = self.config.store_path / lost
         if path.is_dir():
@@ -122,9 +122,6 @@ class StoreMachine(RuleBasedStateMachine):
             path.unlink(missing_ok=True)
         if abort:
             (self.config.store_path / "abort").touch()
-        if lost == "consumequeue":
-            begin = self.store.min_physical_offset
-            self.model = {key: kept for key, kept in self.model.items() if kept[-1].physical_offset >= begin}
         self.store = self._open(self.config)
 
     @rule()

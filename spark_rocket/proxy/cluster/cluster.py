@@ -14,18 +14,17 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from spark_rocket.errors import ClientError, ProtocolError, RemotingConnectError, RemotingError, RocketError
 from spark_rocket.logs import RateLimited
 from spark_rocket.protocol.auth import Credentials
-from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig, TopicConfig, TopicRouteData
+from spark_rocket.protocol.wire.bodies import QueueData, SubscriptionGroupConfig, TopicConfig, TopicRouteData
 from spark_rocket.protocol.wire.codes import LanguageCode, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import Buffer, RemotingCommand
 from spark_rocket.proxy.cluster.cache import FRESH_SECONDS, Cache
 from spark_rocket.proxy.cluster.name_servers import ASK_SECONDS, NameServers
-from spark_rocket.proxy.cluster.topics import Topic
-from spark_rocket.proxy.messages.statuses import StatusError, status_code_of
+from spark_rocket.proxy.messages.statuses import refusal_of
 from spark_rocket.remoting.client.async_client import Answer, AsyncRemotingClient
 from spark_rocket.remoting.tls.settings import TlsSettings
 
@@ -34,10 +33,56 @@ _often = RateLimited(_log, 60.0)
 
 REQUEST_SECONDS = 10.0
 AWAY_SECONDS = 10.0
+MAX_UNSENT_BYTES = 32 << 20
+"""Of requests that one broker has not read; further ones are TOO_MANY_REQUESTS."""
 _MASTERS = "masters"
 
 Pushed = Callable[[str, RemotingCommand], "Answer | RemotingCommand | None"]
 """Serves what a broker asks its clients, by the broker's name."""
+
+
+Queue = tuple[str, int]
+"""A broker's name and a queue's id there."""
+
+
+class Topic(NamedTuple):
+    """A topic in a cluster. Queues are in a stable order: by broker, then by id."""
+
+    name: str
+    brokers: tuple[QueueData, ...]
+    """What each broker with a master has of it."""
+    writable: tuple[Queue, ...]
+    in_turn: tuple[Queue, ...]
+    """The writable queues, the brokers taking turns."""
+    readable: tuple[str, ...]
+    """The brokers that have queues to read from."""
+    attributes: Mapping[str, str]
+
+    @classmethod
+    def of(cls, name: str, data: TopicRouteData, attributes: Mapping[str, str]) -> Topic:
+        masters = {broker.broker_name for broker in data.broker_datas if broker.master_addr is not None}
+        brokers = sorted(
+            (queues for queues in data.queue_datas if queues.broker_name in masters),
+            key=lambda queues: queues.broker_name,
+        )
+        writable = tuple(
+            (queues.broker_name, queue_id)
+            for queues in brokers
+            if queues.writable
+            for queue_id in range(queues.write_queue_nums)
+        )
+        return cls(
+            name,
+            tuple(brokers),
+            writable,
+            tuple(sorted(writable, key=lambda queue: (queue[1], queue[0]))),
+            tuple(queues.broker_name for queues in brokers if queues.readable and queues.read_queue_nums > 0),
+            attributes,
+        )
+
+    def on(self, broker_name: str) -> QueueData | None:
+        """What a broker has of it."""
+        return next((queues for queues in self.brokers if queues.broker_name == broker_name), None)
 
 
 class NoBrokerError(ClientError):
@@ -71,7 +116,11 @@ class Cluster:
         self.clock = clock
         self.monotonic = monotonic
         self.remoting = AsyncRemotingClient(
-            credentials=credentials, tls=tls, on_push=self._push, on_connect=self._connected
+            high_water=MAX_UNSENT_BYTES,
+            credentials=credentials,
+            tls=tls,
+            on_push=self._push,
+            on_connect=self._connected,
         )
         self.name_servers = NameServers(self.remoting, name_server, monotonic)
         self.topics: Cache[Topic] = Cache(self._topic, fresh=fresh_seconds, monotonic=monotonic)
@@ -178,7 +227,7 @@ class Cluster:
         """The answer of a request that succeeded. StatusError for any other."""
         answer = await self.ask(broker, code, ext, body)
         if answer.code != ResponseCode.SUCCESS:
-            raise StatusError(status_code_of(answer.code), answer.remark or f"the broker answered {answer.code}")
+            raise refusal_of(answer)
         return answer
 
     def failed(self, broker: str) -> None:

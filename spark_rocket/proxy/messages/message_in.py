@@ -94,59 +94,79 @@ def read_message(message: Any, topic: str, now_ms: int, max_body: int) -> Incomi
     """The message of a request to ``topic``; StatusError with the code that Apache's proxy gives in the same case."""
     system = message.system_properties
     body: bytes = message.body
-    size = len(body)
-    if not size:
+    if not body:
         raise StatusError(_Code.MESSAGE_BODY_EMPTY, "message body cannot be empty")
-    if size > max_body:
+    if len(body) > max_body:
         raise StatusError(_Code.MESSAGE_BODY_TOO_LARGE, f"message body cannot exceed the max {max_body}")
+    properties = _properties(message)
+    kind, more = _kind(system, topic, now_ms)
+    sys_flag = 0
+    if system.HasField("body_digest"):
+        _check_digest(body, system.body_digest)
+    if system.body_encoding == _GZIP:
+        body, sys_flag = _to_store(body, min(max_body, MAX_UNPACKED_GZIP))
+        if len(body) > max_body:
+            raise StatusError(_Code.MESSAGE_BODY_TOO_LARGE, f"message body as zlib exceeds the max {max_body}")
+    timestamp = system.born_timestamp
+    born = timestamp.seconds * 1000 + timestamp.nanos // 1_000_000
+    if not 0 < born < _YEAR_10000:
+        born = now_ms
+    group: str = system.message_group
+    return Incoming(system.message_id, kind, system.message_type, group, body, sys_flag, born, properties + more)
+
+
+def _properties(message: Any) -> str:
+    """The properties that a message has whatever its kind, checked."""
+    system = message.system_properties
     message_id: str = system.message_id
     if not message_id or message_id.isspace():
         raise StatusError(_Code.ILLEGAL_MESSAGE_ID, "message id cannot be empty")
     users = message.user_properties
     if len(users) > MAX_USER_PROPERTIES:
         raise StatusError(_Code.MESSAGE_PROPERTIES_TOO_LARGE, f"too many user properties, max is {MAX_USER_PROPERTIES}")
-    names = list(users) if users else []
-    pairs = [f"{name}\x01{users[name]}" for name in names]
-    tag: str = system.tag
-    if tag:
-        pairs.append(f"TAGS\x01{tag}")
-    keys = system.keys
-    if keys:
-        if len(keys) > MAX_USER_PROPERTY_BYTES:
-            raise StatusError(_Code.MESSAGE_PROPERTIES_TOO_LARGE, f"too many keys, max is {MAX_USER_PROPERTY_BYTES}")
-        pairs.append(f"KEYS\x01{' '.join(keys)}")
-    pairs.append(f"UNIQ_KEY\x01{message_id}")
-    group: str = system.message_group
-    if group:
-        pairs.append(f"__SHARDINGKEY\x01{group}")
-    if born_host := system.born_host:
-        pairs.append(f"__BORNHOST\x01{born_host}")
-    if trace_context := system.trace_context:
-        pairs.append(f"TRACE_CONTEXT\x01{trace_context}")
+    tag, keys, group = system.tag, system.keys, system.message_group
+    if len(keys) > MAX_USER_PROPERTY_BYTES:
+        raise StatusError(_Code.MESSAGE_PROPERTIES_TOO_LARGE, f"too many keys, max is {MAX_USER_PROPERTY_BYTES}")
+    pairs = [f"{name}\x01{users[name]}" for name in users]
+    pairs += [
+        f"{name}\x01{value}"
+        for name, value in (
+            ("TAGS", tag),
+            ("KEYS", " ".join(keys)),
+            ("UNIQ_KEY", message_id),
+            ("__SHARDINGKEY", group),
+            ("__BORNHOST", system.born_host),
+            ("TRACE_CONTEXT", system.trace_context),
+        )
+        if value
+    ]
     properties = "\x02".join(pairs)
     raw = properties.encode()
     # One look at all the texts says of most messages that nothing is wrong with any of them.
     if (
         len(raw) > MAX_USER_PROPERTY_BYTES
-        or (names and not _REFUSED_NAMES.isdisjoint(names))
+        or not _REFUSED_NAMES.isdisjoint(users)
         or raw.translate(None, _HARMLESS) != _SEPARATORS[: 2 * len(pairs) - 1]
     ):
         _check_texts(message)
     if tag and (tag.isspace() or "|" in tag):
         raise StatusError(_Code.ILLEGAL_MESSAGE_TAG, "tag cannot contain '|' or be the char sequence of whitespace")
-    if keys and any(map(str.isspace, keys)):
+    if any(map(str.isspace, keys)):
         raise StatusError(_Code.ILLEGAL_MESSAGE_KEY, "key cannot be the char sequence of whitespace")
-    kind = NORMAL
-    if group:
-        kind = FIFO
-        if group.isspace() or len(group.encode()) >= MAX_GROUP_BYTES:
-            raise StatusError(
-                _Code.ILLEGAL_MESSAGE_GROUP,
-                f"message group exceeds the max size {MAX_GROUP_BYTES} or is the char sequence of whitespace",
-            )
+    if group and (group.isspace() or len(group.encode()) >= MAX_GROUP_BYTES):
+        raise StatusError(
+            _Code.ILLEGAL_MESSAGE_GROUP,
+            f"message group exceeds the max size {MAX_GROUP_BYTES} or is the char sequence of whitespace",
+        )
+    return properties
+
+
+def _kind(system: Any, topic: str, now_ms: int) -> tuple[int, str]:
+    """What kind of message it is, by what it has, and the properties that only this kind has."""
+    kind, properties = FIFO if system.message_group else NORMAL, ""
     if system.HasField("delivery_timestamp"):
         kind = DELAY
-        properties += f"\x02TIMER_DELIVER_MS\x01{_delivery_time(system.delivery_timestamp, now_ms)}"
+        properties = f"\x02TIMER_DELIVER_MS\x01{_delivery_time(system.delivery_timestamp, now_ms)}"
     declared: int = system.message_type
     if declared == TRANSACTION:
         if kind == DELAY:
@@ -155,7 +175,7 @@ def read_message(message: Any, topic: str, now_ms: int, max_body: int) -> Incomi
                 "a transaction has no delivery timestamp: it is delivered when it is committed",
             )
         kind = TRANSACTION
-        properties += f"\x02TRAN_MSG\x01true\x02PGROUP\x01{topic}"
+        properties = f"\x02TRAN_MSG\x01true\x02PGROUP\x01{topic}"
         if system.HasField("orphaned_transaction_recovery_duration"):
             seconds = _recovery_seconds(system.orphaned_transaction_recovery_duration)
             properties += f"\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x01{seconds}"
@@ -163,18 +183,7 @@ def read_message(message: Any, topic: str, now_ms: int, max_body: int) -> Incomi
         kind = LITE
     elif declared == PRIORITY or system.priority:
         kind = PRIORITY
-    sys_flag = 0
-    if system.HasField("body_digest"):
-        _check_digest(body, system.body_digest)
-    if system.body_encoding == _GZIP:
-        body, sys_flag = _to_store(body)
-        if len(body) > max_body:
-            raise StatusError(_Code.MESSAGE_BODY_TOO_LARGE, f"message body as zlib exceeds the max {max_body}")
-    timestamp = system.born_timestamp
-    born = timestamp.seconds * 1000 + timestamp.nanos // 1_000_000
-    if not 0 < born < _YEAR_10000:
-        born = now_ms
-    return Incoming(message_id, kind, declared, group, body, sys_flag, born, properties)
+    return kind, properties
 
 
 def _check_texts(message: Any) -> None:
@@ -255,10 +264,10 @@ _DIGESTS: dict[int, Callable[[bytes], str]] = {
 }
 
 
-def _to_store(body: bytes) -> tuple[bytes, int]:
-    """A compressed body as readers of the classic protocol undo it, and the system flag that says how."""
+def _to_store(body: bytes, most: int) -> tuple[bytes, int]:
+    """A compressed body as classic readers undo it, and its system flag. Gzip may hold ``most`` bytes."""
     if body.startswith(b"\x1f\x8b"):
-        return compress_body(_gunzip(body)), _COMPRESSED
+        return compress_body(_gunzip(body, most)), _COMPRESSED
     if body.startswith(b"\x04\x22\x4d\x18"):
         return body, COMPRESSION_BITS["lz4"]
     if body.startswith(b"\x28\xb5\x2f\xfd"):
@@ -270,7 +279,7 @@ def _to_store(body: bytes) -> tuple[bytes, int]:
     )
 
 
-def _gunzip(body: bytes) -> bytes:
+def _gunzip(body: bytes, most: int) -> bytes:
     content = bytearray()
     members = 0
     while body:
@@ -279,11 +288,11 @@ def _gunzip(body: bytes) -> bytes:
             raise StatusError(_Code.MESSAGE_CORRUPTED, f"the gzip body has more than {MAX_GZIP_MEMBERS} members")
         member = zlib.decompressobj(wbits=31)
         try:
-            content += member.decompress(body, MAX_UNPACKED_GZIP + 1 - len(content))
+            content += member.decompress(body, most + 1 - len(content))
         except zlib.error as error:
             raise StatusError(_Code.MESSAGE_CORRUPTED, f"the body is damaged gzip: {error}") from None
-        if len(content) > MAX_UNPACKED_GZIP:
-            raise StatusError(_Code.MESSAGE_BODY_TOO_LARGE, f"the gzip body holds more than {MAX_UNPACKED_GZIP} bytes")
+        if len(content) > most:
+            raise StatusError(_Code.MESSAGE_BODY_TOO_LARGE, f"the gzip body holds more than {most} bytes")
         if not member.eof:
             raise StatusError(_Code.MESSAGE_CORRUPTED, "the body is damaged gzip: it ends too early")
         body = member.unused_data

@@ -15,8 +15,9 @@ RETRY_TOPIC, UNIQ_KEY        of a dead letter: the topic that it was sent to, an
                              and DLQ_ORIGIN_MESSAGE_ID say them
 ===========================  ===========================================================================================
 
-A compressed body that cannot be unpacked is given as it is stored and called GZIP: the client finds that it is corrupt
-and does with it what it does with such messages, where a refusal here would keep all behind it from being delivered.
+A compressed body that is damaged, or larger than ``maxMessageSize`` when it is unpacked, is given as it is stored and
+called GZIP: what cannot read it does what it does with corrupt messages, where a refusal here would keep all behind it
+from being delivered.
 
 CRC-32 is not used as the digest: clients write it with and without leading zeros.
 
@@ -51,9 +52,8 @@ from spark_rocket.protocol.record.record import RecordView
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.messages.message_in import SYSTEM_PROPERTIES
 from spark_rocket.proxy.messages.names import resource_of
+from spark_rocket.proxy.transport.memory_budgets import Batch
 from spark_rocket.remoting.address import format_address
-
-MAX_BODY = 64 << 20  # what a stored body may unpack to: far above any producer's limit, within what a call carries
 
 _MOST_TIMES = (1 << 31) - 2
 _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999  # what protobuf allows: the years 1 to 9999
@@ -76,7 +76,32 @@ def message_id_of(record: RecordView, properties: dict[str, str]) -> str:
     return properties.get(UNIQ_KEY) or encode_offset_msg_id(record.store_host, record.physical_offset)
 
 
-def write_message(message: Any, record: RecordView, properties: dict[str, str], topic: str) -> None:
+Body = tuple[bytes, int]
+"""What clients get of a record's body, and its ``definitions.Encoding``."""
+
+
+def body_of(record: RecordView, most: int) -> Body:
+    """The body, unpacked if it then has at most ``most`` bytes."""
+    stored = bytes(record.body)
+    if not record.sys_flag & COMPRESSED:
+        return stored, _IDENTITY
+    try:
+        return decompress_body(stored, record.sys_flag, most), _IDENTITY
+    except ProtocolError:
+        return stored, _GZIP
+
+
+async def body_with_room(record: RecordView, most: int, batch: Batch) -> Body:
+    """Likewise. What is unpacked has room in memory until the next body of the batch is asked for."""
+    if not record.sys_flag & COMPRESSED:
+        return body_of(record, most)
+    await batch.reserve(most)
+    body = body_of(record, most)
+    batch.keep(len(body[0]))
+    return body
+
+
+def write_message(message: Any, record: RecordView, properties: dict[str, str], topic: str, body: Body) -> None:
     """Fill an empty ``definitions.Message`` from a record; ``topic`` is the one that its reader asked for.
 
     What only a popped message has, receipt handle and invisible duration, is left to the caller.
@@ -87,12 +112,10 @@ def write_message(message: Any, record: RecordView, properties: dict[str, str], 
     if namespace:
         resource.resource_namespace = namespace
     system = message.system_properties
-    body, encoding = _body_of(record)
-    message.body = body
-    system.body_encoding = encoding
+    message.body, system.body_encoding = body
     digest = system.body_digest
     digest.type = _MD5
-    digest.checksum = md5(body, usedforsecurity=False).hexdigest().upper()
+    digest.checksum = md5(body[0], usedforsecurity=False).hexdigest().upper()
     user = message.user_properties
     delayed = False
     for key, value in properties.items():
@@ -147,16 +170,6 @@ def milliseconds_of(timestamp: Any) -> int:
     """Whole milliseconds of a ``Timestamp`` or a ``Duration``."""
     milliseconds: int = timestamp.seconds * 1000 + timestamp.nanos // 1_000_000
     return milliseconds
-
-
-def _body_of(record: RecordView) -> tuple[bytes, int]:
-    stored = bytes(record.body)
-    if not record.sys_flag & COMPRESSED:
-        return stored, _IDENTITY
-    try:
-        return decompress_body(stored, record.sys_flag, MAX_BODY), _IDENTITY
-    except ProtocolError:
-        return stored, _GZIP
 
 
 def _write_origin(system: Any, get: Callable[[str], str | None]) -> None:

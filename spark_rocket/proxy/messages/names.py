@@ -1,17 +1,18 @@
-"""Topics and groups: what a request names, and what the broker calls them.
+"""What a request names: topics and groups, as the broker calls them, and filters.
 
 A resource of a namespace is ``namespace%name`` at the broker; a retry or dead-letter topic keeps its prefix in front of
 that: ``%RETRY%namespace%group``. System topics have no namespace.
 
-Thread-safety: pure functions behind small caches. Corresponds to remoting.protocol.NamespaceUtil and
+Thread-safety: pure functions behind small caches. Corresponds to remoting.protocol.NamespaceUtil, FilterAPI.build and
 org.apache.rocketmq.proxy.grpc.v2.common.GrpcValidator.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
+from spark_rocket.errors import ProtocolError
 from spark_rocket.model import (
     DLQ_PREFIX,
     RETRY_PREFIX,
@@ -20,7 +21,8 @@ from spark_rocket.model import (
     is_system_topic,
     topic_problem,
 )
-from spark_rocket.proxy.definitions import Code, Resource
+from spark_rocket.protocol.filter.tags import SUB_ALL, TYPE_SQL92, TYPE_TAG, TagExpression, parse_tags
+from spark_rocket.proxy.definitions import Code, FilterType, Resource
 from spark_rocket.proxy.messages.statuses import StatusError
 
 
@@ -88,3 +90,24 @@ def _split_prefix(name: str) -> tuple[str, str]:
 
 def _is_systems(name: str) -> bool:
     return is_system_topic(name) or name.startswith(SYSTEM_GROUP_PREFIX)
+
+
+class Filter(NamedTuple):
+    """What a filter expression says."""
+
+    kind: str
+    expression: str
+    tags: TagExpression | None
+    """To compare tags with, for brokers compare hashes; None when the broker's answer is exact."""
+
+
+def read_filter(expression: Any) -> Filter:
+    """The filter of a request; StatusError with ILLEGAL_FILTER_EXPRESSION. What SQL says is left to the broker."""
+    text = expression.expression or SUB_ALL
+    if expression.type == FilterType.SQL:
+        return Filter(TYPE_SQL92, text, None)
+    try:
+        tags = parse_tags(text)
+    except ProtocolError as error:
+        raise StatusError(Code.ILLEGAL_FILTER_EXPRESSION, error.message) from None
+    return Filter(TYPE_TAG, text, None if tags.matches_all else tags)

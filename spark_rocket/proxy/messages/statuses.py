@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from spark_rocket.protocol.wire.codes import ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.proxy import definitions
 
 
@@ -52,6 +53,12 @@ _OF_RESPONSE: dict[int, int] = {
     ResponseCode.FLOW_CONTROL: _Code.TOO_MANY_REQUESTS,
     ResponseCode.ILLEGAL_OPERATION: _Code.BAD_REQUEST,
 }
+
+
+def refusal_of(answer: RemotingCommand, code: int | None = None) -> StatusError:
+    """What a broker's answer that is no success means; ``code`` where the answer's own says too little."""
+    message = answer.remark or f"the broker answered {answer.code}"
+    return StatusError(status_code_of(answer.code) if code is None else code, message)
 
 
 def status_code_of(response_code: int) -> int:

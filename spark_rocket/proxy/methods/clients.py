@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from spark_rocket.client.core.config import MAX_MESSAGE_SIZE
-from spark_rocket.errors import ProtocolError, RemotingConnectError, RemotingTimeoutError, RocketError
+from spark_rocket.errors import ProtocolError, RemotingConnectError, RocketError
 from spark_rocket.protocol.auth import access_key_of
 from spark_rocket.protocol.filter.tags import MAX_EXPRESSION, TYPE_SQL92, TYPE_TAG
 from spark_rocket.protocol.wire.bodies import CONSUME_ACTIVELY, CONSUME_PASSIVELY, ConsumerData, SubscriptionData
@@ -37,12 +37,12 @@ from spark_rocket.protocol.wire.codes import LanguageCode
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.cluster.cluster import Cluster
 from spark_rocket.proxy.cluster.membership import HEARTBEAT_SECONDS, Membership
-from spark_rocket.proxy.context import Context, GrpcCode, RpcError
 from spark_rocket.proxy.messages.names import group_of, topic_of
 from spark_rocket.proxy.messages.statuses import StatusError, status
 from spark_rocket.proxy.messaging import CLIENT_ID
-from spark_rocket.proxy.methods.commands import CommandStream
+from spark_rocket.proxy.methods.client import Client, CommandStream
 from spark_rocket.proxy.methods.settings import merged_settings
+from spark_rocket.proxy.transport.context import Context, GrpcCode, RpcError
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +52,6 @@ MAX_GROUPS = 1_000
 MAX_SETTINGS = 4 << 20
 MAX_ALL_SETTINGS = 256 << 20
 """Bytes of a client's settings, and of all clients': they are kept, and are larger in memory."""
-ANSWER_SECONDS = 5.0
 EXPIRE_SECONDS = 120.0
 HEARD_SECONDS = 1.0
 _SCAN_SECONDS = 10.0
@@ -70,103 +69,16 @@ _LANGUAGES = {"GOLANG": "GO", "DOT_NET": "DOTNET"}  # where the two protocols' n
 _EXPRESSIONS = {definitions.FilterType.SQL: TYPE_SQL92}
 
 
-class Client:
-    """One client, as its settings tell."""
-
-    __slots__ = (
-        "_waiting",
-        "access_key",
-        "address",
-        "data",
-        "id",
-        "kind",
-        "language",
-        "last_seen",
-        "settings",
-        "shown",
-        "since",
-        "size",
-        "streams",
-        "topics",
-        "unsubscribed",
-        "version",
-    )
-
-    def __init__(self, client_id: str, address: str, settings: Any, now_ms: int) -> None:
-        self.id = client_id
-        self.access_key = ""
-        """Whose it is, where there is access control: nobody else may speak for it."""
-        self.address = address
-        self.settings = settings
-        """As the client sent them."""
-        self.shown: Any = None
-        """As it was told them last."""
-        self.size = 0
-        """Bytes of its settings."""
-        self.kind: int = settings.client_type
-        self.language = LanguageCode.OTHER.name
-        self.version = ""
-        self.since = now_ms
-        self.last_seen = 0.0
-        self.streams: list[CommandStream] = []
-        self.data: dict[str, ConsumerData] = {}
-        """The consumer groups that it is a member of, and what it consumes there."""
-        self.unsubscribed: set[str] = set()
-        """Those of them that its settings do not name."""
-        self.topics: set[str] = set()
-        """The topics that it produces to, as far as it has said."""
-        self._waiting: dict[str, asyncio.Future[Any]] = {}
-
-    def tell(self, command: Any) -> bool:
-        """Send a TelemetryCommand; False when no stream takes it."""
-        return any(stream.tell(command) for stream in reversed(self.streams))
-
-    def ask(self, command: Any, nonce: str, seconds: float = ANSWER_SECONDS) -> asyncio.Future[Any]:
-        """Send a command that is answered, by its nonce. The future fails with a RemotingError."""
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Any] = loop.create_future()
-        if not self.tell(command):
-            answer.set_exception(RemotingConnectError(f"{self.id} has no open Telemetry stream."))
-            return answer
-        self._waiting[nonce] = answer
-        timer = loop.call_later(seconds, self._expire, nonce, seconds)
-
-        def done(_: asyncio.Future[Any]) -> None:
-            timer.cancel()
-            self._waiting.pop(nonce, None)
-
-        answer.add_done_callback(done)
-        return answer
-
-    def answered(self, nonce: str, command: Any) -> None:
-        """The client's answer has come; nobody waits for one that is late, or twice there."""
-        waiting = self._waiting.pop(nonce, None)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(command)
-
-    def _expire(self, nonce: str, seconds: float) -> None:
-        waiting = self._waiting.pop(nonce, None)
-        if waiting is not None and not waiting.done():
-            waiting.set_exception(RemotingTimeoutError(f"{self.id} has not answered within {seconds:.0f} s."))
-
-    def end(self) -> None:
-        """It is gone: nobody waits for it any longer."""
-        self.streams.clear()
-        waiting, self._waiting = self._waiting, {}
-        for future in waiting.values():
-            if not future.done():
-                future.set_exception(RemotingConnectError(f"{self.id} has gone."))
-
-
 class ClientRegistry:
     """Every client. ``on_gone`` is called with a client's id and its groups when it is forgotten."""
 
     def __init__(
         self, cluster: Cluster, *, max_body_size: int = MAX_MESSAGE_SIZE, expire_seconds: float = EXPIRE_SECONDS
     ) -> None:
-        """``max_body_size``: what producers are told. ``expire_seconds``: how long a client may be silent."""
+        """``max_body_size``: what producers are told, and up to which size bodies are unpacked. ``expire_seconds``: how
+        long a client may be silent."""
         self._cluster = cluster
-        self._max_body_size = max_body_size
+        self.max_body_size = max_body_size
         self._expire_seconds = expire_seconds
         self._clients: dict[str, Client] = {}
         self._size = 0  # of all settings
@@ -446,7 +358,7 @@ class ClientRegistry:
         group = None
         if sent.WhichOneof("pub_sub") == "subscription":
             group = await self._cluster.groups.get(group_of(sent.subscription.group))
-        return merged_settings(sent, max_body_size=self._max_body_size, group=group)
+        return merged_settings(sent, max_body_size=self.max_body_size, group=group)
 
 
 async def _heard(told: list[asyncio.Task[None]]) -> None:

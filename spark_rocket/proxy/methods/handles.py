@@ -20,7 +20,7 @@ from spark_rocket.protocol.ids import FLAG_NORMAL, ExtraInfo, parse_extra_info, 
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.proxy.definitions import Code
-from spark_rocket.proxy.messages.statuses import StatusError, status_code_of
+from spark_rocket.proxy.messages.statuses import StatusError, refusal_of
 
 _NO_RECEIPT = (ResponseCode.NO_MESSAGE, ResponseCode.INVALID_PARAMETER, ResponseCode.MESSAGE_ILLEGAL)
 _MAX_SPAN = 1 << 16
@@ -88,11 +88,10 @@ def fields_of(group: str, topic: str, handle: Handle) -> dict[str, str]:
 
 def refusal(answer: RemotingCommand, handle: Handle) -> StatusError:
     """What an answer of the broker's to an ack or a change means, that is not success."""
-    remark = answer.remark or f"the broker answered {answer.code}"
     forged = answer.code == ResponseCode.TOPIC_NOT_EXIST and handle.info.flag != FLAG_NORMAL
     if answer.code in _NO_RECEIPT or forged:
-        return invalid_handle(remark)
-    return StatusError(status_code_of(answer.code), remark)
+        return refusal_of(answer, Code.INVALID_RECEIPT_HANDLE)
+    return refusal_of(answer)
 
 
 def unreachable(error: RocketError) -> StatusError:

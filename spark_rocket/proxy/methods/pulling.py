@@ -23,20 +23,20 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
+from spark_rocket.client.core.config import MAX_MESSAGE_SIZE
 from spark_rocket.model import TAGS
 from spark_rocket.protocol.record.record import RecordView, iter_records
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.cluster.cluster import REQUEST_SECONDS, Cluster
-from spark_rocket.proxy.context import Context
-from spark_rocket.proxy.memory_budgets import Batch
-from spark_rocket.proxy.messages.filters import Filter, read_filter
-from spark_rocket.proxy.messages.message_out import milliseconds_of, properties_of, write_message
-from spark_rocket.proxy.messages.names import group_of, topic_of
-from spark_rocket.proxy.messages.statuses import StatusError, status, status_code_of
+from spark_rocket.proxy.messages.message_out import Body, body_with_room, milliseconds_of, properties_of, write_message
+from spark_rocket.proxy.messages.names import Filter, group_of, read_filter, topic_of
+from spark_rocket.proxy.messages.statuses import StatusError, refusal_of, status
 from spark_rocket.proxy.messaging import Family
 from spark_rocket.proxy.methods.routes import existing_topic
+from spark_rocket.proxy.transport.context import Context
+from spark_rocket.proxy.transport.memory_budgets import Batch
 
 MAX_WAIT_MS = 20_000
 
@@ -54,8 +54,10 @@ _OK = status(_Code.OK)
 class PullFamily(Family):
     """The four methods."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, *, max_message_size: int = MAX_MESSAGE_SIZE) -> None:
+        """``max_message_size``: up to which size bodies are unpacked."""
         self._cluster = cluster
+        self._max_message_size = max_message_size
 
     def handlers(self) -> dict[str, Callable[..., Any]]:
         return {
@@ -99,7 +101,8 @@ class PullFamily(Family):
                     if not is_found:
                         yield _response(status=_OK)
                         is_found = True
-                    yield _message(record, properties, topic)
+                    body = body_with_room(record, self._max_message_size, batch)
+                    yield _message(record, properties, topic, await body)
                 if not is_found:
                     yield _response(status=status(_Code.MESSAGE_NOT_FOUND, "no match message"))
             elif answer.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
@@ -109,7 +112,7 @@ class PullFamily(Family):
                 message = f"offset {request.offset} is not in the queue, which has {first} to {end}"
                 yield _response(status=status(_Code.ILLEGAL_OFFSET, message))
             else:
-                raise StatusError(status_code_of(answer.code), answer.remark or f"the broker answered {answer.code}")
+                raise refusal_of(answer)
         yield _response(next_offset=int(answer.ext_fields["nextBeginOffset"]))
 
     async def _pull(self, batch: Batch, broker: str, ext: dict[str, str], seconds: float) -> RemotingCommand:
@@ -138,9 +141,7 @@ class PullFamily(Family):
         ext["setZeroIfNotFound"] = "false"
         answer = await self._cluster.ask(broker, RequestCode.QUERY_CONSUMER_OFFSET, ext)
         if answer.code != ResponseCode.SUCCESS:
-            missing = answer.code == ResponseCode.QUERY_NOT_FOUND
-            code = _Code.OFFSET_NOT_FOUND if missing else status_code_of(answer.code)
-            raise StatusError(code, answer.remark or f"the broker answered {answer.code}")
+            raise refusal_of(answer, _Code.OFFSET_NOT_FOUND if answer.code == ResponseCode.QUERY_NOT_FOUND else None)
         return definitions.GetOffsetResponse(status=_OK, offset=int(answer.ext_fields["offset"]))
 
     async def query_offset(self, context: Context, request: Any) -> Any:
@@ -194,10 +195,10 @@ def _chosen(body: Any, wanted: Filter) -> Iterator[tuple[RecordView, dict[str, s
             yield record, properties
 
 
-def _message(record: RecordView, properties: dict[str, str], topic: str) -> Any:
-    """A response. A body is unpacked when its message is sent: a few KiB may become many MiB."""
+def _message(record: RecordView, properties: dict[str, str], topic: str, body: Body) -> Any:
+    """A response: made in a call of its own, so that nothing holds the message while it is written."""
     response = _response()
-    write_message(response.message, record, properties, topic)
+    write_message(response.message, record, properties, topic, body)
     return response
 
 

@@ -1,4 +1,4 @@
-"""ReceiveMessage, AckMessage, ChangeInvisibleDuration: consuming as SimpleConsumer and PushConsumer do it, by POP.
+"""ReceiveMessage, acks, changes and dead letters: consuming as SimpleConsumer and PushConsumer do it, by POP.
 
 A receive is one POP_MESSAGE over all queues that one broker has of the topic, whichever of them the client names: a
 client of RocketMQ 5 receives from a broker, and Node.js's knows no queue but 0. If it names no broker, or one that the
@@ -20,12 +20,15 @@ The answers are the status, the messages, and when they were delivered; an empty
 call ends before all of that was taken, its messages come back within a second rather than after their invisible time,
 and no attempt is counted: a client that gives up a call does not look at what came of it.
 
-All others take the handle that came with the message, or with its last change. An ack twice is not wrong.
+AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue take the handle that came with the message, or
+with its last change. An ack twice is not wrong. A message that is given up is put into the group's dead-letter topic by
+its broker's CONSUMER_SEND_MSG_BACK (36), and acked then: a stop in between leaves it in both places.
 
 Thread-safety: used on the event loop only. A broker goes on holding the receive of a call that ended, for 5 s at most:
 messages that it answers with are given back.
 Corresponds to org.apache.rocketmq.proxy.grpc.v2.consumer.{ReceiveMessageActivity, ReceiveMessageResponseStreamWriter,
-AckMessageActivity, ChangeInvisibleDurationActivity} and org.apache.rocketmq.proxy.processor.ConsumerProcessor.
+AckMessageActivity, ChangeInvisibleDurationActivity}, v2.producer.ForwardMessageToDLQActivity and
+org.apache.rocketmq.proxy.processor.ConsumerProcessor.
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+from spark_rocket.client.core.config import MAX_MESSAGE_SIZE
 from spark_rocket.errors import ProtocolError, RemotingError
 from spark_rocket.model import DLQ_PREFIX, TAGS
 from spark_rocket.protocol.ids import FLAG_NORMAL, real_topic
@@ -45,25 +49,25 @@ from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.cluster.cluster import REQUEST_SECONDS, Cluster
-from spark_rocket.proxy.cluster.topics import Topic
-from spark_rocket.proxy.context import Context
-from spark_rocket.proxy.memory_budgets import Batch
-from spark_rocket.proxy.messages.filters import Filter, read_filter
+from spark_rocket.proxy.cluster.cluster import REQUEST_SECONDS, Cluster, Topic
 from spark_rocket.proxy.messages.message_out import (
+    Body,
     attempt_of,
+    body_with_room,
     message_id_of,
     milliseconds_of,
     properties_of,
     write_message,
     write_time,
 )
-from spark_rocket.proxy.messages.names import group_of, topic_of
-from spark_rocket.proxy.messages.statuses import StatusError, status, status_code_of
+from spark_rocket.proxy.messages.names import Filter, group_of, read_filter, topic_of
+from spark_rocket.proxy.messages.statuses import StatusError, refusal_of, status
 from spark_rocket.proxy.messaging import CLIENT_ID, Family
 from spark_rocket.proxy.methods.handles import Handle
 from spark_rocket.proxy.methods.receipts import MAX_RENEWED, RENEWED_FOR_MS, Receipts
 from spark_rocket.proxy.methods.routes import existing_topic
+from spark_rocket.proxy.transport.context import Context
+from spark_rocket.proxy.transport.memory_budgets import Batch
 
 _log = logging.getLogger(__name__)
 
@@ -113,18 +117,23 @@ class _Popped(NamedTuple):
 
 
 class ReceiveFamily(Family):
-    """The three methods, and the handles that are renewed."""
+    """The four methods, and the handles that are renewed."""
 
     def __init__(
         self,
         cluster: Cluster,
         is_member: Callable[[str, str], bool],
         *,
+        max_message_size: int = MAX_MESSAGE_SIZE,
         min_polling_ms: int = MIN_POLLING_MS,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``is_member(client_id, group)``: whether a client is a member of a group now."""
+        """``is_member(client_id, group)``: whether a client is a member of a group now.
+
+        ``max_message_size``: up to which size bodies are unpacked.
+        """
         self._cluster = cluster
+        self._max_message_size = max_message_size
         self._min_polling_ms = min_polling_ms
         self._monotonic = monotonic
         self._turns = 0
@@ -135,6 +144,7 @@ class ReceiveFamily(Family):
             "ReceiveMessage": self.receive_message,
             "AckMessage": self.ack_message,
             "ChangeInvisibleDuration": self.change_invisible_duration,
+            "ForwardMessageToDeadLetterQueue": self.forward_message_to_dead_letter_queue,
         }
 
     def close(self) -> None:
@@ -152,7 +162,7 @@ class ReceiveFamily(Family):
                     chosen = await self._choose(asked, popped)
                     yield self._first(asked, chosen)
                     for one in chosen:
-                        yield _message(asked, one)
+                        yield _message(asked, one, await body_with_room(one.record, self._max_message_size, batch))
                     yield self._last()
                     popped = []
                 finally:
@@ -165,7 +175,7 @@ class ReceiveFamily(Family):
         else:
             if answer.code == ResponseCode.TOPIC_NOT_EXIST:
                 self._cluster.topics.suspect(asked.topic)
-            raise StatusError(status_code_of(answer.code), answer.remark or f"the broker answered {answer.code}")
+            raise refusal_of(answer)
         yield self._last()
 
     def _last(self) -> Any:
@@ -379,6 +389,13 @@ class ReceiveFamily(Family):
         changed = await receipts.change_invisible(group, topic, handle, milliseconds, suspend=request.suspend)
         return definitions.ChangeInvisibleDurationResponse(status=_OK, receipt_handle=changed)
 
+    async def forward_message_to_dead_letter_queue(self, context: Context, request: Any) -> Any:
+        group, topic = group_of(request.group), topic_of(request.topic)
+        receipts = self.receipts
+        handle = await receipts.read(receipts.take(context.metadata[CLIENT_ID], group, request.receipt_handle))
+        await receipts.give_up(group, topic, handle, request.message_id)
+        return definitions.ForwardMessageToDeadLetterQueueResponse(status=_OK)
+
 
 def check_invisible_time(milliseconds: int, least: int) -> None:
     """StatusError with ILLEGAL_INVISIBLE_TIME for what is too short or too long."""
@@ -392,10 +409,10 @@ def check_invisible_time(milliseconds: int, least: int) -> None:
 _response = definitions.ReceiveMessageResponse
 
 
-def _message(asked: _Asked, popped: _Popped) -> Any:
+def _message(asked: _Asked, popped: _Popped, body: Body) -> Any:
     response = _response()
     message = response.message
-    write_message(message, popped.record, popped.properties, asked.topic)
+    write_message(message, popped.record, popped.properties, asked.topic, body)
     system = message.system_properties
     system.receipt_handle = popped.handle
     system.delivery_attempt = popped.attempt

@@ -45,8 +45,9 @@ from spark_rocket.protocol.wire.headers import (
 )
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.cluster.cluster import Cluster
-from spark_rocket.proxy.messages.message_out import properties_of, write_message
-from spark_rocket.proxy.methods.clients import Client, ClientRegistry
+from spark_rocket.proxy.messages.message_out import body_of, properties_of, write_message
+from spark_rocket.proxy.methods.client import Client
+from spark_rocket.proxy.methods.clients import ClientRegistry
 
 _Code = definitions.Code
 _RESULTS: dict[int, str] = {
@@ -111,6 +112,7 @@ class Relay:
             record,
             properties_of(record),
             header.topic or str(record.topic, "utf-8"),
+            body_of(record, self._clients.max_body_size),
         )
         started = time.monotonic()
 

@@ -25,12 +25,11 @@ from typing import Any
 from spark_rocket.protocol.wire.bodies import QueueData
 from spark_rocket.protocol.wire.codes import PERM_READ, PERM_WRITE
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.cluster.cluster import Cluster
-from spark_rocket.proxy.cluster.topics import Topic
-from spark_rocket.proxy.context import Context
+from spark_rocket.proxy.cluster.cluster import Cluster, Topic
 from spark_rocket.proxy.messages.names import group_of, topic_of
 from spark_rocket.proxy.messages.statuses import StatusError, status
 from spark_rocket.proxy.messaging import Family
+from spark_rocket.proxy.transport.context import Context
 
 _Code = definitions.Code
 _Type = definitions.MessageType

@@ -36,9 +36,7 @@ from spark_rocket.protocol.record.batch import encode_batch_body
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import Buffer, RemotingCommand
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.cluster.cluster import REQUEST_SECONDS, Cluster
-from spark_rocket.proxy.cluster.topics import Queue, Topic
-from spark_rocket.proxy.context import Context
+from spark_rocket.proxy.cluster.cluster import REQUEST_SECONDS, Cluster, Queue, Topic
 from spark_rocket.proxy.messages.message_in import (
     DELAY,
     FIFO,
@@ -50,11 +48,12 @@ from spark_rocket.proxy.messages.message_in import (
     read_message,
 )
 from spark_rocket.proxy.messages.names import topic_of
-from spark_rocket.proxy.messages.statuses import StatusError, status, status_code_of
+from spark_rocket.proxy.messages.statuses import StatusError, refusal_of, status
 from spark_rocket.proxy.messaging import Family
 from spark_rocket.proxy.methods.clients import ClientRegistry
 from spark_rocket.proxy.methods.routes import accepted_types, existing_topic
 from spark_rocket.proxy.methods.transactions import transaction_id
+from spark_rocket.proxy.transport.context import Context
 
 MAX_MESSAGES = 4096
 """Of one request: the others wait meanwhile."""
@@ -93,33 +92,10 @@ class SendFamily(Family):
         return {"SendMessage": self.send_message, "RecallMessage": self.recall_message}
 
     async def send_message(self, context: Context, request: Any) -> Any:
-        messages = request.messages
-        if not messages:
-            raise StatusError(_Code.MESSAGE_CORRUPTED, "no message to send")
-        if len(messages) > MAX_MESSAGES:
-            raise StatusError(
-                _Code.MESSAGE_CORRUPTED, f"{len(messages)} messages in one request, at most {MAX_MESSAGES} are taken"
-            )
-        resource = messages[0].topic
-        topic = topic_of(resource)
+        topic = self._topic_of(request)
         found = self._cluster.topics.known(topic) or await existing_topic(self._cluster, topic)
-        now = self._cluster.clock()
-        most = self._max_message_size
-        if len(messages) == 1:
-            incoming = [read_message(messages[0], topic, now, most)]
-        else:
-            incoming = []
-            left = most
-            for message in messages:
-                incoming.append(read_message(message, topic, now, most))
-                left -= len(incoming[-1].body) + len(incoming[-1].properties)
-                if left < 0:  # before all of 130 MiB are looked at
-                    raise StatusError(
-                        _Code.MESSAGE_BODY_TOO_LARGE, f"the messages have more than {most} bytes together"
-                    )
-                if incoming[-1].sys_flag:  # to pack a body anew takes time
-                    await asyncio.sleep(0)
-            _check_alike(request, incoming)
+        incoming = await self._read(request, topic)
+        del request  # the bodies would be in memory twice while the broker is waited for
         first = incoming[0]
         _check_type(found, first.kind)
         ext = {
@@ -136,18 +112,64 @@ class SendFamily(Family):
             await self._clients.produces(context, topic)
         if len(incoming) == 1:
             ext["i"] = first.properties
-            broker, answer = await self._send(context, found, first, _SEND, ext, first.body)
+            code, body = _SEND, first.body
         else:
-            body = _batch_body(incoming)
-            if len(body) > most:
-                raise StatusError(
-                    _Code.MESSAGE_BODY_TOO_LARGE, f"the messages have {len(body)} bytes together, max is {most}"
-                )
             ext["m"] = "true"
-            broker, answer = await self._send(context, found, first, _SEND_BATCH, ext, body)
+            code, body = _SEND_BATCH, self._batch_body(incoming)
+        broker, answer = await self._send(context, found, first, code, ext, body)
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             self._cluster.topics.suspect(topic)
         return self._answer(broker, answer, incoming)
+
+    def _topic_of(self, request: Any) -> str:
+        count = len(request.messages)
+        if not count:
+            raise StatusError(_Code.MESSAGE_CORRUPTED, "no message to send")
+        if count > MAX_MESSAGES:
+            raise StatusError(
+                _Code.MESSAGE_CORRUPTED, f"{count} messages in one request, at most {MAX_MESSAGES} are taken"
+            )
+        return topic_of(request.messages[0].topic)
+
+    async def _read(self, request: Any, topic: str) -> list[Incoming]:
+        """The messages of a request, checked. Those of one request together are no larger than a message may be."""
+        now, left = self._cluster.clock(), self._max_message_size
+        messages = request.messages
+        if len(messages) == 1:
+            return [read_message(messages[0], topic, now, left)]
+        incoming = []
+        for message in messages:
+            one = read_message(message, topic, now, self._max_message_size)
+            incoming.append(one)
+            left -= len(one.body) + len(one.properties)
+            if left < 0:  # before all of 130 MiB are looked at
+                raise StatusError(
+                    _Code.MESSAGE_BODY_TOO_LARGE, f"the messages have more than {self._max_message_size} bytes together"
+                )
+            if one.sys_flag:  # to pack a body anew takes time
+                await asyncio.sleep(0)
+        _check_alike(request, incoming)
+        return incoming
+
+    def _batch_body(self, incoming: list[Incoming]) -> bytes:
+        born = incoming[0].born
+        is_alike = all(message.born == born for message in incoming)
+        body = encode_batch_body(
+            [
+                (
+                    0,
+                    message.body,
+                    (message.properties + ("" if is_alike else f"\x02BORN_TIMESTAMP\x01{message.born}")).encode(),
+                )
+                for message in incoming
+            ]
+        )
+        most = self._max_message_size
+        if len(body) > most:
+            raise StatusError(
+                _Code.MESSAGE_BODY_TOO_LARGE, f"the messages have {len(body)} bytes together, max is {most}"
+            )
+        return body
 
     async def _send(
         self, context: Context, topic: Topic, first: Incoming, code: int, ext: dict[str, str], body: Buffer
@@ -197,11 +219,10 @@ class SendFamily(Family):
         ext = answer.ext_fields
         found = self._ok
         if answer.code != _SUCCESS:
-            code = status_code_of(answer.code)
-            remark = answer.remark or f"the broker answered {answer.code}"
+            refusal = refusal_of(answer)
             if answer.code not in _STORED:
-                raise StatusError(code, remark)
-            found = status(code, remark)
+                raise refusal
+            found = status(refusal.code, refusal.message)
         response = definitions.SendMessageResponse(status=found)
         add = response.entries.add
         if len(incoming) == 1:
@@ -283,15 +304,3 @@ def _check_alike(request: Any, incoming: list[Incoming]) -> None:
 
 def _conflict(why: str) -> StatusError:
     return StatusError(_Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, why)
-
-
-def _batch_body(incoming: list[Incoming]) -> bytes:
-    born = incoming[0].born
-    if all(message.born == born for message in incoming):
-        return encode_batch_body([(0, message.body, message.properties.encode()) for message in incoming])
-    return encode_batch_body(
-        [
-            (0, message.body, f"{message.properties}\x02BORN_TIMESTAMP\x01{message.born}".encode())
-            for message in incoming
-        ]
-    )

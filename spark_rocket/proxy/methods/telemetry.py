@@ -15,11 +15,11 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.context import Context, GrpcCode, RpcError
 from spark_rocket.proxy.messages.statuses import StatusError, status
 from spark_rocket.proxy.messaging import Family, status_of
+from spark_rocket.proxy.methods.client import CommandStream
 from spark_rocket.proxy.methods.clients import ClientRegistry
-from spark_rocket.proxy.methods.commands import CommandStream
+from spark_rocket.proxy.transport.context import Context, GrpcCode, RpcError
 
 _Code = definitions.Code
 _OK = status(_Code.OK)

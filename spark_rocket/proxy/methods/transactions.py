@@ -27,12 +27,12 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import CheckTransactionStateRequestHeader
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.cluster.cluster import Cluster
-from spark_rocket.proxy.context import Context
-from spark_rocket.proxy.messages.message_out import properties_of, write_message
+from spark_rocket.proxy.messages.message_out import body_of, properties_of, write_message
 from spark_rocket.proxy.messages.names import topic_of
-from spark_rocket.proxy.messages.statuses import StatusError, status, status_code_of
+from spark_rocket.proxy.messages.statuses import StatusError, refusal_of, status
 from spark_rocket.proxy.messaging import Family
 from spark_rocket.proxy.methods.clients import ClientRegistry
+from spark_rocket.proxy.transport.context import Context
 
 _often = RateLimited(logging.getLogger(__name__))
 
@@ -114,7 +114,7 @@ class TransactionFamily(Family):
         if answer.code == ResponseCode.ILLEGAL_OPERATION:
             raise StatusError(_Code.PRECONDITION_FAILED, answer.remark or "the transaction cannot be decided now")
         if answer.code != ResponseCode.SUCCESS:
-            raise StatusError(status_code_of(answer.code), answer.remark or f"the broker answered {answer.code}")
+            raise refusal_of(answer)
 
     def recover(self, broker: str, request: RemotingCommand) -> None:
         """CHECK_TRANSACTION_STATE (39), for some producer of the topic; if none can be told, the broker asks again."""
@@ -124,7 +124,8 @@ class TransactionFamily(Family):
         command = definitions.TelemetryCommand()
         recovery = command.recover_orphaned_transaction_command
         recovery.transaction_id = make_transaction_id(header.tran_state_table_offset, header.commit_log_offset, broker)
-        write_message(recovery.message, record, properties_of(record), topic)
+        body = body_of(record, self._clients.max_body_size)
+        write_message(recovery.message, record, properties_of(record), topic, body)
         if not self._clients.tell_producer_of(topic, command):
             text = "No producer of topic %s has an open Telemetry stream to be asked about a transaction."
             _often.warning(topic, text, topic)

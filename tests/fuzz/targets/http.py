@@ -10,8 +10,8 @@ from google.protobuf.message import DecodeError
 from spark_rocket.console import bodies as console_bodies
 from spark_rocket.console.avro import avro_text
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.proxy_protocol import MAX_HEADER_BYTES, PROXIED, classify, host_of
-from spark_rocket.proxy.wire_fields import has_more_fields
+from spark_rocket.proxy.transport.limits import has_more_fields
+from spark_rocket.proxy.transport.proxy_protocol import MAX_HEADER_BYTES, PROXIED, classify, host_of
 from spark_rocket.remoting.http import server as http
 from tests.fuzz.targets.base import target, text_of
 

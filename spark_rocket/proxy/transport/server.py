@@ -28,14 +28,14 @@ import grpc
 import grpc.aio
 
 from spark_rocket.logs import RateLimited
-from spark_rocket.proxy.calls import Calls
-from spark_rocket.proxy.context import Authenticate, Rpc
-from spark_rocket.proxy.forwarding import Forwarder, LocalSocket
-from spark_rocket.proxy.front import Front
-from spark_rocket.proxy.limits import MAX_REQUEST_BYTES, GrpcLimits
-from spark_rocket.proxy.memory_budgets import PendingBytes, ResponseBytes
-from spark_rocket.proxy.proxy_protocol import TrustedAddresses
-from spark_rocket.proxy.tool_services import ToolServices
+from spark_rocket.proxy.transport.calls import Calls
+from spark_rocket.proxy.transport.context import Authenticate, Rpc
+from spark_rocket.proxy.transport.forwarding import Forwarder, LocalSocket
+from spark_rocket.proxy.transport.front import Front
+from spark_rocket.proxy.transport.limits import MAX_REQUEST_BYTES, GrpcLimits
+from spark_rocket.proxy.transport.memory_budgets import PendingBytes, ResponseBytes
+from spark_rocket.proxy.transport.proxy_protocol import TrustedAddresses
+from spark_rocket.proxy.transport.tool_services import ToolServices
 from spark_rocket.remoting.tls.contexts import ServerTls
 
 _often = RateLimited(logging.getLogger(__name__))

@@ -13,6 +13,9 @@ An answer of a broker cannot be stopped, and its size is not known before it com
 waits for room first, and its answer is dropped if there is no room left when it comes (:class:`Batch`). Then the call
 waits for room of that size, and asks again. After 15 s it fails with TOO_MANY_REQUESTS.
 
+The size of a compressed message is not known before it is unpacked either. So its call waits for room for the largest
+that is unpacked, half as much room as others have, and gives back what the message does not need.
+
 While calls wait, a connection is closed that has not read for 2 s, neither a whole response nor 16 KiB. When none of
 them gets room for 10 s, the connection with the most is closed.
 
@@ -40,6 +43,8 @@ _MIN_PROGRESS_BYTES = 16 * 1024
 """Of a connection, between two checks. Answers to pings count too, and are smaller."""
 _COPIES = 3
 """Of a message that is being written: in the broker's answer, serialized, and in grpcio."""
+_UNPACKED_COPIES = 2
+"""Of a message that was unpacked: serialized, and in grpcio."""
 
 
 class Connection(Protocol):
@@ -122,16 +127,82 @@ class PendingBytes(_Budget):
         self._remove(connection, count)
 
 
+class _Room:
+    """Bytes that may be in memory. Connections take turns, the calls of each in their order.
+
+    More than ``limit`` bytes at once are let in when nothing else is.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.full_since = 0.0
+        """When a call last began to wait before all others, or was let in."""
+        self._limit = limit
+        self._taken = 0
+        self._waiters: dict[Connection, dict[asyncio.Future[None], int]] = {}
+
+    @property
+    def is_waited_for(self) -> bool:
+        return bool(self._waiters)
+
+    def has(self, count: int) -> bool:
+        """Whether ``count`` bytes are let in at once."""
+        return not self._waiters and self._fits(count)
+
+    async def take(self, connection: Connection, count: int) -> None:
+        """Wait until ``count`` bytes are let in."""
+        if self.has(count):
+            self._taken += count
+            return
+        if not self._waiters:
+            self.full_since = time.monotonic()
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.setdefault(connection, {})[waiter] = count
+        try:
+            await waiter
+        except BaseException:
+            if waiter.cancelled():
+                self._dequeue(connection, waiter)
+            else:  # it has just been let in
+                self._taken -= count
+            self._wake()
+            raise
+
+    def leave(self, count: int) -> None:
+        """Give room back; a negative ``count`` takes it without waiting."""
+        self._taken -= count
+        self._wake()
+
+    def _fits(self, count: int) -> bool:
+        return not self._taken or self._taken + count <= self._limit
+
+    def _wake(self) -> None:
+        while self._waiters:
+            connection, waiters = next(iter(self._waiters.items()))
+            waiter, count = next(iter(waiters.items()))
+            if not waiter.cancelled():
+                if not self._fits(count):
+                    return
+                self._taken += count
+                self.full_since = time.monotonic()
+                waiter.set_result(None)
+            self._dequeue(connection, waiter)
+
+    def _dequeue(self, connection: Connection, waiter: asyncio.Future[None]) -> None:
+        waiters = self._waiters.pop(connection, {})
+        waiters.pop(waiter, None)
+        if waiters:  # the other connections are first now
+            self._waiters[connection] = waiters
+
+
 class ResponseBytes(_Budget):
     """Responses until they are written, and batches of messages until all of a batch is written."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(limit, "unread responses")
-        self._admitted = 0  # bytes; the others wait for room
-        self._waiters: dict[Connection, dict[asyncio.Future[None], int]] = {}
+        self._room = _Room(limit)
+        self._unpacked = _Room(limit // 2)  # of their own: who waits for it has room already that others wait for
         self._writes: Counter[Connection] = Counter()
         self._progressed: set[Connection] = set()
-        self._full_since = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def batch(self, connection: Connection) -> Batch:
@@ -162,65 +233,42 @@ class ResponseBytes(_Budget):
         self._writes[connection] -= 1
         if not self._writes[connection]:
             del self._writes[connection]
-        if self._waiters:
+        if self._timer is not None:
             self._progressed.add(connection)
 
     # --- room -------------------------------------------------------------------------------------------------
 
     def has_room(self, count: int) -> bool:
         """Whether ``count`` bytes are admitted at once."""
-        return not self._waiters and self._fits(count)
+        return self._room.has(count)
 
     async def admit(self, connection: Connection, count: int) -> None:
-        """Take room for ``count`` bytes. Connections take turns, the calls of each in their order."""
-        if self.has_room(count):
-            self._admitted += count
-            return
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters.setdefault(connection, {})[waiter] = count
-        if self._timer is None:
-            self._full_since = time.monotonic()
-            self._start_timer()
-        try:
-            await waiter
-        except BaseException:
-            if waiter.cancelled():
-                self._dequeue(connection, waiter)
-            else:  # it has just been admitted
-                self._admitted -= count
-            self._wake()
-            raise
+        """Take room for ``count`` bytes that may come."""
+        await self._take(self._room, connection, count)
 
     def grow(self, connection: Connection, admitted: int, count: int) -> None:
         """``count`` bytes of a connection are here, of which ``admitted`` have room already."""
-        self._admitted += count - admitted
+        self._room.leave(admitted - count)
         self._add(connection, count)
 
     def leave(self, count: int) -> None:
         """Give room back."""
-        self._admitted -= count
-        self._wake()
+        self._room.leave(count)
 
-    def _fits(self, count: int) -> bool:
-        return not self._admitted or self._admitted + count <= self.limit
+    async def admit_unpacked(self, connection: Connection, count: int) -> None:
+        """Take room for a message that is to be unpacked."""
+        await self._take(self._unpacked, connection, count)
+        self._add(connection, count)
 
-    def _wake(self) -> None:
-        while self._waiters:
-            connection, waiters = next(iter(self._waiters.items()))
-            waiter, count = next(iter(waiters.items()))
-            if not waiter.cancelled():
-                if not self._fits(count):
-                    return
-                self._admitted += count
-                self._full_since = time.monotonic()
-                waiter.set_result(None)
-            self._dequeue(connection, waiter)
+    def leave_unpacked(self, connection: Connection, count: int) -> None:
+        """It is smaller than that by so much, or is written."""
+        self._remove(connection, count)
+        self._unpacked.leave(count)
 
-    def _dequeue(self, connection: Connection, waiter: asyncio.Future[None]) -> None:
-        waiters = self._waiters.pop(connection, {})
-        waiters.pop(waiter, None)
-        if waiters:  # the other connections are first now
-            self._waiters[connection] = waiters
+    async def _take(self, room: _Room, connection: Connection, count: int) -> None:
+        if self._timer is None and not room.has(count):
+            self._start_timer()
+        await room.take(connection, count)
 
     # --- clients that do not read -----------------------------------------------------------------------------
 
@@ -231,12 +279,15 @@ class ResponseBytes(_Budget):
 
     def _check(self, before: dict[Connection, int]) -> None:
         self._timer = None
-        if not self._waiters:
+        waited_for = [room for room in (self._room, self._unpacked) if room.is_waited_for]
+        if not waited_for:
             return
+        now = time.monotonic()
         stalled = [one for one, forwarded in before.items() if self._is_stalled(one, forwarded)]
-        if not stalled and self._held and time.monotonic() - self._full_since > _MAX_WAIT_S:
+        if not stalled and self._held and any(now - room.full_since > _MAX_WAIT_S for room in waited_for):
             stalled = [self._largest()]
-            self._full_since = time.monotonic()
+            for room in waited_for:
+                room.full_since = now
         for connection in stalled:
             self._close(connection)
         self._start_timer()
@@ -258,18 +309,24 @@ class Batch:
     """
 
     def __init__(self, budget: ResponseBytes, connection: Connection) -> None:
-        self.size = 0
-        """Bytes of the answer that was taken."""
+        self._size = 0  # of the answer that was taken
         self._budget = budget
         self._connection = connection
         self._admitted = 0  # bytes that may come
         self._held = 0  # bytes that are here
         self._needed = 0
+        self._unpacked = 0  # bytes of the message that is being written
+
+    @property
+    def size(self) -> int:
+        """Bytes that one message may have: of the answer that was taken, and of what is unpacked."""
+        return self._size + self._unpacked
 
     async def __aenter__(self) -> Batch:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self.keep(0)
         if self._held:
             self._budget.sent(self._connection, self._held)
         else:
@@ -296,5 +353,16 @@ class Batch:
             self._needed = needed
             return False
         self._budget.grow(self._connection, self._admitted, needed)
-        self._held, self.size = needed, size
+        self._held, self._size = needed, size
         return True
+
+    async def reserve(self, size: int) -> None:
+        """Wait for room to unpack one message of up to ``size`` bytes. The message before it is written."""
+        self.keep(0)
+        await self._budget.admit_unpacked(self._connection, _UNPACKED_COPIES * size)
+        self._unpacked = size
+
+    def keep(self, size: int) -> None:
+        """The message has ``size`` bytes now that it is unpacked."""
+        unused, self._unpacked = self._unpacked - size, size
+        self._budget.leave_unpacked(self._connection, _UNPACKED_COPIES * unused)

@@ -26,8 +26,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from spark_rocket.logs import RateLimited
-from spark_rocket.proxy.limits import GrpcLimits
-from spark_rocket.proxy.proxy_protocol import (
+from spark_rocket.proxy.transport.limits import GrpcLimits
+from spark_rocket.proxy.transport.proxy_protocol import (
     BAD,
     MAX_HEADER_BYTES,
     MORE,

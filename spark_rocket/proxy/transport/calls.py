@@ -5,7 +5,8 @@ unpacked, before its metadata has been authenticated:
 
 1. too many calls in progress: the method's ``busy`` response
 2. ``authenticate`` with the metadata alone
-3. the request is read; above the method's limit: RESOURCE_EXHAUSTED
+3. the request is read; above the method's limit: RESOURCE_EXHAUSTED; too many bytes of requests in progress, which
+   wait for brokers: the ``busy`` response
 4. the handler parses it (messaging.py bounds its number of fields first) and answers
 
 A handler's RpcError ends the call with its status, any other error with UNKNOWN and a line in the log. When the client
@@ -19,6 +20,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from functools import cached_property
@@ -27,11 +30,10 @@ from typing import Any
 import grpc
 
 from spark_rocket.logs import RateLimited
-from spark_rocket.proxy.context import Authenticate, GrpcCode, Rpc, RpcError
-from spark_rocket.proxy.forwarding import Forwarder
-from spark_rocket.proxy.limits import GrpcLimits
-from spark_rocket.proxy.memory_budgets import Batch, ResponseBytes
-from spark_rocket.proxy.metrics import CallStats, MethodStats
+from spark_rocket.proxy.transport.context import Authenticate, GrpcCode, Rpc, RpcError
+from spark_rocket.proxy.transport.forwarding import Forwarder
+from spark_rocket.proxy.transport.limits import GrpcLimits
+from spark_rocket.proxy.transport.memory_budgets import Batch, ResponseBytes
 
 _log = logging.getLogger(__name__)
 _often = RateLimited(_log)
@@ -40,8 +42,38 @@ _STATUS = {code.value[0]: code for code in grpc.StatusCode}
 _MAX_TEXT_BYTES = 3072  # clients accept 8 KiB of metadata, and 4 KiB through nginx
 _SMALL_RESPONSE = 4096
 """Responses up to this size are not counted while they are written, one of each call: ``max_calls`` bounds them."""
+_SMALL_REQUEST = 4096
+"""Requests likewise, so that acks are taken beside sends that wait for a broker."""
 _COPIES = 2
 """Of a response that is being written: the second is in grpcio."""
+
+
+DURATION_BOUNDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+"""In seconds: calls are counted in between."""
+
+
+class _BusyError(RpcError):
+    """Too much is in progress: clients may try again later."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(GrpcCode.RESOURCE_EXHAUSTED, f"too many {what} are in progress: retry later")
+
+
+class MethodStats:
+    """The calls of one method."""
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.codes: Counter[int] = Counter()
+        """Calls that ended, by the messaging service's code, or gRPC's own."""
+        self.durations = [0] * (len(DURATION_BOUNDS) + 1)
+        self.seconds = 0.0
+
+    def ended(self, code: int, seconds: float) -> None:
+        self.running -= 1
+        self.codes[code] += 1
+        self.durations[bisect_left(DURATION_BOUNDS, seconds)] += 1
+        self.seconds += seconds
 
 
 class Call:
@@ -50,6 +82,8 @@ class Call:
     def __init__(self, servicer: Any, connection: Forwarder, unread: ResponseBytes) -> None:
         self.connection = connection
         self.status_code: int = GrpcCode.OK
+        self.request_bytes = 0
+        """Of its request, while they are counted."""
         self._servicer = servicer
         self._unread = unread
         self._batch: Batch | None = None
@@ -90,8 +124,11 @@ class Calls:
     ) -> None:
         self.running = 0
         self.refused = 0
-        """Calls refused because too many were in progress."""
-        self.stats = CallStats(MethodStats)
+        """Calls refused because too many, or too large ones, were in progress."""
+        self.request_bytes = 0
+        """Of complete requests whose calls are in progress."""
+        self.stats: dict[str, MethodStats] = defaultdict(MethodStats)
+        """By ``/service/Method``."""
         self._connection_of = connection_of
         self._limits = limits
         self._unread = unread
@@ -128,6 +165,12 @@ class Calls:
             serve = self._stream if rpc.response_streaming else self._unary
             return await serve(path, rpc, servicer, call)
         except RpcError as error:
+            if isinstance(error, _BusyError):
+                self.refused += 1
+                _often.warning("busy", "refused calls: %s", error.message)
+                if rpc.busy:
+                    call.status_code = error.code
+                    return rpc.busy
             ended = error
         except asyncio.CancelledError:
             ended = RpcError(GrpcCode.CANCELLED, "the call was cancelled")  # by its handler: grpcio would not end it
@@ -143,19 +186,15 @@ class Calls:
             ended = RpcError(GrpcCode.UNKNOWN, f"{type(error).__name__}: {error}")
         finally:
             self.running -= 1
+            self.request_bytes -= call.request_bytes
             stats.ended(call.status_code if ended is None else ended.code, time.monotonic() - began)
         await servicer.abort(_STATUS[ended.code], cut_text(ended.message))
         return None
 
     def _refusal(self, path: str, rpc: Rpc, call: Call, authenticate: Authenticate | None) -> bytes | None:
-        """The response of a call that is not served; None when it is served."""
+        """The response of a call that is not authenticated; None when it is served."""
         if self.running > self._limits.max_calls:
-            self.refused += 1
-            _often.warning("calls", "refused calls: %d are in progress (maxCalls)", self.running - 1)
-            if rpc.busy:
-                call.status_code = GrpcCode.RESOURCE_EXHAUSTED
-                return rpc.busy
-            raise RpcError(GrpcCode.RESOURCE_EXHAUSTED, "too many calls are in progress: retry later")
+            raise _BusyError("calls")
         if authenticate is None:
             return None
         try:
@@ -221,6 +260,11 @@ class Calls:
         if raw is grpc.aio.EOF:
             raise RpcError(GrpcCode.INTERNAL, "the request has no message")
         self._check_size(path, size)
+        if size > _SMALL_REQUEST:
+            if self.request_bytes and self.request_bytes + size > self._limits.max_request_bytes:
+                raise _BusyError("bytes of requests")
+            self.request_bytes += size
+            call.request_bytes = size
         return bytes(raw)
 
     async def _requests(self, path: str, servicer: Any, call: Call) -> AsyncIterator[bytes]:

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import cast
 
 from spark_rocket.errors import ConfigError
-from spark_rocket.proxy.front import NAME, Front
-from spark_rocket.proxy.memory_budgets import PendingBytes, ResponseBytes
+from spark_rocket.proxy.transport.front import NAME, Front
+from spark_rocket.proxy.transport.memory_budgets import PendingBytes, ResponseBytes
 from spark_rocket.remoting.server.descriptors import leaves_reserve
 
 _log = logging.getLogger(__name__)

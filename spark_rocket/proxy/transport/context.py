@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from enum import IntEnum
 from typing import Any, NamedTuple, Protocol
 
-from spark_rocket.proxy.memory_budgets import Batch
+from spark_rocket.proxy.transport.memory_budgets import Batch
 
 
 class GrpcCode(IntEnum):

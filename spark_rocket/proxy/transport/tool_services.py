@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from spark_rocket.proxy.context import Context, GrpcCode, Rpc, RpcError
+from spark_rocket.proxy.transport.context import Context, GrpcCode, Rpc, RpcError
 
 _REFLECTION = ("grpc.reflection.v1.ServerReflection", reflection.SERVICE_NAME)
 
