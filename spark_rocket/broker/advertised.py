@@ -14,7 +14,7 @@ from spark_rocket.broker.state.topics import PERM_READ_WRITE, TopicConfigManager
 from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.wire.bodies import QueueData, dumps_fastjson
 from spark_rocket.remoting.address import format_address, parse_address
-from spark_rocket.remoting.server.listening import own_ip
+from spark_rocket.remoting.server.sockets import own_ip
 
 _WILDCARDS = ("0.0.0.0", "::", "")
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from spark_rocket.remoting.http.exposition import GAUGE, Exposition, Metric, label_text
-from spark_rocket.remoting.server.overload_metrics import OVERLOAD_METRICS, add_overload
+from spark_rocket.remoting.server.overload import OVERLOAD_METRICS, add_overload
 
 if TYPE_CHECKING:
     from spark_rocket.namesrv.server import NameServer

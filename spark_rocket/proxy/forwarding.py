@@ -25,7 +25,7 @@ from typing import cast
 from spark_rocket.errors import ConfigError
 from spark_rocket.proxy.front import NAME, Front
 from spark_rocket.proxy.memory_budgets import PendingBytes, UnreadBytes
-from spark_rocket.remoting.server.descriptors import leaves_reserve
+from spark_rocket.remoting.server.sockets import leaves_reserve
 
 _log = logging.getLogger(__name__)
 

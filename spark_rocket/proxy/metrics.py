@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.context import GrpcCode
 from spark_rocket.remoting.http.exposition import COUNTER, GAUGE, HISTOGRAM, Exposition, Metric, label_text
-from spark_rocket.remoting.server.overload_metrics import OVERLOAD_METRICS
+from spark_rocket.remoting.server.overload import OVERLOAD_METRICS
 
 if TYPE_CHECKING:
     from spark_rocket.proxy.server import ProxyServer

@@ -31,7 +31,7 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.proxy.metrics import METRICS as PROXY_METRICS
 from spark_rocket.remoting.http.exposition import Exposition, Metric
 from spark_rocket.remoting.http.monitor import MONITOR_METRICS, Monitor
-from spark_rocket.remoting.server.overload_metrics import OVERLOAD_METRICS
+from spark_rocket.remoting.server.overload import OVERLOAD_METRICS
 from spark_rocket.testing import LocalCluster
 from spark_rocket.testing.cluster import _ServerThread
 from tests.broker.wire import Wire

@@ -314,7 +314,7 @@ def test_plaintext_to_a_port_that_enforces_tls(certificates: Certificates, caplo
 def test_tls_to_a_port_without(caplog: pytest.LogCaptureFixture, certificates: Certificates) -> None:
     with serving(None) as server, pytest.raises(RemotingConnectError):
         ask(server.address, certificates.of_client())
-    assert "TLS is disabled here" in caplog.text
+    assert "calls with TLS, which is disabled here" in caplog.text
 
 
 HELLO = b"\x16\x03\x01"

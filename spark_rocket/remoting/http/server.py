@@ -33,7 +33,7 @@ from urllib.parse import urlsplit
 
 from spark_rocket.errors import ConfigError
 from spark_rocket.remoting.address import format_address, format_peer
-from spark_rocket.remoting.server.descriptors import leaves_reserve
+from spark_rocket.remoting.server.sockets import leaves_reserve
 
 logger = logging.getLogger(__name__)
 

@@ -9,12 +9,12 @@ peer                   server
 sends garbage          the connection is closed with a log line; frames before it in the stream were served
 claims a huge frame    ``max_frame_length``; memory grows only with bytes that have arrived
 does not read          above ``high_water`` bytes of answers nothing more is read from it nor handled for it, above
-                       ``hard_limit`` the connection is dropped, or when it takes nothing for long (watch.py)
-says nothing           closed after ``idle_timeout`` seconds without a byte from it; sooner when it never sent any, or
-                       half a frame (watch.py)
+                       ``hard_limit`` the connection is dropped, or when it takes nothing for long (connection_guard)
+is silent              closed after ``idle_timeout`` seconds without a byte from it; sooner when it never sent any, or
+                       an incomplete frame (connection_guard.py)
 opens connections      above the limit, of its address, of all or of the process's descriptors, closed at once
-sends very much        served for ``time_slice`` seconds, then it is the others' turn; nothing more is read meanwhile,
-                       and what has waited too long is sent away (request_queue.py)
+sends very much        served for ``time_slice`` seconds, then others have their turn; nothing more is read meanwhile,
+                       and requests that were queued for too long are refused (request_queue.py)
 =====================  ==============================================================================================
 
 Thread-safety: everything here, channels included, belongs to the event loop's thread; from another thread use
@@ -28,25 +28,26 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from time import perf_counter
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
+from spark_rocket.errors import ProtocolError, RocketError
 from spark_rocket.protocol.wire.codes import ResponseCode
-from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.command import FLAG_ONEWAY, FLAG_RESPONSE, Buffer, RemotingCommand
 from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH
 from spark_rocket.remoting.address import format_address
 from spark_rocket.remoting.cores import cores
-from spark_rocket.remoting.server.channel import Channel, Handler, failure_of
+from spark_rocket.remoting.server.channel import Channel, encoded
 from spark_rocket.remoting.server.connection_guard import ConnectionGuard
-from spark_rocket.remoting.server.listening import bind, cannot_listen
 from spark_rocket.remoting.server.overload import Limits, OverloadStats
-from spark_rocket.remoting.server.request_queue import TURN, RequestQueue
+from spark_rocket.remoting.server.request_queue import TURN, Refuse, RequestQueue
+from spark_rocket.remoting.server.sockets import bind, cannot_listen
 from spark_rocket.remoting.tls.contexts import ServerTls
 from spark_rocket.remoting.tls.server import TlsGate
 
-# What writes handlers needs no other import.
-__all__ = ["Channel", "Handler", "RemotingServer", "failure_of", "new_event_loop", "not_supported", "run"]
+# Modules with handlers need no other import.
+__all__ = ["Channel", "Handler", "RemotingServer", "failure_of", "new_event_loop", "run"]
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,10 @@ T = TypeVar("T")
 
 # Reads nearer together than this, in seconds, are a peer that waits for each answer, or many peers.
 BUSY_GAP = 250e-6
+# Answers of one read are written together, but never more than this held back.
+FLUSH_SIZE = 256 * 1024
+
+Handler: TypeAlias = Callable[[Channel, RemotingCommand], RemotingCommand | None]
 
 
 def not_supported(channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
@@ -91,18 +96,16 @@ class RemotingServer:
         self.max_frame_length = max_frame_length
         self.high_water = high_water
         self.hard_limit = hard_limit
-        self.idle_timeout = idle_timeout
         self.limits = limits or Limits()
         self.overload = OverloadStats()
-        self.request_queue: RequestQueue
-        self.watch = ConnectionGuard(self, self.limits, self.overload)
-        self.over = False  # this turn of the loop is used up: what is read in it waits
+        self.channels: set[Channel] = set()
+        self.watch = ConnectionGuard(name, self.channels, self.limits, self.overload, idle_timeout)
+        self.request_queue = RequestQueue(self.limits, self.overload, time_slice, self._serve)
         self.oneways_waiting = 0
         self.time_slice = time_slice
         self.name = name
         self._tls = tls
         self.port_options = port_options  # where its port comes from, for whoever finds that it is taken
-        self.channels: set[Channel] = set()
         self.loop: asyncio.AbstractEventLoop
         self._asked_port = port
         self._port = port
@@ -111,7 +114,6 @@ class RemotingServer:
         self._second: asyncio.Server | None = None
         self._socket: socket.socket | None = None  # bound, but not yet listening
         self._second_socket: socket.socket | None = None  # bound, and not yet served
-        self._sweeper: asyncio.TimerHandle | None = None
         # Spinning on the only core would keep the peer from the answer's next request.
         self._busy_poll = busy_poll if cores() > 1 else 0.0
         self._last_read = 0.0
@@ -120,6 +122,7 @@ class RemotingServer:
         self._in_turn = False
         self.turn = TURN
         self._turn = 0.0  # when this turn of the loop began
+        self._over = False  # this turn of the loop is used up: what is read in it is queued
         self._empty: asyncio.Event
 
     @property
@@ -149,9 +152,7 @@ class RemotingServer:
             self._server = await self.loop.create_server(self._protocols(), sock=sock, backlog=1024)
         except OSError as error:  # somebody else bound the port too, and listened first
             raise cannot_listen(self.host, self._asked_port, error, self.name, self.port_options) from error
-        self.request_queue = RequestQueue(self.loop, self.limits, self.overload, self.time_slice)
-        self.watch.start(self.loop)
-        self._sweep()
+        self.watch.start()
 
     async def bind_second(self, step: int, port_options: str) -> None:
         """After ``bind``, take the port ``step`` above the first, too. Who connects there waits for ``serve_second``.
@@ -180,8 +181,6 @@ class RemotingServer:
         self._socket = self._second_socket = None
 
     def _protocols(self) -> Callable[[], asyncio.Protocol]:
-        if self._tls is None:
-            return lambda: Channel(self)
         return TlsGate(self._tls, lambda: Channel(self), name=self.name).newcomer
 
     async def close(self, grace: float = 1.0) -> None:
@@ -193,27 +192,55 @@ class RemotingServer:
         self._server = None
         if self._second is not None:
             self._second.close()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
         self.watch.close()
         for channel in list(self.channels):
             channel.close()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._empty.wait(), grace)
         for channel in list(self.channels):
-            cast(asyncio.Transport, channel._transport).abort()
+            channel.abort()
         await self._empty.wait()
 
     # --- called by channels -----------------------------------------------------------------------------------
 
-    def _admit(self, channel: Channel) -> bool:
+    def connected(self, channel: Channel) -> bool:
         if self._server is None or not self.watch.admit(channel):
             return False
         self.channels.add(channel)
         self._empty.clear()
         return True
 
-    def _forget(self, channel: Channel) -> None:
+    def received(self, channel: Channel, frames: list[memoryview], size: int) -> None:
+        if channel.needs_attention:
+            self.watch.spoke(channel)
+            self.watch.whole(channel)
+            channel.needs_attention = channel.is_paused or channel in self.request_queue
+        if self._over or channel.needs_attention:
+            self.request_queue.take(channel, frames, size)
+        else:
+            served = self._serve(channel, frames, self.time_slice)
+            if served < len(frames):
+                self.request_queue.take(channel, frames[served:], size)
+        self._stay_awake()
+
+    def received_part(self, channel: Channel) -> None:
+        self.watch.unfinished(channel)
+
+    def paused(self, channel: Channel) -> None:
+        self.watch.reads_nothing(channel)
+
+    def resumed(self, channel: Channel) -> None:
+        self.watch.reads_again(channel)
+        if channel in self.request_queue:
+            self.request_queue.reads_again(channel)
+        else:
+            channel.read_on()
+
+    def closing(self, channel: Channel) -> None:
+        self.request_queue.forget(channel)
+
+    def lost(self, channel: Channel) -> None:
+        self.request_queue.forget(channel)
         if channel not in self.channels:
             return
         self.channels.discard(channel)
@@ -225,6 +252,55 @@ class RemotingServer:
                 self._on_close(channel)
             except Exception:
                 logger.exception("the close of %s was not handled", channel)
+
+    # --- serving ----------------------------------------------------------------------------------------------
+
+    def _serve(
+        self, channel: Channel, frames: list[memoryview], time_slice: float, refuse: Refuse | None = None
+    ) -> int:
+        """Serve frames until the peer is behind with reading or the time is up; how many were served.
+
+        ``refuse`` gives the answers to the requests that are refused.
+        """
+        answers: list[Buffer] = []
+        size = 0
+        until = perf_counter() + time_slice if len(frames) > 1 else 0.0
+        for index, frame in enumerate(frames):
+            if index and perf_counter() >= until:
+                channel.write_all(answers)
+                return index
+            try:
+                command = RemotingCommand.decode(frame)
+            except ProtocolError as error:
+                channel.write_all(answers)
+                channel.close_as_invalid(error)
+                return len(frames)
+            if command.flag & FLAG_RESPONSE:
+                channel.answered(command)
+                continue
+            buffers = self._answer(channel, command, refuse)
+            answers += buffers
+            size += sum(map(len, buffers))
+            if size > FLUSH_SIZE:
+                channel.write_all(answers)
+                answers, size = [], 0
+                if channel.is_paused:
+                    return index + 1
+        channel.write_all(answers)
+        return len(frames)
+
+    def _answer(self, channel: Channel, command: RemotingCommand, refuse: Refuse | None) -> Sequence[Buffer]:
+        """The encoded answer to a request, nothing if it has none yet."""
+        try:
+            answer = None if refuse is None else refuse(command)
+            if answer is None:
+                answer = self.handlers.get(command.code, self.default_handler)(channel, command)
+            if answer is None or command.flag & FLAG_ONEWAY:
+                return ()
+            return encoded(answer)
+        except Exception as error:
+            failure = failure_of(channel, command, error)
+            return () if command.flag & FLAG_ONEWAY else encoded(failure)
 
     def _stay_awake(self) -> None:
         """Keep the loop from sleeping for ``busy_poll`` seconds, if requests come in quick succession.
@@ -246,26 +322,34 @@ class RemotingServer:
             self._turn = now
             self.loop.call_soon(self._next_turn)
         if now - self._turn > self.turn:
-            self.over = True
+            self._over = True
         self._last_read = now
 
     def _poll(self) -> None:
         self._turn = now = perf_counter()
-        self.over = False
+        self._over = False
         if now < self._awake_until:
             self.loop.call_soon(self._poll)  # a loop with something to do looks at its sockets without waiting
         else:
             self._awake = False
 
     def _next_turn(self) -> None:
-        self._in_turn = self.over = False
+        self._in_turn = self._over = False
         self._turn = perf_counter()
 
-    def _sweep(self) -> None:
-        sweeps = 4
-        for channel in list(self.channels):
-            channel._sweep(sweeps)
-        self._sweeper = self.loop.call_later(self.idle_timeout / sweeps, self._sweep)
+
+def failure_of(channel: Channel, command: RemotingCommand, error: Exception) -> RemotingCommand:
+    """The answer to a request whose handler raised; unexpected errors are logged."""
+    code: int = ResponseCode.SYSTEM_ERROR
+    if isinstance(error, RocketError):  # an answer like any other: wrong header, unknown topic, full disk
+        code = error.response_code or code
+        text = f"{error.message} {error.remedy}".rstrip()
+        logger.debug("code %d from %s failed: %s", command.code, channel, error)
+    else:
+        text = f"{type(error).__name__}: {error}"
+        logger.error("code %d from %s failed", command.code, channel, exc_info=error)
+    # Text from anywhere may hold lone surrogates, which no header can carry.
+    return RemotingCommand.response(command, code, text.encode(errors="replace").decode())
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

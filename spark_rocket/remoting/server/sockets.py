@@ -1,16 +1,59 @@
-"""A server's listening socket: one, so that port 0 means one port; ConfigError says what to do when it cannot be had.
+"""A server's sockets: the listening one, and the process's budget of descriptors for connections.
 
-Thread-safety: the event loop's thread. Corresponds to NettyRemotingServer's bind.
+The system gives a new connection the lowest free number. So its number says how many descriptors are in use at least,
+for whatever purpose, and nothing has to be counted. A connection whose number is above :func:`connections_possible` is
+refused: Remoting, VIP, HA, gRPC, metrics and the process's own requests share the budget. The rest of the limit is for
+files, name servers and accepting.
+
+Thread-safety: ``bind`` belongs to the event loop; the others to any thread. Corresponds to NettyRemotingServer's bind;
+Apache's broker has no budget and stops accepting at EMFILE.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import logging
+import resource
 import socket
+import sys
+from typing import Protocol
 
 from spark_rocket.errors import ConfigError
+from spark_rocket.logs import log_once_per
 from spark_rocket.remoting.address import format_address
+
+_often = log_once_per(10.0, logging.getLogger(__name__))
+
+_LEAST_RESERVE = 32
+
+
+class HasFileno(Protocol):
+    def fileno(self) -> int: ...
+
+
+def connections_possible() -> int:
+    """So many descriptors may be in use before connections are refused: nine tenths of those that there can be."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return sys.maxsize
+    return max(soft - max(soft // 10, _LEAST_RESERVE), soft // 2, 1)
+
+
+def leaves_reserve(connection: HasFileno | None, name: str, peer: str) -> bool:
+    """Whether a connection of ``peer`` to the port ``name`` is within the budget; said in the log if it is not."""
+    number, possible = -1 if connection is None else connection.fileno(), connections_possible()
+    if number < possible:
+        return True
+    _often.warning(
+        name,
+        "The %s refused the connection of %s: more than %d descriptors of this process are in use, and the others are "
+        "for its files. Raise the limit of open files (ulimit -Hn).",
+        name,
+        peer,
+        possible,
+    )
+    return False
 
 
 async def bind(host: str, port: int, name: str, port_options: str, *, reuse_port: bool = False) -> socket.socket:
