@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 from functools import cache
 
-from spark_rocket.remoting.server.memory import keep_freed_memory
+from spark_rocket.system import keep_freed_memory
 
 
 @cache

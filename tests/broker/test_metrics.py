@@ -24,8 +24,8 @@ from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.client.core.metrics import CLIENT_METRICS
 from spark_rocket.errors import StoreNotWritableError
 from spark_rocket.model import Message
-from spark_rocket.namesrv.metrics import METRICS as NAMESRV_METRICS
-from spark_rocket.namesrv.metrics import NameServerMetrics
+from spark_rocket.namesrv.server import METRICS as NAMESRV_METRICS
+from spark_rocket.namesrv.server import NameServerMetrics
 from spark_rocket.protocol.wire.bodies import TopicConfig
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.proxy.metrics import METRICS as PROXY_METRICS

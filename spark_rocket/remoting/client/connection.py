@@ -49,11 +49,11 @@ from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH
 from spark_rocket.remoting.address import parse_address
 from spark_rocket.remoting.client.timer import DeadlineTimer
 from spark_rocket.remoting.client.waiters import SyncWaiter, Waiter
-from spark_rocket.remoting.cores import cores
 from spark_rocket.remoting.server.outbox import Outbox
 from spark_rocket.remoting.session import Session
 from spark_rocket.remoting.tls.contexts import ClientTls
 from spark_rocket.remoting.tls.socket import TlsSocket, shake_hands
+from spark_rocket.system import cores
 
 logger = logging.getLogger(__name__)
 

@@ -37,7 +37,6 @@ from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.command import FLAG_ONEWAY, FLAG_RESPONSE, Buffer, RemotingCommand
 from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH
 from spark_rocket.remoting.address import format_address
-from spark_rocket.remoting.cores import cores
 from spark_rocket.remoting.server.channel import Channel, encoded
 from spark_rocket.remoting.server.connection_guard import ConnectionGuard
 from spark_rocket.remoting.server.overload import Limits, OverloadStats
@@ -45,6 +44,7 @@ from spark_rocket.remoting.server.request_queue import TURN, Refuse, RequestQueu
 from spark_rocket.remoting.server.sockets import bind, cannot_listen
 from spark_rocket.remoting.tls.contexts import ServerTls
 from spark_rocket.remoting.tls.server import TlsGate
+from spark_rocket.system import cores
 
 # Modules with handlers need no other import.
 __all__ = ["Channel", "Handler", "RemotingServer", "failure_of", "new_event_loop", "run"]

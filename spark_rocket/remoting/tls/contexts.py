@@ -13,16 +13,18 @@ org.apache.rocketmq.srvutil.FileWatchService.
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import os
 import ssl
 import threading
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 from spark_rocket.errors import ConfigError
-from spark_rocket.remoting.tls.self_signed import self_signed
 from spark_rocket.remoting.tls.settings import ClientAuth, TlsMode, TlsSettings, Verify
 
 _log = logging.getLogger(__name__)
@@ -32,6 +34,7 @@ _AUTH = {
     ClientAuth.OPTIONAL: ssl.CERT_OPTIONAL,
     ClientAuth.REQUIRE: ssl.CERT_REQUIRED,
 }
+_SELF_SIGNED_DAYS = 3650
 _REMEDY = "Both are PEM files: the certificate (and those between it and its CA), and its private key."
 
 
@@ -228,3 +231,46 @@ def _readable(file: str, name: str) -> Path:
             remedy="Give the path of a PEM file that the process may read.",
         ) from None
     return path
+
+
+class KeyPair(NamedTuple):
+    """Both as PEM."""
+
+    certificate: bytes
+    key: bytes
+
+
+def self_signed(hosts: Iterable[str], now: datetime | None = None) -> KeyPair:
+    """A self-signed certificate for these names and addresses, valid from the day before ``now`` for ten years.
+
+    RocketMQ 5's clients for Java and Go use TLS unless told otherwise, and trust any certificate: Apache's proxy has
+    such a one for them too (netty's SelfSignedCertificate). It does not protect against a man in the middle. The key is
+    of the curve P-256. The library for it is imported here, because few processes need it.
+    """
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    def alternative(host: str) -> x509.GeneralName:
+        try:
+            return x509.IPAddress(ipaddress.ip_address(host))
+        except ValueError:
+            return x509.DNSName(host.encode("idna").decode())
+
+    now = now or datetime.now(UTC)
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "spark_rocket")])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=_SELF_SIGNED_DAYS))
+        .add_extension(x509.SubjectAlternativeName([alternative(host) for host in hosts]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return KeyPair(certificate.public_bytes(pem), private)
