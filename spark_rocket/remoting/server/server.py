@@ -279,8 +279,10 @@ class RemotingServer:
                 channel.answered(command)
                 continue
             buffers = self._answer(channel, command, refuse)
+            if not buffers:
+                continue
             answers += buffers
-            size += sum(map(len, buffers))
+            size += len(buffers[-1])
             if size > FLUSH_SIZE:
                 channel.write_all(answers)
                 answers, size = [], 0
