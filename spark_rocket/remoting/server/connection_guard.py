@@ -22,6 +22,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Set
+from dataclasses import dataclass
 
 from spark_rocket.errors import ProtocolError
 from spark_rocket.logs import RateLimited
@@ -40,25 +41,13 @@ _LOG_SECONDS = 10.0
 _STALLED = 3.0  # seconds without a byte of an incomplete frame
 
 
-class _Behind:
-    """A peer that does not read its answers."""
+@dataclass(slots=True)
+class _Slow:
+    """An incomplete frame, or a peer that does not read its answers."""
 
-    __slots__ = ("since", "size")
-
-    def __init__(self, size: int, since: float) -> None:
-        self.size = size
-        self.since = since  # it last took something
-
-
-class _Unfinished:
-    """An incomplete frame."""
-
-    __slots__ = ("grew", "since", "size")
-
-    def __init__(self, since: float) -> None:
-        self.size = 0
-        self.since = since
-        self.grew = since  # its last bytes arrived
+    since: float
+    progress: float  # when bytes were last received, or taken by the peer
+    size: int = 0
 
 
 class ConnectionGuard:
@@ -79,8 +68,8 @@ class ConnectionGuard:
         self._idle_timeout = idle_timeout
         self._loop: asyncio.AbstractEventLoop
         self._newcomers: dict[Channel, float] = {}  # the oldest first
-        self._unfinished: dict[Channel, _Unfinished] = {}
-        self._behind: dict[Channel, _Behind] = {}
+        self._unfinished: dict[Channel, _Slow] = {}
+        self._behind: dict[Channel, _Slow] = {}
         self._addresses: Counter[str] = Counter()
         self._too_much_unread = False
         self._timer: asyncio.TimerHandle | None = None
@@ -151,9 +140,9 @@ class ConnectionGuard:
             self.whole(channel)
             return
         now = self.clock()
-        entry = self._unfinished.pop(channel, None) or _Unfinished(now)
+        entry = self._unfinished.pop(channel, None) or _Slow(now, now)
         self._unfinished[channel] = entry  # the last one: the first is the one that grew longest ago
-        entry.grew = now
+        entry.progress = now
         size = channel.pending
         stats = self._stats
         stats.unfinished_bytes += size - entry.size
@@ -172,7 +161,7 @@ class ConnectionGuard:
     def _make_room(self, channel: Channel, now: float) -> None:
         """There is too much: a peer that stopped within a frame is dropped before those that go on with theirs."""
         other, entry = next(iter(self._unfinished.items()))
-        if now - entry.grew < _STALLED:
+        if now - entry.progress < _STALLED:
             self._refuse(channel)
             return
         self.whole(other)
@@ -207,7 +196,8 @@ class ConnectionGuard:
     def reads_nothing(self, channel: Channel) -> None:
         """A peer is behind with reading."""
         if channel not in self._behind:
-            entry = self._behind[channel] = _Behind(channel.unread, self.clock())
+            now = self.clock()
+            entry = self._behind[channel] = _Slow(now, now, channel.unread)
             self._stats.unread_bytes += entry.size
             self._weigh()
 
@@ -236,13 +226,13 @@ class ConnectionGuard:
     def _drop_worst(self, most: int) -> None:
         """Drop the readers that took nothing for longest, until the rest is within the limit."""
         left = self._stats.unread_bytes
-        for channel, entry in sorted(self._behind.items(), key=lambda item: item[1].since):
+        for channel, entry in sorted(self._behind.items(), key=lambda item: item[1].progress):
             if left <= most:
                 return
             left -= entry.size
             self._drop_reader(channel, entry)
 
-    def _drop_reader(self, channel: Channel, entry: _Behind) -> None:
+    def _drop_reader(self, channel: Channel, entry: _Slow) -> None:
         del self._behind[channel]
         self._stats.unread_bytes -= entry.size
         self._stats.slow_readers += 1
@@ -263,11 +253,9 @@ class ConnectionGuard:
         stopped, self._looked = now - self._looked - TICK, now
         if stopped > TICK:  # the process or its loop stood still, not the peers
             self._newcomers = {channel: since + stopped for channel, since in self._newcomers.items()}
-            for begun in self._unfinished.values():
-                begun.since += stopped
-                begun.grew += stopped
-            for behind in self._behind.values():
-                behind.since += stopped
+            for entry in [*self._unfinished.values(), *self._behind.values()]:
+                entry.since += stopped
+                entry.progress += stopped
         for channel, since in list(self._newcomers.items()):
             if now - since < limits.first_request:
                 break
@@ -284,11 +272,11 @@ class ConnectionGuard:
         for channel, entry in list(self._behind.items()):
             size = channel.unread
             if size < entry.size:
-                entry.since = now
+                entry.progress = now
             self._stats.unread_bytes += size - entry.size
             entry.size = size
         for channel, entry in list(self._behind.items()):
-            if now - entry.since >= limits.slow_reader:
+            if now - entry.progress >= limits.slow_reader:
                 self._drop_reader(channel, entry)
         self._weigh()
 

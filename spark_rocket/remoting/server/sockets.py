@@ -17,6 +17,7 @@ import logging
 import resource
 import socket
 import sys
+from ipaddress import ip_address
 from typing import Protocol
 
 from spark_rocket.errors import ConfigError
@@ -82,8 +83,8 @@ async def bind(host: str, port: int, name: str, port_options: str, *, reuse_port
     return sock
 
 
-def cannot_listen(host: str, port: int, error: OSError, name: str, port_options: str) -> ConfigError:
-    """Why, and what to do."""
+def cannot_listen(host: str, port: int, error: OSError, name: str, port_options: str = "") -> ConfigError:
+    """The error for a port that cannot be had; ``port_options`` says where the port is configured."""
     where = format_address(host, port)
     if error.errno == errno.EADDRINUSE:
         return ConfigError(
@@ -104,3 +105,13 @@ def own_ip() -> str:
             return str(probe.getsockname()[0])
         except OSError:
             return "127.0.0.1"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address is certainly this machine's own."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

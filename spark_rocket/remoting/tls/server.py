@@ -222,9 +222,6 @@ class TlsTransport(asyncio.Transport):
     def is_closing(self) -> bool:
         return self._transport.is_closing()
 
-    def is_reading(self) -> bool:
-        return self._reading
-
     def pause_reading(self) -> None:
         self._reading = False
         self._transport.pause_reading()
@@ -241,9 +238,6 @@ class TlsTransport(asyncio.Transport):
 
     def get_write_buffer_size(self) -> int:
         return self._transport.get_write_buffer_size()
-
-    def get_write_buffer_limits(self) -> tuple[int, int]:
-        return self._transport.get_write_buffer_limits()
 
     def write(self, data: Any) -> None:
         if self._transport.is_closing():
@@ -280,9 +274,6 @@ class TlsTransport(asyncio.Transport):
             self._failed(error)
             return
         self._transport.writelines(ready)
-
-    def can_write_eof(self) -> bool:
-        return False
 
     def close(self) -> None:
         """Close after what was written has been sent."""
