@@ -526,7 +526,7 @@ def test_a_new_certificate_is_used_for_new_connections(
             assert _serial(certificates, server.address) == second
             authority.issue("server")
             assert _serial(certificates, server.address) not in (first, second)
-    said = [record.getMessage() for record in caplog.records if "goes on with what it has" in record.getMessage()]
+    said = [record.getMessage() for record in caplog.records if "TLS keeps its old files" in record.getMessage()]
     assert len(said) == 3
     assert "is not the private key of" in said[1]
 

@@ -152,6 +152,7 @@ class RemotingServer:
             self._server = await self.loop.create_server(self._protocols(), sock=sock, backlog=1024)
         except OSError as error:  # somebody else bound the port too, and listened first
             raise cannot_listen(self.host, self._asked_port, error, self.name, self.port_options) from error
+        self.request_queue.changed()  # the limits may have been set since it was made
         self.watch.start()
 
     async def bind_second(self, step: int, port_options: str) -> None:
