@@ -123,19 +123,14 @@ class ConnectionGuard:
         self._addresses[host] -= 1
         if not self._addresses[host]:
             del self._addresses[host]
-        self._newcomers.pop(channel, None)
         self.whole(channel)
         self.reads_again(channel)
-
-    def spoke(self, channel: Channel) -> None:
-        """Its first bytes have arrived."""
-        self._newcomers.pop(channel, None)
 
     # --- incomplete frames --------------------------------------------------------------------------------------------
 
     def unfinished(self, channel: Channel) -> None:
         """A part of a frame has arrived."""
-        self.spoke(channel)
+        self._newcomers.pop(channel, None)
         if not channel.in_progress:  # it is skipped
             self.whole(channel)
             return
@@ -150,13 +145,12 @@ class ConnectionGuard:
         if stats.waiting_bytes + stats.unfinished_bytes > self._limits.max_request_bytes:
             self._make_room(channel, now)
 
-    def whole(self, channel: Channel) -> bool:
-        """No frame is incomplete any more; whether one was."""
+    def whole(self, channel: Channel) -> None:
+        """A connection is not new any more, and has no incomplete frame."""
+        self._newcomers.pop(channel, None)
         entry = self._unfinished.pop(channel, None)
-        if entry is None:
-            return False
-        self._stats.unfinished_bytes -= entry.size
-        return True
+        if entry is not None:
+            self._stats.unfinished_bytes -= entry.size
 
     def _make_room(self, channel: Channel, now: float) -> None:
         """There is too much: a peer that stopped within a frame is dropped before those that go on with theirs."""

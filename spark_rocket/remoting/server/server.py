@@ -213,7 +213,6 @@ class RemotingServer:
 
     def received(self, channel: Channel, frames: list[memoryview], size: int) -> None:
         if channel.needs_attention:
-            self.watch.spoke(channel)
             self.watch.whole(channel)
             channel.needs_attention = channel.is_paused or channel in self.request_queue
         if self._over or channel.needs_attention:
