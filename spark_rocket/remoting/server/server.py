@@ -110,10 +110,8 @@ class RemotingServer:
         self._asked_port = port
         self._port = port
         self._on_close = on_close
-        self._server: asyncio.Server | None = None
-        self._second: asyncio.Server | None = None
-        self._socket: socket.socket | None = None  # bound, but not yet listening
-        self._second_socket: socket.socket | None = None  # bound, and not yet served
+        self._servers: list[asyncio.Server] = []
+        self._sockets: list[socket.socket] = []  # bound, but not yet served: the port's own, and perhaps a second
         # Spinning on the only core would keep the peer from the answer's next request.
         self._busy_poll = busy_poll if cores() > 1 else 0.0
         self._last_read = 0.0
@@ -137,26 +135,24 @@ class RemotingServer:
     async def bind(self) -> None:
         """Take the port, but serve nobody yet: whoever connects is refused. ConfigError as from ``start``."""
         self.loop = asyncio.get_running_loop()
-        self._socket = await bind(self.host, self._asked_port, self.name, self.port_options)
-        self._port = self._socket.getsockname()[1]
+        self._sockets = [await bind(self.host, self._asked_port, self.name, self.port_options)]
+        self._port = self._sockets[0].getsockname()[1]
 
     async def start(self) -> None:
         """Listen. ConfigError if the port is taken or the host is not this machine's."""
-        if self._socket is None:
+        if not self._sockets:
             await self.bind()
-        assert self._socket is not None
         self._empty = asyncio.Event()
         self._empty.set()
-        sock, self._socket = self._socket, None
         try:
-            self._server = await self.loop.create_server(self._protocols(), sock=sock, backlog=1024)
-        except OSError as error:  # somebody else bound the port too, and listened first
+            await self._listen(self._sockets.pop(0))
+        except OSError as error:  # another process bound the port too, and listened first
             raise cannot_listen(self.host, self._asked_port, error, self.name, self.port_options) from error
         self.request_queue.changed()  # the limits may have been set since it was made
         self.watch.start()
 
     async def bind_second(self, step: int, port_options: str) -> None:
-        """After ``bind``, take the port ``step`` above the first, too. Who connects there waits for ``serve_second``.
+        """After ``bind``, take the port ``step`` above the first, too. Connections there wait for ``serve_second``.
 
         ConfigError if it cannot be had; the first port is not touched.
         """
@@ -164,35 +160,30 @@ class RemotingServer:
         sock = await bind(self.host, port, self.name, port_options)
         try:
             sock.listen(1024)
-        except OSError as error:  # somebody else bound the port too, and listens
+        except OSError as error:  # another process bound the port too, and listens
             sock.close()
             raise cannot_listen(self.host, port, error, self.name, port_options) from error
-        self._second_socket = sock
+        self._sockets.append(sock)
 
     async def serve_second(self) -> None:
         """Serve the second port as the first: connections are counted and requests wait together."""
-        if self._second_socket is not None:
-            sock, self._second_socket = self._second_socket, None
-            self._second = await self.loop.create_server(self._protocols(), sock=sock, backlog=1024)
+        while self._sockets:
+            await self._listen(self._sockets.pop())
 
-    def _close_sockets(self) -> None:
-        for sock in (self._socket, self._second_socket):
-            if sock is not None:
-                sock.close()
-        self._socket = self._second_socket = None
-
-    def _protocols(self) -> Callable[[], asyncio.Protocol]:
-        return TlsGate(self._tls, lambda: Channel(self), name=self.name).newcomer
+    async def _listen(self, sock: socket.socket) -> None:
+        gate = TlsGate(self._tls, lambda: Channel(self), name=self.name)
+        self._servers.append(await self.loop.create_server(gate.newcomer, sock=sock, backlog=1024))
 
     async def close(self, grace: float = 1.0) -> None:
         """Stop listening, let answers already written go out for at most ``grace`` seconds, drop the rest."""
-        self._close_sockets()
-        if self._server is None:
+        for sock in self._sockets:
+            sock.close()
+        self._sockets.clear()
+        if not self._servers:
             return
-        self._server.close()
-        self._server = None
-        if self._second is not None:
-            self._second.close()
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
         self.watch.close()
         for channel in list(self.channels):
             channel.close()
@@ -205,7 +196,7 @@ class RemotingServer:
     # --- called by channels -----------------------------------------------------------------------------------
 
     def connected(self, channel: Channel) -> bool:
-        if self._server is None or not self.watch.admit(channel):
+        if not self._servers or not self.watch.admit(channel):
             return False
         self.channels.add(channel)
         self._empty.clear()
