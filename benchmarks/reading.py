@@ -18,7 +18,7 @@ from spark_rocket.datasource.read.cluster import Cluster, reader_of
 from spark_rocket.datasource.read.fetch import read_range
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
 from spark_rocket.model import Message
-from spark_rocket.remoting.server.memory import keep_freed_memory
+from spark_rocket.system import keep_freed_memory
 
 MESSAGES = 500_000
 WIDE_QUEUES = 1000

@@ -11,15 +11,20 @@ import os
 from pathlib import Path
 
 
-def replace_file(path: Path, content: bytes, like: os.stat_result) -> None:
-    """Put content in a file's place, whole or not at all, with the mode and owner of ``like``; on disk on return."""
+def replace_file(path: Path, content: bytes, like: os.stat_result | None = None) -> None:
+    """Replace a file's content, whole or not at all, and fsync it.
+
+    Its mode and owner are those of ``like``; without it, those of a new file.
+    """
     temporary = path.with_name(path.name + ".tmp")
     temporary.unlink(missing_ok=True)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # it may hold secrets
+    mode = 0o666 if like is None else 0o600  # a file that is like another may hold secrets
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(descriptor, "wb") as file:
-        with contextlib.suppress(PermissionError):  # only root can give files away
-            os.fchown(descriptor, like.st_uid, like.st_gid)
-        os.fchmod(descriptor, like.st_mode & 0o777)
+        if like is not None:
+            with contextlib.suppress(PermissionError):  # only root can give files away
+                os.fchown(descriptor, like.st_uid, like.st_gid)
+            os.fchmod(descriptor, like.st_mode & 0o777)
         file.write(content)
         file.flush()
         os.fsync(descriptor)
@@ -28,7 +33,7 @@ def replace_file(path: Path, content: bytes, like: os.stat_result) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Bring the names in a directory to disk."""
+    """Fsync the names in a directory."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

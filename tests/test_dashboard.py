@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from spark_rocket.broker.metrics.table import METRICS
-from spark_rocket.namesrv.metrics import METRICS as NAMESRV_METRICS
+from spark_rocket.namesrv.server import METRICS as NAMESRV_METRICS
 from spark_rocket.proxy.metrics import METRICS as PROXY_METRICS
 from spark_rocket.remoting.http.monitor import MONITOR_METRICS
-from spark_rocket.remoting.server.overload_metrics import OVERLOAD_METRICS
+from spark_rocket.remoting.server.overload import OVERLOAD_METRICS
 
 DASHBOARD = json.loads(
     (Path(__file__).parents[1] / "docs" / "grafana" / "spark-rocket.json").read_text(encoding="utf-8")

@@ -33,9 +33,9 @@ from pathlib import Path
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from spark_rocket.remoting.server.descriptors import connections_possible
 from spark_rocket.remoting.server.overload import OTHER, OVERLOAD, REJECTED, Limits, Queue
 from spark_rocket.remoting.server.server import RemotingServer
+from spark_rocket.remoting.server.sockets import connections_possible
 
 _log = logging.getLogger(__name__)
 

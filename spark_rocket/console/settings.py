@@ -9,7 +9,6 @@ Immutable. Corresponds to application.yml and users.properties of RocketMQ's das
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from typing import Any
 from spark_rocket.client.core.config import ClientConfig
 from spark_rocket.console.passwords import PREFIX, check_hash, hashed
 from spark_rocket.errors import ConfigError
+from spark_rocket.remoting.server.sockets import is_loopback
 from spark_rocket.remoting.tls.settings import TlsMode, TlsSettings
 
 DEFAULT_PORT = 8080
@@ -64,15 +64,6 @@ class ConsoleSettings:
     @property
     def is_tls(self) -> bool:
         return self.tls.server_mode is not TlsMode.DISABLED
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def read_users(path: Path | None, environment: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -62,7 +62,7 @@ def settle_worker() -> None:
     20 ms of a core; a small task takes 5 ms. Those objects stay as long as the process, so the collector is told to
     leave them alone. Freed memory is kept for the next large answer.
     """
-    from spark_rocket.remoting.server.memory import keep_freed_memory
+    from spark_rocket.system import keep_freed_memory
 
     keep_freed_memory()
     gc.freeze()

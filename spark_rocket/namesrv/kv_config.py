@@ -1,8 +1,7 @@
 """The name server's key-value configuration, by namespace; the only thing that it keeps on disk.
 
-The file is JSON, ``{"configTable":{namespace:{key:value}}}``. It is replaced as a whole: the new text is written and
-synced beside it, the old file is copied to ``.bak``, and one rename puts the new one in place. After a crash the file
-is the old or the new one, never a part.
+The file is JSON, ``{"configTable":{namespace:{key:value}}}``. The old file is copied to ``.bak`` and then replaced as a
+whole: after a crash the file is the old or the new one, never a part.
 
 Thread-safety: none, it belongs to the name server's loop; a write blocks that for the moment it takes, and writes are
 rare. Corresponds to org.apache.rocketmq.namesrv.kvconfig.{KVConfigManager, KVConfigSerializeWrapper}.
@@ -11,11 +10,11 @@ rare. Corresponds to org.apache.rocketmq.namesrv.kvconfig.{KVConfigManager, KVCo
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 
 from spark_rocket.errors import ConfigError
+from spark_rocket.files import replace_file
 
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 
@@ -74,11 +73,6 @@ class KVConfigManager:
         if self._path is None:
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        new = self._path.with_name(self._path.name + ".tmp")
-        with new.open("w", encoding="utf-8") as file:
-            json.dump({"configTable": self._table}, file, ensure_ascii=False, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
         if self._path.exists():
             shutil.copyfile(self._path, self._path.with_name(self._path.name + ".bak"))
-        new.replace(self._path)
+        replace_file(self._path, json.dumps({"configTable": self._table}, ensure_ascii=False, indent=1).encode())

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Callable
 
 from spark_rocket.errors import ProtocolError
 from spark_rocket.namesrv.kv_config import ORDER_TOPIC_CONFIG, KVConfigManager
@@ -96,11 +95,9 @@ class NamesrvProcessor:
             code.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
             code.GET_TOPICS_BY_CLUSTER: self.get_topics_by_cluster,
             code.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.get_system_topics,
-            code.GET_UNIT_TOPIC_LIST: self._topic_list(lambda: self._routes.unit_topics(FLAG_UNIT)),
-            code.GET_HAS_UNIT_SUB_TOPIC_LIST: self._topic_list(lambda: self._routes.unit_topics(FLAG_UNIT_SUB)),
-            code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._topic_list(
-                lambda: self._routes.unit_topics(FLAG_UNIT_SUB, forbidden=FLAG_UNIT)
-            ),
+            code.GET_UNIT_TOPIC_LIST: self._unit_topics(FLAG_UNIT),
+            code.GET_HAS_UNIT_SUB_TOPIC_LIST: self._unit_topics(FLAG_UNIT_SUB),
+            code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._unit_topics(FLAG_UNIT_SUB, forbidden=FLAG_UNIT),
             code.UPDATE_NAMESRV_CONFIG: self.update_config,
             code.GET_NAMESRV_CONFIG: self.get_config,
         }
@@ -248,9 +245,10 @@ class NamesrvProcessor:
         topics, address = self._routes.system_topics()
         return _answer(request, body=TopicList(topics, address).to_json())
 
-    @staticmethod
-    def _topic_list(topics: Callable[[], list[str]]) -> Handler:
-        return lambda channel, request: _answer(request, body=TopicList(topics()).to_json())
+    def _unit_topics(self, required: int, forbidden: int = 0) -> Handler:
+        return lambda channel, request: _answer(
+            request, body=TopicList(self._routes.unit_topics(required, forbidden)).to_json()
+        )
 
     # --- configuration ----------------------------------------------------------------------------------------
 

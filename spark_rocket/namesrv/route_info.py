@@ -106,50 +106,26 @@ class RouteInfoManager:
     ) -> Registered:
         """Take a registration in. RefusedError if another broker holds the same name and id."""
         broker = self._brokers.get(broker_name)
-        key = (cluster, address)
-        first = broker is None
         if broker is None:
             broker = BrokerData(cluster=cluster, broker_name=broker_name, broker_addrs={})
         addresses = broker.broker_addrs
-        holder = self._live.get((broker.cluster, addresses.get(broker_id, "")))
-        if holder is not None and (holder.cluster, holder.address) == key:
-            holder = None
-        if holder is not None:
-            self._check_place(holder, cluster, address, data_version)
-        self._check_cluster(broker, broker_id, cluster, address)
-        if holder is not None:
-            logger.warning(
-                "id %d of broker %s is at %s now; it was at %s", broker_id, broker_name, address, holder.address
-            )
-            del self._live[holder.cluster, holder.address]
-            self._filter_servers.pop((holder.cluster, holder.address), None)
-        # A slave that became master (or the reverse) had its address under another id.
-        for other in [id_ for id_, known in addresses.items() if known == address and id_ != broker_id]:
-            del addresses[other]
-        first = first or broker_id not in addresses
+        self._take_place(broker, broker_id, cluster, address, data_version)
+        is_new = broker_id not in addresses
         addresses[broker_id] = address
         broker.enable_acting_master = enable_acting_master
         broker.zone_name = zone_name
         self._brokers[broker_name] = broker
         self._clusters.setdefault(cluster, set()).add(broker_name)
 
+        key = (cluster, address)
         live = self._live.get(key)
-        changed = live is None or live.data_version != data_version
-        # Brokers before 5.0, which say nothing of acting masters, would name topics that their master has deleted.
-        first_slave = enable_acting_master is not None and broker_id == min(addresses)
-        if broker_id == MASTER_ID or first_slave:
-            for topic, config in topics.items():
-                known = self._queues.setdefault(topic, {})
-                if changed or first or broker_name not in known:
-                    known[broker_name] = QueueData(
-                        broker_name=broker_name,
-                        read_queue_nums=config.read_queue_nums,
-                        write_queue_nums=config.write_queue_nums,
-                        perm=config.perm,
-                        topic_sys_flag=config.topic_sys_flag,
-                    )
-        # The first word of a broker may be the one topic that changed (we were restarted under it). Its version must
-        # not make the whole table that follows look known.
+        # Brokers before 5.0, which do not know acting masters, would name topics that their master has deleted.
+        is_first_slave = enable_acting_master is not None and broker_id == min(addresses)
+        if broker_id == MASTER_ID or is_first_slave:
+            changed = is_new or live is None or live.data_version != data_version
+            self._take_topics(broker_name, topics, changed)
+        # A broker's first registration may name only the one topic that changed (we were restarted meanwhile). Its
+        # version must not make the whole table that follows look known.
         partial = live is None and len(topics) == 1
         self._live[key] = LiveBroker(
             cluster=cluster,
@@ -162,16 +138,50 @@ class RouteInfoManager:
             data_version=None if partial else data_version,
             channel=channel,
         )
+        self._filter_servers.pop(key, None)
         if filter_servers:
             self._filter_servers[key] = list(filter_servers)
-        else:
-            self._filter_servers.pop(key, None)
         if live is None:
             logger.info("broker %s (%s, id %d) of cluster %s registered", broker_name, address, broker_id, cluster)
-        if broker_id != MASTER_ID and (master := addresses.get(MASTER_ID)) is not None:
-            master_live = self._live.get((cluster, master))
-            return Registered(None if master_live is None else master_live.ha_address, master)
-        return Registered()
+        master = addresses.get(MASTER_ID)
+        if broker_id == MASTER_ID or master is None:
+            return Registered()
+        master_live = self._live.get((cluster, master))
+        return Registered(None if master_live is None else master_live.ha_address, master)
+
+    def _take_place(
+        self, broker: BrokerData, broker_id: int, cluster: str, address: str, data_version: DataVersion
+    ) -> None:
+        """Remove the former holder of a broker's name and id. RefusedError if it keeps its place."""
+        addresses = broker.broker_addrs
+        holder = self._live.get((broker.cluster, addresses.get(broker_id, "")))
+        if holder is not None and (holder.cluster, holder.address) == (cluster, address):
+            holder = None
+        if holder is not None:
+            self._check_place(holder, cluster, address, data_version)
+        self._check_cluster(broker, broker_id, cluster, address)
+        if holder is not None:
+            logger.warning(
+                "id %d of broker %s is at %s now; it was at %s", broker_id, broker.broker_name, address, holder.address
+            )
+            del self._live[holder.cluster, holder.address]
+            self._filter_servers.pop((holder.cluster, holder.address), None)
+        # A slave that became master (or the reverse) had its address under another id.
+        for other in [id_ for id_, known in addresses.items() if known == address and id_ != broker_id]:
+            del addresses[other]
+
+    def _take_topics(self, broker_name: str, topics: Mapping[str, TopicConfig], changed: bool) -> None:
+        """Update the queues of a broker that has changed, and add topics that were unknown."""
+        for topic, config in topics.items():
+            known = self._queues.setdefault(topic, {})
+            if changed or broker_name not in known:
+                known[broker_name] = QueueData(
+                    broker_name=broker_name,
+                    read_queue_nums=config.read_queue_nums,
+                    write_queue_nums=config.write_queue_nums,
+                    perm=config.perm,
+                    topic_sys_flag=config.topic_sys_flag,
+                )
 
     def _check_cluster(self, broker: BrokerData, broker_id: int, cluster: str, address: str) -> None:
         """RefusedError when others of this name live, in another cluster: what they copy would be another's log."""

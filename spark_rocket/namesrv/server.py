@@ -1,4 +1,4 @@
-"""The name server: route tables behind a Remoting server, and the sweep that removes silent brokers.
+"""The name server: route tables behind a Remoting server, the removal of silent brokers, and its metrics.
 
 Thread-safety: belongs to the event loop that started it. After a crash or restart its tables are empty until brokers
 register again, within 30 seconds; the KV configuration is read back from its file.
@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from spark_rocket.namesrv.kv_config import KVConfigManager
 from spark_rocket.namesrv.processor import NamesrvProcessor
 from spark_rocket.namesrv.route_info import RouteInfoManager
 from spark_rocket.protocol.wire.codes import RequestCode
-from spark_rocket.remoting.server.overload import OTHER, Limits, OverloadStats, Queue
+from spark_rocket.remoting.http.exposition import GAUGE, Exposition, Metric, label_text
+from spark_rocket.remoting.server.overload import OTHER, OVERLOAD_METRICS, Limits, OverloadStats, Queue, add_overload
 from spark_rocket.remoting.server.server import Channel, RemotingServer
 from spark_rocket.remoting.tls.contexts import server_tls
 from spark_rocket.remoting.tls.settings import TlsSettings
@@ -118,3 +120,54 @@ class NameServer:
             if isinstance(broker.channel, Channel):
                 broker.channel.close()
         self._scanner = asyncio.get_running_loop().call_later(self._scan_interval, self._scan)
+
+
+# --- metrics ----------------------------------------------------------------------------------------------------
+
+_NODE = ("cluster", "node_type", "node_id")
+_BROKER = (*_NODE, "broker_cluster", "broker", "broker_id", "address")
+
+METRICS: tuple[Metric, ...] = (
+    Metric("rocket_namesrv_topics", GAUGE, "Topics that have a route.", "own", _NODE),
+    Metric("rocket_namesrv_brokers", GAUGE, "Broker processes that are alive.", "own", _NODE),
+    Metric("rocket_namesrv_broker_silence_seconds", GAUGE, "Since a broker was heard of.", "own", _BROKER),
+)
+
+
+class NameServerMetrics:
+    """A name server's /metrics, /health and /ready. Apache's name server has no metrics: the names are our own."""
+
+    metrics = (*METRICS, *OVERLOAD_METRICS)
+
+    def __init__(self, namesrv: NameServer) -> None:
+        self._namesrv = namesrv
+
+    def node_labels(self) -> dict[str, object]:
+        return {"cluster": "", "node_type": "nameserver", "node_id": self._namesrv.address}
+
+    def problems(self) -> list[str]:
+        return [] if self._namesrv.serves else ["the name server is starting or stopping"]
+
+    def facts(self) -> dict[str, Any]:
+        return {"nameServer": self._namesrv.address} if self._namesrv.serves else {}
+
+    def collect(self, exposition: Exposition) -> Iterator[None]:
+        namesrv = self._namesrv
+        if not namesrv.serves:
+            return
+        node = label_text(self.node_labels())
+        exposition.add("rocket_namesrv_topics", node, len(namesrv.routes.topics()))
+        silences = namesrv.routes.silences()
+        exposition.add("rocket_namesrv_brokers", node, len(silences))
+        add_overload(exposition, node, namesrv.overload, namesrv.connections)
+        yield
+        for broker, seconds in silences:
+            labels = label_text(
+                {
+                    "broker_cluster": broker.cluster,
+                    "broker": broker.broker_name,
+                    "broker_id": broker.broker_id,
+                    "address": broker.address,
+                }
+            )
+            exposition.add("rocket_namesrv_broker_silence_seconds", f"{node},{labels}", seconds)

@@ -31,7 +31,7 @@ from spark_rocket.protocol.java_properties import expand_variables, parse_proper
 from spark_rocket.protocol.setting import setting, settings_of, text_of
 from spark_rocket.protocol.wire import json as json_codec
 from spark_rocket.remoting.http.monitor import MetricsExporterType
-from spark_rocket.remoting.server.listening import own_ip
+from spark_rocket.remoting.server.sockets import own_ip
 from spark_rocket.remoting.tls.settings import TlsSettings, parse_setting
 
 _log = logging.getLogger(__name__)

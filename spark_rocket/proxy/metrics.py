@@ -17,7 +17,7 @@ from spark_rocket.proxy.server import ProxyServer
 from spark_rocket.proxy.transport.calls import DURATION_BOUNDS, MethodStats
 from spark_rocket.proxy.transport.context import GrpcCode
 from spark_rocket.remoting.http.exposition import COUNTER, GAUGE, HISTOGRAM, Exposition, Metric, label_text
-from spark_rocket.remoting.server.overload_metrics import OVERLOAD_METRICS
+from spark_rocket.remoting.server.overload import OVERLOAD_METRICS
 
 _NODE = ("cluster", "node_type", "node_id")
 _METHOD = (*_NODE, "method")

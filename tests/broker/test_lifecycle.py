@@ -342,12 +342,12 @@ async def test_a_held_pull_waits_until_its_client_reads_again(tmp_path: Path) ->
     await asyncio.to_thread(wire.ask, RequestCode.GET_BROKER_RUNTIME_INFO)  # answered after the pull was held
     held = broker.service.held
     (pull,) = next(iter(held._by_queue.values()))
-    pull.channel._paused = True
+    pull.channel.is_paused = True
     await ask(broker, lambda wire: wire.send("T", b"meanwhile"))
     await asyncio.sleep(0)
     assert not later.done()
     assert held.count == 1  # held again for a moment, rather than written to where nobody reads
-    pull.channel._paused = False
+    pull.channel.is_paused = False
     answer = await asyncio.wrap_future(later)
     assert [message.body for message in decode_messages(bytes(answer.body))] == [b"meanwhile"]
     await asyncio.to_thread(slow.close)

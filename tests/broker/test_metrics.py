@@ -24,14 +24,14 @@ from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.client.core.metrics import CLIENT_METRICS
 from spark_rocket.errors import StoreNotWritableError
 from spark_rocket.model import Message
-from spark_rocket.namesrv.metrics import METRICS as NAMESRV_METRICS
-from spark_rocket.namesrv.metrics import NameServerMetrics
+from spark_rocket.namesrv.server import METRICS as NAMESRV_METRICS
+from spark_rocket.namesrv.server import NameServerMetrics
 from spark_rocket.protocol.wire.bodies import TopicConfig
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.proxy.metrics import METRICS as PROXY_METRICS
 from spark_rocket.remoting.http.exposition import Exposition, Metric
 from spark_rocket.remoting.http.monitor import MONITOR_METRICS, Monitor
-from spark_rocket.remoting.server.overload_metrics import OVERLOAD_METRICS
+from spark_rocket.remoting.server.overload import OVERLOAD_METRICS
 from spark_rocket.testing import LocalCluster
 from spark_rocket.testing.cluster import _ServerThread
 from tests.broker.wire import Wire

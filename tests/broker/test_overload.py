@@ -19,8 +19,8 @@ from spark_rocket.errors import BrokerError, RefusedError
 from spark_rocket.model import Message
 from spark_rocket.protocol.wire.bodies import HeartbeatData, ProducerData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from spark_rocket.remoting.server.descriptors import connections_possible
 from spark_rocket.remoting.server.server import RemotingServer
+from spark_rocket.remoting.server.sockets import connections_possible
 from spark_rocket.store.results import PutResult
 from spark_rocket.testing import LocalCluster
 from tests.broker.test_delayed import Served, served
@@ -123,6 +123,15 @@ def test_senders_that_wait_for_the_disk_are_bounded(tmp_path: Path, monkeypatch:
         assert wire.send("T").code == 0
         assert server.broker.service.stored.waiting == 0
         assert server.broker.service.overload.stats.refused == {("send", "put"): 2}
+
+
+def test_each_kind_of_request_is_queued(tmp_path: Path, clock: Clock) -> None:
+    """The broker sets the kinds before it starts, and after its server was made."""
+    with served(tmp_path, clock) as (server, wire):
+        server.broker._server.turn = -1.0  # type: ignore[union-attr]
+        sends = [wire.send_later("T", b"%d" % n) for n in range(20)]
+        assert [send.result(30).code for send in sends] == [0] * 20
+        assert (wire.pull("T", 0).code, heartbeat(wire)) == (0, 0)
 
 
 # --- memory ---------------------------------------------------------------------------------------------------------
@@ -230,7 +239,7 @@ def test_a_process_that_may_open_few_files_says_so(
 @pytest.mark.parametrize(("soft", "possible"), [(1000, 900), (100, 68), (1, 1), (-1, sys.maxsize)])
 def test_how_many_connections_are_possible(soft: int, possible: int, monkeypatch: pytest.MonkeyPatch) -> None:
     system = SimpleNamespace(getrlimit=lambda _: (soft, 5000), RLIMIT_NOFILE=7, RLIM_INFINITY=-1)
-    monkeypatch.setattr("spark_rocket.remoting.server.descriptors.resource", system)
+    monkeypatch.setattr("spark_rocket.remoting.server.sockets.resource", system)
     assert connections_possible() == possible
 
 

@@ -15,8 +15,7 @@ import pytest
 
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.cli.commands.monitor import NO_PORT, Started, metrics_port, start_monitor
-from spark_rocket.namesrv.metrics import NameServerMetrics
-from spark_rocket.namesrv.server import NameServer
+from spark_rocket.namesrv.server import NameServer, NameServerMetrics
 from spark_rocket.remoting.tls.settings import TlsMode, TlsSettings
 from spark_rocket.testing.certificates import CertificateAuthority
 from tests.cli.test_rocket import PORTS, finished, found, one_line, started

@@ -23,8 +23,7 @@ from hypothesis import strategies as st
 from spark_rocket.errors import ConfigError
 from spark_rocket.proxy.transport.limits import GrpcLimits
 from spark_rocket.proxy.transport.proxy_protocol import BAD, MORE, PLAIN, PROXIED, TLS, TrustedAddresses, classify
-from spark_rocket.remoting.tls.contexts import ServerTls
-from spark_rocket.remoting.tls.self_signed import self_signed
+from spark_rocket.remoting.tls.contexts import ServerTls, self_signed
 from spark_rocket.remoting.tls.settings import TlsMode, TlsSettings
 from tests.proxy.grpc_world import LIMIT, Peer, World, framed, world
 

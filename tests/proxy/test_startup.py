@@ -16,7 +16,7 @@ from spark_rocket.broker.service import BrokerService
 from spark_rocket.errors import ConfigError, StateError
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.config import ProxyConfig
-from spark_rocket.remoting.tls.self_signed import self_signed
+from spark_rocket.remoting.tls.contexts import self_signed
 from spark_rocket.testing import LocalCluster
 from spark_rocket.testing.proxy_thread import ProxyThread
 from tests.proxy.caller import SECONDS, Caller, producer_settings, resource

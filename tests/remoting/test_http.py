@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from spark_rocket.errors import ConfigError
 from spark_rocket.remoting.http import server as http
-from spark_rocket.remoting.http.server import HEADER_LIMIT, MOST_CONNECTIONS, HttpAnswer, HttpServer, is_loopback
+from spark_rocket.remoting.http.server import HEADER_LIMIT, MOST_CONNECTIONS, HttpAnswer, HttpServer
 from spark_rocket.remoting.server.server import run
+from spark_rocket.remoting.server.sockets import is_loopback
 from spark_rocket.remoting.tls.contexts import ServerTls
 from spark_rocket.remoting.tls.settings import TlsSettings
 

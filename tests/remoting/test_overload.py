@@ -1,8 +1,7 @@
-"""Requests that a server does not take on: looked at without decoding, answered without a handler, counted."""
+"""Requests that a server refuses: answered without a handler, and counted."""
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,10 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark_rocket.errors import ProtocolError
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand, SerializeType
-from spark_rocket.remoting.server.overload import OVERLOAD, BusyAnswer, Limits, Queue, peek, peek_code
+from spark_rocket.remoting.server.overload import OVERLOAD, Limits, Queue
 from spark_rocket.remoting.server.server import Channel, Handler
 
 from .conftest import ECHO, RawClient, ServerThread, request
@@ -25,90 +23,6 @@ Dial = Callable[[str], RawClient]
 SEND, BEAT = 8, 9
 KINDS = {SEND: "send", BEAT: "heartbeat"}
 NO_LIMIT = 1 << 40
-FASTJSON = (
-    b'{"code":310,"extFields":{"a":"\\"opaque\\":3,","i":"\\"flag\\":9"},"flag":2,"language":"JAVA","opaque":77,'
-    b'"serializeTypeCurrentRPC":"JSON","version":401}'
-)
-
-
-def framed(header: bytes, kind: int = 0) -> memoryview:
-    return memoryview(bytes([kind]) + len(header).to_bytes(3, "big") + header + b"body")
-
-
-# --- peeking --------------------------------------------------------------------------------------------------------
-
-INT = st.integers(-(1 << 31), (1 << 31) - 1)
-
-
-@given(
-    code=st.integers(-(1 << 15), (1 << 15) - 1),
-    opaque=INT,
-    flag=INT.filter(lambda value: value >= 0),
-    ext=st.dictionaries(st.text(max_size=8), st.text(max_size=20), max_size=3),
-    kind=st.sampled_from(SerializeType),
-)
-def test_what_is_peeked_is_what_is_decoded(
-    code: int, opaque: int, flag: int, ext: dict[str, str], kind: SerializeType
-) -> None:
-    command = RemotingCommand(code, opaque=opaque, flag=flag, ext_fields=ext, serialize_type=kind, body=b"body")
-    frame = memoryview(command.encode())[4:]
-    assert peek(frame) == (code, opaque, flag)
-    assert peek_code(frame) == code
-
-
-ORDERS = (
-    ("code", "language", "version", "opaque", "flag", "remark", "extFields", "serializeTypeCurrentRPC"),
-    ("code", "extFields", "flag", "language", "opaque", "serializeTypeCurrentRPC", "version"),
-    ("code", "extFields", "flag", "language", "opaque", "remark", "serializeTypeCurrentRPC", "version"),
-    ("extFields", "version", "flag", "opaque", "language", "code"),
-)
-
-
-@given(
-    order=st.sampled_from(ORDERS),
-    code=INT,
-    opaque=INT,
-    flag=INT.filter(lambda value: value >= 0),
-    text=st.text(max_size=200),
-    spaces=st.booleans(),
-)
-def test_peeking_at_headers_in_any_order(
-    order: tuple[str, ...], code: int, opaque: int, flag: int, text: str, spaces: bool
-) -> None:
-    values: dict[str, object] = {
-        "code": code, "language": "GO", "version": 401, "opaque": opaque, "flag": flag, "remark": text,
-        "extFields": {"a": text, "b": '"opaque":1,"flag":2'}, "serializeTypeCurrentRPC": "JSON",
-    }  # fmt: skip
-    separators = (", ", ": ") if spaces else (",", ":")
-    header = json.dumps({name: values[name] for name in order}, separators=separators).encode()
-    command = RemotingCommand.decode(framed(header))
-    assert peek(framed(header)) == (command.code, command.opaque, command.flag) == (code, opaque, flag)
-
-
-def test_peeking_at_headers_of_other_makes() -> None:
-    assert peek(framed(FASTJSON)) == (310, 77, 2)
-    assert peek_code(framed(FASTJSON)) == 310
-    assert peek(framed(b'{ "opaque" : "5", "code" : 11 }')) == (11, 5, 0)  # decoded: Java's parser takes it
-    assert peek_code(framed(b'{"extFields":{"a":"%s"},"code":11}' % (b"x" * 100))) == -1  # too far behind
-    assert peek_code(memoryview(b"\1\0\0\0")) == -1
-
-
-@pytest.mark.parametrize(
-    "frame", [b"\0\0\0\2{}", b"\0\0\0\xff{}", b"\1\0\0\2\0\1", b"\1\0\0\0", b"\7\0\0\0", b"\0\0\0\0"]
-)
-def test_a_header_that_is_none(frame: bytes) -> None:
-    with pytest.raises(ProtocolError):
-        peek(memoryview(frame))
-
-
-@given(opaque=INT, kind=st.sampled_from(SerializeType), remark=st.text(max_size=30))
-def test_a_busy_answer_is_an_answer_like_any_other(opaque: int, kind: SerializeType, remark: str) -> None:
-    asked = RemotingCommand(1, opaque=opaque, serialize_type=kind)
-    try:
-        expected = RemotingCommand.response(asked, ResponseCode.SYSTEM_BUSY, remark).encode()
-    except ProtocolError:  # a lone surrogate
-        return
-    assert BusyAnswer(remark).encode(kind, opaque) == expected
 
 
 # --- a server that has too much to do -------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.remoting.tls.self_signed import KeyPair, self_signed
+from spark_rocket.remoting.tls.contexts import KeyPair, self_signed
 
 HOSTS = ("localhost", "127.0.0.1", "::1")
 

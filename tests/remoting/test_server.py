@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
+import re
 import socket
 import threading
 from collections.abc import Callable
@@ -102,37 +102,30 @@ def test_a_one_way_request_is_carried_out_and_not_answered(serve: Serve, dial: D
     assert [bytes(seen.body) for seen in server.requests] == [b"quiet", b""]
 
 
-def test_an_unknown_code(serve: Serve, dial: Dial) -> None:
-    answer = dial(serve().address).ask(request(31_999, 3))
-    assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-    assert answer.remark == " request type 31999 not supported"
-    assert answer.opaque == 3
+def refusing(channel: Channel, command: RemotingCommand) -> RemotingCommand:
+    raise BrokerError("no permission", remedy="Ask.", response_code=ResponseCode.NO_PERMISSION)
 
 
-def test_a_handler_that_raises(serve: Serve, dial: Dial, caplog: pytest.LogCaptureFixture) -> None:
-    client = dial(serve().address)
-    with caplog.at_level(logging.CRITICAL):
-        answer = client.ask(request(FAIL, 3))
-    assert answer.code == ResponseCode.SYSTEM_ERROR
-    assert answer.remark == "ValueError: no such luck"
+def with_surrogate(channel: Channel, command: RemotingCommand) -> RemotingCommand:
+    return RemotingCommand.response(command, 0, "\ud800")
+
+
+@pytest.mark.parametrize(
+    ("code", "answered", "remark"),
+    [
+        (31_999, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, " request type 31999 not supported$"),
+        (FAIL, ResponseCode.SYSTEM_ERROR, "ValueError: no such luck$"),
+        (8, ResponseCode.NO_PERMISSION, "no permission Ask.$"),
+        (9, ResponseCode.SYSTEM_ERROR, "."),
+    ],
+    ids=["unknown code", "raises", "refuses", "answer that no header can carry"],
+)
+def test_requests_that_fail(serve: Serve, dial: Dial, code: int, answered: int, remark: str) -> None:
+    client = dial(serve({8: refusing, 9: with_surrogate}).address)
+    answer = client.ask(request(code, 3))
+    assert (answer.code, answer.opaque) == (answered, 3)
+    assert re.match(remark, str(answer.remark))
     assert client.ask(request(ECHO, 4)).code == 0
-
-
-def test_a_handler_that_refuses(serve: Serve, dial: Dial) -> None:
-    def refuse(channel: Channel, command: RemotingCommand) -> RemotingCommand:
-        raise BrokerError("no permission", remedy="Ask.", response_code=ResponseCode.NO_PERMISSION)
-
-    answer = dial(serve({9: refuse}).address).ask(request(9))
-    assert (answer.code, answer.remark) == (ResponseCode.NO_PERMISSION, "no permission Ask.")
-
-
-def test_an_answer_that_no_header_can_carry(serve: Serve, dial: Dial) -> None:
-    def odd(channel: Channel, command: RemotingCommand) -> RemotingCommand:
-        return RemotingCommand.response(command, 0, "\ud800")
-
-    answer = dial(serve({9: odd}).address).ask(request(9))
-    assert answer.code == ResponseCode.SYSTEM_ERROR
-    assert answer.remark
 
 
 HTTP = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -160,7 +153,7 @@ def test_garbage_closes_its_connection_only(
     bad.socket.sendall(GARBAGE[name])
     assert bad.at_end()
     assert good.ask(request(ECHO, 2)).opaque == 2
-    assert "closed: it sent what is no frame" in caplog.text
+    assert "closed: it sent an invalid frame" in caplog.text
 
 
 def test_what_came_before_garbage_is_answered(serve: Serve, dial: Dial) -> None:
@@ -266,17 +259,16 @@ def test_a_silent_peer_is_closed(serve: Serve, dial: Dial, loop_factory: object)
 def test_a_peer_may_be_silent_for_120_s(serve: Serve, dial: Dial) -> None:
     """Looked at every 30 s, which nobody waits for here: closed at the fifth look after its last byte."""
     server = serve()
-    assert server.server.idle_timeout == 120
     client = dial(server.address)
     client.ask(request(ECHO, 1))
     (channel,) = server.server.channels
     for _ in range(4):
-        server.run(lambda: channel._sweep(4))
+        server.run(server.server.watch.sweep)
     client.ask(request(ECHO, 2))  # a byte in time
     for _ in range(4):
-        server.run(lambda: channel._sweep(4))
+        server.run(server.server.watch.sweep)
     assert server.server.channels == {channel}
-    server.run(lambda: channel._sweep(4))
+    server.run(server.server.watch.sweep)
     assert client.at_end()
 
 

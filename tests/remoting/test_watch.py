@@ -55,7 +55,7 @@ def test_connections_of_one_address_are_counted(serve: Serve, dial: Dial, caplog
         time.passes(11)
         assert dial(server.address).at_end()
     assert "5 connections" not in caplog.text
-    assert caplog.messages[-1].endswith("4 more like it before")
+    assert caplog.messages[-1].endswith("(and 4 times more since the last such line)")
     assert server.server.overload.connections_refused == {"address": 6}
     clients[0].close()
     while server.run(lambda: len(server.server.channels)) > 1:
@@ -122,8 +122,7 @@ def test_half_a_frame_behind_a_whole_one(serve: Serve, dial: Dial) -> None:
     client = dial(server.address)
     client.socket.sendall(request(ECHO, 1).encode() + b"\0\0\1")
     assert client.receive().opaque == 1
-    (channel,) = server.server.channels
-    server.run(lambda: channel._sweep(4))
+    server.run(server.server.watch.sweep)
     assert server.server.overload.unfinished_bytes == 3
     time.passes(31)
     assert client.at_end()

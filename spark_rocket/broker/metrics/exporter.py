@@ -21,7 +21,7 @@ from spark_rocket.broker.metrics.table import METRICS
 from spark_rocket.model import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from spark_rocket.protocol.wire.codes import PERM_WRITE
 from spark_rocket.remoting.http.exposition import Exposition, label_text
-from spark_rocket.remoting.server.overload_metrics import OVERLOAD_METRICS, add_overload
+from spark_rocket.remoting.server.overload import OVERLOAD_METRICS, add_overload
 
 if TYPE_CHECKING:
     from spark_rocket.broker.server import Broker

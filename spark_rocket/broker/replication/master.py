@@ -42,7 +42,7 @@ from spark_rocket.logs import RateLimited
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.ha import TRANSFER_SIZE, ReportDecoder, encode_header
 from spark_rocket.remoting.address import format_address, format_peer
-from spark_rocket.remoting.server.descriptors import leaves_reserve
+from spark_rocket.remoting.server.sockets import leaves_reserve
 from spark_rocket.remoting.tls.server import TlsGate
 from spark_rocket.store.message_store import MessageStore
 
@@ -242,11 +242,8 @@ class ReplicationMaster:
 
     async def start(self, sock: socket.socket) -> None:
         """Listen on a bound socket."""
-        tls = self._config.server_tls()
-        made: Callable[[], asyncio.Protocol] = lambda: SlaveConnection(self)  # noqa: E731 - one of two
-        if tls is not None:
-            made = TlsGate(tls, lambda: SlaveConnection(self), name=f"HA port of {self.name}").newcomer
-        self._server = await self.loop.create_server(made, sock=sock)
+        gate = TlsGate(self._config.server_tls(), lambda: SlaveConnection(self), name=f"HA port of {self.name}")
+        self._server = await self.loop.create_server(gate.newcomer, sock=sock)
         self._tick()
 
     async def settle(self) -> None:

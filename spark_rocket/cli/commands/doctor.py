@@ -13,7 +13,6 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
-import ipaddress
 import os
 import platform
 import re
@@ -31,6 +30,7 @@ from spark_rocket.cli import show
 from spark_rocket.cli.arguments import exclusive
 from spark_rocket.cli.commands.connect import Link, complete_topics, connection
 from spark_rocket.errors import RocketError
+from spark_rocket.remoting.server.sockets import is_loopback
 
 _TIMEOUT = 10.0  # seconds for a program that is asked for its version
 _CONNECT = 3.0
@@ -231,7 +231,7 @@ def check_servers(link: Link, topic: str | None, found: Callable[[str], None]) -
 
 def _check_address(about: str, address: str, name_servers: Sequence[str]) -> Finding:
     problem = reach(address)
-    away = not all(_is_loopback(server) for server in name_servers)
+    away = not all(is_loopback(server.rpartition(":")[0]) for server in name_servers)
     if problem:
         return Finding(
             about,
@@ -239,7 +239,7 @@ def _check_address(about: str, address: str, name_servers: Sequence[str]) -> Fin
             f"advertises {address}, which cannot be reached: {problem}",
             "Is it running, and is that its address for clients? It advertises its setting brokerIP1.",
         )
-    if _is_loopback(address) and away:
+    if is_loopback(address.rpartition(":")[0]) and away:
         return Finding(
             about,
             "warning",
@@ -257,14 +257,6 @@ def reach(address: str) -> str:
     except (OSError, ValueError) as problem:
         return str(problem)
     return ""
-
-
-def _is_loopback(address: str) -> bool:
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 # --- the executors -------------------------------------------------------------------------------------------------

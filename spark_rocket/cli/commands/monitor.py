@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from spark_rocket.errors import ConfigError
 from spark_rocket.remoting.http.monitor import MetricsExporterType, MetricsSource, Monitor
-from spark_rocket.remoting.http.server import is_loopback
+from spark_rocket.remoting.server.sockets import is_loopback
 from spark_rocket.remoting.tls.contexts import server_tls
 from spark_rocket.remoting.tls.settings import TlsMode, TlsSettings
 

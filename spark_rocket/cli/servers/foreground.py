@@ -14,8 +14,8 @@ import resource
 import signal
 from collections.abc import Awaitable, Callable
 
-from spark_rocket.remoting.server.memory import keep_freed_memory
 from spark_rocket.remoting.tls.settings import TlsMode, TlsSettings
+from spark_rocket.system import keep_freed_memory
 
 _LOOPBACK = "127.0.0.1"
 _OPEN = ("0.0.0.0", "::")

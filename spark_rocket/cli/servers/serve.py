@@ -35,8 +35,7 @@ from spark_rocket.cli.servers.proxy_child import ProxyChild
 from spark_rocket.cli.servers.up import BrokerOptions, ServerOptions, UpOptions
 from spark_rocket.errors import StoreLockedError
 from spark_rocket.logs import fields, log_start
-from spark_rocket.namesrv.metrics import NameServerMetrics
-from spark_rocket.namesrv.server import NameServer
+from spark_rocket.namesrv.server import NameServer, NameServerMetrics
 from spark_rocket.remoting.http.monitor import MetricsExporterType, MetricsSource
 from spark_rocket.remoting.server.server import run
 from spark_rocket.remoting.tls.settings import CONFIG_FILE, TlsMode, TlsSettings

@@ -27,7 +27,7 @@ from spark_rocket.proxy.config import ProxyConfig
 from spark_rocket.proxy.metrics import ProxyMetrics
 from spark_rocket.proxy.server import ProxyServer
 from spark_rocket.remoting.address import format_address
-from spark_rocket.remoting.server.listening import bind
+from spark_rocket.remoting.server.sockets import bind
 
 _log = logging.getLogger(__name__)
 

@@ -29,8 +29,7 @@ from spark_rocket.cli.servers.proxy_child import ProxyChild
 from spark_rocket.cli.servers.serve import grpc_line, grpc_metrics_line, snippet, was_killed
 from spark_rocket.cli.servers.up import LogOptions, UpOptions
 from spark_rocket.errors import ConfigError, StateError
-from spark_rocket.namesrv.metrics import NameServerMetrics
-from spark_rocket.namesrv.server import NameServer
+from spark_rocket.namesrv.server import NameServer, NameServerMetrics
 from spark_rocket.protocol.java_properties import parse_properties, render_properties
 
 _WRITTEN = "# Written by rocket up at every start. What all brokers are to have belongs into the file given with -c.\n"

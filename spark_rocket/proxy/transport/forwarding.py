@@ -25,7 +25,7 @@ from typing import cast
 from spark_rocket.errors import ConfigError
 from spark_rocket.proxy.transport.front import NAME, Front
 from spark_rocket.proxy.transport.memory_budgets import PendingBytes, ResponseBytes
-from spark_rocket.remoting.server.descriptors import leaves_reserve
+from spark_rocket.remoting.server.sockets import leaves_reserve
 
 _log = logging.getLogger(__name__)
 

@@ -31,7 +31,6 @@ from spark_rocket.proxy.transport.proxy_protocol import (
     BAD,
     MAX_HEADER_BYTES,
     MORE,
-    PLAIN,
     PROXIED,
     TLS,
     TrustedAddresses,
@@ -39,10 +38,9 @@ from spark_rocket.proxy.transport.proxy_protocol import (
     host_of,
 )
 from spark_rocket.remoting.address import format_peer
-from spark_rocket.remoting.server.descriptors import leaves_reserve
-from spark_rocket.remoting.server.listening import bind, cannot_listen
+from spark_rocket.remoting.server.sockets import bind, cannot_listen, leaves_reserve
 from spark_rocket.remoting.tls.contexts import ServerTls
-from spark_rocket.remoting.tls.problems import problem_of
+from spark_rocket.remoting.tls.problems import problem_of, refusal_of
 from spark_rocket.remoting.tls.settings import TlsMode
 
 _log = logging.getLogger(__name__)
@@ -234,10 +232,8 @@ class Front:
         elif kind == MORE:  # the socket stays readable: look again later
             self._loop.remove_reader(sock)
             self._loop.call_later(_PEEK_AGAIN_S, self._look, sock)
-        elif kind == TLS and self._tls is None:
-            self._refuse(sock, "DISABLED", "calls with TLS, which is disabled here (tls.server.mode)")
-        elif kind == PLAIN and self._tls is not None and self._tls.mode is TlsMode.ENFORCING:
-            self._refuse(sock, "PLAINTEXT", "calls without TLS, and tls.server.mode=enforcing")
+        elif problem := refusal_of(kind == TLS, TlsMode.DISABLED if self._tls is None else self._tls.mode):
+            self._refuse(sock, problem.kind, problem.text)
         else:
             self._hand_over(sock, kind == TLS)
 

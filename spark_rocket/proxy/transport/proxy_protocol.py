@@ -21,6 +21,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 
 from spark_rocket.errors import ConfigError
 from spark_rocket.remoting.address import format_address
+from spark_rocket.remoting.tls.problems import HANDSHAKE
 
 PLAIN, TLS, PROXIED, MORE, BAD = range(5)
 
@@ -41,7 +42,7 @@ def classify(start: bytes) -> tuple[int, int, str | None]:
     """
     if not start:
         return MORE, 0, None
-    if start[0] == 0x16:
+    if start[0] == HANDSHAKE:
         return TLS, 0, None
     if start.startswith(b"PROXY "):
         found = _V1.match(start)

@@ -20,20 +20,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import json
 import logging
 import ssl as ssl_module
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
-from spark_rocket.errors import ConfigError
 from spark_rocket.remoting.address import format_address, format_peer
-from spark_rocket.remoting.server.descriptors import leaves_reserve
+from spark_rocket.remoting.server.sockets import cannot_listen, is_loopback, leaves_reserve
 
 logger = logging.getLogger(__name__)
 
@@ -114,11 +111,7 @@ class HttpServer:
                 backlog=64,
             )
         except OSError as error:
-            where = format_address(self.host, self._asked_port)
-            why = "the port is in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
-            raise ConfigError(
-                f"The {self.name} cannot listen on {where}: {why}.", remedy="Choose another port, or 0 for a free one."
-            ) from error
+            raise cannot_listen(self.host, self._asked_port, error, self.name) from error
 
     async def close(self) -> None:
         """Stop listening, and drop whoever is connected."""
@@ -213,16 +206,6 @@ class HttpServer:
             raise _BadRequestError(
                 HTTPStatus.FORBIDDEN, "this server is for this machine: ask for it by 127.0.0.1 or localhost"
             )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host name or address is this machine's own, for certain."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def _is_host(text: str) -> bool:

@@ -1,16 +1,17 @@
-"""Looks after connections that cost without asking for anything: who says nothing, half of something, or reads nothing.
+"""Limits what idle, slow and silent connections cost.
 
 ===============================  =====================================================================================
 connection                       after
 ===============================  =====================================================================================
 that never sent a byte           ``first_request``: closed
-with half a frame                ``slow_writer``, and a second for each 16 KiB that came: closed
-whose answers pile up            ``slow_reader`` without taking a byte: dropped
-a frame that would be too much   answered SYSTEM_BUSY as soon as its header is there, and the rest of it thrown away
+with an incomplete frame         ``slow_writer``, and a second for each 16 KiB that arrived: closed
+with growing unread answers      ``slow_reader`` without taking a byte: dropped
+a frame beyond the memory limit  answered SYSTEM_BUSY as soon as its header has arrived; the rest of it is skipped
+without any byte from the peer   ``idle_timeout``: closed
 ===============================  =====================================================================================
 
-Answers that nobody reads, of all together: above ``max_answer_bytes`` ``on_unread`` is told, which should see to it
-that nobody gets large ones; above twice that the worst are dropped.
+Unread answers of all connections together: above ``max_answer_bytes`` ``on_unread`` is called, which should prevent
+large answers; above twice that the worst readers are dropped.
 
 Thread-safety: event loop only. Corresponds to NettyServerHandler's IdleStateHandler and channelWritabilityChanged.
 """
@@ -20,98 +21,96 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Set
+from dataclasses import dataclass
 
 from spark_rocket.errors import ProtocolError
-from spark_rocket.protocol.wire.command import FLAG_RESPONSE
-from spark_rocket.remoting.server.descriptors import leaves_reserve
-from spark_rocket.remoting.server.overload import Limits, OverloadStats, header_is_whole, peek
-
-if TYPE_CHECKING:
-    from spark_rocket.remoting.server.server import Channel, RemotingServer
+from spark_rocket.logs import RateLimited
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.remoting.server.overload import Limits, OverloadStats, refuse
+from spark_rocket.remoting.server.sockets import leaves_reserve
 
 logger = logging.getLogger(__name__)
 
 TICK = 1.0  # seconds between looks
+_SWEEPS = 4  # of an idle timeout
 _SLOWEST = 16 * 1024  # bytes a second of a large frame
-_LONGEST_HEADER = 64 * 1024  # that is waited for when there is no memory for it
-_SAY_AGAIN = 10.0  # seconds
-_STALLED = 3.0  # likewise, without a byte of a frame that was begun
+_LONGEST_HEADER = 64 * 1024  # of a frame that is to be refused
+_LOG_SECONDS = 10.0
+_STALLED = 3.0  # seconds without a byte of an incomplete frame
 
 
-class _Behind:
-    """A peer that does not read its answers."""
+@dataclass(slots=True)
+class _Slow:
+    """An incomplete frame, or a peer that does not read its answers."""
 
-    __slots__ = ("since", "size")
-
-    def __init__(self, size: int, since: float) -> None:
-        self.size = size
-        self.since = since  # it last took something
-
-
-class _Unfinished:
-    """A frame that is not whole."""
-
-    __slots__ = ("grew", "since", "size")
-
-    def __init__(self, since: float) -> None:
-        self.size = 0
-        self.since = since
-        self.grew = since  # bytes of it came last
+    since: float
+    progress: float  # when bytes were last received, or taken by the peer
+    size: int = 0
 
 
 class ConnectionGuard:
-    """The looks at one server's connections."""
+    """Watches the connections of one server."""
 
-    def __init__(self, server: RemotingServer, limits: Limits, stats: OverloadStats) -> None:
+    def __init__(
+        self, name: str, channels: Set[Channel], limits: Limits, stats: OverloadStats, idle_timeout: float
+    ) -> None:
         self.on_tick: Callable[[], None] | None = None
         """Called every second."""
         self.on_unread: Callable[[bool], None] | None = None
-        """Told when unread answers become too many, and when they are few again."""
-        self._server = server
+        """Called when there are too many unread answers, and when there are few again."""
+        self.clock: Callable[[], float]
+        self._name = name
+        self._channels = channels
         self._limits = limits
         self._stats = stats
+        self._idle_timeout = idle_timeout
         self._loop: asyncio.AbstractEventLoop
-        self.clock: Callable[[], float]
         self._newcomers: dict[Channel, float] = {}  # the oldest first
-        self._unfinished: dict[Channel, _Unfinished] = {}
-        self._behind: dict[Channel, _Behind] = {}
+        self._unfinished: dict[Channel, _Slow] = {}
+        self._behind: dict[Channel, _Slow] = {}
         self._addresses: Counter[str] = Counter()
         self._too_much_unread = False
         self._timer: asyncio.TimerHandle | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
         self._looked = 0.0
-        self._said: dict[str, tuple[float, int]] = {}
+        self._often = RateLimited(logger, _LOG_SECONDS, lambda: self.clock())
 
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self.clock = loop.time
-        self._looked = loop.time()
-        self._timer = loop.call_later(TICK, self._tick)
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.clock = self._loop.time
+        self._looked = self.clock()
+        self._timer = self._loop.call_later(TICK, self._tick)
+        self._sweeper = self._loop.call_later(self._idle_timeout / _SWEEPS, self._sweep_again)
 
     def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._sweeper):
+            if timer is not None:
+                timer.cancel()
 
     # --- connections --------------------------------------------------------------------------------------------
 
     def admit(self, channel: Channel) -> bool:
-        """Whether there is room for one more connection, in this process and of its address too."""
-        limits, open_already = self._limits, len(self._server.channels)
+        """Whether there is room for one more connection, in this process and from its address."""
+        limits, open_already = self._limits, len(self._channels)
         if open_already >= limits.max_connections:
             self._stats.connections_refused["total"] += 1
-            self._say("total", f"{channel} refused: {open_already} connections are open already (maxConnections)")
+            self._often.warning(
+                "total", "%s refused: %d connections are open already (maxConnections)", channel, open_already
+            )
             return False
-        if not leaves_reserve(channel.descriptor, self._server.name, channel.remote_addr):
+        if not leaves_reserve(channel, self._name, channel.remote_addr):
             self._stats.connections_refused["descriptors"] += 1
             return False
         host = channel.remote_addr.rpartition(":")[0]
         if 0 < limits.max_connections_per_address <= self._addresses[host]:
             self._stats.connections_refused["address"] += 1
-            self._say(
+            self._often.warning(
                 "address",
-                f"{channel} refused: {self._addresses[host]} connections are open from its address already"
-                " (maxConnectionsPerAddress)",
+                "%s refused: %d connections are open from its address already (maxConnectionsPerAddress)",
+                channel,
+                self._addresses[host],
             )
             return False
         self._addresses[host] += 1
@@ -119,31 +118,26 @@ class ConnectionGuard:
         return True
 
     def forget(self, channel: Channel) -> None:
-        """A connection that was admitted is gone."""
+        """An admitted connection has ended."""
         host = channel.remote_addr.rpartition(":")[0]
         self._addresses[host] -= 1
         if not self._addresses[host]:
             del self._addresses[host]
-        self._newcomers.pop(channel, None)
         self.whole(channel)
         self.reads_again(channel)
 
-    def spoke(self, channel: Channel) -> None:
-        """Its first bytes have come."""
-        self._newcomers.pop(channel, None)
-
-    # --- half frames --------------------------------------------------------------------------------------------
+    # --- incomplete frames --------------------------------------------------------------------------------------------
 
     def unfinished(self, channel: Channel) -> None:
-        """More of a frame has come, but not all."""
-        self.spoke(channel)
-        if not channel.in_progress:  # it was thrown away
+        """A part of a frame has arrived."""
+        self._newcomers.pop(channel, None)
+        if not channel.in_progress:  # it is skipped
             self.whole(channel)
             return
         now = self.clock()
-        entry = self._unfinished.pop(channel, None) or _Unfinished(now)
-        self._unfinished[channel] = entry  # behind all others: in front is who has sent nothing for longest
-        entry.grew = now
+        entry = self._unfinished.pop(channel, None) or _Slow(now, now)
+        self._unfinished[channel] = entry  # the last one: the first is the one that grew longest ago
+        entry.progress = now
         size = channel.pending
         stats = self._stats
         stats.unfinished_bytes += size - entry.size
@@ -151,54 +145,58 @@ class ConnectionGuard:
         if stats.waiting_bytes + stats.unfinished_bytes > self._limits.max_request_bytes:
             self._make_room(channel, now)
 
-    def whole(self, channel: Channel) -> bool:
-        """All of it has come; whether one was under way."""
+    def whole(self, channel: Channel) -> None:
+        """A connection is not new any more, and has no incomplete frame."""
+        self._newcomers.pop(channel, None)
         entry = self._unfinished.pop(channel, None)
-        if entry is None:
-            return False
-        self._stats.unfinished_bytes -= entry.size
-        return True
+        if entry is not None:
+            self._stats.unfinished_bytes -= entry.size
 
     def _make_room(self, channel: Channel, now: float) -> None:
-        """There is too much: who has stopped within a frame goes before those who go on with theirs."""
+        """There is too much: a peer that stopped within a frame is dropped before those that go on with theirs."""
         other, entry = next(iter(self._unfinished.items()))
-        if now - entry.grew < _STALLED:
-            self._give_up(channel)
+        if now - entry.progress < _STALLED:
+            self._refuse(channel)
             return
         self.whole(other)
         self._stats.slow_writers += 1
-        self._say("writer", f"{other} dropped: it stopped within a frame, and its {entry.size} bytes are needed")
+        self._often.warning(
+            "writer", "%s dropped: it stopped within a frame, and its %d bytes are needed", other, entry.size
+        )
         other.abort()
 
-    def _give_up(self, channel: Channel) -> None:
-        """There is no memory for the rest of a frame: its sender is told so if it can be."""
+    def _refuse(self, channel: Channel) -> None:
+        """Refuse an incomplete frame, as soon as its header has arrived."""
         start, missing = channel.begun_frame(_LONGEST_HEADER)
-        if header_is_whole(start, len(start)):
-            try:
-                code, opaque, flag = peek(start)
-            except ProtocolError:
+        if len(start) < 4 or len(start) < 4 + int.from_bytes(start[1:4], "big"):
+            if len(start) >= _LONGEST_HEADER:
+                self._often.warning("header", "%s dropped: no memory for a request with so long a header", channel)
                 channel.abort()
-                return
-            if not flag & FLAG_RESPONSE:
-                self.whole(channel)
-                answer = self._server.request_queue.refusal(code, opaque, flag, start[0])
-                channel.skip(missing)
-                channel.write_all([answer] if answer else [])
-        elif len(start) >= _LONGEST_HEADER:
-            self._say("header", f"{channel} dropped: there is no memory for a request with so long a header")
+            return
+        try:
+            command = RemotingCommand.decode(start)
+        except ProtocolError:
             channel.abort()
+            return
+        if not command.is_response:
+            self.whole(channel)
+            channel.skip(missing)
+            answer = refuse(command, self._limits, self._stats)
+            if not command.is_oneway:
+                channel.write(answer)
 
     # --- unread answers -----------------------------------------------------------------------------------------
 
     def reads_nothing(self, channel: Channel) -> None:
-        """More waits for a peer than it should."""
+        """A peer is behind with reading."""
         if channel not in self._behind:
-            entry = self._behind[channel] = _Behind(channel.unread, self.clock())
+            now = self.clock()
+            entry = self._behind[channel] = _Slow(now, now, channel.unread)
             self._stats.unread_bytes += entry.size
             self._weigh()
 
     def reads_again(self, channel: Channel) -> None:
-        """It has taken nearly all, or is gone."""
+        """It has read nearly all, or has ended."""
         entry = self._behind.pop(channel, None)
         if entry is not None:
             self._stats.unread_bytes -= entry.size
@@ -213,26 +211,26 @@ class ConnectionGuard:
                     self.on_unread(False)
         elif unread > most:
             self._too_much_unread = True
-            self._say("unread", f"{unread} bytes of answers are not read by {len(self._behind)} peers")
+            self._often.warning("unread", "%d bytes of answers are not read by %d peers", unread, len(self._behind))
             if self.on_unread is not None:
                 self.on_unread(True)
         if unread > 2 * most:
             self._drop_worst(most)
 
     def _drop_worst(self, most: int) -> None:
-        """Those who have taken nothing for longest, until what remains is not too much."""
+        """Drop the readers that took nothing for longest, until the rest is within the limit."""
         left = self._stats.unread_bytes
-        for channel, entry in sorted(self._behind.items(), key=lambda item: item[1].since):
+        for channel, entry in sorted(self._behind.items(), key=lambda item: item[1].progress):
             if left <= most:
                 return
             left -= entry.size
             self._drop_reader(channel, entry)
 
-    def _drop_reader(self, channel: Channel, entry: _Behind) -> None:
+    def _drop_reader(self, channel: Channel, entry: _Slow) -> None:
         del self._behind[channel]
         self._stats.unread_bytes -= entry.size
         self._stats.slow_readers += 1
-        self._say("reader", f"{channel} dropped: it reads nothing, and {entry.size} bytes wait for it")
+        self._often.warning("reader", "%s dropped: it reads nothing, with %d bytes unread", channel, entry.size)
         channel.abort()
 
     # --- looks --------------------------------------------------------------------------------------------------
@@ -244,16 +242,14 @@ class ConnectionGuard:
             self.on_tick()
 
     def look(self) -> None:
-        """At all who may have waited for too long."""
+        """Check all connections that may have exceeded a time limit."""
         now, limits = self.clock(), self._limits
         stopped, self._looked = now - self._looked - TICK, now
-        if stopped > TICK:  # the whole process, or its loop: it was not for want of bytes
+        if stopped > TICK:  # the process or its loop stood still, not the peers
             self._newcomers = {channel: since + stopped for channel, since in self._newcomers.items()}
-            for begun in self._unfinished.values():
-                begun.since += stopped
-                begun.grew += stopped
-            for behind in self._behind.values():
-                behind.since += stopped
+            for entry in [*self._unfinished.values(), *self._behind.values()]:
+                entry.since += stopped
+                entry.progress += stopped
         for channel, since in list(self._newcomers.items()):
             if now - since < limits.first_request:
                 break
@@ -264,25 +260,28 @@ class ConnectionGuard:
             if now - frame.since >= limits.slow_writer + frame.size / _SLOWEST:
                 self.whole(channel)
                 self._stats.slow_writers += 1
-                self._say("writer", f"{channel} dropped: after {now - frame.since:.0f} s it has sent half a frame")
+                took = now - frame.since
+                self._often.warning("writer", "%s dropped: its frame is incomplete after %.0f s", channel, took)
                 channel.abort()
         for channel, entry in list(self._behind.items()):
             size = channel.unread
             if size < entry.size:
-                entry.since = now
+                entry.progress = now
             self._stats.unread_bytes += size - entry.size
             entry.size = size
         for channel, entry in list(self._behind.items()):
-            if now - entry.since >= limits.slow_reader:
+            if now - entry.progress >= limits.slow_reader:
                 self._drop_reader(channel, entry)
         self._weigh()
 
-    def _say(self, what: str, text: str) -> None:
-        """A warning, but not one for each of ten thousand."""
-        now = self.clock()
-        last, unsaid = self._said.get(what, (-_SAY_AGAIN, 0))
-        if now - last < _SAY_AGAIN:
-            self._said[what] = last, unsaid + 1
-            return
-        self._said[what] = now, 0
-        logger.warning("%s%s", text, f"; {unsaid} more like it before" if unsaid else "")
+    def _sweep_again(self) -> None:
+        self._sweeper = self._loop.call_later(self._idle_timeout / _SWEEPS, self._sweep_again)
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Close idle connections, and notice incomplete frames that began behind a whole one."""
+        for channel in list(self._channels):
+            channel.close_if_idle(_SWEEPS)
+            if channel.in_progress and not channel.needs_attention:
+                channel.needs_attention = True
+                self.unfinished(channel)

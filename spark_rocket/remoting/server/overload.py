@@ -1,15 +1,15 @@
-"""What a server bears: limits, counters, and the answers to requests that it does not take on.
+"""Limits of a server, counters of what exceeded them, and the answers to requests that are refused.
 
-Requests are of kinds, as Apache's broker has a queue for each kind of work. A request that has to wait belongs to the
-queue of its kind, which has room for ``capacity`` and keeps nobody longer than ``patience`` seconds; whoever finds no
-room or has waited too long is answered SYSTEM_BUSY with Apache's remarks, which costs a tenth of serving him:
+Requests are of kinds, as Apache's broker has a queue for each kind of work. A request that cannot be served at once is
+queued by its kind (request_queue.py). A queue has room for ``capacity`` requests, and each waits for at most
+``patience`` seconds. Requests above that are answered with SYSTEM_BUSY and Apache's remarks:
 
 =====================================  ===============================================================================
 remark begins with                     because
 =====================================  ===============================================================================
-``[OVERLOAD]``                         so many of its kind wait already, or so many bytes of requests
-``[TIMEOUT_CLEAN_QUEUE]``              it has waited too long
-``[PCBUSY_CLEAN_QUEUE]``               the disk does not keep up (broker/overload.py)
+``[OVERLOAD]``                         the queue of its kind is full, or the server's memory for requests
+``[TIMEOUT_CLEAN_QUEUE]``              it was queued for too long
+``[PCBUSY_CLEAN_QUEUE]``               the disk is too slow (broker/overload.py)
 ``[REJECTREQUEST]``                    memory is short (likewise)
 =====================================  ===============================================================================
 
@@ -19,45 +19,25 @@ Corresponds to NettyServerConfig, BrokerFastFailure and the rejections of NettyR
 
 from __future__ import annotations
 
-import re
-import struct
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from spark_rocket.protocol.wire.codes import ResponseCode
-from spark_rocket.protocol.wire.command import Buffer, RemotingCommand, SerializeType
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.http.exposition import COUNTER, GAUGE, Exposition, Metric, label_text
 
 MIB = 1024 * 1024
 OTHER = "admin"
-"""The kind of what no kind is named for."""
+"""The kind of requests without a named kind."""
 OVERLOAD = "[OVERLOAD]system busy, start flow control for a while"
 REJECTED = "[REJECTREQUEST]system busy, start flow control for a while"
-_TOO_OLD = "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: %dms, size of queue: %d"
-
-# As they stand in a header. In a JSON text a quotation mark is written with a backslash, so no value has one of these.
-_CODE = re.compile(rb'"code":\s*(-?\d{1,10})\b')
-_OPAQUE = re.compile(rb'"opaque":\s*(-?\d{1,10})\b')
-_FLAG = re.compile(rb'"flag":\s*(\d{1,10})\b')
-# In the order of this package's, Go's and C++'s clients, from the begin; in that of Java's, to the end.
-_BEGIN = re.compile(
-    rb'\{"code":(-?\d{1,10}),"language":[^,]{1,16},"version":\d{1,10},"opaque":(-?\d{1,10}),"flag":(\d{1,10})\b'
-)
-_END = re.compile(
-    rb'"flag":(\d{1,10}),"language":[^,]{1,16},"opaque":(-?\d{1,10}),"serializeTypeCurrentRPC":"JSON","version":\d{1,10}\}\Z'
-)
-_LONGEST_END = 160
-_JSON = int(SerializeType.JSON)
-_NEAR = 64  # bytes at whose begin the code is usually found
-_PREFIX = struct.Struct(">II")
-_WORD = struct.Struct(">I")
-_SHORT = struct.Struct(">h")
-_NUMBERS = struct.Struct(">hBhii")
+TOO_OLD = "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: %dms, size of queue: %d"
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """Room for requests of one kind, and how many seconds of the server's work one may wait there; 0: any time."""
+    """Room for requests of one kind, and the seconds of the server's work for which one may be queued; 0: no limit."""
 
     capacity: int = 10_000
     patience: float = 0.0
@@ -124,70 +104,58 @@ class OverloadStats:
         return sum(self.refused.values())
 
 
-def peek_code(frame: memoryview) -> int:
-    """A frame's code without decoding it; -1 when it is not where it usually is."""
-    if frame[0] == _JSON:
-        found = _CODE.search(frame, 4, 4 + _NEAR)
-        return int(found[1]) if found is not None else -1
-    return int(_SHORT.unpack_from(frame, 4)[0]) if len(frame) >= 6 else -1
+def refuse(request: RemotingCommand, limits: Limits, stats: OverloadStats) -> RemotingCommand:
+    """Count and answer a request for which there is no room."""
+    stats.refused[limits.kind_of(request.code), "overload"] += 1
+    return RemotingCommand.response(request, ResponseCode.SYSTEM_BUSY, OVERLOAD)
 
 
-def peek(frame: memoryview) -> tuple[int, int, int]:
-    """Code, opaque and flag of a frame whose header is whole, in a tenth of the time of decoding it.
+# --- metrics ----------------------------------------------------------------------------------------------------
 
-    ProtocolError when it has none.
-    """
-    word = _WORD.unpack_from(frame)[0]
-    end = 4 + (word & 0xFFFFFF)
-    if end > len(frame):
-        pass
-    elif word >> 24 == _JSON:
-        begin = _BEGIN.match(frame, 4, end)
-        if begin is not None:
-            return int(begin[1]), int(begin[2]), int(begin[3])
-        tail = _END.search(frame[max(end - _LONGEST_END, 4) : end])
-        if tail is not None and (start := _CODE.search(frame, 4, 4 + _NEAR)) is not None:
-            return int(start[1]), int(tail[2]), int(tail[1])
-        code, opaque, flag = (pattern.search(frame, 4, end) for pattern in (_CODE, _OPAQUE, _FLAG))
-        if code is not None and opaque is not None and flag is not None:
-            return int(code[1]), int(opaque[1]), int(flag[1])
-    elif end - 4 >= _NUMBERS.size <= len(frame) - 4:
-        number, _, _, opaque_number, flags = _NUMBERS.unpack_from(frame, 4)
-        return number, opaque_number, flags
-    command = RemotingCommand.decode(frame[:end])
-    return command.code, command.opaque, command.flag
-
-
-class BusyAnswer:
-    """SYSTEM_BUSY with one remark, made once and numbered for each who gets it."""
-
-    def __init__(self, remark: str) -> None:
-        request = RemotingCommand.request(0)
-        request.opaque = 0
-        self.remark = remark
-        header = RemotingCommand.response(request, ResponseCode.SYSTEM_BUSY, remark).encode()[8:]
-        self._before, self._after = header.split(b'"opaque":0', 1)
-
-    def encode(self, kind: int, opaque: int) -> bytes:
-        """The whole frame, for a request whose header was spelt so."""
-        if kind == _JSON:
-            header = b'%b"opaque":%d%b' % (self._before, opaque, self._after)
-            return _PREFIX.pack(4 + len(header), len(header)) + header
-        request = RemotingCommand.request(0, serialize_type=SerializeType.ROCKETMQ)
-        request.opaque = opaque
-        return RemotingCommand.response(request, ResponseCode.SYSTEM_BUSY, self.remark).encode()
+_NODE = ("cluster", "node_type", "node_id")
+OVERLOAD_METRICS: tuple[Metric, ...] = (
+    Metric("rocketmq_processor_watermark", GAUGE, "Requests that wait, by kind.", "5", (*_NODE, "processor")),
+    Metric(
+        "rocket_requests_refused_total",
+        COUNTER,
+        "Requests answered SYSTEM_BUSY, by kind and reason.",
+        "own",
+        (*_NODE, "processor", "reason"),
+    ),
+    Metric("rocket_request_bytes", GAUGE, "Bytes of requests that wait or are not whole.", "own", _NODE),
+    Metric("rocket_unread_bytes", GAUGE, "Bytes of answers that peers have not read.", "own", _NODE),
+    Metric("rocket_connections", GAUGE, "Connections to the server's port.", "own", _NODE),
+    Metric("rocket_connections_refused_total", COUNTER, "Connections closed at once.", "own", (*_NODE, "reason")),
+    Metric(
+        "rocket_connections_cut_total",
+        COUNTER,
+        "Connections closed: slow_reader, slow_writer, silent.",
+        "own",
+        (*_NODE, "reason"),
+    ),
+    Metric("rocket_page_cache_busy_total", COUNTER, "Appends that took too long.", "own", _NODE),
+    Metric("rocket_memory_high_total", COUNTER, "How often memory rose above its limit.", "own", _NODE),
+    Metric("rocket_oneway_dropped_total", COUNTER, "One-way requests to slow peers left out.", "own", _NODE),
+    Metric("rocket_async_refused_total", COUNTER, "Requests to peers that answer too few of them.", "own", _NODE),
+)
 
 
-def too_old(waited: float, size: int) -> str:
-    """The remark for who has waited so many seconds in a queue of so many."""
-    return _TOO_OLD % (waited * 1000, size)
-
-
-def refuse(request: RemotingCommand, remark: str) -> RemotingCommand:
-    """The answer to a request that was decoded already."""
-    return RemotingCommand.response(request, ResponseCode.SYSTEM_BUSY, remark)
-
-
-def header_is_whole(start: Buffer, filled: int) -> bool:
-    """Whether the header of a frame is in its first ``filled`` bytes."""
-    return filled >= 4 and filled >= 4 + (_WORD.unpack_from(start)[0] & 0xFFFFFF)
+def add_overload(exposition: Exposition, node: str, stats: OverloadStats, connections: int) -> None:
+    """The samples of one server. Kinds of requests and reasons appear once something was counted."""
+    add = exposition.add
+    for kind, count in list(stats.waiting.items()):
+        add("rocketmq_processor_watermark", f"{node},{label_text({'processor': kind})}", count)
+    for (kind, reason), count in list(stats.refused.items()):
+        add("rocket_requests_refused_total", f"{node},{label_text({'processor': kind, 'reason': reason})}", count)
+    add("rocket_request_bytes", node, stats.waiting_bytes + stats.unfinished_bytes)
+    add("rocket_unread_bytes", node, stats.unread_bytes)
+    add("rocket_connections", node, connections)
+    for reason, count in list(stats.connections_refused.items()):
+        add("rocket_connections_refused_total", f"{node},{label_text({'reason': reason})}", count)
+    cut = {"slow_reader": stats.slow_readers, "slow_writer": stats.slow_writers, "silent": stats.silent}
+    for reason, count in cut.items():
+        add("rocket_connections_cut_total", f"{node},{label_text({'reason': reason})}", count)
+    add("rocket_page_cache_busy_total", node, stats.page_cache_busy)
+    add("rocket_memory_high_total", node, stats.memory_high)
+    add("rocket_oneway_dropped_total", node, stats.oneway_dropped)
+    add("rocket_async_refused_total", node, stats.async_refused)

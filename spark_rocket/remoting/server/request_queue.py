@@ -1,16 +1,17 @@
-"""Requests that have to wait for their turn: whose it is next, and who is sent away.
+"""Requests that have to wait: whose turn is next, and which requests are refused.
 
-As long as a turn of the event loop is not used up, requests are served as they are read and nothing of this is asked
-for. Beyond that they wait with their connection, of which nothing more is read meanwhile:
+As long as a turn of the event loop is not used up, requests are served as they are read, without this queue. Beyond
+that they are queued by connection, and the connection is not read meanwhile:
 
 * a connection's requests keep their order;
-* connections have their turns one after the other, within the kind of the request that each has in front;
-* kinds share a turn of the loop evenly, in the order of ``Limits.queues``: what one does not use is the next one's. So
-  ten thousand connections that send leave heartbeats, commands and pulls their place;
-* what finds no room, or has waited too long, is answered SYSTEM_BUSY without being decoded (overload.py).
+* connections take turns, within the kind of the first queued request of each;
+* kinds share a turn of the loop evenly, in the order of ``Limits.queues``: what one does not use is left to the next.
+  So heartbeats, commands and pulls are served beside ten thousand connections that send;
+* requests without room in the queue of their kind, or queued for too long, are answered with SYSTEM_BUSY (overload.py).
+  They are decoded like any other: frames are kept, not commands, whose objects may need many times the memory.
 
-Time is counted by the work of this thread: a process that was stopped, or that others kept from its core, finds nobody
-who has waited. Nor does the time count in which a peer does not read what it was answered.
+Time is this thread's CPU time: a process that was stopped, or has waited for a core, refuses nothing for that. Nor does
+the time count in which a peer does not read its answers.
 
 Thread-safety: event loop only. Corresponds to BrokerController's executors with their queues, and BrokerFastFailure.
 """
@@ -19,151 +20,125 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Callable
 from time import perf_counter, thread_time
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
 from spark_rocket.errors import ProtocolError
-from spark_rocket.protocol.wire.command import FLAG_ONEWAY, FLAG_RESPONSE
-from spark_rocket.remoting.server.overload import (
-    OTHER,
-    OVERLOAD,
-    BusyAnswer,
-    Limits,
-    OverloadStats,
-    peek,
-    peek_code,
-    too_old,
-)
-
-if TYPE_CHECKING:
-    from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.protocol.wire.codes import ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.remoting.server.overload import OTHER, TOO_OLD, Limits, OverloadStats, refuse
 
 logger = logging.getLogger(__name__)
 
-TURN = 5e-3  # seconds of a turn of the loop for requests that were read in it, and for those that wait
+TURN = 5e-3  # seconds of a turn of the loop for requests that were read in it, and for queued ones
 _SHORTEST = 0.1e-3  # of it, for one connection
-_AT_ONCE = 32  # requests sent away before it is the others' turn
 _PER_FRAME = 200  # bytes of memory beside its own
 
+Refuse: TypeAlias = Callable[[RemotingCommand], RemotingCommand | None]
+"""The answer to a request that is refused, None for one to serve."""
+Serve: TypeAlias = Callable[[Channel, list[memoryview], float, Refuse | None], int]
+"""Serve frames for so many seconds, and say how many were."""
 
-class Backlog:
-    """What waits with one connection."""
+
+class _Backlog:
+    """The queued frames of one connection."""
 
     __slots__ = ("arrived", "at", "frames", "kind", "queued", "size")
 
-    def __init__(self) -> None:
+    def __init__(self, arrived: float, kind: str) -> None:
         self.frames: list[memoryview] = []
-        self.at = 0  # the first that waits
-        self.arrived = 0.0
+        self.at = 0  # the first one not served
+        self.arrived = arrived
         self.size = 0  # bytes in memory
-        self.kind = OTHER  # of the first; all are counted there
+        self.kind = kind  # of the first; all are counted there
         self.queued = False
 
 
 class RequestQueue:
-    """All that waits at one server."""
+    """All queued requests of one server."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, limits: Limits, stats: OverloadStats, time_slice: float
-    ) -> None:
+    def __init__(self, limits: Limits, stats: OverloadStats, time_slice: float, serve: Serve) -> None:
         self.clock: Callable[[], float] = thread_time
         """Counts seconds of waiting."""
-        self._loop = loop
         self._limits = limits
         self._stats = stats
         self._time_slice = time_slice
+        self._serve_frames = serve
+        self._backlogs: dict[Channel, _Backlog] = {}
         self._queues: dict[str, deque[Channel]] = {}
         self._full: set[str] = set()
         self._scheduled = False
-        self._overload = BusyAnswer(OVERLOAD)
         self.changed()
 
     def changed(self) -> None:
-        """The limits have."""
+        """Apply changed limits."""
         queues = self._limits.queues
         self._queues = {kind: self._queues.get(kind, deque()) for kind in queues}
-        patient = [queue.patience for queue in queues.values() if queue.patience]
-        self._least_patience = min(patient, default=float("inf"))
+        self._least_patience = min((queue.patience for queue in queues.values() if queue.patience), default=math.inf)
 
-    # --- coming -------------------------------------------------------------------------------------------------
+    def __contains__(self, channel: Channel) -> bool:
+        return channel in self._backlogs
 
     def take(self, channel: Channel, frames: list[memoryview], size: int) -> None:
-        """Have frames wait that were in ``size`` bytes, all or the rest of them."""
+        """Queue frames that were read in ``size`` bytes."""
         stats = self._stats
         size += len(frames) * _PER_FRAME
         if stats.waiting_bytes + stats.unfinished_bytes + size > self._limits.max_request_bytes:
-            frames = self._reject(channel, frames)
-            if not frames:
-                return
-        backlog = channel.backlog
+            while frames:  # a peer that does not read its answers interrupts it
+                frames = frames[self._serve_frames(channel, frames, math.inf, self._refuse_all) :]
+            return
+        backlog = self._backlogs.get(channel)
         if backlog is None:
-            backlog = channel.backlog = Backlog()
-            backlog.arrived = self.clock()
-            backlog.kind = self._limits.kind_of(peek_code(frames[0]))
+            backlog = self._backlogs[channel] = _Backlog(self.clock(), self._kind_of(frames[0]))
         stats.waiting[backlog.kind] += len(frames)
         stats.waiting_bytes += size
         backlog.size += size
         backlog.frames.extend(frames)
-        channel.pause_for_backlog()
-        self.wait_for_turn(channel)
+        channel.stop_reading()
+        self._wait_for_turn(channel, backlog)
 
-    def _reject(self, channel: Channel, frames: list[memoryview]) -> list[memoryview]:
-        """Answer all requests among them, and give back the rest."""
-        kept, answers = [], []
-        for index, frame in enumerate(frames):
-            try:
-                code, opaque, flag = peek(frame)
-            except ProtocolError:  # for whoever serves it
-                kept.extend(frames[index:])
-                break
-            if flag & FLAG_RESPONSE:
-                kept.append(frame)
-            elif answer := self.refusal(code, opaque, flag, frame[0]):
-                answers.append(answer)
-        channel.write_all(answers)
-        return kept
+    def _kind_of(self, frame: memoryview) -> str:
+        try:
+            return self._limits.kind_of(RemotingCommand.decode(frame).code)
+        except ProtocolError:  # the connection is closed when it is served
+            return OTHER
 
-    def refusal(self, code: int, opaque: int, flag: int, spelling: int) -> bytes:
-        """What a request is told for which there is no room, and that is counted."""
-        self._stats.refused[self._limits.kind_of(code), "overload"] += 1
-        return b"" if flag & FLAG_ONEWAY else self._overload.encode(spelling, opaque)
-
-    def wait_for_turn(self, channel: Channel) -> None:
-        """A connection has something to serve and may be served."""
-        backlog = channel.backlog
-        if backlog is None or backlog.queued or channel.is_paused:
-            return
-        backlog.queued = True
-        self._queues[backlog.kind].append(channel)
-        self._schedule()
+    def _wait_for_turn(self, channel: Channel, backlog: _Backlog) -> None:
+        if not backlog.queued and not channel.is_paused:
+            backlog.queued = True
+            self._queues[backlog.kind].append(channel)
+            self._schedule()
 
     def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._run)
+            asyncio.get_running_loop().call_soon(self._run)
 
     def reads_again(self, channel: Channel) -> None:
-        """A peer takes its answers again: what waited for that begins to wait now."""
-        if channel.backlog is not None:
-            channel.backlog.arrived = self.clock()
-            self.wait_for_turn(channel)
+        """A peer reads its answers again: its requests have been queued since now."""
+        backlog = self._backlogs.get(channel)
+        if backlog is not None:
+            backlog.arrived = self.clock()
+            self._wait_for_turn(channel, backlog)
 
     def forget(self, channel: Channel) -> None:
-        """A connection is gone, or nothing more of it is to be served."""
-        backlog, channel.backlog = channel.backlog, None
+        """The connection has ended, or nothing more of it is to be served."""
+        backlog = self._backlogs.pop(channel, None)
         if backlog is not None:
             self._stats.waiting[backlog.kind] -= len(backlog.frames) - backlog.at
             self._stats.waiting_bytes -= backlog.size
 
     def head_waited(self, kind: str) -> float:
-        """Seconds that the first in the queue of a kind has waited; 0 when nothing does."""
+        """Seconds for which the first of a kind has been queued; 0 when there is none."""
         queue = self._queues.get(kind)
-        backlog = queue[0].backlog if queue else None
+        backlog = self._backlogs.get(queue[0]) if queue else None
         return self.clock() - backlog.arrived if backlog is not None else 0.0
 
-    # --- going --------------------------------------------------------------------------------------------------
+    # --- serving ------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         """One turn of the loop."""
@@ -180,7 +155,7 @@ class RequestQueue:
                 try:
                     self._serve(channel, piece)
                 except Exception:  # the others are served all the same
-                    logger.exception("what waited with %s was not served", channel)
+                    logger.exception("serving the queued requests of %s failed", channel)
                     channel.abort()
                 now = perf_counter()
                 if now >= until:
@@ -189,74 +164,67 @@ class RequestQueue:
             self._schedule()
 
     def _serve(self, channel: Channel, piece: float) -> None:
-        backlog = channel.backlog
+        backlog = self._backlogs.get(channel)
         if backlog is None:
             return
         backlog.queued = False
         if channel.is_paused or not channel.is_active:
             return
+        stats, frames = self._stats, backlog.frames[backlog.at :] if backlog.at else backlog.frames
+        count = self._serve_frames(channel, frames, piece, self._refusal(backlog))
+        if self._backlogs.get(channel) is not backlog:  # it was invalid
+            return
+        backlog.at += count
+        left = len(backlog.frames) - backlog.at
+        stats.waiting[backlog.kind] -= count
+        if not left:
+            stats.waiting_bytes -= backlog.size
+            del self._backlogs[channel]
+            channel.read_on()
+            return
+        stats.waiting[backlog.kind] -= left
+        backlog.kind = self._kind_of(backlog.frames[backlog.at])
+        stats.waiting[backlog.kind] += left
+        self._wait_for_turn(channel, backlog)
+
+    def _refusal(self, backlog: _Backlog) -> Refuse | None:
+        """What decides which requests of a connection are refused now; None if none are.
+
+        The oldest of a full queue are: their senders have the least time left.
+        """
+        limits, stats = self._limits, self._stats
         waited = self.clock() - backlog.arrived
         full = self._is_full(backlog.kind)
-        if (not full and waited < self._least_patience) or not self._send_away(channel, backlog, waited, full):
-            count = channel.handle(backlog.frames[backlog.at :] if backlog.at else backlog.frames, piece)
-            if channel.backlog is not backlog:  # it was garbage
-                return
-            self._done(backlog, count)
-        if backlog.at < len(backlog.frames):
-            kind = self._limits.kind_of(peek_code(backlog.frames[backlog.at]))
-            if kind != backlog.kind:
-                left = len(backlog.frames) - backlog.at
-                self._stats.waiting[backlog.kind] -= left
-                self._stats.waiting[kind] += left
-                backlog.kind = kind
-            self.wait_for_turn(channel)
-        else:
-            self._stats.waiting_bytes -= backlog.size
-            channel.backlog = None
-            channel.resume_after_backlog()
+        if not full and waited < self._least_patience:
+            return None
+        seen = 0
+
+        def decide(request: RemotingCommand) -> RemotingCommand | None:
+            nonlocal seen
+            seen += 1
+            kind = limits.kind_of(request.code)
+            queue = limits.queues[kind]
+            if 0 < queue.patience <= waited:
+                stats.refused[kind, "timeout"] += 1
+                remark = TOO_OLD % (waited * 1000, stats.waiting[kind])
+                return RemotingCommand.response(request, ResponseCode.SYSTEM_BUSY, remark)
+            if full and kind == backlog.kind and stats.waiting[kind] - seen >= queue.capacity // 2:
+                return refuse(request, limits, stats)
+            return None
+
+        return decide
+
+    def _refuse_all(self, request: RemotingCommand) -> RemotingCommand:
+        return refuse(request, self._limits, self._stats)
 
     def _is_full(self, kind: str) -> bool:
-        """Whether so many wait that some have to go: then until half of the room is free, or a flood would take long to
-        pass when it has ended."""
+        """Whether requests of a kind are refused: from a full queue on until it is half empty.
+
+        Otherwise a flood would take long to pass when it has ended.
+        """
         waiting, capacity = self._stats.waiting[kind], self._limits.queues[kind].capacity
         if waiting > capacity:
             self._full.add(kind)
         elif waiting <= capacity // 2:
             self._full.discard(kind)
         return kind in self._full
-
-    def _done(self, backlog: Backlog, count: int) -> None:
-        backlog.at += count
-        self._stats.waiting[backlog.kind] -= count
-
-    def _send_away(self, channel: Channel, backlog: Backlog, waited: float, full: bool) -> bool:
-        """Answer the first requests if they have waited too long, or their queue is too long; whether there were any.
-
-        The oldest go: who asked for them has the least patience left.
-        """
-        answers: dict[str, BusyAnswer] = {}
-        encoded, count = [], 0
-        for frame in backlog.frames[backlog.at : backlog.at + _AT_ONCE]:
-            try:
-                code, opaque, flag = peek(frame)
-            except ProtocolError:
-                break
-            kind = self._limits.kind_of(code)
-            queue = self._limits.queues[kind]
-            late = 0 < queue.patience <= waited
-            too_many = full and kind == backlog.kind and self._stats.waiting[kind] - count > queue.capacity // 2
-            if flag & FLAG_RESPONSE or not (late or too_many):
-                break
-            count += 1
-            if not late:
-                encoded.append(self.refusal(code, opaque, flag, frame[0]))
-                continue
-            self._stats.refused[kind, "timeout"] += 1
-            if not flag & FLAG_ONEWAY:
-                answer = answers.get(kind)
-                if answer is None:
-                    answer = answers[kind] = BusyAnswer(too_old(waited, self._stats.waiting[kind]))
-                encoded.append(answer.encode(frame[0], opaque))
-        self._done(backlog, count)
-        channel.write_all([answer for answer in encoded if answer])
-        return count > 0

@@ -9,12 +9,12 @@ peer                   server
 sends garbage          the connection is closed with a log line; frames before it in the stream were served
 claims a huge frame    ``max_frame_length``; memory grows only with bytes that have arrived
 does not read          above ``high_water`` bytes of answers nothing more is read from it nor handled for it, above
-                       ``hard_limit`` the connection is dropped, or when it takes nothing for long (watch.py)
-says nothing           closed after ``idle_timeout`` seconds without a byte from it; sooner when it never sent any, or
-                       half a frame (watch.py)
+                       ``hard_limit`` the connection is dropped, or when it takes nothing for long (connection_guard)
+is silent              closed after ``idle_timeout`` seconds without a byte from it; sooner when it never sent any, or
+                       an incomplete frame (connection_guard.py)
 opens connections      above the limit, of its address, of all or of the process's descriptors, closed at once
-sends very much        served for ``time_slice`` seconds, then it is the others' turn; nothing more is read meanwhile,
-                       and what has waited too long is sent away (request_queue.py)
+sends very much        served for ``time_slice`` seconds, then others have their turn; nothing more is read meanwhile,
+                       and requests that were queued for too long are refused (request_queue.py)
 =====================  ==============================================================================================
 
 Thread-safety: everything here, channels included, belongs to the event loop's thread; from another thread use
@@ -28,25 +28,26 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from time import perf_counter
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
+from spark_rocket.errors import ProtocolError, RocketError
 from spark_rocket.protocol.wire.codes import ResponseCode
-from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.command import FLAG_ONEWAY, FLAG_RESPONSE, Buffer, RemotingCommand
 from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH
 from spark_rocket.remoting.address import format_address
-from spark_rocket.remoting.cores import cores
-from spark_rocket.remoting.server.channel import Channel, Handler, failure_of
+from spark_rocket.remoting.server.channel import Channel, encoded
 from spark_rocket.remoting.server.connection_guard import ConnectionGuard
-from spark_rocket.remoting.server.listening import bind, cannot_listen
 from spark_rocket.remoting.server.overload import Limits, OverloadStats
-from spark_rocket.remoting.server.request_queue import TURN, RequestQueue
+from spark_rocket.remoting.server.request_queue import TURN, Refuse, RequestQueue
+from spark_rocket.remoting.server.sockets import bind, cannot_listen
 from spark_rocket.remoting.tls.contexts import ServerTls
 from spark_rocket.remoting.tls.server import TlsGate
+from spark_rocket.system import cores
 
-# What writes handlers needs no other import.
-__all__ = ["Channel", "Handler", "RemotingServer", "failure_of", "new_event_loop", "not_supported", "run"]
+# Modules with handlers need no other import.
+__all__ = ["Channel", "Handler", "RemotingServer", "failure_of", "new_event_loop", "run"]
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,10 @@ T = TypeVar("T")
 
 # Reads nearer together than this, in seconds, are a peer that waits for each answer, or many peers.
 BUSY_GAP = 250e-6
+# Answers of one read are written together, but never more than this held back.
+FLUSH_SIZE = 256 * 1024
+
+Handler: TypeAlias = Callable[[Channel, RemotingCommand], RemotingCommand | None]
 
 
 def not_supported(channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
@@ -91,27 +96,22 @@ class RemotingServer:
         self.max_frame_length = max_frame_length
         self.high_water = high_water
         self.hard_limit = hard_limit
-        self.idle_timeout = idle_timeout
         self.limits = limits or Limits()
         self.overload = OverloadStats()
-        self.request_queue: RequestQueue
-        self.watch = ConnectionGuard(self, self.limits, self.overload)
-        self.over = False  # this turn of the loop is used up: what is read in it waits
+        self.channels: set[Channel] = set()
+        self.watch = ConnectionGuard(name, self.channels, self.limits, self.overload, idle_timeout)
+        self.request_queue = RequestQueue(self.limits, self.overload, time_slice, self._serve)
         self.oneways_waiting = 0
         self.time_slice = time_slice
         self.name = name
         self._tls = tls
         self.port_options = port_options  # where its port comes from, for whoever finds that it is taken
-        self.channels: set[Channel] = set()
         self.loop: asyncio.AbstractEventLoop
         self._asked_port = port
         self._port = port
         self._on_close = on_close
-        self._server: asyncio.Server | None = None
-        self._second: asyncio.Server | None = None
-        self._socket: socket.socket | None = None  # bound, but not yet listening
-        self._second_socket: socket.socket | None = None  # bound, and not yet served
-        self._sweeper: asyncio.TimerHandle | None = None
+        self._servers: list[asyncio.Server] = []
+        self._sockets: list[socket.socket] = []  # bound, but not yet served: the port's own, and perhaps a second
         # Spinning on the only core would keep the peer from the answer's next request.
         self._busy_poll = busy_poll if cores() > 1 else 0.0
         self._last_read = 0.0
@@ -120,6 +120,7 @@ class RemotingServer:
         self._in_turn = False
         self.turn = TURN
         self._turn = 0.0  # when this turn of the loop began
+        self._over = False  # this turn of the loop is used up: what is read in it is queued
         self._empty: asyncio.Event
 
     @property
@@ -134,27 +135,24 @@ class RemotingServer:
     async def bind(self) -> None:
         """Take the port, but serve nobody yet: whoever connects is refused. ConfigError as from ``start``."""
         self.loop = asyncio.get_running_loop()
-        self._socket = await bind(self.host, self._asked_port, self.name, self.port_options)
-        self._port = self._socket.getsockname()[1]
+        self._sockets = [await bind(self.host, self._asked_port, self.name, self.port_options)]
+        self._port = self._sockets[0].getsockname()[1]
 
     async def start(self) -> None:
         """Listen. ConfigError if the port is taken or the host is not this machine's."""
-        if self._socket is None:
+        if not self._sockets:
             await self.bind()
-        assert self._socket is not None
         self._empty = asyncio.Event()
         self._empty.set()
-        sock, self._socket = self._socket, None
         try:
-            self._server = await self.loop.create_server(self._protocols(), sock=sock, backlog=1024)
-        except OSError as error:  # somebody else bound the port too, and listened first
+            await self._listen(self._sockets.pop(0))
+        except OSError as error:  # another process bound the port too, and listened first
             raise cannot_listen(self.host, self._asked_port, error, self.name, self.port_options) from error
-        self.request_queue = RequestQueue(self.loop, self.limits, self.overload, self.time_slice)
-        self.watch.start(self.loop)
-        self._sweep()
+        self.request_queue.changed()  # the limits may have been set since it was made
+        self.watch.start()
 
     async def bind_second(self, step: int, port_options: str) -> None:
-        """After ``bind``, take the port ``step`` above the first, too. Who connects there waits for ``serve_second``.
+        """After ``bind``, take the port ``step`` above the first, too. Connections there wait for ``serve_second``.
 
         ConfigError if it cannot be had; the first port is not touched.
         """
@@ -162,58 +160,78 @@ class RemotingServer:
         sock = await bind(self.host, port, self.name, port_options)
         try:
             sock.listen(1024)
-        except OSError as error:  # somebody else bound the port too, and listens
+        except OSError as error:  # another process bound the port too, and listens
             sock.close()
             raise cannot_listen(self.host, port, error, self.name, port_options) from error
-        self._second_socket = sock
+        self._sockets.append(sock)
 
     async def serve_second(self) -> None:
         """Serve the second port as the first: connections are counted and requests wait together."""
-        if self._second_socket is not None:
-            sock, self._second_socket = self._second_socket, None
-            self._second = await self.loop.create_server(self._protocols(), sock=sock, backlog=1024)
+        while self._sockets:
+            await self._listen(self._sockets.pop())
 
-    def _close_sockets(self) -> None:
-        for sock in (self._socket, self._second_socket):
-            if sock is not None:
-                sock.close()
-        self._socket = self._second_socket = None
-
-    def _protocols(self) -> Callable[[], asyncio.Protocol]:
-        if self._tls is None:
-            return lambda: Channel(self)
-        return TlsGate(self._tls, lambda: Channel(self), name=self.name).newcomer
+    async def _listen(self, sock: socket.socket) -> None:
+        gate = TlsGate(self._tls, lambda: Channel(self), name=self.name)
+        self._servers.append(await self.loop.create_server(gate.newcomer, sock=sock, backlog=1024))
 
     async def close(self, grace: float = 1.0) -> None:
         """Stop listening, let answers already written go out for at most ``grace`` seconds, drop the rest."""
-        self._close_sockets()
-        if self._server is None:
+        for sock in self._sockets:
+            sock.close()
+        self._sockets.clear()
+        if not self._servers:
             return
-        self._server.close()
-        self._server = None
-        if self._second is not None:
-            self._second.close()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
         self.watch.close()
         for channel in list(self.channels):
             channel.close()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._empty.wait(), grace)
         for channel in list(self.channels):
-            cast(asyncio.Transport, channel._transport).abort()
+            channel.abort()
         await self._empty.wait()
 
     # --- called by channels -----------------------------------------------------------------------------------
 
-    def _admit(self, channel: Channel) -> bool:
-        if self._server is None or not self.watch.admit(channel):
+    def connected(self, channel: Channel) -> bool:
+        if not self._servers or not self.watch.admit(channel):
             return False
         self.channels.add(channel)
         self._empty.clear()
         return True
 
-    def _forget(self, channel: Channel) -> None:
+    def received(self, channel: Channel, frames: list[memoryview], size: int) -> None:
+        if channel.needs_attention:
+            self.watch.whole(channel)
+            channel.needs_attention = channel.is_paused or channel in self.request_queue
+        if self._over or channel.needs_attention:
+            self.request_queue.take(channel, frames, size)
+        else:
+            served = self._serve(channel, frames, self.time_slice)
+            if served < len(frames):
+                self.request_queue.take(channel, frames[served:], size)
+        self._stay_awake()
+
+    def received_part(self, channel: Channel) -> None:
+        self.watch.unfinished(channel)
+
+    def paused(self, channel: Channel) -> None:
+        self.watch.reads_nothing(channel)
+
+    def resumed(self, channel: Channel) -> None:
+        self.watch.reads_again(channel)
+        if channel in self.request_queue:
+            self.request_queue.reads_again(channel)
+        else:
+            channel.read_on()
+
+    def closing(self, channel: Channel) -> None:
+        self.request_queue.forget(channel)
+
+    def lost(self, channel: Channel) -> None:
+        self.request_queue.forget(channel)
         if channel not in self.channels:
             return
         self.channels.discard(channel)
@@ -225,6 +243,57 @@ class RemotingServer:
                 self._on_close(channel)
             except Exception:
                 logger.exception("the close of %s was not handled", channel)
+
+    # --- serving ----------------------------------------------------------------------------------------------
+
+    def _serve(
+        self, channel: Channel, frames: list[memoryview], time_slice: float, refuse: Refuse | None = None
+    ) -> int:
+        """Serve frames until the peer is behind with reading or the time is up; how many were served.
+
+        ``refuse`` gives the answers to the requests that are refused.
+        """
+        answers: list[Buffer] = []
+        size = 0
+        until = perf_counter() + time_slice if len(frames) > 1 else 0.0
+        for index, frame in enumerate(frames):
+            if index and perf_counter() >= until:
+                channel.write_all(answers)
+                return index
+            try:
+                command = RemotingCommand.decode(frame)
+            except ProtocolError as error:
+                channel.write_all(answers)
+                channel.close_as_invalid(error)
+                return len(frames)
+            if command.flag & FLAG_RESPONSE:
+                channel.answered(command)
+                continue
+            buffers = self._answer(channel, command, refuse)
+            if not buffers:
+                continue
+            answers += buffers
+            size += len(buffers[-1])
+            if size > FLUSH_SIZE:
+                channel.write_all(answers)
+                answers, size = [], 0
+                if channel.is_paused:
+                    return index + 1
+        channel.write_all(answers)
+        return len(frames)
+
+    def _answer(self, channel: Channel, command: RemotingCommand, refuse: Refuse | None) -> Sequence[Buffer]:
+        """The encoded answer to a request, nothing if it has none yet."""
+        try:
+            answer = None if refuse is None else refuse(command)
+            if answer is None:
+                answer = self.handlers.get(command.code, self.default_handler)(channel, command)
+            if answer is None or command.flag & FLAG_ONEWAY:
+                return ()
+            return encoded(answer)
+        except Exception as error:
+            failure = failure_of(channel, command, error)
+            return () if command.flag & FLAG_ONEWAY else encoded(failure)
 
     def _stay_awake(self) -> None:
         """Keep the loop from sleeping for ``busy_poll`` seconds, if requests come in quick succession.
@@ -246,26 +315,34 @@ class RemotingServer:
             self._turn = now
             self.loop.call_soon(self._next_turn)
         if now - self._turn > self.turn:
-            self.over = True
+            self._over = True
         self._last_read = now
 
     def _poll(self) -> None:
         self._turn = now = perf_counter()
-        self.over = False
+        self._over = False
         if now < self._awake_until:
             self.loop.call_soon(self._poll)  # a loop with something to do looks at its sockets without waiting
         else:
             self._awake = False
 
     def _next_turn(self) -> None:
-        self._in_turn = self.over = False
+        self._in_turn = self._over = False
         self._turn = perf_counter()
 
-    def _sweep(self) -> None:
-        sweeps = 4
-        for channel in list(self.channels):
-            channel._sweep(sweeps)
-        self._sweeper = self.loop.call_later(self.idle_timeout / sweeps, self._sweep)
+
+def failure_of(channel: Channel, command: RemotingCommand, error: Exception) -> RemotingCommand:
+    """The answer to a request whose handler raised; unexpected errors are logged."""
+    code: int = ResponseCode.SYSTEM_ERROR
+    if isinstance(error, RocketError):  # an answer like any other: wrong header, unknown topic, full disk
+        code = error.response_code or code
+        text = f"{error.message} {error.remedy}".rstrip()
+        logger.debug("code %d from %s failed: %s", command.code, channel, error)
+    else:
+        text = f"{type(error).__name__}: {error}"
+        logger.error("code %d from %s failed", command.code, channel, exc_info=error)
+    # Text from anywhere may hold lone surrogates, which no header can carry.
+    return RemotingCommand.response(command, code, text.encode(errors="replace").decode())
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

@@ -1,11 +1,11 @@
-"""What TLS is spoken with: OpenSSL's contexts, made of files that are read again when they have changed.
+"""OpenSSL contexts, made of files that are read again when they have changed.
 
-The files are looked at (time, size, inode) when a connection begins, so that a new certificate holds for the next
-connection and those that stand are left alone. Files that cannot be used change nothing: the old ones remain, and one
-line says why. Certificate and key are two files, and are seldom replaced in one step; the second one mends it.
+Time, size and inode of the files are compared when a connection begins, so that a new certificate is used for the next
+connection and open ones go on. Invalid files change nothing: the old context remains, and one log line says why.
+Certificate and key are two files, and are seldom replaced in one step; the second replacement mends it.
 
-TLS 1.2 and 1.3, without renegotiation (a client's demand is refused by OpenSSL) and without tickets, so that a client
-whose CA is trusted no more does not come back by one.
+TLS 1.2 and 1.3, without renegotiation (OpenSSL refuses it) and without tickets, so that a client whose CA is not
+trusted any more cannot resume a session.
 
 Thread-safety: all methods. Corresponds to org.apache.rocketmq.remoting.netty.TlsHelper and
 org.apache.rocketmq.srvutil.FileWatchService.
@@ -13,16 +13,18 @@ org.apache.rocketmq.srvutil.FileWatchService.
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import os
 import ssl
-import threading
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 from spark_rocket.errors import ConfigError
-from spark_rocket.remoting.tls.self_signed import self_signed
 from spark_rocket.remoting.tls.settings import ClientAuth, TlsMode, TlsSettings, Verify
 
 _log = logging.getLogger(__name__)
@@ -32,6 +34,7 @@ _AUTH = {
     ClientAuth.OPTIONAL: ssl.CERT_OPTIONAL,
     ClientAuth.REQUIRE: ssl.CERT_REQUIRED,
 }
+_SELF_SIGNED_DAYS = 3650
 _REMEDY = "Both are PEM files: the certificate (and those between it and its CA), and its private key."
 
 
@@ -48,31 +51,27 @@ class _Reloaded:
         stamps = self._stamps()
         if stamps != self._seen:
             self._seen = stamps
-            self._reload()
+            names = ", ".join(map(str, self._files))
+            try:
+                self._context = self._load()
+            except ConfigError as error:
+                _log.warning("TLS keeps its old files: %s changed and cannot be used: %s", names, error.message)
+            else:
+                _log.info("TLS has read %s again", names)
         return self._context
-
-    def _reload(self) -> None:
-        names = ", ".join(map(str, self._files))
-        try:
-            self._context = self._load()
-        except ConfigError as error:
-            _log.warning("TLS goes on with what it has; %s changed and cannot be used: %s", names, error.message)
-        else:
-            _log.info("TLS has read %s again", names)
 
     def _stamps(self) -> list[tuple[int, int, int] | None]:
         found: list[tuple[int, int, int] | None] = []
         for file in self._files:
             try:
                 stat = file.stat()
+                found.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
             except OSError:
                 found.append(None)
-            else:
-                found.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
         return found
 
     def _load(self) -> ssl.SSLContext:
-        """A context of the files as they are now: each kind of context has its own way."""
+        """A context of the files as they are now."""
         raise NotImplementedError
 
 
@@ -85,49 +84,14 @@ class ServerTls(_Reloaded):
         self._settings = settings
         self._hosts = tuple(dict.fromkeys(hosts))
         self._alpn = alpn
-        self._lock = threading.Lock()
-        self._own: ssl.SSLContext | None = None
         super().__init__(settings.server_cert_path, settings.server_key_path, settings.server_trust_cert_path)
 
     def context(self) -> ssl.SSLContext:
-        if self._settings.server_cert_path:
-            return super().context()
-        with self._lock:  # the library that makes one is loaded for the first who wants it
-            if self._own is None:
-                self._own = self._make()
-        return self._own
+        return super().context() if self._settings.server_cert_path else self._own
 
-    def listening(self) -> ssl.SSLContext:
-        """For ``create_server(ssl=…)``, which keeps it: each connection gets what is in the files then.
-
-        Whether clients show certificates is as it was at the start.
-        """
-
-        def renew(sslobj: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-            sslobj.context = self.context()
-
-        listening = self._load() if self._settings.server_cert_path else self._make()
-        listening.sni_callback = renew
-        return listening
-
-    def _load(self) -> ssl.SSLContext:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        _harden(context)
-        context.options |= ssl.OP_NO_TICKET
-        context.num_tickets = 0
-        if self._alpn:
-            context.set_alpn_protocols(list(self._alpn))
-        settings = self._settings
-        if settings.server_cert_path:
-            _load_pair(
-                context, settings.server_cert_path, settings.server_key_path, settings.server_key_password, "tls.server"
-            )
-        if settings.need_client_auth is not ClientAuth.NONE:
-            _load_trust(context, settings.server_trust_cert_path, "tls.server.trustCertPath")
-            context.verify_mode = _AUTH[settings.need_client_auth]
-        return context
-
-    def _make(self) -> ssl.SSLContext:
+    @cached_property
+    def _own(self) -> ssl.SSLContext:
+        """With a certificate of our own making: its library is imported for the first connection that needs it."""
         context = self._load()
         pair = self_signed(self._hosts or ("localhost", "127.0.0.1", "::1"))
         # OpenSSL reads files, and only we may read this directory.
@@ -136,6 +100,33 @@ class ServerTls(_Reloaded):
             certificate.write_bytes(pair.certificate)
             key.write_bytes(pair.key)
             context.load_cert_chain(certificate, key)
+        return context
+
+    def listening(self) -> ssl.SSLContext:
+        """For ``create_server(ssl=…)``, which keeps it: each connection uses the files as they are then.
+
+        Whether clients show certificates is decided at the start.
+        """
+
+        def renew(sslobj: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+            sslobj.context = self.context()
+
+        listening = self._load() if self._settings.server_cert_path else self._own
+        listening.sni_callback = renew
+        return listening
+
+    def _load(self) -> ssl.SSLContext:
+        context = _context(ssl.PROTOCOL_TLS_SERVER, self._alpn)
+        context.options |= ssl.OP_NO_TICKET
+        context.num_tickets = 0
+        settings = self._settings
+        if settings.server_cert_path:
+            _load_pair(
+                context, settings.server_cert_path, settings.server_key_path, settings.server_key_password, "tls.server"
+            )
+        if settings.need_client_auth is not ClientAuth.NONE:
+            _load_trust(context, settings.server_trust_cert_path, "tls.server.trustCertPath")
+            context.verify_mode = _AUTH[settings.need_client_auth]
         return context
 
 
@@ -149,10 +140,7 @@ class ClientTls(_Reloaded):
 
     def _load(self) -> ssl.SSLContext:
         settings = self._settings
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        _harden(context)
-        if self._alpn:
-            context.set_alpn_protocols(list(self._alpn))
+        context = _context(ssl.PROTOCOL_TLS_CLIENT, self._alpn)
         if settings.checks is not Verify.FULL:
             context.check_hostname = False
         if settings.checks is Verify.NONE:
@@ -178,9 +166,13 @@ def client_tls(settings: TlsSettings | None) -> ClientTls | None:
     return ClientTls(settings) if settings is not None and settings.is_client else None
 
 
-def _harden(context: ssl.SSLContext) -> None:
+def _context(protocol: int, alpn: Sequence[str]) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    if alpn:
+        context.set_alpn_protocols(list(alpn))
+    return context
 
 
 def _load_pair(context: ssl.SSLContext, certificate: str, key: str, password: str, side: str) -> None:
@@ -228,3 +220,46 @@ def _readable(file: str, name: str) -> Path:
             remedy="Give the path of a PEM file that the process may read.",
         ) from None
     return path
+
+
+class KeyPair(NamedTuple):
+    """Both as PEM."""
+
+    certificate: bytes
+    key: bytes
+
+
+def self_signed(hosts: Iterable[str], now: datetime | None = None) -> KeyPair:
+    """A self-signed certificate for these names and addresses, valid from the day before ``now`` for ten years.
+
+    RocketMQ 5's clients for Java and Go use TLS unless told otherwise, and trust any certificate: Apache's proxy has
+    such a one for them too (netty's SelfSignedCertificate). It does not protect against a man in the middle. The key is
+    of the curve P-256. The library for it is imported here, because few processes need it.
+    """
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    def alternative(host: str) -> x509.GeneralName:
+        try:
+            return x509.IPAddress(ipaddress.ip_address(host))
+        except ValueError:
+            return x509.DNSName(host.encode("idna").decode())
+
+    now = now or datetime.now(UTC)
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "spark_rocket")])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=_SELF_SIGNED_DAYS))
+        .add_extension(x509.SubjectAlternativeName([alternative(host) for host in hosts]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return KeyPair(certificate.public_bytes(pem), private)

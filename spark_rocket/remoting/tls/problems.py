@@ -9,6 +9,7 @@ import ssl
 from typing import NamedTuple
 
 from spark_rocket.errors import RocketError
+from spark_rocket.remoting.tls.settings import TlsMode
 
 
 class Problem(NamedTuple):
@@ -38,6 +39,12 @@ ENDED = Problem(
     "ENDED",
     "closed the connection during the handshake",
     "Does that server speak TLS on this port (tls.server.mode)? Its log says why it refused.",
+)
+HANDSHAKE = 0x16
+"""The first byte of a TLS connection; plaintext of any protocol served here begins otherwise."""
+_DISABLED = Problem("DISABLED", "calls with TLS, which is disabled here (tls.server.mode)", "")
+_PLAINTEXT = Problem(
+    "PLAINTEXT", "calls without TLS, and tls.server.mode=enforcing", "Have it call with TLS (tls.enable)."
 )
 _NO_CERTIFICATE = "Show it a certificate of a CA that it trusts (tls.client.certPath and tls.client.keyPath)."
 _OUR_CERTIFICATE = "Give this side a certificate that its tls.server.trustCertPath covers (tls.client.certPath)."
@@ -77,6 +84,13 @@ _REASONS = {
 # X509_V_ERR_…
 _EXPIRED, _NOT_YET, _NAME, _ADDRESS = 10, 9, 62, 64
 _UNTRUSTED = {2, 18, 19, 20, 21, 27}
+
+
+def refusal_of(is_tls: bool, mode: TlsMode) -> Problem | None:
+    """Why a server in this mode refuses a connection with or without TLS; None if it does not."""
+    if is_tls:
+        return _DISABLED if mode is TlsMode.DISABLED else None
+    return _PLAINTEXT if mode is TlsMode.ENFORCING else None
 
 
 def problem_of(error: BaseException, *, server: bool, name: str = "") -> Problem:

@@ -1,16 +1,17 @@
 """TLS on a server's connections, told from plaintext by the first byte, under any protocol.
 
-A :class:`Newcomer` is what a listening socket makes of each connection where TLS may be spoken, beside the protocol
-that is to serve it, which has the connection in its books from the beginning. When its first byte has come:
+A listening socket makes a :class:`Newcomer` of each connection, and the protocol that serves it, which knows of the
+connection from the beginning. With the first byte:
 
 =================  ===================================================================================================
 first byte         then
 =================  ===================================================================================================
-``16``             a handshake, and after it a :class:`TlsTransport` between the socket's transport and the protocol
-anything else      plaintext: nothing of this is in the way any more; in mode ``enforcing`` the connection is closed
+``16``             a handshake, and after it a :class:`TlsTransport` between the socket's transport and the protocol;
+                   in mode ``disabled`` the connection is closed
+anything else      plaintext: the protocol takes the newcomer's place; in mode ``enforcing`` the connection is closed
 =================  ===================================================================================================
 
-Whoever is refused is logged with the reason, each kind at most once in ten seconds.
+Refused connections are logged with the reason, each kind at most once in ten seconds.
 
 Bounds: ``HANDSHAKE_SECONDS`` and ``HANDSHAKE_BYTES`` from the first byte to the end of the handshake; how many there
 may be, and how long they may say nothing, is the protocol's business as without TLS. What is written is encrypted at
@@ -32,11 +33,11 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Protocol, cast
 
-from spark_rocket.errors import ProtocolError, RocketError
+from spark_rocket.errors import RocketError
 from spark_rocket.logs import RateLimited
 from spark_rocket.remoting.address import format_peer
 from spark_rocket.remoting.tls.contexts import ServerTls
-from spark_rocket.remoting.tls.problems import Problem, problem_of
+from spark_rocket.remoting.tls.problems import HANDSHAKE, Problem, problem_of, refusal_of
 from spark_rocket.remoting.tls.settings import TlsMode
 
 _log = logging.getLogger(__name__)
@@ -46,14 +47,7 @@ HANDSHAKE_BYTES = 256 * 1024
 _CHUNK = 64 * 1024  # encrypted at once: what OpenSSL has in hand stays in the CPU's cache
 _READ = 128 * 1024
 _RECORD = 16 * 1024
-_HANDSHAKE = 0x16
 
-CLIENT_HELLO = ProtocolError("a TLS handshake, and TLS is disabled here (tls.server.mode)")
-"""What a server without TLS makes of one."""
-
-_PLAINTEXT = Problem(
-    "PLAINTEXT", "calls without TLS, and tls.server.mode=enforcing", "Have it call with TLS (tls.enable)."
-)
 _TOO_SLOW = Problem("TIMEOUT", "did not end the TLS handshake in time", "")
 _TOO_LONG = Problem("TOO_LONG", "sends a TLS handshake that does not end", "")
 
@@ -76,12 +70,13 @@ class TlsGate:
 
     def __init__(
         self,
-        tls: ServerTls,
+        tls: ServerTls | None,
         made: Callable[[], Secured],
         *,
         name: str,
     ) -> None:
-        """``made`` makes what serves a connection; ``name``: whose it is, in log lines."""
+        """``made`` makes the protocol of a connection; ``name`` is the port's in log lines. None: TLS is disabled."""
+        self.mode = TlsMode.DISABLED if tls is None else tls.mode
         self.tls = tls
         self.made = made
         self.buffer = memoryview(bytearray(_READ))  # what is decrypted, for a moment
@@ -121,15 +116,16 @@ class Newcomer(asyncio.Protocol):
                 tls.feed(data)
             else:
                 self._shake_hands(tls, data)
-        elif self._transport.is_closing():
-            pass
-        elif data[0] == _HANDSHAKE:
-            self._begin(data)
-        elif self._gate.tls.mode is TlsMode.ENFORCING:
-            self._refuse(_PLAINTEXT)
-        else:
-            self._transport.set_protocol(cast(asyncio.Protocol, self._protocol))
-            self._protocol.data_received(data)
+        elif not self._transport.is_closing():
+            is_tls = data[0] == HANDSHAKE
+            problem = refusal_of(is_tls, self._gate.mode)
+            if problem is not None:
+                self._refuse(problem)
+            elif self._gate.tls is not None and is_tls:
+                self._begin(data, self._gate.tls)
+            else:
+                self._transport.set_protocol(cast(asyncio.Protocol, self._protocol))
+                self._protocol.data_received(data)
 
     def pause_writing(self) -> None:
         self._protocol.pause_writing()
@@ -149,9 +145,9 @@ class Newcomer(asyncio.Protocol):
     def _peer(self) -> str:
         return format_peer(self._transport.get_extra_info("peername"))
 
-    def _begin(self, data: bytes) -> None:
+    def _begin(self, data: bytes, server: ServerTls) -> None:
         try:
-            context = self._gate.tls.context()
+            context = server.context()
         except (RocketError, OSError, ImportError) as error:  # ours cannot be made: a library that is missing
             self._refuse(Problem("NO_CERTIFICATE", f"calls with TLS, for which there is no certificate: {error}", ""))
             return
@@ -227,9 +223,6 @@ class TlsTransport(asyncio.Transport):
     def is_closing(self) -> bool:
         return self._transport.is_closing()
 
-    def is_reading(self) -> bool:
-        return self._reading
-
     def pause_reading(self) -> None:
         self._reading = False
         self._transport.pause_reading()
@@ -246,9 +239,6 @@ class TlsTransport(asyncio.Transport):
 
     def get_write_buffer_size(self) -> int:
         return self._transport.get_write_buffer_size()
-
-    def get_write_buffer_limits(self) -> tuple[int, int]:
-        return self._transport.get_write_buffer_limits()
 
     def write(self, data: Any) -> None:
         if self._transport.is_closing():
@@ -285,9 +275,6 @@ class TlsTransport(asyncio.Transport):
             self._failed(error)
             return
         self._transport.writelines(ready)
-
-    def can_write_eof(self) -> bool:
-        return False
 
     def close(self) -> None:
         """Close after what was written has been sent."""

@@ -13,6 +13,7 @@ from spark_rocket.proxy import definitions
 from spark_rocket.proxy.transport.limits import has_more_fields
 from spark_rocket.proxy.transport.proxy_protocol import MAX_HEADER_BYTES, PROXIED, classify, host_of
 from spark_rocket.remoting.http import server as http
+from spark_rocket.remoting.server.sockets import is_loopback
 from tests.fuzz.targets.base import target, text_of
 
 
@@ -63,7 +64,7 @@ def http_request(raw: bytes) -> None:
     _, path, headers = http._parse(raw.removesuffix(b"\r\n\r\n") + b"\r\n\r\n")
     assert path.startswith("/")
     http._is_host(headers.get("host", ""))
-    http.is_loopback(headers.get("host", ""))
+    is_loopback(headers.get("host", ""))
 
 
 _AVRO_SCHEMA = (

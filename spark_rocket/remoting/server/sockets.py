@@ -1,0 +1,121 @@
+"""A server's sockets: the listening one, and the process's budget of descriptors for connections.
+
+The system gives a new connection the lowest free number. So its number says how many descriptors are in use at least,
+for whatever purpose, and nothing has to be counted. A connection whose number is above :func:`connections_possible` is
+refused: Remoting, VIP, HA, gRPC, metrics and the process's own requests share the budget. The rest of the limit is for
+files, name servers and accepting.
+
+Thread-safety: ``bind`` belongs to the event loop; the others to any thread. Corresponds to NettyRemotingServer's bind;
+Apache's broker has no budget and stops accepting at EMFILE.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import resource
+import socket
+import sys
+from ipaddress import ip_address
+from typing import Protocol
+
+from spark_rocket.errors import ConfigError
+from spark_rocket.logs import RateLimited
+from spark_rocket.remoting.address import format_address
+
+_often = RateLimited(logging.getLogger(__name__))
+
+_LEAST_RESERVE = 32
+
+
+class HasFileno(Protocol):
+    def fileno(self) -> int: ...
+
+
+def connections_possible() -> int:
+    """So many descriptors may be in use before connections are refused: nine tenths of those that there can be."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return sys.maxsize
+    return max(soft - max(soft // 10, _LEAST_RESERVE), soft // 2, 1)
+
+
+def leaves_reserve(connection: HasFileno | None, name: str, peer: str, in_use: int = 0) -> bool:
+    """Whether a connection of ``peer`` to the port ``name`` is within the budget; said in the log if it is not.
+
+    ``in_use``: descriptors that the caller knows to be in use or promised, where these are more.
+    """
+    number, possible = -1 if connection is None else connection.fileno(), connections_possible()
+    number = max(number, in_use)
+    if number < possible:
+        return True
+    _often.warning(
+        name,
+        "The %s refused the connection of %s: more than %d descriptors of this process are in use, and the others are "
+        "for its files. Raise the limit of open files (ulimit -Hn).",
+        name,
+        peer,
+        possible,
+    )
+    return False
+
+
+async def bind(host: str, port: int, name: str, port_options: str, *, reuse_port: bool = False) -> socket.socket:
+    """A socket bound to the address, which does not listen yet; ``name`` and ``port_options`` are for the error.
+
+    ``reuse_port``: other sockets may have the same address (SO_REUSEPORT).
+    """
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        family, _, _, _, address = found[0]
+        sock = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        raise cannot_listen(host, port, error, name, port_options) from error
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if reuse_port:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind(address)
+    except OSError as error:
+        sock.close()
+        raise cannot_listen(host, port, error, name, port_options) from error
+    return sock
+
+
+def cannot_listen(host: str, port: int, error: OSError, name: str, port_options: str = "") -> ConfigError:
+    """The error for a port that cannot be had; ``port_options`` says where the port is configured."""
+    where = format_address(host, port)
+    if error.errno == errno.EADDRINUSE:
+        return ConfigError(
+            f"The {name} cannot listen on {where}: the port is in use.",
+            remedy=f"Stop the process that listens there, or choose another port{port_options} (0 takes a free one).",
+        )
+    return ConfigError(
+        f"The {name} cannot listen on {where}: {error.strerror or error}.",
+        remedy="Give a host that is an address of this machine, for example 127.0.0.1 or 0.0.0.0.",
+    )
+
+
+def own_ip() -> str:
+    """The address of the interface that leads out; no packet is sent to find it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address is certainly this machine's own."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
