@@ -9,9 +9,9 @@ from benchmarks import frames
 from benchmarks.lab import Lab
 from benchmarks.registry import Pair, benchmark
 from spark_rocket.client import Producer, Reader
+from spark_rocket.datasource.offsets import StreamOffset
 from spark_rocket.datasource.options.options import parse_read_options
 from spark_rocket.datasource.options.table import Scope
-from spark_rocket.datasource.plan.offsets import StreamOffset
 from spark_rocket.datasource.plan.planner import StreamPlanner
 from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.read.cluster import Cluster, reader_of

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.datasource.options.conditions import CONDITIONS
+from spark_rocket.datasource.conditions import CONDITIONS
 from spark_rocket.datasource.options.table import OPTIONS
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand

@@ -49,8 +49,9 @@ from spark_rocket.broker.service import BrokerService
 from spark_rocket.broker.state.clients import monotonic_ms
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.errors import ConfigError, StateError
+from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.overload import OverloadStats
-from spark_rocket.remoting.server.server import Channel, Handler, RemotingServer
+from spark_rocket.remoting.server.server import Handler, RemotingServer
 from spark_rocket.store.message_store import now_ms
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from spark_rocket.protocol.record.record import view_record
 from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig, TopicConfig
 from spark_rocket.protocol.wire.codes import PERM_READ, PERM_WRITE, SEE_FAQ, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.remoting.server.server import Channel
+from spark_rocket.remoting.server.channel import Channel
 
 if TYPE_CHECKING:
     from spark_rocket.broker.acl.control import AccessControl

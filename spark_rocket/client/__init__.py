@@ -32,8 +32,10 @@ if TYPE_CHECKING:
     from spark_rocket.client.core.config import ClientConfig
     from spark_rocket.client.core.instance import ServiceState
     from spark_rocket.client.core.metrics import client_metrics, serve_client_metrics
-    from spark_rocket.client.send.producer import Producer, select_by_random, select_by_sharding_key, split_batch
+    from spark_rocket.client.send.outgoing import split_batch
+    from spark_rocket.client.send.producer import Producer
     from spark_rocket.client.send.request_reply import create_reply_message
+    from spark_rocket.client.send.router import select_by_random, select_by_sharding_key
     from spark_rocket.client.send.transaction import (
         LocalTransactionState,
         TransactionListener,

@@ -42,7 +42,7 @@ class RocketDataSource(PickledByValue, DataSource):
 
     @short
     def schema(self) -> StructType:
-        from spark_rocket.datasource.options.tables import is_two_way, new_table, one_way, plain, table_options
+        from spark_rocket.datasource.tables import is_two_way, new_table, one_way, plain, table_options
 
         if (options := table_options(self.options)) is not None:
             return new_table(self._to_read(options), self._schema_of)
@@ -70,8 +70,8 @@ class RocketDataSource(PickledByValue, DataSource):
     def reader(self, schema: StructType) -> RocketBatchReader | StoreDirectoryReader | ViewReader:
         from spark_rocket.datasource.options.options import is_view, parse_read_options
         from spark_rocket.datasource.options.table import Scope
-        from spark_rocket.datasource.options.tables import options_to_read, plain
         from spark_rocket.datasource.read.typed_rows import warn_of_names
+        from spark_rocket.datasource.tables import options_to_read, plain
 
         given = options_to_read(self._to_read(self.options), schema)
         schema = plain(schema)
@@ -93,9 +93,9 @@ class RocketDataSource(PickledByValue, DataSource):
     def streamReader(self, schema: StructType) -> RocketStreamReader:  # noqa: N802
         from spark_rocket.datasource.options.options import parse_read_options
         from spark_rocket.datasource.options.table import Scope
-        from spark_rocket.datasource.options.tables import options_to_read, plain
         from spark_rocket.datasource.read.typed_rows import warn_of_names
         from spark_rocket.datasource.stream import RocketStreamReader
+        from spark_rocket.datasource.tables import options_to_read, plain
 
         options = parse_read_options(options_to_read(self._to_read(self.options), schema), Scope.READ_STREAM)
         warn_of_names(options, schema)
@@ -105,7 +105,7 @@ class RocketDataSource(PickledByValue, DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> RocketWriter:
         from spark_rocket.datasource.options.options import parse_write_options
         from spark_rocket.datasource.options.table import Scope
-        from spark_rocket.datasource.options.tables import options_to_write, written
+        from spark_rocket.datasource.tables import options_to_write, written
         from spark_rocket.datasource.write.writer import RocketWriter, check_append
 
         check_append(overwrite, 'Use .mode("append").')
@@ -118,7 +118,7 @@ class RocketDataSource(PickledByValue, DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> RocketStreamWriter:  # noqa: N802
         from spark_rocket.datasource.options.options import parse_write_options
         from spark_rocket.datasource.options.table import Scope
-        from spark_rocket.datasource.options.tables import options_to_write
+        from spark_rocket.datasource.tables import options_to_write
         from spark_rocket.datasource.write.writer import RocketStreamWriter, check_append
 
         check_append(overwrite, 'Use .outputMode("append").')
@@ -154,7 +154,7 @@ class RocketMQDataSource(RocketDataSource):
 
 
 def _translate(options: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
-    from spark_rocket.datasource.options.conditions import error
+    from spark_rocket.datasource.conditions import error
 
     translated = {key: text for key, text in options.items() if key.lower() not in names}
     given = {key.lower() for key in translated}

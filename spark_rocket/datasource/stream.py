@@ -28,8 +28,8 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from spark_rocket.datasource.batch import RangePartition, read_partition
+from spark_rocket.datasource.offsets import StreamOffset, initial_offset, parse_stream_offset, starts_of
 from spark_rocket.datasource.options.options import ReadOptions
-from spark_rocket.datasource.plan.offsets import StreamOffset, initial_offset, parse_stream_offset, starts_of
 from spark_rocket.datasource.plan.planner import StreamPlanner
 from spark_rocket.datasource.plan.ranges import ranges_between, split
 from spark_rocket.datasource.processes import PickledByValue, short

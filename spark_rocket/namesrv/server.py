@@ -17,9 +17,10 @@ from spark_rocket.namesrv.kv_config import KVConfigManager
 from spark_rocket.namesrv.processor import NamesrvProcessor
 from spark_rocket.namesrv.route_info import RouteInfoManager
 from spark_rocket.protocol.wire.codes import RequestCode
-from spark_rocket.remoting.http.exposition import GAUGE, Exposition, Metric, label_text
+from spark_rocket.remoting.exposition import GAUGE, Exposition, Metric, label_text
+from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.overload import OTHER, OVERLOAD_METRICS, Limits, OverloadStats, Queue, add_overload
-from spark_rocket.remoting.server.server import Channel, RemotingServer
+from spark_rocket.remoting.server.server import RemotingServer
 from spark_rocket.remoting.tls.contexts import server_tls
 from spark_rocket.remoting.tls.settings import TlsSettings
 

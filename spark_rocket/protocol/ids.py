@@ -54,8 +54,10 @@ from typing import NamedTuple
 
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import RETRY_PREFIX
-from spark_rocket.protocol.record.layout import IPV4_HOST_SIZE, IPV6_HOST_SIZE
 
+#: Bytes of an address and a port.
+IPV4_HOST_SIZE = 8
+IPV6_HOST_SIZE = 20
 _PORT = struct.Struct(">i")
 _IPV4_HOST = struct.Struct(">BBBBi")
 

@@ -16,7 +16,7 @@ from spark_rocket.proxy import definitions
 from spark_rocket.proxy.server import ProxyServer
 from spark_rocket.proxy.transport.calls import DURATION_BOUNDS, MethodStats
 from spark_rocket.proxy.transport.context import GrpcCode
-from spark_rocket.remoting.http.exposition import COUNTER, GAUGE, HISTOGRAM, Exposition, Metric, label_text
+from spark_rocket.remoting.exposition import COUNTER, GAUGE, HISTOGRAM, Exposition, Metric, label_text
 from spark_rocket.remoting.server.overload import OVERLOAD_METRICS
 
 _NODE = ("cluster", "node_type", "node_id")

@@ -22,13 +22,12 @@ from zlib import crc32
 from spark_rocket.errors import StoreError, StoreNotWritableError
 from spark_rocket.logs import RateLimited
 from spark_rocket.model import SCHEDULE_TOPIC
-from spark_rocket.protocol.ids import pack_host
+from spark_rocket.protocol.ids import IPV6_HOST_SIZE, pack_host
 from spark_rocket.protocol.record.layout import (
     BORN_HOST_V6,
     CRC_MASK,
     HEADERS,
     HOSTS_MASK,
-    IPV6_HOST_SIZE,
     MAGIC_V1,
     MAGIC_V2,
     PROPERTIES_LENGTH,

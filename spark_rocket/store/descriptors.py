@@ -1,4 +1,5 @@
 """Descriptors for the store's files: opened and closed here, with a reserve for when the process has no others left.
+Beside them what is done to directories and small files as a whole.
 
 A process may have a few thousand descriptors, and its connections are the first to take them all. So that the log can
 still roll over and be flushed then, a few descriptors are held open on the null device from the store's start on. When
@@ -82,3 +83,32 @@ def _fill() -> None:
             _held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
     except OSError:  # the next file that is closed makes up for it
         return
+
+
+def make_directory(directory: Path) -> None:
+    """Make a directory, with its parents, and put the names of all that are new on the disk."""
+    if not directory.is_dir():
+        make_directory(directory.parent)
+        directory.mkdir(exist_ok=True)
+        sync_directory(directory.parent)
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Put a small file on disk, whole or as it was before. OSError."""
+    make_directory(path.parent)
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Put names on the disk: a new file is safe only when its directory is. OSError as from ``MappedFile.flush``."""
+    fd = open_file(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        close_file(fd)

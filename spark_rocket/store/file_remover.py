@@ -22,7 +22,8 @@ from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 
-from spark_rocket.store.log.mapped_file import MappedFile, sync_directory
+from spark_rocket.store.descriptors import sync_directory
+from spark_rocket.store.log.mapped_file import MappedFile
 
 _log = logging.getLogger(__name__)
 _PATIENCE = 3.0

@@ -21,13 +21,12 @@ from pathlib import Path
 from spark_rocket.errors import StateError, StoreError, StoreNotWritableError
 from spark_rocket.store.appender import ArriveCallback, MessageAppender
 from spark_rocket.store.config import StoreConfig
-from spark_rocket.store.descriptors import keep_reserve
+from spark_rocket.store.descriptors import keep_reserve, make_directory
 from spark_rocket.store.flush import FlushCallback, FlushCommitLogService, FlushConsumeQueueService
 from spark_rocket.store.index.service import IndexService
 from spark_rocket.store.layout import ENTRY, STORE_TIME_END, store_time
 from spark_rocket.store.log.checkpoint import Checkpoint
 from spark_rocket.store.log.commit_log import CommitLog
-from spark_rocket.store.log.mapped_file import make_directory
 from spark_rocket.store.paths import refuse_left_behind, remember
 from spark_rocket.store.queues.queue_table import ConsumeQueueTable
 from spark_rocket.store.queues.reader import StoreReader

@@ -32,7 +32,7 @@ from itertools import combinations
 from pathlib import Path
 
 from spark_rocket.errors import ConfigError, StoreError
-from spark_rocket.store.log.mapped_file import replace_file, sync_directory
+from spark_rocket.store.descriptors import replace_file, sync_directory
 
 _ROOT = "storePathRootDir"
 _SETTINGS = ("storePathCommitLog", "storePathConsumeQueue", "storePathIndex")

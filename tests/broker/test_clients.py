@@ -26,7 +26,7 @@ from spark_rocket.protocol.wire.bodies import (
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.client import RemotingClient
-from spark_rocket.remoting.server.server import Channel
+from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.testing import LocalCluster
 from tests.broker.test_delayed import served
 from tests.broker.wire import Wire

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from spark_rocket.broker.delivery.long_polling import HeldPull, PullRequestHoldService
-from spark_rocket.remoting.server.server import Channel
+from spark_rocket.remoting.server.channel import Channel
 
 CHANNEL = cast(Channel, object())
 

@@ -29,7 +29,7 @@ from spark_rocket.namesrv.server import NameServerMetrics
 from spark_rocket.protocol.wire.bodies import TopicConfig
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.proxy.metrics import METRICS as PROXY_METRICS
-from spark_rocket.remoting.http.exposition import Exposition, Metric
+from spark_rocket.remoting.exposition import Exposition, Metric
 from spark_rocket.remoting.http.monitor import MONITOR_METRICS, Monitor
 from spark_rocket.remoting.server.overload import OVERLOAD_METRICS
 from spark_rocket.testing import LocalCluster

@@ -12,7 +12,7 @@ from spark_rocket.broker.pop.hooks import Held, PopRequest
 from spark_rocket.broker.pop.waiting import Kind, Place, PopLongPollingService
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.remoting.server.server import Channel
+from spark_rocket.remoting.server.channel import Channel
 
 NOW = 1_795_229_620_131
 

@@ -15,7 +15,7 @@ from spark_rocket.broker.pop.hooks import Held, PopRequest
 from spark_rocket.broker.pop.waiting import PopLongPollingService
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.remoting.server.server import Channel
+from spark_rocket.remoting.server.channel import Channel
 
 GROUPS = ("G", "H")
 QUEUES = (0, 1)

@@ -11,7 +11,7 @@ import pytest
 
 from spark_rocket.cli import main
 from spark_rocket.client import Producer, PushConsumer, Reader
-from spark_rocket.datasource.plan.offsets import StreamOffset
+from spark_rocket.datasource.offsets import StreamOffset
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.testing import LocalCluster
 from tests.datasource.test_checkpoint import write

@@ -12,14 +12,10 @@ import pytest
 
 from spark_rocket.client.consume import concurrently as module
 from spark_rocket.client.consume.concurrently import ConsumeConcurrently
-from spark_rocket.client.consume.listeners import (
-    ConsumeConcurrentlyContext,
-    ConsumeConcurrentlyStatus,
-    ConsumeMessageContext,
-    Hooks,
-)
+from spark_rocket.client.consume.listeners import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus, Hooks
 from spark_rocket.client.consume.process_queue import START_TIME
 from spark_rocket.client.consume.services import FlowControl
+from spark_rocket.client.core.hooks import ConsumeMessageContext
 from spark_rocket.model import MessageExt
 from spark_rocket.protocol.record.messages import decode_messages
 from tests.client.consuming import SECONDS, Rig, found, nothing, queue_at, raising, rig_of

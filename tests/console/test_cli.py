@@ -24,8 +24,8 @@ from click.testing import CliRunner
 
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.cli.servers import console_child
+from spark_rocket.cli.servers.child_server import End
 from spark_rocket.cli.servers.console import console
-from spark_rocket.cli.servers.console_child import End
 from spark_rocket.console.passwords import is_right
 from spark_rocket.remoting.server.server import run as run_loop
 from spark_rocket.testing import LocalCluster

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from spark_rocket.client import Admin, Producer
+from spark_rocket.datasource.offsets import StreamOffset
 from spark_rocket.datasource.options.options import ReadOptions, parse_read_options
 from spark_rocket.datasource.options.table import Scope
-from spark_rocket.datasource.plan.offsets import StreamOffset
 from spark_rocket.datasource.plan.planner import StreamPlanner, plan_batch
 from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.read.cluster import Cluster
-from spark_rocket.datasource.read.retry_deadline import RetryDeadline
+from spark_rocket.datasource.retry_deadline import RetryDeadline
 from spark_rocket.errors import DataLossError, OffsetsError, OptionError
 from spark_rocket.model import Message
 from spark_rocket.testing import LocalCluster

@@ -15,7 +15,7 @@ from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.plan.resolve import Route
 from spark_rocket.datasource.read import cluster
 from spark_rocket.datasource.read.cluster import Cluster
-from spark_rocket.datasource.read.retry_deadline import RetryDeadline
+from spark_rocket.datasource.retry_deadline import RetryDeadline
 from spark_rocket.errors import (
     BrokerError,
     NameServerUnreachableError,

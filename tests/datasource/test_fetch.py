@@ -21,8 +21,8 @@ from spark_rocket.datasource.options.options import ReadOptions, parse_read_opti
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.read.fetch import pull_chunks, read_range
-from spark_rocket.datasource.read.retry_deadline import RetryDeadline
 from spark_rocket.datasource.read.typed_rows import projection_of, rows_of
+from spark_rocket.datasource.retry_deadline import RetryDeadline
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
 from spark_rocket.errors import (
     BrokerError,

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_rocket.datasource.offsets import StreamOffset
 from spark_rocket.datasource.options.options import parse_read_options
 from spark_rocket.datasource.options.table import Scope
-from spark_rocket.datasource.plan.offsets import StreamOffset
 from spark_rocket.datasource.plan.planner import StreamPlanner
 from spark_rocket.datasource.plan.ranges import MOST_QUEUES, ROUNDS, RUN, UNSIZED, limit_bytes
 from spark_rocket.model import MessageQueue

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_rocket.datasource.read.retry_deadline import RetryDeadline
+from spark_rocket.datasource.retry_deadline import RetryDeadline
 from spark_rocket.errors import BrokerError, RemotingConnectError, RocketError, TopicNotFoundError
 
 

@@ -7,7 +7,7 @@ from threading import Timer
 
 import pytest
 
-from spark_rocket.datasource.read.retry_deadline import RetryDeadline
+from spark_rocket.datasource.retry_deadline import RetryDeadline
 from spark_rocket.datasource.write.rows import Block
 from spark_rocket.datasource.write.send import BlockSender, Sent
 from spark_rocket.errors import (

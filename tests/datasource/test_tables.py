@@ -5,7 +5,9 @@ import json
 import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType, VarcharType
 
-from spark_rocket.datasource.options.tables import (
+from spark_rocket.datasource.schema import SOURCE_SCHEMA
+from spark_rocket.datasource.source import RocketDataSource, RocketMQDataSource
+from spark_rocket.datasource.tables import (
     INSERT_SCHEMA,
     is_two_way,
     new_table,
@@ -16,8 +18,6 @@ from spark_rocket.datasource.options.tables import (
     table_options,
     written,
 )
-from spark_rocket.datasource.schema import SOURCE_SCHEMA
-from spark_rocket.datasource.source import RocketDataSource, RocketMQDataSource
 from spark_rocket.datasource.write.writer import RocketWriter
 from spark_rocket.errors import OptionError, SchemaError
 

@@ -19,7 +19,7 @@ from spark_rocket.client import Admin, ConsumeConcurrentlyStatus, Producer, Push
 from spark_rocket.datasource.options.options import check_options
 from spark_rocket.datasource.options.parsers import VIEW_NAMES
 from spark_rocket.datasource.options.table import Scope
-from spark_rocket.datasource.options.tables import new_table
+from spark_rocket.datasource.tables import new_table
 from spark_rocket.datasource.views.views import VIEWS, ViewReader, checked_view_options, view_schema
 from spark_rocket.errors import OptionError, RemotingConnectError, SchemaError, TopicNotFoundError
 from spark_rocket.model import Message

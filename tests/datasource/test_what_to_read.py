@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from spark_rocket.datasource.offsets import StreamOffset, parse_stream_offset, starts_of
 from spark_rocket.datasource.options.options import ReadOptions, parse_read_options
 from spark_rocket.datasource.options.parsers import matching
 from spark_rocket.datasource.options.table import Scope
-from spark_rocket.datasource.plan.offsets import StreamOffset, parse_stream_offset, starts_of
 from spark_rocket.datasource.plan.planner import StreamPlanner, plan_batch
 from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.plan.resolve import Route

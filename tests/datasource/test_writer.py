@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 
 from spark_rocket.datasource.options.options import WriteOptions, parse_write_options
 from spark_rocket.datasource.options.table import Scope
-from spark_rocket.datasource.read.retry_deadline import RetryDeadline
+from spark_rocket.datasource.retry_deadline import RetryDeadline
 from spark_rocket.datasource.write import writer
 from spark_rocket.datasource.write.rows import Block
 from spark_rocket.datasource.write.send import Sent, sink_for

@@ -11,7 +11,8 @@ from spark_rocket.protocol.wire.bodies import BrokerData, ClusterInfo, QueueData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.proxy.cluster.cluster import Cluster
-from spark_rocket.remoting.server.server import Channel, RemotingServer
+from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.remoting.server.server import RemotingServer
 from tests.broker.test_delayed import Served
 from tests.broker.wire import Wire
 

@@ -13,7 +13,8 @@ import pytest
 
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.frame import FrameSplitter
-from spark_rocket.remoting.server.server import Channel, Handler, RemotingServer, new_event_loop
+from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.remoting.server.server import Handler, RemotingServer, new_event_loop
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from spark_rocket.errors import (
 from spark_rocket.protocol.auth import ACCESS_KEY, Credentials, SecretKey, is_signed_by
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.async_client import AsyncRemotingClient
-from spark_rocket.remoting.server.server import Channel
+from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.tls.settings import TlsMode
 from tests.remoting.conftest import ECHO, SILENT, ServerThread
 from tests.remoting.tls_world import Certificates

@@ -29,7 +29,7 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.remoting.client.connection import WINDOW, Connection
 from spark_rocket.remoting.client.promise import Request
-from spark_rocket.remoting.server.server import Channel
+from spark_rocket.remoting.server.channel import Channel
 
 from .conftest import ECHO, FAIL, SILENT, RawClient, ServerThread, request
 

@@ -18,7 +18,7 @@ from spark_rocket.remoting.client import connection as module
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.remoting.client.connection import WINDOW, Connection
 from spark_rocket.remoting.client.promise import Promise, Request, no_answer
-from spark_rocket.remoting.server.server import Channel
+from spark_rocket.remoting.server.channel import Channel
 
 from .conftest import ECHO, SILENT, RawClient, ServerThread, request
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand, SerializeType
+from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.overload import OVERLOAD, Limits, Queue
-from spark_rocket.remoting.server.server import Channel, Handler
+from spark_rocket.remoting.server.server import Handler
 
 from .conftest import ECHO, RawClient, ServerThread, request
 

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from spark_rocket.errors import BrokerError, ConfigError
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand, SerializeType
+from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.overload import Limits
-from spark_rocket.remoting.server.server import Channel, RemotingServer, run
+from spark_rocket.remoting.server.server import RemotingServer, run
 
 from .conftest import ECHO, FAIL, SILENT, RawClient, ServerThread, request, with_channel
 

@@ -27,8 +27,9 @@ from spark_rocket.errors import ConfigError, RemotingConnectError, RemotingTimeo
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.remoting.client.promise import Request
+from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.overload import Limits
-from spark_rocket.remoting.server.server import Channel, RemotingServer
+from spark_rocket.remoting.server.server import RemotingServer
 from spark_rocket.remoting.tls import server as tls_server
 from spark_rocket.remoting.tls.contexts import ClientTls, ServerTls
 from spark_rocket.remoting.tls.settings import ClientAuth, TlsMode, TlsSettings, Verify

@@ -15,8 +15,8 @@ from spark_rocket.protocol.record.record import decode_record, view_record
 from spark_rocket.protocol.wire.bodies import dumps_fastjson, loads_tolerant
 from spark_rocket.store import MessageStore, PutStatus
 from spark_rocket.store.config import DEFAULT_DELAY_LEVELS, delay_levels
-from spark_rocket.store.delay.delay_levels import RETRY_MS, ScheduleMessageService
-from spark_rocket.store.delay.redelivery import redeliver
+from spark_rocket.store.delay.delay_levels import ScheduleMessageService
+from spark_rocket.store.delay.redelivery import RETRY_MS, redeliver
 from spark_rocket.store.queues.tags import tags_code
 from spark_rocket.store.tools.check import check_store
 from tests.golden import expected, extract_store

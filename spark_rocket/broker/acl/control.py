@@ -21,7 +21,8 @@ from spark_rocket.protocol.wire.headers import (
     EndTransactionRequestHeader,
     ViewMessageRequestHeader,
 )
-from spark_rocket.remoting.server.server import Channel, Handler
+from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.remoting.server.server import Handler
 
 
 class AccessControl(AccountControl):

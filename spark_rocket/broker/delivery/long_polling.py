@@ -18,7 +18,7 @@ from collections.abc import Callable, Container
 from typing import TypeVar
 
 from spark_rocket.broker.pop.waiting import PopLongPollingService
-from spark_rocket.remoting.server.server import Channel
+from spark_rocket.remoting.server.channel import Channel
 
 _log = logging.getLogger(__name__)
 

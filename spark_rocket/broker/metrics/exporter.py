@@ -20,7 +20,7 @@ from spark_rocket.broker.metrics.stats import MESSAGE_TYPES
 from spark_rocket.broker.metrics.table import METRICS
 from spark_rocket.model import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from spark_rocket.protocol.wire.codes import PERM_WRITE
-from spark_rocket.remoting.http.exposition import Exposition, label_text
+from spark_rocket.remoting.exposition import Exposition, label_text
 from spark_rocket.remoting.server.overload import OVERLOAD_METRICS, add_overload
 
 if TYPE_CHECKING:

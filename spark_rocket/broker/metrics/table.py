@@ -8,7 +8,7 @@ RMQMetricsCollector.
 
 from __future__ import annotations
 
-from spark_rocket.remoting.http.exposition import COUNTER, GAUGE, HISTOGRAM, Metric
+from spark_rocket.remoting.exposition import COUNTER, GAUGE, HISTOGRAM, Metric
 
 _NODE = ("cluster", "node_type", "node_id")
 _TOPIC = (*_NODE, "topic", "message_type", "is_system")

@@ -31,7 +31,7 @@ from typing import NamedTuple, Protocol
 
 from spark_rocket.broker.delivery.filters import PullFilter
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.remoting.server.server import Channel
+from spark_rocket.remoting.server.channel import Channel
 
 ALREADY_ACKED = -2
 ILLEGAL = -1

@@ -36,7 +36,8 @@ from spark_rocket.protocol.wire.headers import (
     UpdateGlobalWhiteAddrsConfigRequestHeader,
 )
 from spark_rocket.remoting.address import format_address
-from spark_rocket.remoting.server.server import Channel, Handler, failure_of
+from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.remoting.server.server import Handler, failure_of
 
 if TYPE_CHECKING:
     from spark_rocket.acl.accounts_file import AccountsFile  # loads YAML: with aclEnable only

@@ -33,7 +33,8 @@ from spark_rocket.protocol.wire.bodies import BatchAck, BatchAckMessageRequestBo
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import AckMessageRequestHeader, ChangeInvisibleTimeRequestHeader
-from spark_rocket.remoting.server.server import Channel, Handler
+from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.remoting.server.server import Handler
 
 _MOST_BITS = 1 << 16
 

@@ -38,7 +38,8 @@ from spark_rocket.protocol.wire.headers import (
     GetSubscriptionGroupConfigRequestHeader,
     GetTopicConfigRequestHeader,
 )
-from spark_rocket.remoting.server.server import Channel, Handler, failure_of
+from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.remoting.server.server import Handler, failure_of
 
 _log = logging.getLogger(__name__)
 

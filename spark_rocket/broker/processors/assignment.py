@@ -41,7 +41,8 @@ from spark_rocket.protocol.wire.bodies import (
 )
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.remoting.server.server import Channel, Handler, failure_of
+from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.remoting.server.server import Handler, failure_of
 
 _ROUTE_MS = 30_000  # Apache's loadBalancePollNameServerInterval
 _NO_ROUTE: tuple[float, Sequence[QueueData]] = (-math.inf, ())  # asked never

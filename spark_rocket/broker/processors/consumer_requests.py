@@ -48,7 +48,8 @@ from spark_rocket.protocol.wire.headers import (
     GetConsumerStatusRequestHeader,
     ResetOffsetRequestHeader,
 )
-from spark_rocket.remoting.server.server import Channel, Handler
+from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.remoting.server.server import Handler
 
 _log = logging.getLogger(__name__)
 

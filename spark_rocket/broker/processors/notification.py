@@ -37,7 +37,8 @@ from spark_rocket.protocol.wire.headers import (
     PollingInfoRequestHeader,
     PollingInfoResponseHeader,
 )
-from spark_rocket.remoting.server.server import Channel, Handler, failure_of
+from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.remoting.server.server import Handler, failure_of
 from spark_rocket.store.results import GetMessageStatus
 
 

@@ -20,7 +20,8 @@ from spark_rocket.protocol.wire.headers import (
     SearchOffsetRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )
-from spark_rocket.remoting.server.server import Channel, Handler
+from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.remoting.server.server import Handler
 
 
 class OffsetProcessor:

@@ -14,7 +14,8 @@ from spark_rocket.broker.service import BrokerService
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import PeekMessageRequestHeader, PopMessageResponseHeader
-from spark_rocket.remoting.server.server import Channel, Handler
+from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.remoting.server.server import Handler
 from spark_rocket.store.results import GetMessageStatus
 
 _RETRY_FIRST = 0.2

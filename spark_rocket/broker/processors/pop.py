@@ -32,7 +32,8 @@ from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.wire.codes import PERM_READ, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import PopMessageRequestHeader
-from spark_rocket.remoting.server.server import Channel, Handler, failure_of
+from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.remoting.server.server import Handler, failure_of
 
 MAX_MESSAGES = 32
 _TOO_OLD_MS = 500

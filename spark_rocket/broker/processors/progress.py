@@ -36,7 +36,8 @@ from spark_rocket.protocol.wire.headers import (
     QueryTopicsByConsumerRequestHeader,
 )
 from spark_rocket.remoting.address import format_address
-from spark_rocket.remoting.server.server import Channel, Handler
+from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.remoting.server.server import Handler
 
 _ALL_QUEUES = 1_024
 _MOST_QUEUES = 4_096

@@ -40,7 +40,8 @@ from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol.filter.tags import TYPE_SQL92
 from spark_rocket.protocol.wire.codes import PERM_READ, SEE_FAQ, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.remoting.server.server import Channel, Handler, failure_of
+from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.remoting.server.server import Handler, failure_of
 from spark_rocket.store.layout import ENTRY_SIZE
 from spark_rocket.store.results import GetMessageResult, GetMessageStatus
 

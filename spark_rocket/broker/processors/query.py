@@ -32,7 +32,8 @@ from spark_rocket.protocol.wire.headers import (
     QueryMessageRequestHeader,
     ViewMessageRequestHeader,
 )
-from spark_rocket.remoting.server.server import Channel, Handler, failure_of
+from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.remoting.server.server import Handler, failure_of
 
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 _MAX_ENTRIES = 1_000

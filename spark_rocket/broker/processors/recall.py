@@ -18,7 +18,8 @@ from spark_rocket.protocol.wire.codes import PERM_WRITE, RequestCode, ResponseCo
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import RecallMessageRequestHeader
 from spark_rocket.remoting.address import parse_address
-from spark_rocket.remoting.server.server import Channel, Handler
+from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.remoting.server.server import Handler
 from spark_rocket.store.results import PutStatus
 
 _TAG = "_RECALL_TAG_"

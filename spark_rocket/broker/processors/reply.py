@@ -21,7 +21,8 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import ReplyMessageRequestHeader, SendMessageRequestHeader
 from spark_rocket.remoting.address import format_address, parse_address
-from spark_rocket.remoting.server.server import Channel, Handler
+from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.remoting.server.server import Handler
 from spark_rocket.store.results import PutStatus
 
 _log = logging.getLogger(__name__)

@@ -41,7 +41,8 @@ from spark_rocket.protocol.record.properties import decode_properties, encode_pr
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.address import parse_address
-from spark_rocket.remoting.server.server import Channel, Handler
+from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.remoting.server.server import Handler
 from spark_rocket.store.batch import BatchPlan
 from spark_rocket.store.results import PutResult, PutStatus
 

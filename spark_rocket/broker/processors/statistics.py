@@ -23,7 +23,8 @@ from spark_rocket.protocol.wire.bodies import (
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import ViewBrokerStatsDataRequestHeader
-from spark_rocket.remoting.server.server import Channel, Handler
+from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.remoting.server.server import Handler
 
 _log = logging.getLogger(__name__)
 

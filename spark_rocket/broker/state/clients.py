@@ -28,7 +28,7 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.fastjson import REQUEST_LIMITS, loads_tolerant
 from spark_rocket.protocol.wire.headers import NotifyConsumerIdsChangedRequestHeader
-from spark_rocket.remoting.server.server import Channel
+from spark_rocket.remoting.server.channel import Channel
 
 _log = logging.getLogger(__name__)
 

@@ -31,8 +31,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
+from spark_rocket.client.core.hooks import ConsumeMessageContext, ConsumeMessageHook
 from spark_rocket.model import MessageExt, MessageQueue
 from spark_rocket.protocol.wire.bodies import ConsumeStatus
 
@@ -109,26 +110,6 @@ OrderlyListener: TypeAlias = Callable[[list[MessageExt], ConsumeOrderlyContext],
 MessageQueueListener: TypeAlias = Callable[[str, list[MessageQueue], list[MessageQueue]], None]
 """Called with a topic, all of its queues, and those that are this consumer's now, when the latter have changed."""
 BatchListener: TypeAlias = "Callable[[pa.RecordBatch, ConsumeOrderlyContext], ConsumeOrderlyStatus]"
-
-
-@dataclass(slots=True)
-class ConsumeMessageContext:
-    """One call of a listener; ``success`` and ``status`` are known after it. ``properties`` are the hook's own."""
-
-    consumer_group: str
-    messages: Sequence[MessageExt]
-    message_queue: MessageQueue
-    success: bool = False
-    status: str = ""
-    properties: dict[str, Any] = field(default_factory=dict)
-
-
-class ConsumeMessageHook(Protocol):
-    """Around each call of a listener."""
-
-    def consume_message_before(self, context: ConsumeMessageContext) -> None: ...
-
-    def consume_message_after(self, context: ConsumeMessageContext) -> None: ...
 
 
 FilterMessageHook = Callable[[MessageQueue, list[MessageExt]], Iterable[MessageExt]]

@@ -32,9 +32,9 @@ import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Unpack
 
+from spark_rocket.client.consume import consumer_requests
 from spark_rocket.client.consume.assigned_queues import Assigned, AssignedQueues, PulledMessages
 from spark_rocket.client.consume.group_consumer import GroupConsumer, GroupOptions
-from spark_rocket.client.core import consumer_requests
 from spark_rocket.client.core.validators import check_range
 from spark_rocket.errors import ClientError, QueueNotFoundError, RocketError, StateError
 from spark_rocket.model import MessageExt, MessageQueue

@@ -8,7 +8,7 @@ from typing import Protocol
 from spark_rocket.client.consume.listeners import Hooks
 from spark_rocket.client.consume.process_queue import ProcessQueue
 from spark_rocket.client.core.trace import TraceDispatcher
-from spark_rocket.remoting.http.exposition import Exposition, label_text
+from spark_rocket.remoting.exposition import Exposition, label_text
 
 
 class MeasuredConsumer(Protocol):

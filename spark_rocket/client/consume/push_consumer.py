@@ -30,6 +30,7 @@ from contextlib import ExitStack, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
+from spark_rocket.client.consume import consumer_requests
 from spark_rocket.client.consume.concurrently import ConsumeConcurrently
 from spark_rocket.client.consume.group_consumer import GroupConsumer
 from spark_rocket.client.consume.listeners import (
@@ -46,7 +47,6 @@ from spark_rocket.client.consume.pull import show_origin
 from spark_rocket.client.consume.push_settings import PushOptions, PushSettings, split_options
 from spark_rocket.client.consume.rebalance import RENEW_SECONDS, QueueLocks, Rebalance
 from spark_rocket.client.consume.services import Decoder, SendBack, ServiceParts
-from spark_rocket.client.core import consumer_requests
 from spark_rocket.client.core.hooks import no_open_telemetry
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.client.core.trace import ConsumeTraceHook, TraceDispatcher
@@ -56,7 +56,7 @@ from spark_rocket.model import RETRY_PREFIX, MessageQueue
 from spark_rocket.protocol.filter.tags import SUB_ALL
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.bodies import CONSUME_PASSIVELY, PROP_THREADPOOL_CORE_SIZE, ConsumerRunningInfo
-from spark_rocket.remoting.http.exposition import Exposition
+from spark_rocket.remoting.exposition import Exposition
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider

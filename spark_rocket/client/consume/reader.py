@@ -25,6 +25,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Generic, Self, TypeVar, Unpack
 
+from spark_rocket.client.consume import broker_query as questions
+from spark_rocket.client.consume.broker_query import BrokerQuery
 from spark_rocket.client.consume.pull import (
     STATUS_CODES,
     PullOptions,
@@ -37,8 +39,6 @@ from spark_rocket.client.consume.pull import (
     queue_name,
     with_broker,
 )
-from spark_rocket.client.core import broker_query as questions
-from spark_rocket.client.core.broker_query import BrokerQuery
 from spark_rocket.client.core.config import ClientConfig, Connecting
 from spark_rocket.client.core.instance import Client
 from spark_rocket.client.core.routes import ORDER_NAMESPACE, TopicRoute, order_queues

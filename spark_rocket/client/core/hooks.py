@@ -1,10 +1,11 @@
-"""What an application may hook into sending.
+"""Hooks of an application into sending and into the calls of a consumer's listener.
 
 A :class:`SendHook` sees every attempt before and after; what it raises is logged and changes nothing. A *forbidding*
 hook is called before the others and may refuse: what it raises ends the send, as SendForbiddenError unless it is an
 error of this package already.
 
-Corresponds to org.apache.rocketmq.client.hook.{SendMessageHook, SendMessageContext, CheckForbiddenHook}.
+Corresponds to org.apache.rocketmq.client.hook.{SendMessageHook, SendMessageContext, CheckForbiddenHook,
+ConsumeMessageHook, ConsumeMessageContext}.
 """
 
 from __future__ import annotations
@@ -12,12 +13,32 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from spark_rocket.errors import ConfigError, RocketError, SendForbiddenError
-from spark_rocket.model import Message, MessageQueue, SendResult
+from spark_rocket.model import Message, MessageExt, MessageQueue, SendResult
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class ConsumeMessageContext:
+    """One call of a listener; ``success`` and ``status`` are known after it. ``properties`` are the hook's own."""
+
+    consumer_group: str
+    messages: Sequence[MessageExt]
+    message_queue: MessageQueue
+    success: bool = False
+    status: str = ""
+    properties: dict[str, Any] = field(default_factory=dict)
+
+
+class ConsumeMessageHook(Protocol):
+    """Around each call of a listener."""
+
+    def consume_message_before(self, context: ConsumeMessageContext) -> None: ...
+
+    def consume_message_after(self, context: ConsumeMessageContext) -> None: ...
 
 
 @dataclass(slots=True)

@@ -42,7 +42,7 @@ from spark_rocket.protocol.wire.headers import GetConsumerListByGroupRequestHead
 from spark_rocket.remoting.address import parse_address
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.remoting.client.promise import Promise, Request
-from spark_rocket.remoting.http.exposition import Exposition
+from spark_rocket.remoting.exposition import Exposition
 
 logger = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from typing import Self
 
 from spark_rocket.client.core.instance import living_clients
 from spark_rocket.errors import ConfigError
-from spark_rocket.remoting.http.exposition import (
+from spark_rocket.remoting.exposition import (
     CONTENT_TYPE,
     COUNTER,
     GAUGE,
@@ -36,7 +36,7 @@ from spark_rocket.remoting.http.exposition import (
     add_process,
     label_text,
 )
-from spark_rocket.remoting.http.exposition import PROCESS_METRICS as _PROCESS
+from spark_rocket.remoting.exposition import PROCESS_METRICS as _PROCESS
 from spark_rocket.remoting.http.server import HttpAnswer, HttpServer
 
 _SEND = ("client_id", "producer_group", "topic")

@@ -30,7 +30,7 @@ from opentelemetry import propagate, trace
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer, TracerProvider
 
 import spark_rocket
-from spark_rocket.client.consume.listeners import ConsumeMessageContext
+from spark_rocket.client.core.hooks import ConsumeMessageContext
 from spark_rocket.model import DELAY, SHARDING_KEY, TRAN_MSG, Message, SendResult
 
 _SYSTEM = {"messaging.system": "rocketmq"}

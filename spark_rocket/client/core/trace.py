@@ -23,8 +23,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from spark_rocket.client.consume.listeners import ConsumeMessageContext
-from spark_rocket.client.core.hooks import SendContext, SendHook
+from spark_rocket.client.core.hooks import ConsumeMessageContext, SendContext, SendHook
 from spark_rocket.errors import RocketError
 from spark_rocket.logs import RateLimited
 from spark_rocket.model import DELAY, TRACE_TOPIC, TRAN_MSG, Message, SendStatus

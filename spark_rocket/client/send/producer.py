@@ -50,7 +50,7 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import Buffer, RemotingCommand
 from spark_rocket.protocol.wire.headers import RecallMessageRequestHeader, RecallMessageResponseHeader
 from spark_rocket.remoting.client.promise import Promise
-from spark_rocket.remoting.http.exposition import Exposition, label_text
+from spark_rocket.remoting.exposition import Exposition, label_text
 
 __all__ = [
     "DEFAULT_GROUP",

@@ -5,7 +5,7 @@ Thread-safety: all methods. A number that several threads add to at the same mom
 
 from __future__ import annotations
 
-from spark_rocket.remoting.http.exposition import Exposition, label_text
+from spark_rocket.remoting.exposition import Exposition, label_text
 
 _BOUNDS_MS = (1, 5, 10, 20, 50, 200, 500)
 

@@ -41,7 +41,7 @@ from pyspark.sql.types import (
 )
 
 from spark_rocket.datasource.bodies.decoding import BAD, reason
-from spark_rocket.datasource.bodies.settings import AvroEncoding, BodySettings
+from spark_rocket.datasource.options.bodies import AvroEncoding, BodySettings
 from spark_rocket.errors import OptionError, ProtocolError, SchemaError, StateError
 from spark_rocket.protocol.avro_shape import check_nesting, measure
 

@@ -12,7 +12,7 @@ from pyspark.sql.types import StringType, StructField, StructType, VariantType
 from spark_rocket.datasource.bodies.columns import same_types
 from spark_rocket.datasource.bodies.decoding import BAD, Decoded, Decoder, OneByOneDecoder, reason
 from spark_rocket.datasource.bodies.json_values import parse_value, variant_of
-from spark_rocket.datasource.bodies.settings import BodyFormat, BodySettings
+from spark_rocket.datasource.options.bodies import BodyFormat, BodySettings
 from spark_rocket.errors import SchemaError
 
 

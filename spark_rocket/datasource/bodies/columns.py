@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType, StructField, StructType
 
-from spark_rocket.datasource.bodies.settings import BadRecords, BodyFormat, BodySettings
+from spark_rocket.datasource.options.bodies import BadRecords, BodyFormat, BodySettings
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, check_column
 from spark_rocket.errors import SchemaError
 

@@ -26,7 +26,7 @@ from pyspark.sql.variant_utils import VariantUtils
 from spark_rocket.datasource.bodies.arrow_bodies import write_stream
 from spark_rocket.datasource.bodies.codecs import check_known
 from spark_rocket.datasource.bodies.decoding import BAD, reason
-from spark_rocket.datasource.bodies.settings import BodyFormat, BodySettings
+from spark_rocket.datasource.options.bodies import BodyFormat, BodySettings
 from spark_rocket.errors import RowError, SchemaError
 
 _ESCAPED = r'["\\\x00-\x1f]'

@@ -31,7 +31,7 @@ from pyspark.sql.types import (
 )
 
 from spark_rocket.datasource.bodies.decoding import BAD, reason
-from spark_rocket.datasource.bodies.settings import BodySettings
+from spark_rocket.datasource.options.bodies import BodySettings
 from spark_rocket.errors import OptionError, SchemaError, StateError
 
 _WELL_KNOWN = ("timestamp", "duration", "any", "wrappers", "struct", "empty", "field_mask")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_rocket.client.core.config import Connecting, find_credentials, read_credentials
-from spark_rocket.datasource.options.conditions import error
+from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.options.parsers import Values, bad_value, name_servers
 from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.auth import Credentials, key_problem

@@ -20,8 +20,9 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
-from spark_rocket.datasource.bodies.settings import BodySettings, body_settings
-from spark_rocket.datasource.options.conditions import error
+from spark_rocket.datasource.conditions import error
+from spark_rocket.datasource.offsets import listed, name
+from spark_rocket.datasource.options.bodies import BodySettings, body_settings
 from spark_rocket.datasource.options.connection import connection_of
 from spark_rocket.datasource.options.other_names import COLUMNS_TO_WRITE, remedy_for
 from spark_rocket.datasource.options.parsers import (
@@ -36,7 +37,6 @@ from spark_rocket.datasource.options.parsers import (
     now_ms,
 )
 from spark_rocket.datasource.options.table import OPTIONS, READS, WRITES, Scope
-from spark_rocket.datasource.plan.offsets import listed, name
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.auth import Credentials
 from spark_rocket.remoting.tls.settings import TlsSettings

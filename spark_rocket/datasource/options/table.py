@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from spark_rocket.datasource.bodies.settings import (
+from spark_rocket.datasource.options.bodies import (
     AvroEncoding,
     BadRecords,
     BodyFormat,

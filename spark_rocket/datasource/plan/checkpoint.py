@@ -18,8 +18,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from spark_rocket.datasource.options.conditions import error
-from spark_rocket.datasource.plan.offsets import StreamOffset, parse_stream_offset, starts_of
+from spark_rocket.datasource.conditions import error
+from spark_rocket.datasource.offsets import StreamOffset, parse_stream_offset, starts_of
 from spark_rocket.model import MessageQueue
 
 

@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
-from spark_rocket.datasource.options.conditions import error
+from spark_rocket.datasource.conditions import error
+from spark_rocket.datasource.offsets import EARLIEST, Positions, Stored, StreamOffset, name
 from spark_rocket.datasource.options.options import ReadOptions
-from spark_rocket.datasource.plan.offsets import EARLIEST, Positions, Stored, StreamOffset, name
 from spark_rocket.datasource.plan.ranges import (
     UNSIZED,
     OffsetRange,

@@ -27,8 +27,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from spark_rocket.datasource.options.conditions import error
-from spark_rocket.datasource.plan.offsets import Positions, name
+from spark_rocket.datasource.conditions import error
+from spark_rocket.datasource.offsets import Positions, name
 from spark_rocket.model import MessageQueue
 
 

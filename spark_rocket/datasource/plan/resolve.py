@@ -17,10 +17,10 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Protocol
 
-from spark_rocket.datasource.options.conditions import error
+from spark_rocket.datasource.conditions import error
+from spark_rocket.datasource.offsets import EARLIEST, LATEST, Positions, Stored, listed, listed_at, name
 from spark_rocket.datasource.options.options import ReadOptions, shown_time
 from spark_rocket.datasource.options.parsers import Fallback, Position, Start, Strategy
-from spark_rocket.datasource.plan.offsets import EARLIEST, LATEST, Positions, Stored, listed, listed_at, name
 from spark_rocket.errors import RocketError
 from spark_rocket.model import MessageQueue
 

@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 
-from spark_rocket.datasource.options.conditions import error
+from spark_rocket.datasource.conditions import error
+from spark_rocket.datasource.offsets import Positions, listed, listed_at, some
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.options.parsers import matching
-from spark_rocket.datasource.plan.offsets import Positions, listed, listed_at, some
 from spark_rocket.datasource.plan.resolve import LossPolicy, Queues, Route
-from spark_rocket.datasource.read.retry_deadline import RetryDeadline
+from spark_rocket.datasource.retry_deadline import RetryDeadline
 from spark_rocket.errors import DataLossError, RocketError, TopicNotFoundError
 from spark_rocket.model import MessageQueue
 

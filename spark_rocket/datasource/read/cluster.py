@@ -19,11 +19,11 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from spark_rocket.client.consume.reader import AWAY, Reader
+from spark_rocket.datasource.offsets import Positions
 from spark_rocket.datasource.options.connection import connecting
 from spark_rocket.datasource.options.options import ReadOptions, ViewOptions
-from spark_rocket.datasource.plan.offsets import Positions
 from spark_rocket.datasource.plan.resolve import Route
-from spark_rocket.datasource.read.retry_deadline import RetryDeadline, is_retriable
+from spark_rocket.datasource.retry_deadline import RetryDeadline, is_retriable
 from spark_rocket.errors import (
     BrokerError,
     NameServerUnreachableError,

@@ -45,13 +45,13 @@ from pyspark.sql.types import StructType
 
 from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.client.consume.reader import Reader
+from spark_rocket.datasource.offsets import name
 from spark_rocket.datasource.options.options import ReadOptions
-from spark_rocket.datasource.plan.offsets import name
 from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.plan.resolve import LossPolicy
 from spark_rocket.datasource.read.cluster import explained
 from spark_rocket.datasource.read.dedupe import NEEDED, Repeats
-from spark_rocket.datasource.read.retry_deadline import RetryDeadline
+from spark_rocket.datasource.retry_deadline import RetryDeadline
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, Projection, project
 from spark_rocket.errors import (
     OffsetsError,

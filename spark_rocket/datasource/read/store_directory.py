@@ -39,9 +39,9 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from spark_rocket.datasource.offsets import LATEST, Positions, name
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.options.parsers import Position, Start, is_for_users
-from spark_rocket.datasource.plan.offsets import LATEST, Positions, name
 from spark_rocket.datasource.processes import PickledByValue, settle_worker, short
 from spark_rocket.datasource.read.typed_rows import projection_of, rows_of
 from spark_rocket.datasource.schema import Projection

@@ -21,7 +21,7 @@ from pyspark.sql.types import StringType, StructType
 from spark_rocket.datasource.bodies.codecs import decoder, known_columns
 from spark_rocket.datasource.bodies.columns import default_schema, layout, looks_like_metadata
 from spark_rocket.datasource.bodies.decoding import Decoded, raw
-from spark_rocket.datasource.bodies.settings import BodySettings
+from spark_rocket.datasource.options.bodies import BodySettings
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.read.bad_records import BadRecordCounter, kept_rows
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, Projection, project, retype

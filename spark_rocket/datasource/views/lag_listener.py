@@ -44,7 +44,7 @@ from pyspark.sql.streaming.listener import (
 from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.client.consume.reader import Reader
 from spark_rocket.client.core.config import Connecting
-from spark_rocket.datasource.plan.offsets import Positions, StreamOffset, name, parse_stream_offset
+from spark_rocket.datasource.offsets import Positions, StreamOffset, name, parse_stream_offset
 from spark_rocket.errors import ConfigError, OffsetsError, RocketError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.record.record import view_record

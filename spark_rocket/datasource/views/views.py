@@ -29,7 +29,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_rocket.datasource.options.conditions import error
+from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.options.options import ViewOptions, check_options, parse_view_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.processes import PickledByValue

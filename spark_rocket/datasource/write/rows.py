@@ -48,7 +48,7 @@ import pyarrow.compute as pc
 
 from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.options.parsers import WRITABLE_TOPIC, can_be_written
-from spark_rocket.datasource.read.retry_deadline import RetryDeadline
+from spark_rocket.datasource.retry_deadline import RetryDeadline
 from spark_rocket.errors import ProtocolError, RowError
 from spark_rocket.model import (
     DELAY,

@@ -35,10 +35,10 @@ from pyspark.sql.types import (
 )
 
 from spark_rocket.datasource.bodies.encoding import BodyEncoder
-from spark_rocket.datasource.bodies.settings import BodySettings
+from spark_rocket.datasource.options.bodies import BodySettings
 from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.processes import PickledByValue, settle_worker, short
-from spark_rocket.datasource.read.retry_deadline import RetryDeadline
+from spark_rocket.datasource.retry_deadline import RetryDeadline
 from spark_rocket.datasource.schema import SOURCE_SCHEMA
 from spark_rocket.datasource.write.rows import RowEncoder, write_key
 from spark_rocket.datasource.write.send import BlockSender, Sent, sink_for

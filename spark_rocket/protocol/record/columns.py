@@ -36,10 +36,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_rocket.errors import ProtocolError
-from spark_rocket.protocol.ids import offset_id_text, unpack_host
+from spark_rocket.protocol.ids import IPV4_HOST_SIZE, IPV6_HOST_SIZE, offset_id_text, unpack_host
 from spark_rocket.protocol.record.column_properties import PropertyColumns, even_edges, repeated_text, to_strings
 from spark_rocket.protocol.record.encoder import hex_strings
-from spark_rocket.protocol.record.layout import AT, COMPRESSED, IPV4_HOST_SIZE, IPV6_HOST_SIZE
+from spark_rocket.protocol.record.layout import AT, COMPRESSED
 from spark_rocket.protocol.record.run import RecordRun, Scratch, borrowed_scratch
 
 _TIME = pa.timestamp("us", tz="UTC")

@@ -39,6 +39,8 @@ from __future__ import annotations
 from itertools import accumulate
 from struct import Struct
 
+from spark_rocket.protocol.ids import IPV4_HOST_SIZE, IPV6_HOST_SIZE
+
 MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB
 MAGIC_BLANK = 0xCBD43194
@@ -63,8 +65,6 @@ HOSTS_MASK = BORN_HOST_V6 | STORE_HOST_V6
 #: A record with both bits is an inner batch: its body is a batch body.
 UNWRAP_MASK = NEED_UNWRAP | INNER_BATCH
 
-IPV4_HOST_SIZE = 8
-IPV6_HOST_SIZE = 20
 #: How far an IPv6 host moves what is behind it.
 V6_SHIFT = IPV6_HOST_SIZE - IPV4_HOST_SIZE
 

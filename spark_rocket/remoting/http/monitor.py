@@ -22,7 +22,7 @@ from http import HTTPStatus
 from typing import Any, Protocol
 
 import spark_rocket
-from spark_rocket.remoting.http.exposition import (
+from spark_rocket.remoting.exposition import (
     CONTENT_TYPE,
     GAUGE,
     PROCESS_METRICS,

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.remoting.http.exposition import COUNTER, GAUGE, Exposition, Metric, label_text
+from spark_rocket.remoting.exposition import COUNTER, GAUGE, Exposition, Metric, label_text
 
 MIB = 1024 * 1024
 OTHER = "admin"

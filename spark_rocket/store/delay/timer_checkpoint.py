@@ -34,8 +34,8 @@ from typing import NamedTuple
 from spark_rocket.errors import StoreCorruptError
 from spark_rocket.store.delay.timer_log import TimerLog
 from spark_rocket.store.delay.timer_wheel import TimerWheel
-from spark_rocket.store.descriptors import close_file, open_file
-from spark_rocket.store.log.mapped_file import allocate, make_directory, sync_data, sync_directory
+from spark_rocket.store.descriptors import close_file, make_directory, open_file, sync_directory
+from spark_rocket.store.log.mapped_file import allocate, sync_data
 from spark_rocket.store.message_store import MessageStore
 
 TIMER_CHECKPOINT_SIZE = 4096

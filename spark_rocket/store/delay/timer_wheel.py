@@ -40,7 +40,8 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_rocket.store.delay.timer_log import MAGIC_DELETE, UNIT, UNIT_SIZE, TimerLog, sound
-from spark_rocket.store.log.mapped_file import sync_data, sync_directory
+from spark_rocket.store.descriptors import sync_directory
+from spark_rocket.store.log.mapped_file import sync_data
 
 SLOT = Struct(">qqqii")
 SLOT_SIZE = SLOT.size

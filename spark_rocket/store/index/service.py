@@ -29,13 +29,13 @@ import numpy as np
 
 from spark_rocket.errors import StoreCorruptError
 from spark_rocket.store.config import StoreConfig
-from spark_rocket.store.descriptors import ShortageError
+from spark_rocket.store.descriptors import ShortageError, sync_directory
 from spark_rocket.store.index.index_file import DamagedIndexError, IndexFile
 from spark_rocket.store.index.keys import keys_of
 from spark_rocket.store.index.search import IndexSearch, stored_at
 from spark_rocket.store.log.checkpoint import Checkpoint
 from spark_rocket.store.log.commit_log import CommitLog
-from spark_rocket.store.log.mapped_file import MappedFile, sync_directory
+from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.log.record_scan import LogScan, RecordBlock, next_good
 from spark_rocket.store.results import QueryMessageResult
 

@@ -30,7 +30,8 @@ import threading
 from spark_rocket.errors import StoreCorruptError
 from spark_rocket.protocol.record.layout import BLANK_SIZE, MAGIC_BLANK, SIZE_AND_MAGIC
 from spark_rocket.store.config import StoreConfig
-from spark_rocket.store.log.mapped_file import MappedFile, sync_directory
+from spark_rocket.store.descriptors import sync_directory
+from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.log.mapped_file_queue import MappedFileQueue
 
 Bytes = bytes | bytearray | memoryview

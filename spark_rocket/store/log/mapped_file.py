@@ -327,36 +327,7 @@ def sync_file_system(directory: Path) -> None:
         close_file(fd)
 
 
-def make_directory(directory: Path) -> None:
-    """Make a directory, with its parents, and put the names of all that are new on the disk."""
-    if not directory.is_dir():
-        make_directory(directory.parent)
-        directory.mkdir(exist_ok=True)
-        sync_directory(directory.parent)
-
-
 def free_name(directory: Path, offset: int) -> Path:
     """A file for bytes of a log from an offset on, in a directory where some from there may have been put before."""
     names = (directory / f"{file_name(offset)}{f'.{number}' if number else ''}" for number in count())
     return next(path for path in names if not path.exists())
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Put a small file on disk, whole or as it was before. OSError."""
-    make_directory(path.parent)
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    sync_directory(path.parent)
-
-
-def sync_directory(directory: Path) -> None:
-    """Put names on the disk: a new file is safe only when its directory is. OSError as from ``MappedFile.flush``."""
-    fd = open_file(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        close_file(fd)

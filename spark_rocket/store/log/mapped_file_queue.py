@@ -14,8 +14,8 @@ import os
 from pathlib import Path
 
 from spark_rocket.errors import StoreCorruptError
-from spark_rocket.store.descriptors import with_reserve
-from spark_rocket.store.log.mapped_file import MappedFile, file_name, make_directory, sync_directory
+from spark_rocket.store.descriptors import make_directory, sync_directory, with_reserve
+from spark_rocket.store.log.mapped_file import MappedFile, file_name
 
 
 class MappedFileQueue:

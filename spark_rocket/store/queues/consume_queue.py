@@ -23,9 +23,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from spark_rocket.errors import StoreCorruptError
-from spark_rocket.store.descriptors import ShortageError
+from spark_rocket.store.descriptors import ShortageError, sync_directory
 from spark_rocket.store.layout import ENTRY, ENTRY_SIZE, FILLER, FILLER_SIZE, topic_field
-from spark_rocket.store.log.mapped_file import KEEPS_DESCRIPTORS, MappedFile, sync_directory
+from spark_rocket.store.log.mapped_file import KEEPS_DESCRIPTORS, MappedFile
 from spark_rocket.store.log.mapped_file_queue import MappedFileQueue
 
 _FIRST_STEP = 4096

@@ -22,7 +22,7 @@ import logging
 from pathlib import Path
 
 from spark_rocket.errors import StoreCorruptError
-from spark_rocket.store.log.mapped_file import replace_file
+from spark_rocket.store.descriptors import replace_file
 from spark_rocket.store.queues.queue_table import ConsumeQueueTable
 
 _log = logging.getLogger(__name__)

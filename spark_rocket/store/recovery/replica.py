@@ -32,12 +32,13 @@ from spark_rocket.protocol.record.layout import BLANK_SIZE, FIXED_SIZE
 from spark_rocket.protocol.record.record import RecordView, scan_record
 from spark_rocket.store.appender import ArriveCallback, MessageAppender
 from spark_rocket.store.config import StoreConfig
+from spark_rocket.store.descriptors import make_directory, sync_directory
 from spark_rocket.store.flush import FlushCommitLogService, FlushConsumeQueueService
 from spark_rocket.store.index.service import IndexService
 from spark_rocket.store.layout import ENTRY_TYPE
 from spark_rocket.store.log.checkpoint import Checkpoint
 from spark_rocket.store.log.commit_log import CommitLog
-from spark_rocket.store.log.mapped_file import free_name, make_directory, sync_directory
+from spark_rocket.store.log.mapped_file import free_name
 from spark_rocket.store.log.record_scan import Stop, next_good, parse, walk
 from spark_rocket.store.queues.consume_queue import ConsumeQueue
 from spark_rocket.store.queues.dispatch import Dispatcher, QueueGap

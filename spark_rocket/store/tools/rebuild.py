@@ -28,11 +28,12 @@ from pathlib import Path
 from spark_rocket.errors import StoreCorruptError, StoreError
 from spark_rocket.protocol.record.layout import FIXED_SIZE
 from spark_rocket.store.config import StoreConfig
+from spark_rocket.store.descriptors import sync_directory
 from spark_rocket.store.index.index_file import IndexWriter
 from spark_rocket.store.index.keys import keys_of
 from spark_rocket.store.layout import ENTRY, ENTRY_SIZE
 from spark_rocket.store.log.checkpoint import Checkpoint
-from spark_rocket.store.log.mapped_file import file_name, sync_directory, sync_file_system
+from spark_rocket.store.log.mapped_file import file_name, sync_file_system
 from spark_rocket.store.log.record_scan import RecordBlock
 from spark_rocket.store.paths import StorePaths
 from spark_rocket.store.queues.consume_queue import ConsumeQueue

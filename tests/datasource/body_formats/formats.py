@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 )
 
 from spark_rocket.datasource.bodies.decoding import Decoded, Decoder
-from spark_rocket.datasource.bodies.settings import BodyFormat, BodySettings
+from spark_rocket.datasource.options.bodies import BodyFormat, BodySettings
 
 UTC = pa.timestamp("us", "UTC")
 

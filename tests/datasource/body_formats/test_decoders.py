@@ -27,7 +27,7 @@ from spark_rocket.datasource.bodies.csv_reader import CsvDecoder
 from spark_rocket.datasource.bodies.decoding import BAD, Decoder, OneByOneDecoder, columns_of
 from spark_rocket.datasource.bodies.json_reader import JsonDecoder
 from spark_rocket.datasource.bodies.json_values import converter, parse_object
-from spark_rocket.datasource.bodies.settings import AvroEncoding, BodyFormat, BodySettings
+from spark_rocket.datasource.options.bodies import AvroEncoding, BodyFormat, BodySettings
 from spark_rocket.errors import OptionError, SchemaError
 from tests.datasource.body_formats.formats import (
     UTC,

@@ -19,7 +19,7 @@ from pyspark.sql.variant_utils import VariantUtils
 
 from spark_rocket.datasource.bodies.codecs import decoder, known_columns
 from spark_rocket.datasource.bodies.encoding import BodyEncoder
-from spark_rocket.datasource.bodies.settings import BodyFormat, BodySettings
+from spark_rocket.datasource.options.bodies import BodyFormat, BodySettings
 from spark_rocket.errors import RowError, SchemaError
 from tests.datasource.body_formats.formats import UTC, avro, columns, list_of, map_to, protobuf, rows_of
 

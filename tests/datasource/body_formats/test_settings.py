@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 from spark_rocket.datasource.bodies.codecs import known_columns
-from spark_rocket.datasource.bodies.settings import AvroEncoding, BadRecords, BodyFormat, BodySettings
+from spark_rocket.datasource.options.bodies import AvroEncoding, BadRecords, BodyFormat, BodySettings
 from spark_rocket.datasource.options.options import (
     ReadOptions,
     WriteOptions,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from spark_rocket.datasource.options.conditions import error
+from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.options.parsers import Values, bad_value
 from spark_rocket.errors import OptionError
 

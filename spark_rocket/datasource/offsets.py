@@ -31,7 +31,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from spark_rocket.datasource.options.conditions import error
+from spark_rocket.datasource.conditions import error
 from spark_rocket.model import MessageQueue
 
 V = TypeVar("V")

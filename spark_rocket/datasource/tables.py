@@ -35,8 +35,8 @@ from pyspark.sql.types import (
 )
 
 from spark_rocket.datasource.bodies.columns import metadata_fields
-from spark_rocket.datasource.bodies.settings import BadRecords
-from spark_rocket.datasource.options.conditions import error
+from spark_rocket.datasource.conditions import error
+from spark_rocket.datasource.options.bodies import BadRecords
 from spark_rocket.datasource.options.connection import refuse_secrets
 from spark_rocket.datasource.options.options import (
     SPARKS_OWN,
