@@ -1,0 +1,41 @@
+"""docs/architecture.md is true: the modules that it names exist, and the limits that it states hold."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "spark_rocket"
+PAGE = (ROOT / "docs" / "architecture.md").read_text()
+PACKAGES = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def test_the_modules_that_are_named_exist() -> None:
+    named = {name for name in re.findall(r"`([a-z_]+(?:\.[a-z_0-9]+)+)`", PAGE) if name.split(".")[0] in PACKAGES}
+    assert len(named) > 30
+    missing = [name for name in named if not _exists(name)]
+    assert not missing, sorted(missing)
+
+
+def _exists(name: str) -> bool:
+    path = PACKAGE.joinpath(*name.split("."))
+    module = path.parent.with_suffix(".py")  # of a function or class
+    return path.is_dir() or path.with_suffix(".py").is_file() or (module.is_file() and path.name in module.read_text())
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_modules_and_functions_are_short(path: Path) -> None:
+    text = path.read_text()
+    assert text.count("\n") <= 500
+    functions = [
+        (node.name, length)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (length := (node.end_lineno or 0) - node.lineno + 1) > 60
+    ]
+    assert not functions
