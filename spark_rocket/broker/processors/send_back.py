@@ -55,17 +55,7 @@ class SendBackProcessor:
     def send_back(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         header = ConsumerSendMsgBackRequestHeader.from_ext(request.ext_fields)
         service, group = self._service, header.group
-        settings = service.groups.find(group)
-        if settings is None:
-            raise RefusedError(
-                f"subscription group not exist, {group} {SEE_FAQ}",
-                response_code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-            )
-        if not service.config.broker_permission & PERM_WRITE:
-            raise RefusedError(
-                f"the broker[{service.store_host[0]}] sending message is forbidden",
-                response_code=ResponseCode.NO_PERMISSION,
-            )
+        settings = self._settings(group)
         if settings.retry_queue_nums <= 0:
             return RemotingCommand.response(request)
         retry = service.topics.ensure(RETRY_PREFIX + group, settings.retry_queue_nums)
@@ -112,6 +102,22 @@ class SendBackProcessor:
             service.stored.when_stored(result.end_physical_offset, partial(self._answer, channel, request, topic))
             return None
         return service.when_settled(channel, RemotingCommand.response(request), (topic,))
+
+    def _settings(self, group: str) -> SubscriptionGroupConfig:
+        """The settings of a group that may send back."""
+        service = self._service
+        settings = service.groups.find(group)
+        if settings is None:
+            raise RefusedError(
+                f"subscription group not exist, {group} {SEE_FAQ}",
+                response_code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            )
+        if not service.config.broker_permission & PERM_WRITE:
+            raise RefusedError(
+                f"the broker[{service.store_host[0]}] sending message is forbidden",
+                response_code=ResponseCode.NO_PERMISSION,
+            )
+        return settings
 
     def _record(self, header: ConsumerSendMsgBackRequestHeader) -> RecordView:
         raw = self._service.store.look_message_by_offset(header.offset)
