@@ -11,7 +11,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from spark_rocket.broker.delivery.delayed import Waiting
-from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.processors.base import Processor, answers
 from spark_rocket.broker.transactions.half_messages import IMMUNITY, Half
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import HALF_TOPIC
@@ -21,22 +21,14 @@ from spark_rocket.protocol.record.properties import find_property
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import EndTransactionRequestHeader, ResumeCheckHalfMessageRequestHeader
-from spark_rocket.remoting.server.server import Channel, Handler
+from spark_rocket.remoting.server.server import Channel
 from spark_rocket.store.results import PutStatus
 
 
-class EndTransactionProcessor:
+class EndTransactionProcessor(Processor):
     """Takes decisions."""
 
-    def __init__(self, service: BrokerService) -> None:
-        self._service = service
-
-    def handlers(self) -> dict[int, Handler]:
-        return {
-            RequestCode.END_TRANSACTION: self.end_transaction,
-            RequestCode.RESUME_CHECK_HALF_MESSAGE: self.resume_check,
-        }
-
+    @answers(RequestCode.END_TRANSACTION)
     def end_transaction(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         header = EndTransactionRequestHeader.from_ext(request.ext_fields)
         if header.commit_or_rollback not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
@@ -71,6 +63,7 @@ class EndTransactionProcessor:
             counts[topic] = counts.get(topic, 0) + 1
         return RemotingCommand.response(request)
 
+    @answers(RequestCode.RESUME_CHECK_HALF_MESSAGE)
     def resume_check(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = ResumeCheckHalfMessageRequestHeader.from_ext(request.ext_fields)
         service = self._service

@@ -24,7 +24,8 @@ from functools import partial
 from spark_rocket.broker.delivery.filters import PullFilter
 from spark_rocket.broker.pop.hooks import Held
 from spark_rocket.broker.pop.waiting import Kind, Place
-from spark_rocket.broker.processors.pop import pop_filter
+from spark_rocket.broker.processors.base import Processor, answer_held, answers
+from spark_rocket.broker.processors.pop import check_queue, pop_filter
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.ids import retry_topic
@@ -37,7 +38,7 @@ from spark_rocket.protocol.wire.headers import (
     PollingInfoRequestHeader,
     PollingInfoResponseHeader,
 )
-from spark_rocket.remoting.server.server import Channel, Handler, failure_of
+from spark_rocket.remoting.server.server import Channel
 from spark_rocket.store.results import GetMessageStatus
 
 
@@ -48,15 +49,7 @@ def check_reader(service: BrokerService, topic: str, queue_id: int, group: str, 
             f"the broker[{service.store_host[0]}] peeking message is forbidden",
             response_code=ResponseCode.NO_PERMISSION,
         )
-    config = service.known_topic(topic)
-    if not config.perm & PERM_READ:
-        raise RefusedError(f"the topic[{topic}] peeking message is forbidden", response_code=ResponseCode.NO_PERMISSION)
-    if queue_id >= config.read_queue_nums:
-        raise RefusedError(
-            f"queueId[{queue_id}] is illegal, topic:[{topic}] topicConfig.readQueueNums:[{config.read_queue_nums}] "
-            f"consumer:[{group}]",
-            response_code=bad_queue,
-        )
+    config = check_queue(service, topic, queue_id, group, bad_queue)
     service.group_to_consume(group)
     return config
 
@@ -73,15 +66,10 @@ def next_offset(service: BrokerService, topic: str, group: str, queue_id: int) -
     return offset if offset >= 0 else service.store.get_min_offset(topic, queue_id)
 
 
-class NotificationProcessor:
+class NotificationProcessor(Processor):
     """Tells of messages without giving them."""
 
-    def __init__(self, service: BrokerService) -> None:
-        self._service = service
-
-    def handlers(self) -> dict[int, Handler]:
-        return {RequestCode.NOTIFICATION: self.notification, RequestCode.POLLING_INFO: self.polling_info}
-
+    @answers(RequestCode.POLLING_INFO)
     def polling_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = PollingInfoRequestHeader.from_ext(request.ext_fields)
         topic, queue_id, group = header.topic, header.queue_id, header.consumer_group
@@ -89,6 +77,7 @@ class NotificationProcessor:
         waiting = self._service.waiting.polling_num(topic, group, max(queue_id, -1))
         return RemotingCommand.response(request, 0, None, PollingInfoResponseHeader(polling_num=waiting).to_ext())
 
+    @answers(RequestCode.NOTIFICATION)
     def notification(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         header = NotificationRequestHeader.from_ext(request.ext_fields)
         group = header.consumer_group
@@ -118,14 +107,11 @@ class NotificationProcessor:
     def _again(
         self, channel: Channel, request: RemotingCommand, header: NotificationRequestHeader, wanted: PullFilter
     ) -> None:
-        answer: RemotingCommand | None
-        try:
+        def look() -> RemotingCommand | None:
             self._service.known_topic(header.topic)
-            answer = self._look(channel, request, header, wanted)
-        except Exception as error:  # as the server does for a first pass: a request never stays without an answer
-            answer = failure_of(channel, request, error)
-        if answer is not None and not request.is_oneway:
-            channel.write(answer)
+            return self._look(channel, request, header, wanted)
+
+        answer_held(channel, request, look)
 
     def _has_message(self, header: NotificationRequestHeader, wanted: PullFilter) -> bool:
         service = self._service

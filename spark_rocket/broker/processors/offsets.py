@@ -8,7 +8,7 @@ Corresponds to org.apache.rocketmq.broker.processor.ConsumerManageProcessor and 
 
 from __future__ import annotations
 
-from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.processors.base import Processor, answers
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
@@ -20,25 +20,13 @@ from spark_rocket.protocol.wire.headers import (
     SearchOffsetRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )
-from spark_rocket.remoting.server.server import Channel, Handler
+from spark_rocket.remoting.server.server import Channel
 
 
-class OffsetProcessor:
+class OffsetProcessor(Processor):
     """Reads and writes offsets."""
 
-    def __init__(self, service: BrokerService) -> None:
-        self._service = service
-
-    def handlers(self) -> dict[int, Handler]:
-        return {
-            RequestCode.QUERY_CONSUMER_OFFSET: self.query_consumer_offset,
-            RequestCode.UPDATE_CONSUMER_OFFSET: self.update_consumer_offset,
-            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.search_offset,
-            RequestCode.GET_MAX_OFFSET: self.max_offset,
-            RequestCode.GET_MIN_OFFSET: self.min_offset,
-            RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest_store_time,
-        }
-
+    @answers(RequestCode.QUERY_CONSUMER_OFFSET)
     def query_consumer_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = QueryConsumerOffsetRequestHeader.from_ext(request.ext_fields)
         service = self._service
@@ -61,6 +49,7 @@ class OffsetProcessor:
             offset = 0
         return _offset(request, offset)
 
+    @answers(RequestCode.UPDATE_CONSUMER_OFFSET)
     def update_consumer_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = UpdateConsumerOffsetRequestHeader.from_ext(request.ext_fields)
         service = self._service
@@ -86,6 +75,7 @@ class OffsetProcessor:
             )
         return RemotingCommand.response(request)
 
+    @answers(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
     def search_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = SearchOffsetRequestHeader.from_ext(request.ext_fields)
         upper = (header.boundary_type or "").upper() == "UPPER"
@@ -94,14 +84,17 @@ class OffsetProcessor:
             self._service.store.get_offset_by_time(header.topic, header.queue_id, header.timestamp, upper),
         )
 
+    @answers(RequestCode.GET_MAX_OFFSET)
     def max_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = GetMaxOffsetRequestHeader.from_ext(request.ext_fields)
         return _offset(request, self._service.store.get_max_offset(header.topic, header.queue_id))
 
+    @answers(RequestCode.GET_MIN_OFFSET)
     def min_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = GetMinOffsetRequestHeader.from_ext(request.ext_fields)
         return _offset(request, self._service.store.get_min_offset(header.topic, header.queue_id))
 
+    @answers(RequestCode.GET_EARLIEST_MSG_STORETIME)
     def earliest_store_time(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = GetEarliestMsgStoretimeRequestHeader.from_ext(request.ext_fields)
         timestamp = self._service.store.get_earliest_store_time(header.topic, header.queue_id)

@@ -9,27 +9,22 @@ from __future__ import annotations
 
 import random
 
+from spark_rocket.broker.processors.base import Processor, answers
 from spark_rocket.broker.processors.notification import check_reader, next_offset, retry_queues
-from spark_rocket.broker.service import BrokerService
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import PeekMessageRequestHeader, PopMessageResponseHeader
-from spark_rocket.remoting.server.server import Channel, Handler
+from spark_rocket.remoting.server.server import Channel
 from spark_rocket.store.results import GetMessageStatus
 
 _RETRY_FIRST = 0.2
 _MISPLACED = (GetMessageStatus.OFFSET_TOO_SMALL, GetMessageStatus.OFFSET_OVERFLOW_BADLY)
 
 
-class PeekMessageProcessor:
+class PeekMessageProcessor(Processor):
     """Shows messages."""
 
-    def __init__(self, service: BrokerService) -> None:
-        self._service = service
-
-    def handlers(self) -> dict[int, Handler]:
-        return {RequestCode.PEEK_MESSAGE: self.peek}
-
+    @answers(RequestCode.PEEK_MESSAGE)
     def peek(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         service, config = self._service, self._service.config
         if service.overload.pulls is not None:

@@ -27,27 +27,27 @@ from spark_rocket.broker.delivery.filters import ALL, PullFilter, parse_filter
 from spark_rocket.broker.pop.hooks import Held, PopRequest
 from spark_rocket.broker.pop.result import PopResult
 from spark_rocket.broker.pop.service import PopService
+from spark_rocket.broker.processors.base import Processor, answer_held, answers
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.errors import RefusedError
+from spark_rocket.protocol.wire.bodies import TopicConfig
 from spark_rocket.protocol.wire.codes import PERM_READ, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import PopMessageRequestHeader
-from spark_rocket.remoting.server.server import Channel, Handler, failure_of
+from spark_rocket.remoting.server.server import Channel
 
 MAX_MESSAGES = 32
 _TOO_OLD_MS = 500
 
 
-class PopMessageProcessor:
+class PopMessageProcessor(Processor):
     """Answers pops, or has them held until there is something to answer."""
 
     def __init__(self, service: BrokerService) -> None:
-        self._service = service
+        super().__init__(service)
         self._config = service.config
 
-    def handlers(self) -> dict[int, Handler]:
-        return {RequestCode.POP_MESSAGE: self.pop}
-
+    @answers(RequestCode.POP_MESSAGE)
     def pop(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         service, now = self._service, self._service.clock()
         if service.overload.pulls is not None:
@@ -73,7 +73,7 @@ class PopMessageProcessor:
             )
         pops = pop_service(service)
         check_invisible_time(pops, header.invisible_time)
-        self._check_topic(header.topic, header.queue_id, header.consumer_group)
+        check_queue(service, header.topic, header.queue_id, header.consumer_group)
         settings = service.group_to_consume(header.consumer_group)
         wanted = pop_filter(header.exp_type, header.exp)
         pop = PopRequest(
@@ -90,19 +90,6 @@ class PopMessageProcessor:
             header.attempt_id,
         )
         return self._run(pops, channel, request, pop)
-
-    def _check_topic(self, topic: str, queue_id: int, group: str) -> None:
-        config = self._service.known_topic(topic)
-        if not config.perm & PERM_READ:
-            raise RefusedError(
-                f"the topic[{topic}] peeking message is forbidden", response_code=ResponseCode.NO_PERMISSION
-            )
-        if queue_id >= config.read_queue_nums:
-            raise RefusedError(
-                f"queueId[{queue_id}] is illegal, topic:[{topic}] topicConfig.readQueueNums:"
-                f"[{config.read_queue_nums}] consumer:[{group}]",
-                response_code=ResponseCode.INVALID_PARAMETER,
-            )
 
     def _run(
         self, pops: PopService, channel: Channel, request: RemotingCommand, pop: PopRequest
@@ -126,13 +113,37 @@ class PopMessageProcessor:
         """A held request's next pass."""
         if not channel.is_active:
             return
-        try:
-            self._check_topic(pop.topic, pop.queue_id, pop.group)
-            answer = self._run(pops, channel, request, pop)
-        except Exception as error:  # as the server does for a first pass: a request never stays without an answer
-            answer = failure_of(channel, request, error)
-        if answer is not None and not request.is_oneway:
-            channel.write(answer)
+
+        def run() -> RemotingCommand | None:
+            check_queue(self._service, pop.topic, pop.queue_id, pop.group)
+            return self._run(pops, channel, request, pop)
+
+        answer_held(channel, request, run)
+
+
+def check_queue(
+    service: BrokerService,
+    topic: str,
+    queue_id: int,
+    group: str,
+    bad_queue: ResponseCode = ResponseCode.INVALID_PARAMETER,
+) -> TopicConfig:
+    """The topic, if it may be read and has this queue (negative: any); refused as Apache's broker does."""
+    config = service.known_topic(topic)
+    if not config.perm & PERM_READ:
+        raise RefusedError(f"the topic[{topic}] peeking message is forbidden", response_code=ResponseCode.NO_PERMISSION)
+    if queue_id >= config.read_queue_nums:
+        raise illegal_queue(config, queue_id, group, bad_queue)
+    return config
+
+
+def illegal_queue(config: TopicConfig, queue_id: int, group: str, code: ResponseCode) -> RefusedError:
+    """The refusal of a queue that the topic does not have."""
+    return RefusedError(
+        f"queueId[{queue_id}] is illegal, topic:[{config.topic_name}] topicConfig.readQueueNums:"
+        f"[{config.read_queue_nums}] consumer:[{group}]",
+        response_code=code,
+    )
 
 
 def pop_service(service: BrokerService) -> PopService:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.processors.base import Processor, answers
 from spark_rocket.model import RETRY_PREFIX, MessageQueue
 from spark_rocket.protocol.wire.bodies import (
     ConsumeStats,
@@ -36,29 +36,14 @@ from spark_rocket.protocol.wire.headers import (
     QueryTopicsByConsumerRequestHeader,
 )
 from spark_rocket.remoting.address import format_address
-from spark_rocket.remoting.server.server import Channel, Handler
+from spark_rocket.remoting.server.server import Channel
 
 _ALL_QUEUES = 1_024
 _MOST_QUEUES = 4_096
 
 
-class ProgressProcessor:
+class ProgressProcessor(Processor):
     """Lag, and what moves it."""
-
-    def __init__(self, service: BrokerService) -> None:
-        self._service = service
-
-    def handlers(self) -> dict[int, Handler]:
-        return {
-            RequestCode.GET_TOPIC_STATS_INFO: self.topic_stats,
-            RequestCode.GET_CONSUME_STATS: self.consume_stats,
-            RequestCode.GET_BROKER_CONSUME_STATS: self.all_consume_stats,
-            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.groups_of_topic,
-            RequestCode.QUERY_TOPICS_BY_CONSUMER: self.topics_of_group,
-            RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self.subscription,
-            RequestCode.QUERY_CONSUME_TIME_SPAN: self.time_span,
-            RequestCode.CLONE_GROUP_OFFSET: self.clone_offset,
-        }
 
     def _queue(self, topic: str, queue_id: int) -> MessageQueue:
         return MessageQueue(topic, self._service.config.broker_name, queue_id)
@@ -69,6 +54,7 @@ class ProgressProcessor:
             return range(count)
         return [queue_id for queue_id in self._service.store.queues(topic) if queue_id < count][:_MOST_QUEUES]
 
+    @answers(RequestCode.GET_TOPIC_STATS_INFO)
     def topic_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         topic = GetTopicStatsInfoRequestHeader.from_ext(request.ext_fields).topic
         config = self._service.known_topic(topic, f"topic[{topic}] not exist")
@@ -85,6 +71,7 @@ class ProgressProcessor:
         put_tps = self._service.stats.windows.put_tps(topic)
         return RemotingCommand.response(request, body=TopicStatsTable(table, put_tps).to_json())
 
+    @answers(RequestCode.GET_CONSUME_STATS)
     def consume_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = GetConsumeStatsRequestHeader.from_ext(request.ext_fields)
         group = header.consumer_group
@@ -98,12 +85,13 @@ class ProgressProcessor:
                 whole.consume_tps += part.consume_tps
         return RemotingCommand.response(request, body=whole.to_json())
 
+    @answers(RequestCode.GET_BROKER_CONSUME_STATS)
     def all_consume_stats(self, channel: Channel, request: RemotingCommand) -> None:
         """Group after group, with others' requests in between: there may be thousands."""
         ordered = GetConsumeStatsInBrokerRequestHeader.from_ext(request.ext_fields).is_order
-        self._service.spawn(self._all_consume_stats(channel, request, ordered))
+        self.answer_later(channel, request, self._all_consume_stats(request, ordered))
 
-    async def _all_consume_stats(self, channel: Channel, request: RemotingCommand, ordered: bool) -> None:
+    async def _all_consume_stats(self, request: RemotingCommand, ordered: bool) -> RemotingCommand:
         service = self._service
         body = ConsumeStatsList(broker_addr=format_address(*service.store_host))
         for group in sorted(service.groups.table):
@@ -120,8 +108,7 @@ class ProgressProcessor:
                     )
                     await asyncio.sleep(0)
             body.consume_stats_list.append({group: of_group})
-        if not request.is_oneway:
-            channel.write(RemotingCommand.response(request, body=body.to_json()))
+        return RemotingCommand.response(request, body=body.to_json())
 
     def _stats_of(self, group: str, topic: str) -> ConsumeStats | None:
         """How far a group is in a topic; None of a topic that is gone or that the group has turned away from."""
@@ -143,22 +130,26 @@ class ProgressProcessor:
             )
         return ConsumeStats(table, service.stats.windows.get_tps(group, topic))
 
+    @answers(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO)
     def groups_of_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         topic = QueryTopicConsumeByWhoRequestHeader.from_ext(request.ext_fields).topic
         groups = self._service.clients.groups_of(topic) | self._service.offsets.groups_of(topic)
         return RemotingCommand.response(request, body=GroupList(group_list=sorted(groups)).to_json())
 
+    @answers(RequestCode.QUERY_TOPICS_BY_CONSUMER)
     def topics_of_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         group = QueryTopicsByConsumerRequestHeader.from_ext(request.ext_fields).group
         topics = sorted(self._service.offsets.topics_of(group))
         return RemotingCommand.response(request, body=TopicList(topic_list=topics).to_json())
 
+    @answers(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER)
     def subscription(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = QuerySubscriptionByConsumerRequestHeader.from_ext(request.ext_fields)
         found = self._service.clients.subscription(header.group, header.topic or "")
         body = QuerySubscriptionResponseBody(group=header.group, topic=header.topic or "", subscription_data=found)
         return RemotingCommand.response(request, body=body.to_json())
 
+    @answers(RequestCode.QUERY_CONSUME_TIME_SPAN)
     def time_span(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = QueryConsumeTimeSpanRequestHeader.from_ext(request.ext_fields)
         service, topic = self._service, header.topic
@@ -182,6 +173,7 @@ class ProgressProcessor:
             )
         return RemotingCommand.response(request, body=QueryConsumeTimeSpanBody(consume_time_span_set=spans).to_json())
 
+    @answers(RequestCode.CLONE_GROUP_OFFSET)
     def clone_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         header = CloneGroupOffsetRequestHeader.from_ext(request.ext_fields)
         service = self._service

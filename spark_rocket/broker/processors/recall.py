@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.processors.base import Processor, answers
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol.ids import RecallMessageHandle
 from spark_rocket.protocol.record.properties import encode_properties
@@ -18,21 +18,16 @@ from spark_rocket.protocol.wire.codes import PERM_WRITE, RequestCode, ResponseCo
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import RecallMessageRequestHeader
 from spark_rocket.remoting.address import parse_address
-from spark_rocket.remoting.server.server import Channel, Handler
+from spark_rocket.remoting.server.server import Channel
 from spark_rocket.store.results import PutStatus
 
 _TAG = "_RECALL_TAG_"
 
 
-class RecallMessageProcessor:
+class RecallMessageProcessor(Processor):
     """Stores recalls."""
 
-    def __init__(self, service: BrokerService) -> None:
-        self._service = service
-
-    def handlers(self) -> dict[int, Handler]:
-        return {RequestCode.RECALL_MESSAGE: self.recall_message}
-
+    @answers(RequestCode.RECALL_MESSAGE)
     def recall_message(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         service, config = self._service, self._service.config
         header = RecallMessageRequestHeader.from_ext(request.ext_fields)

@@ -8,7 +8,7 @@ Corresponds to AdminBrokerProcessor.{getBrokerHaStatus, getTimerMetrics} and Def
 
 from __future__ import annotations
 
-from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.processors.base import Processor, answers
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.filter.tags import java_hash
 from spark_rocket.protocol.wire.bodies.config import DataVersion
@@ -21,21 +21,13 @@ from spark_rocket.protocol.wire.bodies.stats import (
 )
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.remoting.server.server import Channel, Handler
+from spark_rocket.remoting.server.server import Channel
 
 
-class ReplicationProcessor:
+class ReplicationProcessor(Processor):
     """Answers for the parts that work by themselves."""
 
-    def __init__(self, service: BrokerService) -> None:
-        self._service = service
-
-    def handlers(self) -> dict[int, Handler]:
-        return {
-            RequestCode.GET_BROKER_HA_STATUS: self.ha_status,
-            RequestCode.GET_TIMER_METRICS: self.timer_metrics,
-        }
-
+    @answers(RequestCode.GET_BROKER_HA_STATUS)
     def ha_status(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         service = self._service
         info = HARuntimeInfo(master=service.slave is None)
@@ -72,6 +64,7 @@ class ReplicationProcessor:
             activated=slave.is_following,
         )
 
+    @answers(RequestCode.GET_TIMER_METRICS)
     def timer_metrics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         service = self._service
         if service.timer is None:

@@ -32,6 +32,7 @@ import numpy.typing as npt
 
 from spark_rocket.broker.delivery.delayed import Waiting, delay_level, is_timed
 from spark_rocket.broker.metrics.stats import DELAY, FIFO, NORMAL, TRANSACTION
+from spark_rocket.broker.processors.base import Processor, answers
 from spark_rocket.broker.service import BrokerService, SendTarget
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.model import HALF_TOPIC, SHARDING_KEY
@@ -41,7 +42,7 @@ from spark_rocket.protocol.record.properties import decode_properties, encode_pr
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.address import parse_address
-from spark_rocket.remoting.server.server import Channel, Handler
+from spark_rocket.remoting.server.server import Channel
 from spark_rocket.store.log.batch import BatchPlan
 from spark_rocket.store.results import PutResult, PutStatus
 
@@ -87,11 +88,11 @@ _CODES: dict[PutStatus, int] = {
 }
 
 
-class SendMessageProcessor:
+class SendMessageProcessor(Processor):
     """Stores what producers send."""
 
     def __init__(self, service: BrokerService) -> None:
-        self._service = service
+        super().__init__(service)
         self._targets = service.targets
         self._store = service.store
         self._config = service.config
@@ -104,19 +105,14 @@ class SendMessageProcessor:
         self._added = ""
         self._added_of: tuple[str | None, bool] = (None, False)
 
-    def handlers(self) -> dict[int, Handler]:
-        return {
-            RequestCode.SEND_MESSAGE: self.send,
-            RequestCode.SEND_MESSAGE_V2: self.send_v2,
-            RequestCode.SEND_BATCH_MESSAGE: self.send_v2,
-        }
-
+    @answers(RequestCode.SEND_MESSAGE)
     def send(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         """Code 10: the same fields under their long names."""
         ext = request.ext_fields
         request.ext_fields = {_V2_LETTERS.get(name, name): value for name, value in ext.items()}
         return self.send_v2(channel, request)
 
+    @answers(RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
     def send_v2(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         if self._overload.sends is not None:
             self._overload.check_send()

@@ -26,7 +26,7 @@ from __future__ import annotations
 import random
 from functools import partial
 
-from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.processors.base import Processor, answers
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.model import DLQ_PREFIX, RETRY_PREFIX
 from spark_rocket.protocol.ids import encode_offset_msg_id
@@ -36,22 +36,17 @@ from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig
 from spark_rocket.protocol.wire.codes import PERM_WRITE, SEE_FAQ, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import ConsumerSendMsgBackRequestHeader
-from spark_rocket.remoting.server.server import Channel, Handler
+from spark_rocket.remoting.server.server import Channel
 from spark_rocket.store.results import PutStatus
 
 _V3_4_9 = 121
 _FIRST_LEVEL = 3
 
 
-class SendBackProcessor:
+class SendBackProcessor(Processor):
     """Takes messages back."""
 
-    def __init__(self, service: BrokerService) -> None:
-        self._service = service
-
-    def handlers(self) -> dict[int, Handler]:
-        return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
-
+    @answers(RequestCode.CONSUMER_SEND_MSG_BACK)
     def send_back(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         header = ConsumerSendMsgBackRequestHeader.from_ext(request.ext_fields)
         service, group = self._service, header.group

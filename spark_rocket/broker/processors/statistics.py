@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 
 from spark_rocket.broker.metrics.stats import BROKER, BYTES, DAY, HOUR, MESSAGES, MINUTE, SEND_BACKS, Key
-from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.processors.base import Processor, answers
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import SYSTEM_TOPICS
 from spark_rocket.protocol.wire.bodies import (
@@ -23,7 +23,7 @@ from spark_rocket.protocol.wire.bodies import (
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import ViewBrokerStatsDataRequestHeader
-from spark_rocket.remoting.server.server import Channel, Handler
+from spark_rocket.remoting.server.server import Channel
 
 _log = logging.getLogger(__name__)
 
@@ -32,20 +32,10 @@ _OF_GROUPS = {"GROUP_GET_NUMS": MESSAGES, "GROUP_GET_SIZE": BYTES, "SNDBCK_PUT_N
 _OF_BROKER = {"BROKER_PUT_NUMS": MESSAGES, "BROKER_GET_NUMS": SEND_BACKS}
 
 
-class StatisticsProcessor:
+class StatisticsProcessor(Processor):
     """Counts and lists."""
 
-    def __init__(self, service: BrokerService) -> None:
-        self._service = service
-
-    def handlers(self) -> dict[int, Handler]:
-        return {
-            RequestCode.VIEW_BROKER_STATS_DATA: self.stats_data,
-            RequestCode.GET_ALL_PRODUCER_INFO: self.all_producers,
-            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system_topics,
-            RequestCode.CLEAN_UNUSED_TOPIC: self.clean_unused_topics,
-        }
-
+    @answers(RequestCode.VIEW_BROKER_STATS_DATA)
     def stats_data(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = ViewBrokerStatsDataRequestHeader.from_ext(request.ext_fields)
         found = self._counted(header.stats_name, header.stats_key)
@@ -69,6 +59,7 @@ class StatisticsProcessor:
         topic, at, group = key.partition("@")
         return ((topic, group), _OF_GROUPS[name]) if name in _OF_GROUPS and at else None
 
+    @answers(RequestCode.GET_ALL_PRODUCER_INFO)
     def all_producers(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         table = {
             group: [
@@ -79,9 +70,11 @@ class StatisticsProcessor:
         }
         return RemotingCommand.response(request, body=ProducerTableInfo(table).to_json())
 
+    @answers(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
     def system_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         return RemotingCommand.response(request, body=TopicList(sorted(self._service.topics.system)).to_json())
 
+    @answers(RequestCode.CLEAN_UNUSED_TOPIC)
     def clean_unused_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         service = self._service
         unused = sorted(service.store.topics() - service.topics.table.keys() - SYSTEM_TOPICS)
