@@ -29,16 +29,11 @@ from spark_rocket.broker.processors.assignment import QueryAssignmentProcessor
 from spark_rocket.broker.processors.base import Processor
 from spark_rocket.broker.processors.client_manage import ClientManageProcessor
 from spark_rocket.broker.processors.consumer_requests import ConsumerRequestProcessor
-from spark_rocket.broker.processors.end_transaction import EndTransactionProcessor
-from spark_rocket.broker.processors.notification import NotificationProcessor
 from spark_rocket.broker.processors.offsets import OffsetProcessor
-from spark_rocket.broker.processors.peek import PeekMessageProcessor
-from spark_rocket.broker.processors.pop import PopMessageProcessor
-from spark_rocket.broker.processors.progress import ProgressProcessor
+from spark_rocket.broker.processors.pending import PendingMessageProcessor
+from spark_rocket.broker.processors.pop import PeekProcessor, PopMessageProcessor
 from spark_rocket.broker.processors.pull import PullMessageProcessor
 from spark_rocket.broker.processors.query import QueryMessageProcessor
-from spark_rocket.broker.processors.recall import RecallMessageProcessor
-from spark_rocket.broker.processors.replication import ReplicationProcessor
 from spark_rocket.broker.processors.reply import ReplyMessageProcessor
 from spark_rocket.broker.processors.send import SendMessageProcessor
 from spark_rocket.broker.processors.send_back import SendBackProcessor
@@ -75,20 +70,16 @@ _PROCESSORS: tuple[type[Processor], ...] = (
     OffsetProcessor,
     ClientManageProcessor,
     AdminProcessor,
-    ProgressProcessor,
     StatisticsProcessor,
     QueryMessageProcessor,
-    RecallMessageProcessor,
+    PendingMessageProcessor,
     SendBackProcessor,
     ConsumerRequestProcessor,
-    EndTransactionProcessor,
     ReplyMessageProcessor,
-    NotificationProcessor,
-    PeekMessageProcessor,
+    PeekProcessor,
     QueryAssignmentProcessor,
     PopMessageProcessor,
     AckMessageProcessor,
-    ReplicationProcessor,
     AccountProcessor,
 )
 
