@@ -4,7 +4,7 @@
 case                                                     code
 =======================================================  ==========================================
 messages                                                 0; the body is their records
-none, and the request's time is up                       210, after it was held; see pop/order.py
+none, and the request's time is up                       210, after it was held; see pop/requests.py
 none, and too many wait                                  209
 the request is too old already                           210
 maxMsgNums not 1 to 32; a bad invisibleTime; queueId     29
@@ -45,10 +45,9 @@ from collections.abc import Iterable
 from functools import partial
 
 from spark_rocket.broker.delivery.filters import ALL, PullFilter, parse_filter
-from spark_rocket.broker.pop.hooks import Held, PopRequest
-from spark_rocket.broker.pop.result import PopResult
+from spark_rocket.broker.pop.requests import PopRequest, PopResult
 from spark_rocket.broker.pop.service import PopService
-from spark_rocket.broker.pop.waiting import Kind, Place
+from spark_rocket.broker.pop.waiting import Held, Kind, Place
 from spark_rocket.broker.processors.base import Processor, answer_held, answers
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.errors import RefusedError
