@@ -227,7 +227,10 @@ class AdminProcessor(Processor):
 
     def _settings_changed(self, channel: Channel, request: RemotingCommand, update: SettingsUpdate) -> RemotingCommand:
         config = self._service.config
+        permission = config.broker_permission
         warnings = config.apply(update)
+        if config.broker_permission != permission:
+            self._service.topics.next_version()
         for warning in warnings:
             _log.warning("%s", warning)
         self._service.settings_changed()

@@ -21,7 +21,6 @@ broker.topic.TopicRouteInfoManager.
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -110,7 +109,7 @@ class QueryAssignmentProcessor(Processor):
         service = self._service
         before = self._routes.get(topic, _NO_ROUTE)[1]
         try:
-            found: Sequence[QueueData] = await asyncio.to_thread(service.registration.queues_of, topic)
+            found: Sequence[QueueData] = await service.registration.queues_of(topic)
         except RocketError:  # no name server answers, which is logged where this broker registers
             found = before
         if len(self._routes) >= _MOST_ROUTES:
