@@ -11,8 +11,8 @@ from spark_rocket.broker.service import BrokerService
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.testing import LocalCluster
-from spark_rocket.testing.cluster import _ServerThread
 from tests.broker.wire import Wire
+from tests.kit.brokers import service_of
 
 _numbers = itertools.count(1)
 
@@ -27,10 +27,7 @@ def cluster() -> Iterator[LocalCluster]:
 @pytest.fixture
 def service(cluster: LocalCluster) -> BrokerService:
     """The insides of that broker, which runs on another thread: look, or replace one attribute."""
-    server = cluster._server
-    assert isinstance(server, _ServerThread)
-    assert server.service is not None
-    return server.service
+    return service_of(cluster)
 
 
 @pytest.fixture

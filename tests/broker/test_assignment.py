@@ -23,8 +23,8 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.fastjson import loads_tolerant
 from spark_rocket.testing import LocalCluster
 from tests.broker.test_clients import Member
-from tests.broker.test_delayed import served
 from tests.broker.wire import Wire
+from tests.kit.brokers import served
 from tests.store.helpers import Clock
 
 OTHER = [QueueData("broker-b", 2, 2, 6), QueueData("broker-c", 4, 4, 2)]  # the last cannot be read

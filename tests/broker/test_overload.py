@@ -23,8 +23,8 @@ from spark_rocket.remoting.server.descriptors import connections_possible
 from spark_rocket.remoting.server.server import RemotingServer
 from spark_rocket.store.results import PutResult
 from spark_rocket.testing import LocalCluster
-from tests.broker.test_delayed import Served, served
 from tests.broker.wire import Wire
+from tests.kit.brokers import Served, served
 from tests.store.helpers import Clock
 
 BUSY = ResponseCode.SYSTEM_BUSY

@@ -23,7 +23,7 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.fastjson import loads_tolerant
 from spark_rocket.store.tools.check import check_store
 from tests.broker.pop_world import World, texts
-from tests.broker.test_delayed import served
+from tests.kit.brokers import served
 from tests.kit.waiting import until
 from tests.store.helpers import START, Clock, bodies
 

@@ -12,7 +12,7 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.proxy.cluster.cluster import Cluster
 from spark_rocket.remoting.server.server import Channel, RemotingServer
-from tests.broker.test_delayed import Served
+from tests.kit.brokers import Served
 
 
 class LiveNameServer:
