@@ -164,11 +164,6 @@ def test_a_retry_is_not_recalled() -> None:
 # --- a broker whose clock is ours -------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
 def delay_file(directory: Path) -> Any:
     return loads_tolerant((directory / "config" / "delayOffset.json").read_bytes())["offsetTable"]
 

@@ -57,11 +57,6 @@ class Disk:
             monkeypatch.setattr(store, name, slow)
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
 def test_a_disk_that_does_not_keep_up(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     with served(tmp_path, clock) as (server, wire):
         disk = Disk(server, clock, monkeypatch)

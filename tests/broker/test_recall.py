@@ -23,11 +23,6 @@ from tests.store.helpers import START, Clock
 TIMER = "rmq_sys_wheel_timer"
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
 def recall(wire: Wire, topic: str, handle: object) -> tuple[int, str | None]:
     answer = wire.ask(RequestCode.RECALL_MESSAGE, producerGroup="g", topic=topic, recallHandle=handle)
     return answer.code, answer.remark

@@ -23,11 +23,6 @@ GROUP, RETRY, DLQ = "GID", "%RETRY%GID", "%DLQ%GID"
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
 def broker(tmp_path: Path, clock: Clock) -> Iterator[tuple[Served, Wire]]:
     with served(tmp_path, clock) as running:
         yield running

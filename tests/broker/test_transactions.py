@@ -43,11 +43,6 @@ GOLDEN_SIZES = {
 MINUTES = 60_000
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
 class Producer:
     """A producer of one group, bare: sends half messages, decides, and keeps what it is asked."""
 
