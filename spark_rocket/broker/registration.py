@@ -1,18 +1,17 @@
-"""Telling the name servers about this broker: at once, after every change of a topic, and every 30 seconds.
+"""Registers this broker at its name servers: at once, after every change of a topic, and every 30 seconds.
 
-One thread per name server address, since one that does not answer must not delay the others, and because the client
-it uses blocks. Requests that come while a registration runs share the next one. The broker serves all the same when
-no name server answers; that is logged once, and once more when it is over.
+One task per name server address, since one that does not answer must not delay the others. Requests that come while a
+registration runs share the next one. The broker serves without a name server, too: a failure is logged once, and so is
+its end.
 
-A registration (103) carries every topic. A few that are new or changed are told by themselves (217), as Apache's
-brokers from 5.1 do, so that the thousandth topic costs no more than the first; a name server that does not know 217
-gets a registration. What 217 told is repeated by the next registration, whose version is newer.
+A registration (103) carries every topic. A few topics that are new or changed are sent alone (217), as Apache's brokers
+from 5.1 do, so that the thousandth topic costs no more than the first. A name server that does not support 217 gets a
+registration. The next registration, whose version is newer, repeats what 217 sent.
 
-A name server that was restarted, or that took the broker for dead, has closed the connection: that is looked for every
-second, and the broker registers again. To a slave the answer says where its master is (``on_master``).
+A name server that restarted, or that took the broker for dead, has closed the connection: the task looks for that every
+second, and registers again. The response to a slave has its master's address (``on_master``).
 
-Thread-safety: ``register`` and ``close`` are called on the event loop. The body is built by the worker threads from
-tables that only ever get copied whole.
+Thread-safety: event loop only. A thread builds the body, from tables that are only ever copied whole.
 Corresponds to org.apache.rocketmq.broker.out.BrokerOuterAPI and BrokerController.registerBrokerAll.
 """
 
@@ -20,11 +19,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
-import time
 import zlib
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from typing import Any
 
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.broker.state.topics import PERM_READ_WRITE, TopicConfigManager
@@ -39,17 +37,31 @@ from spark_rocket.protocol.wire.headers import (
     RegisterTopicRequestHeader,
     UnRegisterBrokerRequestHeader,
 )
-from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.async_client import AsyncRemotingClient
 from spark_rocket.remoting.tls.problems import told
 
 _log = logging.getLogger(__name__)
 
-_UNREGISTER_TIMEOUT = 1.0
-_ROUTE_TIMEOUT = 3.0
+_UNREGISTER_TIMEOUT_S = 1.0
+_ROUTE_TIMEOUT_S = 3.0
 _FEW_TOPICS = 32
-# A name server that does not answer is asked again after this long, then twice as long, up to the usual period.
-_FIRST_RETRY = 0.5
-_LOOK_SECONDS = 1.0  # whether the connection still stands
+# An unreachable name server is retried after this delay, then after twice as long, up to the usual period.
+_FIRST_RETRY_S = 0.5
+_CONNECTION_CHECK_S = 1.0
+
+
+class _NameServer:
+    """One name server: its state, and what it has to be told."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.healthy = True
+        self.registered = False
+        self.knows_217 = True
+        self.everything = True
+        self.topics: set[str] = set()
+        self.waiting: list[asyncio.Future[None]] = []
+        self.woken = asyncio.Event()
 
 
 class NameServerRegistration:
@@ -64,74 +76,137 @@ class NameServerRegistration:
         ha_server_addr: str,
         on_master: Callable[[str | None, str | None], None],
     ) -> None:
-        """``on_master(ha_address, address)`` is called on the loop with each answer to a slave's registration."""
+        """``on_master(ha_address, address)`` is called with each response to a slave's registration."""
         self._loop = asyncio.get_running_loop()
         self._config = config
         self._topics = topics
         self._on_master = on_master
         self._broker_addr = broker_addr
         self._ha_server_addr = ha_server_addr
-        period, timeout = config.register_name_server_period / 1000, config.register_broker_timeout_mills / 1000
-        self._client = RemotingClient(
-            connect_timeout=timeout, tls=config.client_tls(), credentials=config.own_credentials
+        self._period = config.register_name_server_period / 1000
+        self._timeout = config.register_broker_timeout_mills / 1000
+        self._client = AsyncRemotingClient(
+            connect_timeout=self._timeout, tls=config.client_tls(), credentials=config.own_credentials
         )
         self._closed = False
-        self._waiting: list[tuple[dict[_Worker, int], asyncio.Future[None]]] = []
-        self._workers = [_Worker(address, self, period, timeout) for address in config.name_servers]
+        self._servers = [_NameServer(address) for address in config.name_servers]
+        self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        for worker in self._workers:
-            worker.thread.start()
+        self._tasks = [self._loop.create_task(self._keep_registered(server)) for server in self._servers]
 
-    def register(self, topics: Collection[str] | None = None) -> asyncio.Future[None]:
-        """Tell of these topics, or of everything; done when every name server that last answered knows."""
-        done: asyncio.Future[None] = self._loop.create_future()
-        if self._closed:
-            done.set_result(None)
-            return done
-        for worker in self._workers:
-            worker.wake(topics)
-        expected = {worker: worker.wanted for worker in self._workers if worker.healthy}
-        if expected:
-            self._waiting.append((expected, done))
-        else:
-            done.set_result(None)
-        return done
+    def register(self, topics: Collection[str] | None = None) -> asyncio.Future[Any]:
+        """Register these topics, or everything; done when every name server that last answered knows them."""
+        done = []
+        for server in self._servers if not self._closed else ():
+            if topics is None:
+                server.everything = True
+            else:
+                server.topics.update(topics)
+            server.woken.set()
+            if server.healthy:
+                server.waiting.append(self._loop.create_future())
+                done.append(server.waiting[-1])
+        return asyncio.gather(*done)
 
     def states(self) -> dict[str, bool]:
         """Whether each name server has taken the last registration."""
-        return {worker.address: worker.registered for worker in self._workers}
+        return {server.address: server.registered for server in self._servers}
 
     async def close(self) -> None:
         """Unregister where we are registered, and stop."""
         self._closed = True
-        for worker in self._workers:
-            worker.stop()
-        for worker in self._workers:
-            if worker.thread.ident is not None:
-                await asyncio.to_thread(worker.thread.join)
-        self._client.close()
-        for _, done in self._waiting:
-            if not done.done():
-                done.set_result(None)
-        self._waiting.clear()
+        for server in self._servers:
+            server.woken.set()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._client.close()
+        for server in self._servers:
+            _settle(server.waiting)
 
-    def finished(self, worker: _Worker, ticket: int) -> None:
-        """A worker has carried out every request up to its ``ticket``, or has failed to."""
-        still = []
-        for expected, done in self._waiting:
-            if expected.get(worker, ticket + 1) <= ticket or not worker.healthy:
-                expected.pop(worker, None)
-            if expected:
-                still.append((expected, done))
-            elif not done.done():
-                done.set_result(None)
-        self._waiting = still
+    async def queues_of(self, topic: str) -> list[QueueData]:
+        """A topic's queues on all brokers, from the first name server that answers; RocketError when none does."""
+        request = RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoRequestHeader(topic).to_ext())
+        for server in self._servers:
+            if server.healthy:
+                with suppress(RemotingError):
+                    answer = await self._client.invoke(server.address, request, _ROUTE_TIMEOUT_S)
+                    return TopicRouteData.from_json(answer.body).queue_datas if answer.body else []
+        raise RocketError("No name server answers.")
 
-    def send(self, address: str, timeout: float) -> None:
+    # --- one name server ----------------------------------------------------------------------------------------
+
+    async def _keep_registered(self, server: _NameServer) -> None:
+        was_registered = False
+        retry = _FIRST_RETRY_S
+        due = 0.0  # of everything: topics that are sent alone are no sign of life to a name server
+        while not self._closed:
+            everything = server.everything or len(server.topics) > _FEW_TOPICS or self._loop.time() >= due
+            alone = not everything and server.healthy and server.knows_217
+            topics = sorted(server.topics) if alone else []
+            waiting, server.waiting = server.waiting, []
+            server.everything = False
+            server.topics.clear()
+            server.woken.clear()
+            if not topics:
+                due = self._loop.time() + self._period
+            was_registered = await self._tell(server, topics) or was_registered
+            if server.healthy:
+                retry = _FIRST_RETRY_S
+            else:
+                due = self._loop.time() + retry
+                retry = min(2 * retry, self._period)
+                _settle(server.waiting)
+            _settle(waiting)
+            if not await self._wait(server, due):
+                due = 0.0
+        if was_registered and server.healthy:
+            try:
+                await self._unregister(server.address)
+            except RocketError as error:
+                _log.info("Could not unregister from name server %s: %s", server.address, error.message)
+
+    async def _wait(self, server: _NameServer, due: float) -> bool:
+        """Wait for a request or for ``due``; False at once when the connection is lost."""
+        while True:
+            left = max(due - self._loop.time(), 0.0)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(left, _CONNECTION_CHECK_S)):
+                    await server.woken.wait()
+            if server.healthy and not self._client.is_connected(server.address):
+                return False
+            if server.woken.is_set() or self._loop.time() >= due:
+                return True
+
+    async def _tell(self, server: _NameServer, topics: list[str]) -> bool:
+        """Send these topics, or everything if there are none."""
+        try:
+            for topic in topics:
+                server.knows_217 = server.knows_217 and await self._send_topic(server.address, topic)
+            if not topics or not server.knows_217:
+                await self._send(server.address)
+        except RocketError as error:
+            if server.healthy:
+                _log.warning(
+                    "Not registered with name server %s: %s It is tried again; clients that know this broker's address "
+                    "are served meanwhile.",
+                    server.address,
+                    told(error),
+                )
+            server.healthy = server.registered = False
+            server.everything = True
+            return False
+        if not server.healthy:
+            _log.warning("Registered with name server %s again.", server.address)
+        server.healthy = server.registered = True
+        return True
+
+    # --- requests -----------------------------------------------------------------------------------------------
+
+    async def _send(self, address: str) -> None:
         """One registration; RocketError when it did not succeed."""
         config = self._config
-        body = self._body()
+        body = await asyncio.to_thread(self._body)
         header = RegisterBrokerRequestHeader(
             broker_name=config.broker_name,
             broker_addr=self._broker_addr,
@@ -144,13 +219,12 @@ class NameServerRegistration:
             body_crc32=zlib.crc32(body) & 0x7FFFFFFF,
         )
         request = RemotingCommand.request(RequestCode.REGISTER_BROKER, header.to_ext(), body)
-        answer = self._client.invoke(address, request, timeout)
+        answer = await self._client.invoke(address, request, self._timeout)
         if answer.code != ResponseCode.SUCCESS:
             raise RocketError(f"It answered {answer.code}: {answer.remark or ''}")
         if config.broker_id != MASTER_ID:
             said = RegisterBrokerResponseHeader.from_ext(answer.ext_fields)
-            with suppress(RuntimeError):  # the loop has closed
-                self._loop.call_soon_threadsafe(self._on_master, said.ha_server_addr, said.master_addr)
+            self._on_master(said.ha_server_addr, said.master_addr)
 
     def _body(self) -> bytes:
         """The body of REGISTER_BROKER (103), not compressed."""
@@ -163,11 +237,8 @@ class NameServerRegistration:
         )
         return dumps_fastjson({"topicConfigSerializeWrapper": wrapper, "filterServerList": []})
 
-    def is_connected(self, address: str) -> bool:
-        return self._client.is_connected(address)
-
-    def send_topic(self, address: str, topic: str, timeout: float) -> bool:
-        """Tell of one topic; False when the name server does not know how to be told."""
+    async def _send_topic(self, address: str, topic: str) -> bool:
+        """Register one topic; False when the name server does not support the request."""
         entry = self._topics.get(topic)
         if entry is None:
             return True  # deleted meanwhile
@@ -181,25 +252,12 @@ class NameServerRegistration:
         body = TopicRouteData(queue_datas=[queues]).to_json()
         ext = RegisterTopicRequestHeader(topic=topic).to_ext()
         request = RemotingCommand.request(RequestCode.REGISTER_TOPIC_IN_NAMESRV, ext, body)
-        answer = self._client.invoke(address, request, timeout)
+        answer = await self._client.invoke(address, request, self._timeout)
         if answer.code not in (ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED):
             raise RocketError(f"It answered {answer.code}: {answer.remark or ''}")
         return answer.code == ResponseCode.SUCCESS
 
-    def queues_of(self, topic: str) -> list[QueueData]:
-        """A topic's queues on all brokers, as the first name server that answers says; RocketError when none does.
-
-        For a thread of its own: it blocks.
-        """
-        request = RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoRequestHeader(topic).to_ext())
-        for worker in self._workers:
-            if worker.healthy:
-                with suppress(RemotingError):
-                    answer = self._client.invoke(worker.address, request, _ROUTE_TIMEOUT)
-                    return TopicRouteData.from_json(answer.body).queue_datas if answer.body else []
-        raise RocketError("No name server answers.")
-
-    def unregister(self, address: str) -> None:
+    async def _unregister(self, address: str) -> None:
         config = self._config
         header = UnRegisterBrokerRequestHeader(
             broker_name=config.broker_name,
@@ -208,109 +266,11 @@ class NameServerRegistration:
             broker_id=config.broker_id,
         )
         request = RemotingCommand.request(RequestCode.UNREGISTER_BROKER, header.to_ext())
-        self._client.invoke(address, request, _UNREGISTER_TIMEOUT)
-
-    def call_on_loop(self, worker: _Worker, ticket: int) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self.finished, worker, ticket)
-        except RuntimeError:  # the loop has closed: nobody waits any more
-            pass
+        await self._client.invoke(address, request, _UNREGISTER_TIMEOUT_S)
 
 
-class _Worker:
-    """The thread that talks to one name server."""
-
-    def __init__(self, address: str, owner: NameServerRegistration, period: float, timeout: float) -> None:
-        self.address = address
-        self.healthy = True
-        self.registered = False
-        self.wanted = 0
-        self._owner = owner
-        self._period = period
-        self._timeout = timeout
-        self._condition = threading.Condition()
-        self._stopping = False
-        self._everything = True
-        self._topics: set[str] = set()
-        self._knows_217 = True
-        self.thread = threading.Thread(target=self._run, name=f"register-{address}", daemon=True)
-
-    def wake(self, topics: Collection[str] | None) -> None:
-        with self._condition:
-            self.wanted += 1
-            if topics is None:
-                self._everything = True
-            else:
-                self._topics.update(topics)
-            self._condition.notify()
-
-    def stop(self) -> None:
-        with self._condition:
-            self._stopping = True
-            self._condition.notify()
-
-    def _run(self) -> None:
-        done = -1  # the first registration is not asked for
-        registered = False
-        retry = _FIRST_RETRY
-        due = 0.0  # of everything: topics told by themselves are no sign of life to a name server
-        while True:
-            with self._condition:
-                if done >= 0:
-                    left = max(0.0, due - time.monotonic())
-                    # The lambda is called within wait_for only, while ``done`` is what it is now.
-                    called = self._condition.wait_for(
-                        lambda: self._stopping or self.wanted > done,  # noqa: B023 - it is called in this turn of the loop only
-                        min(left, _LOOK_SECONDS),
-                    )
-                    lost = self.healthy and not self._owner.is_connected(self.address)
-                    if not called and not lost and time.monotonic() < due:
-                        continue
-                    if lost:
-                        due = 0.0
-                if self._stopping:
-                    break
-                everything = self._everything or len(self._topics) > _FEW_TOPICS or time.monotonic() >= due
-                topics = [] if everything else sorted(self._topics)
-                self._everything = False
-                self._topics.clear()
-                done = self.wanted
-            topics = topics if self.healthy and self._knows_217 else []
-            if not topics:
-                due = time.monotonic() + self._period
-            registered = self._register(topics) or registered
-            if self.healthy:
-                retry = _FIRST_RETRY
-            else:
-                due = time.monotonic() + retry
-                retry = min(2 * retry, self._period)
-            self._owner.call_on_loop(self, done)
-        if registered and self.healthy:
-            try:
-                self._owner.unregister(self.address)
-            except RocketError as error:
-                _log.info("Could not unregister from name server %s: %s", self.address, error.message)
-
-    def _register(self, topics: list[str]) -> bool:
-        """Tell of these topics, or of everything if there are none."""
-        try:
-            if topics:
-                self._knows_217 = all(self._owner.send_topic(self.address, topic, self._timeout) for topic in topics)
-            if not topics or not self._knows_217:
-                self._owner.send(self.address, self._timeout)
-        except RocketError as error:
-            if self.healthy:
-                _log.warning(
-                    "Not registered with name server %s: %s It is tried again; clients that know this broker's address "
-                    "are served meanwhile.",
-                    self.address,
-                    told(error),
-                )
-            self.healthy = self.registered = False
-            with self._condition:
-                self._everything = True
-            return False
-        if not self.healthy:
-            _log.warning("Registered with name server %s again.", self.address)
-        self.healthy = self.registered = True
-        return True
+def _settle(waiting: list[asyncio.Future[None]]) -> None:
+    for done in waiting:
+        if not done.done():
+            done.set_result(None)
+    waiting.clear()

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from spark_rocket.broker.addresses import advertised_ip, bind_port_for_slaves, bind_vip_port
 from spark_rocket.broker.metrics.stats import SAMPLE_SECONDS
@@ -26,18 +26,14 @@ from spark_rocket.broker.processors.accounts import AccountProcessor
 from spark_rocket.broker.processors.ack import AckMessageProcessor
 from spark_rocket.broker.processors.admin import AdminProcessor
 from spark_rocket.broker.processors.assignment import QueryAssignmentProcessor
+from spark_rocket.broker.processors.base import Processor
 from spark_rocket.broker.processors.client_manage import ClientManageProcessor
 from spark_rocket.broker.processors.consumer_requests import ConsumerRequestProcessor
-from spark_rocket.broker.processors.end_transaction import EndTransactionProcessor
-from spark_rocket.broker.processors.notification import NotificationProcessor
 from spark_rocket.broker.processors.offsets import OffsetProcessor
-from spark_rocket.broker.processors.peek import PeekMessageProcessor
-from spark_rocket.broker.processors.pop import PopMessageProcessor
-from spark_rocket.broker.processors.progress import ProgressProcessor
+from spark_rocket.broker.processors.pending import PendingMessageProcessor
+from spark_rocket.broker.processors.pop import PeekProcessor, PopMessageProcessor
 from spark_rocket.broker.processors.pull import PullMessageProcessor
 from spark_rocket.broker.processors.query import QueryMessageProcessor
-from spark_rocket.broker.processors.recall import RecallMessageProcessor
-from spark_rocket.broker.processors.replication import ReplicationProcessor
 from spark_rocket.broker.processors.reply import ReplyMessageProcessor
 from spark_rocket.broker.processors.send import SendMessageProcessor
 from spark_rocket.broker.processors.send_back import SendBackProcessor
@@ -69,32 +65,22 @@ _ASK_AGAIN_SECONDS = 1.0
 _TRIM_PAUSE_SECONDS = 0.05
 
 
-class _Processor(Protocol):
-    def handlers(self) -> Mapping[int, Handler]:
-        """What answers which request codes."""
-        ...
-
-
-_PROCESSORS: tuple[Callable[[BrokerService], _Processor], ...] = (
+_PROCESSORS: tuple[type[Processor], ...] = (
     SendMessageProcessor,
     PullMessageProcessor,
     OffsetProcessor,
     ClientManageProcessor,
     AdminProcessor,
-    ProgressProcessor,
     StatisticsProcessor,
     QueryMessageProcessor,
-    RecallMessageProcessor,
+    PendingMessageProcessor,
     SendBackProcessor,
     ConsumerRequestProcessor,
-    EndTransactionProcessor,
     ReplyMessageProcessor,
-    NotificationProcessor,
-    PeekMessageProcessor,
+    PeekProcessor,
     QueryAssignmentProcessor,
     PopMessageProcessor,
     AckMessageProcessor,
-    ReplicationProcessor,
     AccountProcessor,
 )
 
@@ -222,9 +208,7 @@ class Broker:
 
     def _make_handlers(self, service: BrokerService, access_control: AccessControl | None) -> dict[int, Handler]:
         """What answers each request code: the processors, then what refuses, traces and checks requests."""
-        handlers = {
-            int(code): handler for processor in _PROCESSORS for code, handler in processor(service).handlers().items()
-        }
+        handlers = {code: handler for each in _PROCESSORS for code, handler in each(service).handlers().items()}
         if self.config.is_slave:
             handlers.update(refusals(service.name))
         if self.config.open_telemetry_enable:

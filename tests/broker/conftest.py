@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster
-from spark_rocket.testing.cluster import _ServerThread
+from tests.broker.pop_world import World
 from tests.broker.wire import Wire
+from tests.kit.brokers import service_of
+from tests.store.helpers import Clock
 
 _numbers = itertools.count(1)
 
@@ -27,10 +31,7 @@ def cluster() -> Iterator[LocalCluster]:
 @pytest.fixture
 def service(cluster: LocalCluster) -> BrokerService:
     """The insides of that broker, which runs on another thread: look, or replace one attribute."""
-    server = cluster._server
-    assert isinstance(server, _ServerThread)
-    assert server.service is not None
-    return server.service
+    return service_of(cluster)
 
 
 @pytest.fixture
@@ -55,3 +56,17 @@ def topic(cluster: LocalCluster) -> str:
 @pytest.fixture
 def group() -> str:
     return f"GID-{next(_numbers)}"
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """POP on a store whose clock is the test's."""
+    world = World(tmp_path)
+    yield world
+    world.close()
+    assert check_store(tmp_path / "store", world.config()) == []

@@ -11,7 +11,7 @@ from typing import Any
 
 from spark_rocket.broker.delivery.filters import ALL, PullFilter
 from spark_rocket.broker.metrics.stats import BrokerStats
-from spark_rocket.broker.pop.hooks import PopRequest
+from spark_rocket.broker.pop.requests import PopRequest
 from spark_rocket.broker.pop.service import PopService
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.broker.state.groups import SubscriptionGroupManager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,8 +23,8 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.fastjson import loads_tolerant
 from spark_rocket.testing import LocalCluster
 from tests.broker.test_clients import Member
-from tests.broker.test_delayed import served
 from tests.broker.wire import Wire
+from tests.kit.brokers import served
 from tests.store.helpers import Clock
 
 OTHER = [QueueData("broker-b", 2, 2, 6), QueueData("broker-c", 4, 4, 2)]  # the last cannot be read
@@ -73,6 +74,13 @@ def test_members_that_pull_share_the_queues(members: list[Member], wire: Wire, t
     assert ask(wire, topic, group, "a stranger") == []  # takes everything from it
 
 
+def answers_route(monkeypatch: pytest.MonkeyPatch, service: BrokerService, queues: list[QueueData]) -> None:
+    async def queues_of(name: str) -> list[QueueData]:
+        return queues
+
+    monkeypatch.setattr(service.registration, "queues_of", queues_of)
+
+
 def test_queues_of_other_brokers_are_shared_too(
     members: list[Member],
     wire: Wire,
@@ -81,14 +89,17 @@ def test_queues_of_other_brokers_are_shared_too(
     service: BrokerService,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert [queues.read_queue_nums for queues in service.registration.queues_of(topic)] == [4]
-    assert service.registration.queues_of("Nowhere") == []
-    monkeypatch.setattr(service.registration, "queues_of", lambda name: [*OTHER, QueueData("broker-a", 9, 9, 6)])
+    def queues_of(name: str) -> list[QueueData]:
+        return asyncio.run_coroutine_threadsafe(service.registration.queues_of(name), service.loop).result(60)
+
+    assert [queues.read_queue_nums for queues in queues_of(topic)] == [4]
+    assert queues_of("Nowhere") == []
+    answers_route(monkeypatch, service, [*OTHER, QueueData("broker-a", 9, 9, 6)])
     shares = [ask(wire, topic, group, member.client_id) or [] for member in members]
     found = [(broker, queue) for share in shares for broker, queue, _ in share]
     assert found == [*(("broker-a", queue) for queue in range(4)), ("broker-b", 0), ("broker-b", 1)]
 
-    def fails(name: str) -> list[QueueData]:
+    async def fails(name: str) -> list[QueueData]:
         raise RocketError("nobody there")
 
     monkeypatch.setattr(service.registration, "queues_of", fails)
@@ -101,7 +112,7 @@ def test_routes_are_asked_for_again_although_the_clock_is_set_back(
     members: list[Member], wire: Wire, topic: str, group: str, service: BrokerService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert len(ask(wire, topic, group, model="BROADCASTING") or []) == 4
-    monkeypatch.setattr(service.registration, "queues_of", lambda name: OTHER)
+    answers_route(monkeypatch, service, OTHER)
     today, running = service.clock(), service.monotonic()
     monkeypatch.setattr(service, "clock", lambda: today - 86_400_000)
     monkeypatch.setattr(service, "monotonic", lambda: running + 60_000)

@@ -28,8 +28,8 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.testing import LocalCluster
-from tests.broker.test_delayed import served
 from tests.broker.wire import Wire
+from tests.kit.brokers import served
 from tests.store.helpers import Clock
 
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
 from spark_rocket.broker.delivery.delayed import DelayRules, Waiting
-from spark_rocket.broker.server import Broker
 from spark_rocket.broker.service import BrokerService
-from spark_rocket.broker.state.clients import monotonic_ms
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.client import Producer
 from spark_rocket.errors import RefusedError
@@ -31,6 +26,7 @@ from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import BROKER_PROPERTIES, SUBSCRIPTION, SUSPEND, Wire
 from tests.golden import expected, extract_store
+from tests.kit.brokers import served
 from tests.store.helpers import START, Clock
 
 T = TypeVar("T")
@@ -166,65 +162,6 @@ def test_a_retry_is_not_recalled() -> None:
 
 
 # --- a broker whose clock is ours -------------------------------------------------------------------------------
-
-
-class Served:
-    """A broker on a thread, and a wire to it."""
-
-    def __init__(
-        self,
-        directory: Path,
-        clock: Callable[[], int],
-        settings: dict[str, object],
-        monotonic: Callable[[], int] = monotonic_ms,
-    ) -> None:
-        self.loop = asyncio.new_event_loop()
-        self.config = BrokerConfig.from_properties({"storePathRootDir": directory, "listenPort": 0, **settings})
-        self.clock = clock
-        self.broker = Broker(self.config, clock=clock, monotonic=monotonic)
-        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
-        self.thread.start()
-
-    def do(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
-
-    def run(self, call: Callable[[], T]) -> T:
-        async def on_the_loop() -> T:
-            return call()
-
-        return self.do(on_the_loop())
-
-    def wake(self) -> None:
-        """Let the drivers see that the clock was moved, until they have nothing left to do."""
-        drivers = self.broker.service.drivers.values()
-        for driver in drivers:
-            self.run(driver.wake)
-        while self.run(lambda: any(driver.due is not None and driver.due <= self.clock() for driver in drivers)):
-            pass
-
-
-@contextmanager
-def served(
-    directory: Path, clock: Callable[[], int], *, monotonic: Callable[[], int] = monotonic_ms, **settings: object
-) -> Iterator[tuple[Served, Wire]]:
-    server = Served(directory, clock, settings, monotonic)
-    try:
-        server.do(server.broker.start())
-        try:
-            with RemotingClient() as client:
-                yield server, Wire(client, server.broker.address)
-        finally:
-            server.do(server.broker.close())
-    finally:
-        server.loop.call_soon_threadsafe(server.loop.stop)
-        server.thread.join(30)
-        server.loop.close()
-    assert check_store(directory, server.config.store_config()) == []
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 def delay_file(directory: Path) -> Any:

@@ -3,10 +3,8 @@ in every way that there is to ask for one, before and after the broker has writt
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.broker.server import Broker
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.model import Message
 from spark_rocket.protocol.ids import decode_offset_msg_id
@@ -23,10 +20,10 @@ from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.record import iter_records
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.fastjson import loads_tolerant
-from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.store.tools.check import check_store
 from tests.broker.wire import SUBSCRIPTION, SUSPEND, Wire
 from tests.golden import StoreName, expected, extract_store
+from tests.kit import brokers
 from tests.store.helpers import Clock
 
 #: The broker.conf that the stores were made with.
@@ -44,25 +41,9 @@ Rows = dict[tuple[str, int], list[dict[str, Any]]]
 
 @contextmanager
 def served(directory: Path, clock: Callable[[], int], **settings: object) -> Iterator[Wire]:
-    """A broker on a store directory, on a thread of its own; stopped cleanly at the end."""
-    config = BrokerConfig.from_properties(
-        {"storePathRootDir": directory, "listenPort": 0, **BROKER_CONF, **settings}, "broker.conf"
-    )
-    loop = asyncio.new_event_loop()
-    broker = Broker(config, clock=clock)
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-    try:
-        asyncio.run_coroutine_threadsafe(broker.start(), loop).result(30)
-        try:
-            with RemotingClient() as client:
-                yield Wire(client, broker.address)
-        finally:
-            asyncio.run_coroutine_threadsafe(broker.close(), loop).result(30)
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(30)
-        loop.close()
+    """A broker on a store directory; stopped cleanly at the end."""
+    with brokers.served(directory, clock, check=False, **{**BROKER_CONF, **settings}) as (_, wire):
+        yield wire
 
 
 @pytest.fixture(params=["clean", "killed"])

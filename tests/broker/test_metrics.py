@@ -33,8 +33,8 @@ from spark_rocket.remoting.exposition import Exposition, Metric
 from spark_rocket.remoting.http.monitor import MONITOR_METRICS, Monitor
 from spark_rocket.remoting.server.overload import OVERLOAD_METRICS
 from spark_rocket.testing import LocalCluster
-from spark_rocket.testing.cluster import _ServerThread
 from tests.broker.wire import Wire
+from tests.kit.brokers import thread_of
 
 Samples = dict[str, list[tuple[dict[str, str], float]]]
 NODE = {"cluster": "DefaultCluster", "node_type": "broker", "node_id": "broker-a"}
@@ -75,8 +75,7 @@ def value(samples: Samples, name: str, **labels: str) -> float:
 
 @pytest.fixture(scope="module")
 def endpoint(cluster: LocalCluster) -> Iterator[Endpoint]:
-    server = cluster._server
-    assert isinstance(server, _ServerThread)
+    server = thread_of(cluster)
     assert server.service is not None
     assert server.servers is not None
     namesrv, broker = server.servers

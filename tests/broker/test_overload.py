@@ -23,8 +23,8 @@ from spark_rocket.remoting.server.server import RemotingServer
 from spark_rocket.remoting.server.sockets import connections_possible
 from spark_rocket.store.results import PutResult
 from spark_rocket.testing import LocalCluster
-from tests.broker.test_delayed import Served, served
 from tests.broker.wire import Wire
+from tests.kit.brokers import Served, served
 from tests.store.helpers import Clock
 
 BUSY = ResponseCode.SYSTEM_BUSY
@@ -55,11 +55,6 @@ class Disk:
                 return result
 
             monkeypatch.setattr(store, name, slow)
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 def test_a_disk_that_does_not_keep_up(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,14 +23,6 @@ from tests.broker.test_pop_revive import write
 FULL = PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason="full")
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Any:
-    world = World(tmp_path)
-    yield world
-    world.close()
-    assert check_store(tmp_path / "store", world.config()) == []
-
-
 def failing(
     world: World, monkeypatch: pytest.MonkeyPatch, fails: Callable[[str], Exception | PutResult | None]
 ) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from spark_rocket.broker.delivery.filters import ALL
-from spark_rocket.broker.pop.hooks import ALREADY_ACKED, ILLEGAL, PopRequest
-from spark_rocket.broker.pop.order import ConsumerOrderInfoManager
+from spark_rocket.broker.pop.order import ALREADY_ACKED, ILLEGAL, ConsumerOrderInfoManager
+from spark_rocket.broker.pop.requests import PopRequest
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.broker.state.config_files import ConfigFile
 from spark_rocket.broker.state.groups import SubscriptionGroupManager

@@ -13,11 +13,11 @@ from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig, dumps_fas
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.testing import LocalCluster
-from tests.broker.test_delayed import Served, served
 from tests.broker.test_notification import NONE, SOME, Asker
 from tests.broker.test_pop import Popper, receipts
 from tests.broker.test_transactions import GOLDEN_SIZES
 from tests.broker.wire import Wire
+from tests.kit.brokers import Served, served
 from tests.store.helpers import Clock
 
 Got = list[tuple[MessageExt, str]]

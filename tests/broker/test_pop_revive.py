@@ -21,21 +21,12 @@ from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.fastjson import loads_tolerant
-from spark_rocket.store.tools.check import check_store
 from tests.broker.pop_world import World, texts
-from tests.broker.test_delayed import served
+from tests.kit.brokers import served
 from tests.kit.waiting import until
 from tests.store.helpers import START, Clock, bodies
 
 REVIVE_LOG = "rmq_sys_REVIVE_LOG_DefaultCluster"
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Any:
-    world = World(tmp_path)
-    yield world
-    world.close()
-    assert check_store(tmp_path / "store", world.config()) == []
 
 
 def revive_log(world: World) -> list[tuple[str, dict[str, Any]]]:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from spark_rocket.broker.replication import sync as sync_module
 from spark_rocket.broker.server import Broker
-from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.client import Admin, Producer
 from spark_rocket.client.send.transaction import LocalTransactionState, TransactionProducer
 from spark_rocket.errors import RocketError
@@ -26,45 +23,16 @@ from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.store.tools.check import check_store
 from tests.broker.test_name_servers import knows
 from tests.broker.test_pop import Popper
-from tests.broker.test_slave import Pair, ask
+from tests.broker.test_slave import ask
 from tests.broker.wire import Wire
+from tests.kit.brokers import Pair
 from tests.kit.waiting import until
 
 HOURS = 3 * 3_600_000
 
 
 class Promoted(Pair):
-    """A pair of brokers, each with a clock of its own: ``skew`` says how far it is ahead, by the store's name."""
-
-    def __init__(self, directory: Path, skew: dict[str, int] | None = None, **settings: object) -> None:
-        self.skew = skew or {}
-        super().__init__(directory, **settings)
-
-    def add(self, name: str, broker_id: int, port: int = 0, store: str | None = None, **settings: object) -> Broker:
-        store = store or f"{name}{broker_id}"
-        config = BrokerConfig.from_properties(
-            {
-                "brokerName": name,
-                "brokerId": broker_id,
-                "brokerRole": "SLAVE" if broker_id else "ASYNC_MASTER",
-                "listenPort": port,
-                "vipChannelEnable": False,
-                "storePathRootDir": self._directory / store,
-                "namesrvAddr": self.addresses,
-                "mappedFileSizeCommitLog": 1 << 20,
-                "diskSpaceWarningLevelRatio": 100,
-                "registerNameServerPeriod": 1000,
-                **self._settings,
-                **settings,
-            }
-        )
-        broker = Broker(config, clock=partial(self.clock_of, store))
-        self.run(broker.start())
-        self.brokers.append(broker)
-        return broker
-
-    def clock_of(self, store: str) -> int:
-        return time.time_ns() // 1_000_000 + self.skew.get(store, 0)
+    """A pair whose slave becomes the master."""
 
     def synchronized(self) -> None:
         """The slave has the log, and offsets that were asked for after this was called."""
@@ -90,7 +58,7 @@ class Promoted(Pair):
 
     def wake(self) -> None:
         for driver in self.master.service.drivers.values():
-            self._loop.call_soon_threadsafe(driver.wake)
+            self.loop.call_soon_threadsafe(driver.wake)
 
 
 @pytest.fixture(autouse=True)
@@ -176,13 +144,13 @@ def test_timed_messages_survive_the_second_master_of_an_hour(tmp_path: Path) -> 
 
             producer.send(Message("t", b"first", {"TIMER_DELAY_SEC": "1"}))
             until(lambda: pair.bodies() == [b"first"])
-            pair.run(_flushed(pair.master))
+            pair.do(_flushed(pair.master))
             until(lambda: checkpoint("a1")[0] > pair.clock_of("a1") + HOURS // 2)
             pair.promote("a1", other="a0")
             pair.skew.clear()
             goes_on(producer)
             producer.send(Message("t", b"second", {"TIMER_DELAY_SEC": "6"}))
-            pair.run(_flushed(pair.master))
+            pair.do(_flushed(pair.master))
             until(lambda: checkpoint("a0")[1] == 2)
             pair.caught_up()
             assert b"second" not in pair.bodies()
@@ -226,7 +194,7 @@ def test_transactions_go_on(tmp_path: Path) -> None:
             until(lambda: pair.bodies() == [b"committed"])
             until(lambda: pair.master.service.transactions.waiting == 6)
             pair.synchronized()
-        pair._settings.update(settings)
+        pair.settings.update(settings)
         pair.promote("a1", other="a0")
         until(lambda: knows(pair.addresses, "t"))
         with producer() as after:
@@ -334,7 +302,7 @@ def test_a_slave_that_knows_of_no_offsets_does_not_say_that_there_are_none(tmp_p
         refused = ask(pair.slave.address, RequestCode.QUERY_CONSUMER_OFFSET, **asked)
         assert refused.code == ResponseCode.SYSTEM_ERROR
         assert "slave" in str(refused.remark)
-        pair._loop.call_soon_threadsafe(pair.master.service.offsets.commit, "h", "t", 0, 0)
+        pair.loop.call_soon_threadsafe(pair.master.service.offsets.commit, "h", "t", 0, 0)
         until(lambda: pair.slave.service.offsets.query("h", "t", 0) == 0)
         assert ask(pair.slave.address, RequestCode.QUERY_CONSUMER_OFFSET, **asked).code == ResponseCode.QUERY_NOT_FOUND
 

@@ -15,16 +15,12 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster
-from tests.broker.test_delayed import later, served
+from tests.broker.test_delayed import later
 from tests.broker.wire import SUBSCRIPTION, SUSPEND, Wire
+from tests.kit.brokers import served
 from tests.store.helpers import START, Clock
 
 TIMER = "rmq_sys_wheel_timer"
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 def recall(wire: Wire, topic: str, handle: object) -> tuple[int, str | None]:

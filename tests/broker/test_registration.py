@@ -1,48 +1,54 @@
 from __future__ import annotations
 
-import threading
+import asyncio
 
-from spark_rocket.broker.registration import _Worker
+from spark_rocket.broker.registration import NameServerRegistration
+from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.topics import TopicConfigManager
 from spark_rocket.protocol.wire.bodies import TopicRouteData
 from spark_rocket.protocol.wire.codes import RequestCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.remoting.server.server import RemotingServer
 from tests.broker.wire import Wire
+from tests.kit.waiting import until
 
 
-class Owner:
+async def test_everything_is_told_every_period_however_often_single_topics_are() -> None:
     """Topics change without a pause: each that was told is followed by another."""
+    everything, alone = 0, 0
+    third = asyncio.Event()
 
-    def __init__(self) -> None:
-        self.worker: _Worker | None = None
-        self.everything = 0
-        self.again = threading.Event()
+    def register(channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        nonlocal everything
+        everything += 1
+        if everything == 3:
+            third.set()
+        asyncio.get_running_loop().call_soon(registration.register, {"t"})
+        return RemotingCommand.response(request)
 
-    def send(self, address: str, timeout: float) -> None:
-        self.everything += 1
-        if self.everything == 3:
-            self.again.set()
-        self.call_on_loop()
+    def register_topic(channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        nonlocal alone
+        alone += 1
+        registration.register({"t"})
+        return RemotingCommand.response(request)
 
-    def send_topic(self, address: str, topic: str, timeout: float) -> bool:
-        return True
-
-    def call_on_loop(self, *_: object) -> None:
-        assert self.worker is not None
-        self.worker.wake({"t"})
-
-    def is_connected(self, address: str) -> bool:
-        return True
-
-    def unregister(self, address: str) -> None:
-        pass
-
-
-def test_everything_is_told_every_period_however_often_single_topics_are() -> None:
-    owner = Owner()
-    worker = owner.worker = _Worker("127.0.0.1:1", owner, 0.02, 1.0)  # type: ignore[arg-type]
-    worker.thread.start()
-    assert owner.again.wait(60), "a name server that hears of single topics only forgets the broker after 120 s"
-    worker.stop()
-    worker.thread.join()
+    server = RemotingServer(
+        "127.0.0.1", 0, {RequestCode.REGISTER_BROKER: register, RequestCode.REGISTER_TOPIC_IN_NAMESRV: register_topic}
+    )
+    await server.start()
+    config = BrokerConfig(namesrv_addr=f"127.0.0.1:{server.port}", register_name_server_period=20)
+    topics = TopicConfigManager(config, lambda: 1)
+    topics.ensure("t")
+    registration = NameServerRegistration(
+        config, topics, broker_addr="127.0.0.1:1", ha_server_addr="127.0.0.1:2", on_master=lambda *_: None
+    )
+    registration.start()
+    async with asyncio.timeout(60):
+        await third.wait()  # a name server that hears of single topics only forgets the broker after 120 s
+    assert alone
+    await registration.close()
+    await server.close()
 
 
 def test_a_broker_that_may_not_write_registers_its_topics_so(wire: Wire, namesrv: Wire, topic: str) -> None:
@@ -53,7 +59,6 @@ def test_a_broker_that_may_not_write_registers_its_topics_so(wire: Wire, namesrv
     assert perm() == 6
     assert wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"brokerPermission=4").code == 0
     try:
-        wire.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic=f"{topic}-new", readQueueNums=1, writeQueueNums=1, perm=6)
-        assert perm() == 4  # the answer waited for the registrations before it
+        until(lambda: perm() == 4)
     finally:
         assert wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"brokerPermission=6").code == 0

@@ -92,6 +92,16 @@ async def caught_up(master: Broker, *slaves: Broker) -> None:
         await within(slave.slave.reached(master.service.store.max_physical_offset))
 
 
+async def filled_pair(directory: Path, count: int) -> tuple[Broker, Broker]:
+    """A master with so many messages, and its slave, which has them too."""
+    master = await started(settings(directory / "m"))
+    slave = await slave_of(master, directory / "s")
+    await following(slave)
+    fill(master, count)
+    await caught_up(master, slave)
+    return master, slave
+
+
 async def close_alike(master: Broker, *slaves: Broker) -> None:
     """Stop all, master first; the logs are the same, byte for byte, and the stores are right."""
     await caught_up(master, *slaves)
@@ -162,11 +172,7 @@ async def test_a_slave_goes_on_where_it_was_after_each_restart(tmp_path: Path) -
 
 
 async def test_the_last_messages_reach_the_slave_before_a_clean_stop(tmp_path: Path) -> None:
-    master = await started(settings(tmp_path / "m"))
-    slave = await slave_of(master, tmp_path / "s")
-    await following(slave)
-    fill(master, 10)
-    await caught_up(master, slave)
+    master, slave = await filled_pair(tmp_path, 10)
     fill(master, 300)
     end = master.service.store.max_physical_offset
     await master.close()
@@ -189,11 +195,7 @@ async def test_a_slave_ahead_of_its_master_gives_its_tail_back(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, is_idle: bool
 ) -> None:
     """The master lost its last messages; perhaps it has taken others since."""
-    master = await started(settings(tmp_path / "m"))
-    slave = await slave_of(master, tmp_path / "s")
-    await following(slave)
-    fill(master, 300)
-    await caught_up(master, slave)
+    master, slave = await filled_pair(tmp_path, 300)
     fork = master.service.store.max_physical_offset
     await image_of(slave, tmp_path / "m2")
     fill(master, 600)
@@ -216,11 +218,7 @@ async def test_a_slave_ahead_of_its_master_gives_its_tail_back(
 
 
 async def test_a_former_master_follows_the_slave_that_took_its_place(tmp_path: Path) -> None:
-    master = await started(settings(tmp_path / "m"))
-    slave = await slave_of(master, tmp_path / "s")
-    await following(slave)
-    fill(master, 200)
-    await caught_up(master, slave)
+    master, slave = await filled_pair(tmp_path, 200)
     await slave.close()
     fill(master, 20)  # nobody else has them
     await master.close()
@@ -259,11 +257,7 @@ async def test_a_slave_of_a_slave(tmp_path: Path) -> None:
 async def test_logs_that_parted_files_ago(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison goes back until it finds what both have."""
     monkeypatch.setattr("spark_rocket.store.recovery.replica._BACK", (4 << 10, 16 << 10))
-    master = await started(settings(tmp_path / "m"))
-    slave = await slave_of(master, tmp_path / "s")
-    await following(slave)
-    fill(master, 300)
-    await caught_up(master, slave)
+    master, slave = await filled_pair(tmp_path, 300)
     fork = master.service.store.max_physical_offset
     await image_of(slave, tmp_path / "m2")
     fill(master, 1500)
@@ -302,11 +296,7 @@ async def test_another_clusters_log_is_refused_and_not_touched(
 
 
 async def test_a_master_that_lost_its_store_takes_nothing_from_its_slave(tmp_path: Path) -> None:
-    master = await started(settings(tmp_path / "m"))
-    slave = await slave_of(master, tmp_path / "s")
-    await following(slave)
-    fill(master, 500)
-    await caught_up(master, slave)
+    master, slave = await filled_pair(tmp_path, 500)
     end = master.service.store.max_physical_offset
     await master.close()
     await slave.close()
@@ -319,11 +309,7 @@ async def test_a_master_that_lost_its_store_takes_nothing_from_its_slave(tmp_pat
 
 
 async def test_a_slave_so_far_behind_that_the_log_between_is_deleted(tmp_path: Path) -> None:
-    master = await started(settings(tmp_path / "m"))
-    slave = await slave_of(master, tmp_path / "s")
-    await following(slave)
-    fill(master, 50)
-    await caught_up(master, slave)
+    master, slave = await filled_pair(tmp_path, 50)
     await slave.close()
     fill(master, 1000)
     log = master.service.store._log

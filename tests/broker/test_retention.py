@@ -23,8 +23,8 @@ from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.store.retention import Retention
 from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster
-from spark_rocket.testing.cluster import _ServerThread
 from tests.broker.wire import SUBSCRIPTION, SUSPEND, Wire
+from tests.kit.brokers import service_of
 from tests.store.helpers import small
 from tests.store.test_retention import Disk
 
@@ -59,10 +59,7 @@ def broker(tmp_path: Path, disk: Disk) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def insides(broker: LocalCluster) -> BrokerService:
-    server = broker._server
-    assert isinstance(server, _ServerThread)
-    assert server.service is not None
-    return server.service
+    return service_of(broker)
 
 
 @pytest.fixture

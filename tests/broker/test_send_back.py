@@ -13,17 +13,13 @@ from spark_rocket.protocol.wire.bodies import TopicConfig, TopicConfigSerializeW
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from tests import golden
-from tests.broker.test_delayed import SCHEDULE, Served, served
+from tests.broker.test_delayed import SCHEDULE
 from tests.broker.wire import BROKER_PROPERTIES, Wire
+from tests.kit.brokers import Served, served
 from tests.store.helpers import Clock
 
 LEVELS = [1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200]
 GROUP, RETRY, DLQ = "GID", "%RETRY%GID", "%DLQ%GID"
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

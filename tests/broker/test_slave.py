@@ -15,7 +15,6 @@ import pytest
 from spark_rocket.broker.metrics.exporter import BrokerMetrics
 from spark_rocket.broker.replication import sync as sync_module
 from spark_rocket.broker.server import Broker
-from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.client import Admin, Producer, Reader
 from spark_rocket.client.consume.pull import PullStatus
 from spark_rocket.errors import RemotingConnectError, RocketError
@@ -26,55 +25,10 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.remoting.exposition import Exposition
 from spark_rocket.store.tools.check import check_store
-from tests.broker.test_name_servers import Servers, knows
+from tests.broker.test_name_servers import knows
 from tests.client.fakes import Fake, says
+from tests.kit.brokers import Pair
 from tests.kit.waiting import until
-
-
-class Pair(Servers):
-    """A master and its slave under one name server."""
-
-    def __init__(self, directory: Path, **settings: object) -> None:
-        super().__init__(directory)
-        self.ahead = 0  # the brokers' clocks are, in ms
-        self._settings = settings
-        self.add_name_server()
-        self.master = self.add("a", 0)
-        self.slave = self.add("a", 1)
-        until(lambda: self.slave.synchronize is not None and self.slave.synchronize.rounds)
-
-    def add(self, name: str, broker_id: int, port: int = 0, store: str | None = None, **settings: object) -> Broker:
-        config = BrokerConfig.from_properties(
-            {
-                "brokerName": name,
-                "brokerId": broker_id,
-                "brokerRole": "SLAVE" if broker_id else "ASYNC_MASTER",
-                "listenPort": port,
-                "vipChannelEnable": False,
-                "storePathRootDir": self._directory / (store or f"{name}{broker_id}"),
-                "namesrvAddr": self.addresses,
-                "mappedFileSizeCommitLog": 1 << 20,
-                "diskSpaceWarningLevelRatio": 100,
-                "registerNameServerPeriod": 1000,
-                **self._settings,
-                **settings,
-            }
-        )
-        broker = Broker(config, clock=self.clock)
-        self.run(broker.start())
-        self.brokers.append(broker)
-        return broker
-
-    def clock(self) -> int:
-        return time.time_ns() // 1_000_000 + self.ahead
-
-    def stop(self, broker: Broker) -> None:
-        self.run(broker.close())
-        self.brokers.remove(broker)
-
-    def caught_up(self) -> None:
-        assert self.slave.slave is not None
-        self.run(self.slave.slave.reached(self.master.service.store.max_physical_offset))
 
 
 @pytest.fixture
@@ -127,7 +81,7 @@ def test_a_topic_that_is_deleted_and_made_anew(pair: Pair, told: bool) -> None:
     """Whether the slave hears of each deletion or not: the log alone says it, too."""
     assert pair.slave.synchronize is not None
     if not told:
-        pair.run(pair.slave.synchronize.close())
+        pair.do(pair.slave.synchronize.close())
     with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
         for rest in (40, 30, 20):
             admin.create_topic("t", 1)
@@ -159,7 +113,7 @@ def test_a_master_that_has_lost_its_list_of_topics_has_deleted_none(
             producer.send(Message(topic, b"x"))
         pair.caught_up()
         until(lambda: {"t", "u"} <= slave.topics.table.keys())
-        pair._loop.call_soon_threadsafe(master.topics.delete, "t")
+        pair.loop.call_soon_threadsafe(master.topics.delete, "t")
         until(lambda: "t" not in slave.topics.table and f"master at {pair.master.address} has messages" in caplog.text)
         admin.delete_topic("u")
         until(lambda: slave.store.queues("u") == [])
@@ -210,8 +164,8 @@ def test_a_slave_of_another_cluster_keeps_its_own(tmp_path: Path, monkeypatch: p
     other = pair.add("b", 0)
     for broker, topic in ((pair.master, "ours"), (other, "theirs")):
         store, topics = broker.service.store, broker.service.topics
-        pair._loop.call_soon_threadsafe(topics.ensure, topic)
-        pair._loop.call_soon_threadsafe(
+        pair.loop.call_soon_threadsafe(topics.ensure, topic)
+        pair.loop.call_soon_threadsafe(
             lambda store=store, topic=topic: store.put_message(  # type: ignore[misc]
                 topic, 0, topic.encode(), b"", born_timestamp=1, born_host=("127.0.0.1", 5)
             )
@@ -231,7 +185,7 @@ def test_a_slave_of_another_cluster_keeps_its_own(tmp_path: Path, monkeypatch: p
 def test_messages_of_a_topic_that_only_the_log_knows(pair: Pair) -> None:
     """Acknowledged just before the master died."""
     assert pair.slave.synchronize is not None
-    pair.run(pair.slave.synchronize.close())
+    pair.do(pair.slave.synchronize.close())
     with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
         admin.create_topic("late", 2)
         queue = producer.queues("late")[1]
@@ -358,7 +312,7 @@ def test_a_slave_made_a_master_by_its_configuration(pair: Pair) -> None:
 
 def test_what_was_delivered_is_not_delivered_again_by_another_master(pair: Pair) -> None:
     master = pair.master.service
-    due = pair.clock() + 300
+    due = pair.clock_of("a0") + 300
     with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
         admin.create_topic("t", 1)
         for number in range(5):
@@ -366,14 +320,14 @@ def test_what_was_delivered_is_not_delivered_again_by_another_master(pair: Pair)
             producer.send(Message("t", b"delayed %d" % number, {"DELAY": "1"}))
         until(lambda: master.store.get_max_offset("t", 0) == 10)
         pair.ahead = 30_000  # what is due within 10 s of what the timer remembers is delivered again
-        producer.send(Message("t", b"next", {"TIMER_DELIVER_MS": str(pair.clock() + 300)}))
-        producer.send(Message("t", b"last", {"TIMER_DELIVER_MS": str(pair.clock() + 2_500)}))
+        producer.send(Message("t", b"next", {"TIMER_DELIVER_MS": str(pair.clock_of("a0") + 300)}))
+        producer.send(Message("t", b"last", {"TIMER_DELIVER_MS": str(pair.clock_of("a0") + 2_500)}))
     until(lambda: master.store.get_max_offset("t", 0) >= 11)
     # Nothing counts as delivered before it is on the disk, which little data waits 10 s for.
-    pair._loop.call_soon_threadsafe(master.store.flush)
+    pair.loop.call_soon_threadsafe(master.store.flush)
     checkpoint = pair.slave.config.store_path / "config" / "timercheck"
     until(lambda: checkpoint.exists() and int.from_bytes(checkpoint.read_bytes()[:8], "big") > due + 20_000)
-    pair._loop.call_soon_threadsafe(pair.master.service.saving.save_delay_offsets)
+    pair.loop.call_soon_threadsafe(pair.master.service.saving.save_delay_offsets)
     until(lambda: table_of(pair.slave, "delays")["offsetTable"] == {1: 5})
     pair.caught_up()
     pair.stop(pair.master)
@@ -394,10 +348,7 @@ def test_what_was_delivered_is_not_delivered_again_by_another_master(pair: Pair)
 
 
 def slave_of_fake(answers: dict[int, Callable[..., Any]], directory: Path) -> tuple[Pair, Fake]:
-    pair = Pair.__new__(Pair)
-    Servers.__init__(pair, directory)
-    pair._settings, pair.ahead = {}, 0
-    pair.add_name_server()
+    pair = Pair(directory, start=False)
     pair.slave = pair.add("a", 1)
     return pair, Fake(answers)
 
@@ -420,7 +371,7 @@ def test_a_master_that_answers_nonsense_changes_nothing(
     before = dict(slave.topics.table)
     with caplog.at_level(logging.WARNING):
         fake.answers[RequestCode.GET_ALL_TOPIC_CONFIG] = says(0, body=b"")
-        pair._loop.call_soon_threadsafe(sync.set_master, fake.address)
+        pair.loop.call_soon_threadsafe(sync.set_master, fake.address)
         assert pair.slave.slave is not None
         pair.slave.slave.is_following = True
         for body in bad:
@@ -486,9 +437,9 @@ def test_what_both_say_at_metrics(pair: Pair) -> None:
 
     slave = pair.master.service.replication.slaves[0]
     until(lambda: slave.acked == pair.master.service.store.max_physical_offset)
-    text, problems = pair.run(figures(pair.master))
+    text, problems = pair.do(figures(pair.master))
     assert f'slave="{slave.address}"}} 0' in text
     assert problems == []
-    text, problems = pair.run(figures(pair.slave))
+    text, problems = pair.do(figures(pair.slave))
     assert re.search(r"^rocket_slave_following\{.*\} 1$", text, re.M)
     assert problems == []

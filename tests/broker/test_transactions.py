@@ -27,9 +27,9 @@ from spark_rocket.protocol.wire.headers import CheckTransactionStateRequestHeade
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.store.results import PutResult, PutStatus
 from tests.broker import java_types as java
-from tests.broker.test_delayed import served
 from tests.broker.wire import BROKER_PROPERTIES, SUBSCRIPTION, SUSPEND, Wire
 from tests.golden import expected, extract_store, frame, frames
+from tests.kit.brokers import served
 from tests.store.helpers import START, Clock
 
 HALF, OP, GIVEN_UP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
@@ -41,11 +41,6 @@ GOLDEN_SIZES = {
     "maxIndexNum": 1000,
 }
 MINUTES = 60_000
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 class Producer:

@@ -16,7 +16,7 @@ from spark_rocket.client import Admin, Producer, Reader
 from spark_rocket.errors import RocketError
 from spark_rocket.model import Message, MessageExt, MessageQueue
 from spark_rocket.store.tools.check import check_store
-from tests.broker.test_name_servers import Servers
+from tests.kit.brokers import Servers
 from tests.kit.waiting import until
 
 Said = pytest.CaptureFixture[str]
@@ -84,7 +84,7 @@ def test_a_drained_broker_can_be_stopped_unnoticed(servers: Servers, capsys: Sai
         assert "gets messages of its" in capsys.readouterr().out
         until(lambda: sending.brokers == {"a", "b"})
         assert main([*drain[:-1], "0.2"]) == 0
-        servers.run(servers.brokers[0].close())
+        servers.do(servers.brokers[0].close())
         before = len(sending.sent)
         until(lambda: len(sending.sent) > before + 20)
         sending.stop()

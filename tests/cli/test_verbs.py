@@ -26,9 +26,9 @@ from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.remoting.tls.settings import Verify
 from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster
-from tests.broker.test_name_servers import Servers
 from tests.broker.wire import Wire
 from tests.cli.conftest import Run, Said
+from tests.kit.brokers import Servers
 
 COUNT = 10  # messages of "orders" in each of its four queues
 

@@ -13,8 +13,8 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.proxy.cluster.cluster import Cluster
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.server import RemotingServer
-from tests.broker.test_delayed import Served
 from tests.broker.wire import Wire
+from tests.kit.brokers import Served
 
 
 class LiveNameServer:

@@ -16,8 +16,8 @@ from spark_rocket.proxy.cluster.cluster import Cluster
 from spark_rocket.proxy.definitions import Code
 from spark_rocket.proxy.methods.pulling import PullFamily
 from spark_rocket.proxy.methods.receiving import ReceiveFamily
-from tests.broker.test_delayed import Served, served
 from tests.broker.wire import Wire
+from tests.kit.brokers import Served, served
 from tests.proxy.brokers import cluster_of
 from tests.proxy.direct import DirectContext
 from tests.store.helpers import Clock

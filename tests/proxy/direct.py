@@ -16,8 +16,8 @@ from spark_rocket.proxy.messaging import CLIENT_ID
 from spark_rocket.proxy.methods.client import CommandStream
 from spark_rocket.proxy.server import Families
 from spark_rocket.proxy.transport.memory_budgets import Batch, ResponseBytes
-from tests.broker.test_delayed import Served, served
 from tests.broker.wire import Wire
+from tests.kit.brokers import Served, served
 from tests.proxy.brokers import cluster_of
 from tests.proxy.caller import Caller, producer_settings
 from tests.store.helpers import Clock

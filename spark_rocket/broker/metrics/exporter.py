@@ -88,16 +88,41 @@ class BrokerMetrics:
 
     def collect(self, exposition: Exposition) -> Iterator[None]:
         service = self._broker.running
-        if service is None:
-            return
-        node = label_text(self.node_labels())
-        self._whole(service, exposition, node)
+        if service is not None:
+            scrape = _Scrape(self._broker, service, exposition, self._stored)
+            yield from scrape.run()
+            self._stored = scrape.stored
+
+
+class _Scrape:
+    """One collection of a broker's figures. ``known``: store times that the last one has read."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        service: BrokerService,
+        exposition: Exposition,
+        known: dict[tuple[str, int, int], int],
+    ) -> None:
+        cluster, name = service.config.broker_cluster_name, service.config.broker_name
+        self._broker = broker
+        self._service = service
+        self._exposition = exposition
+        self._add = exposition.add
+        self._known = known
+        self._node = label_text({"cluster": cluster, "node_type": "broker", "node_id": name})
+        self._exporter = label_text({"cluster": cluster, "broker": name})
+        self.stored: dict[tuple[str, int, int], int] = {}
+
+    def run(self) -> Iterator[None]:
+        service = self._service
+        self._whole()
         if self._broker.overload is not None:
-            add_overload(exposition, node, self._broker.overload, self._broker.connections)
+            add_overload(self._exposition, self._node, self._broker.overload, self._broker.connections)
         yield
-        self._runtime(service, exposition)
+        self._runtime()
         yield
-        self._connections(service, exposition, node)
+        self._connections()
         yield
         ends: dict[tuple[str, int], int] = {}
         totals: Counter[str] = Counter()
@@ -106,13 +131,14 @@ class BrokerMetrics:
             totals[key[0]] += end
             if not number % _STEP:
                 yield
-        yield from self._topics(service, exposition, node, totals)
-        yield from self._groups(service, exposition, node)
-        yield from self._lags(service, exposition, node, ends)
+        yield from self._topics(totals)
+        yield from self._groups()
+        yield from self._lags(ends)
 
-    def _whole(self, service: BrokerService, exposition: Exposition, node: str) -> None:
+    def _whole(self) -> None:
+        service, node = self._service, self._node
         store, config, stats = service.store, service.config, service.stats
-        add = exposition.add
+        add = self._add
         add("rocketmq_broker_permission", node, config.broker_permission)
         add("rocketmq_topic_number", node, len(service.topics.table))
         add("rocketmq_consumer_group_number", node, len(service.groups.table))
@@ -146,13 +172,14 @@ class BrokerMetrics:
         if self._broker.synchronize is not None:
             add("rocket_clocks_differ", node, int(self._broker.synchronize.clocks_differ))
 
-    def _runtime(self, service: BrokerService, exposition: Exposition) -> None:
+    def _runtime(self) -> None:
+        service = self._service
         store, config = service.store, service.config
         host = service.store_host[0]
         puts_a_second, gets_a_second = service.stats.minute_rates()
         labels = label_text({"cluster": config.broker_cluster_name, "brokerIP": host, "broker": config.broker_name})
-        exposition.add("rocketmq_broker_tps", labels, puts_a_second)
-        exposition.add("rocketmq_broker_qps", labels, gets_a_second)
+        self._add("rocketmq_broker_tps", labels, puts_a_second)
+        self._add("rocketmq_broker_qps", labels, gets_a_second)
         known = store.runtime_info()
         labels = label_text(
             {
@@ -182,16 +209,16 @@ class BrokerMetrics:
                 for window, rate in zip((10, 60, 600), rates, strict=True)
             ),
         ):
-            exposition.add(f"rocketmq_brokeruntime_{name}", labels, value)
+            self._add(f"rocketmq_brokeruntime_{name}", labels, value)
 
-    def _connections(self, service: BrokerService, exposition: Exposition, node: str) -> None:
-        config = service.config
+    def _connections(self) -> None:
+        service, node = self._service, self._node
         producers = Counter(
             (info.language, info.version) for group in service.clients.producers.values() for info in group
         )
         for (language, version), count in producers.items():
             labels = label_text({"language": language.lower(), "version": version, "protocol_type": "remoting"})
-            exposition.add("rocketmq_producer_connections", f"{node},{labels}", count)
+            self._add("rocketmq_producer_connections", f"{node},{labels}", count)
         for group in service.clients.consumers.values():
             members = Counter((info.language, info.version) for info in group.members)
             for (language, version), count in members.items():
@@ -205,25 +232,21 @@ class BrokerMetrics:
                         "is_system": is_system_group(group.group),
                     }
                 )
-                exposition.add("rocketmq_consumer_connections", f"{node},{labels}", count)
-            labels = label_text(
-                {"cluster": config.broker_cluster_name, "broker": config.broker_name, "group": group.group}
-            )
-            exposition.add("rocketmq_group_count", labels, len(group.members))
+                self._add("rocketmq_consumer_connections", f"{node},{labels}", count)
+            labels = f"{self._exporter},{label_text({'group': group.group})}"
+            self._add("rocketmq_group_count", labels, len(group.members))
 
-    def _topics(
-        self, service: BrokerService, exposition: Exposition, node: str, totals: Counter[str]
-    ) -> Iterator[None]:
-        exporter = self._exporter_labels(service)
+    def _topics(self, totals: Counter[str]) -> Iterator[None]:
+        service, node, exporter = self._service, self._node, self._exporter
         for topic in list(service.topics.table):
             total = totals[topic]
             if topic.startswith(DLQ_PREFIX):
                 labels = label_text({"group": topic[len(DLQ_PREFIX) :]})
-                exposition.add("rocketmq_topic_dlq_offset", f"{exporter},{labels}", total)
+                self._add("rocketmq_topic_dlq_offset", f"{exporter},{labels}", total)
                 continue
             text = label_text({"topic": topic})
             retry = topic.startswith(RETRY_PREFIX)
-            exposition.add(
+            self._add(
                 "rocketmq_topic_retry_offset" if retry else "rocketmq_producer_offset", f"{exporter},{text}", total
             )
             counts = service.stats.topics.get(topic)
@@ -234,42 +257,39 @@ class BrokerMetrics:
                 messages, size = counts.of(kind)
                 if messages:
                     labels = f'{node},{text},message_type="{name}",{label_text({"is_system": system})}'
-                    exposition.add("rocketmq_messages_in_total", labels, messages)
-                    exposition.add("rocketmq_throughput_in_total", labels, size)
+                    self._add("rocketmq_messages_in_total", labels, messages)
+                    self._add("rocketmq_throughput_in_total", labels, size)
             rates = service.stats.windows
-            exposition.add("rocketmq_producer_tps", f"{exporter},{text}", rates.put_tps(topic))
-            exposition.add("rocketmq_producer_message_size", f"{exporter},{text}", rates.put_size(topic))
+            self._add("rocketmq_producer_tps", f"{exporter},{text}", rates.put_tps(topic))
+            self._add("rocketmq_producer_message_size", f"{exporter},{text}", rates.put_size(topic))
             if counts.puts:
                 sizes = _in_buckets(counts.all_sizes)
-                exposition.add_histogram(
+                self._exposition.add_histogram(
                     "rocketmq_message_size", f"{node},{text}", list(_SIZE_BOUNDS.values()), sizes, counts.put_bytes
                 )
             yield
 
-    def _groups(self, service: BrokerService, exposition: Exposition, node: str) -> Iterator[None]:
-        exporter = self._exporter_labels(service)
+    def _groups(self) -> Iterator[None]:
+        service, node, exporter = self._service, self._node, self._exporter
         for (group, topic), counts in list(service.stats.groups.items()):
             labels = f"{node},{_pair(group, topic)}"
             if counts.gets:
-                exposition.add("rocketmq_messages_out_total", labels, counts.gets)
-                exposition.add("rocketmq_throughput_out_total", labels, counts.get_bytes)
+                self._add("rocketmq_messages_out_total", labels, counts.gets)
+                self._add("rocketmq_throughput_out_total", labels, counts.get_bytes)
             if counts.dead_letters:
                 system = is_system_topic(topic) or is_system_group(group)
                 named = label_text({"consumer_group": group, "topic": topic, "is_system": system})
-                exposition.add("rocketmq_send_to_dlq_messages_total", f"{node},{named}", counts.dead_letters)
+                self._add("rocketmq_send_to_dlq_messages_total", f"{node},{named}", counts.dead_letters)
             labels = f"{exporter},{label_text({'topic': topic, 'group': group})}"
             rates = service.stats.windows
-            exposition.add("rocketmq_consumer_tps", labels, rates.get_tps(group, topic))
-            exposition.add("rocketmq_consumer_message_size", labels, rates.get_size(group, topic))
-            exposition.add("rocketmq_send_back_nums", labels, rates.send_back_nums(group, topic))
+            self._add("rocketmq_consumer_tps", labels, rates.get_tps(group, topic))
+            self._add("rocketmq_consumer_message_size", labels, rates.get_size(group, topic))
+            self._add("rocketmq_send_back_nums", labels, rates.send_back_nums(group, topic))
             yield
 
-    def _lags(
-        self, service: BrokerService, exposition: Exposition, node: str, ends: dict[tuple[str, int], int]
-    ) -> Iterator[None]:
-        exporter = self._exporter_labels(service)
-        now, stored = service.clock(), self._stored
-        self._stored = {}
+    def _lags(self, ends: dict[tuple[str, int], int]) -> Iterator[None]:
+        service, node, exporter = self._service, self._node, self._exporter
+        now = service.clock()
         for key in list(service.offsets.table):
             topic, _, group = key.rpartition("@")
             queues = service.offsets.table.get(key)
@@ -284,47 +304,37 @@ class BrokerMetrics:
                 if offset < end:
                     lag += end - offset
                     ready += max(end - following, 0)
-                    oldest = self._older(service, stored, oldest, (topic, queue_id, offset))
+                    oldest = self._older(oldest, (topic, queue_id, offset))
                     if following < end:
-                        waiting = self._older(service, stored, waiting, (topic, queue_id, following))
+                        waiting = self._older(waiting, (topic, queue_id, following))
             age = max(now - oldest, 0) if oldest else 0
             labels = f"{node},{_pair(group, topic)}"
-            exposition.add("rocketmq_consumer_lag_messages", labels, lag)
-            exposition.add("rocketmq_consumer_lag_latency", labels, age)
-            exposition.add("rocketmq_consumer_inflight_messages", labels, lag - ready)
-            exposition.add("rocketmq_consumer_ready_messages", labels, ready)
-            exposition.add("rocketmq_consumer_queueing_latency", labels, max(now - waiting, 0) if waiting else 0)
+            self._add("rocketmq_consumer_lag_messages", labels, lag)
+            self._add("rocketmq_consumer_lag_latency", labels, age)
+            self._add("rocketmq_consumer_inflight_messages", labels, lag - ready)
+            self._add("rocketmq_consumer_ready_messages", labels, ready)
+            self._add("rocketmq_consumer_queueing_latency", labels, max(now - waiting, 0) if waiting else 0)
             labels = f"{exporter},{label_text({'topic': topic, 'group': group})}"
             if topic.startswith(RETRY_PREFIX):
-                exposition.add("rocketmq_group_retrydiff", labels, lag)
+                self._add("rocketmq_group_retrydiff", labels, lag)
             else:
-                exposition.add("rocketmq_group_diff", labels, lag)
-                exposition.add("rocketmq_message_accumulation", labels, lag)
-            exposition.add("rocketmq_consumer_offset", labels, committed)
-            exposition.add("rocketmq_group_get_latency_by_storetime", labels, age)
+                self._add("rocketmq_group_diff", labels, lag)
+                self._add("rocketmq_message_accumulation", labels, lag)
+            self._add("rocketmq_consumer_offset", labels, committed)
+            self._add("rocketmq_group_get_latency_by_storetime", labels, age)
             yield
 
-    def _older(
-        self,
-        service: BrokerService,
-        known: dict[tuple[str, int, int], int],
-        oldest: int,
-        place: tuple[str, int, int],
-    ) -> int:
+    def _older(self, oldest: int, place: tuple[str, int, int]) -> int:
         """The earlier of two store times; 0 is none. A message that retention took counts from the first there is."""
-        time = self._stored.get(place) or known.get(place)
+        time = self.stored.get(place) or self._known.get(place)
         if time is None:
-            time = service.store.get_store_time(*place)
+            time = self._service.store.get_store_time(*place)
             if time < 0:
-                time = service.store.get_earliest_store_time(*place[:2])
+                time = self._service.store.get_earliest_store_time(*place[:2])
         if time <= 0:
             return oldest
-        self._stored[place] = time
+        self.stored[place] = time
         return min(oldest, time) if oldest else time
-
-    @staticmethod
-    def _exporter_labels(service: BrokerService) -> str:
-        return label_text({"cluster": service.config.broker_cluster_name, "broker": service.config.broker_name})
 
 
 def _pair(group: str, topic: str) -> str:

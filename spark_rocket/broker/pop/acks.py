@@ -1,9 +1,12 @@
-"""Acks on their way into the revive log: those of one check point that come within a fifth of a second become one.
+"""Acks: which receipts are accepted, and how acks get into the revive log.
 
-An ack is taken, answered, and written a moment later. What a kill takes with it comes again, as does everything else
-that was done since the groups' offsets were last on disk. What was acked is remembered until the messages would have
-come back, of the last ``_REMEMBERED`` check points: a message that is acked is not acked again and cannot be made
-invisible for longer.
+A receipt must be one that this broker may have given. Apache's broker accepts any that it can read: forged ones go into
+its revive log, where they find no check point, or stay in its timer for ever.
+
+Acks of one check point that arrive within a fifth of a second are written as one record. An ack is accepted, answered,
+and written a moment later. Acks lost by a kill are delivered again, as is everything else that was done since the
+groups' offsets were last on disk. An ack is remembered until its message would have become visible, for the last
+``_REMEMBERED`` check points: an acked message is not acked again and cannot be made invisible for longer.
 
 Thread-safety: for the event loop. Corresponds to the acking half of PopBufferMergeService.
 """
@@ -13,6 +16,7 @@ from __future__ import annotations
 from spark_rocket.broker.pop.check_points import Key
 from spark_rocket.broker.pop.revive_log import ReviveLog
 from spark_rocket.errors import RefusedError
+from spark_rocket.protocol.ids import ExtraInfo
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.store.delay.redelivery import RETRY_MS
 from spark_rocket.store.results import PutStatus
@@ -23,6 +27,7 @@ MAX_SPAN = 1 << 16
 """How far a message may be behind its check point's start."""
 _REMEMBERED = 50_000
 _MOST_UNWRITTEN = 200_000
+_CLOCKS_APART_MS = 24 * 3600 * 1000  # a clock may be set back while messages are out
 
 
 class _Acked:
@@ -125,3 +130,35 @@ def _offsets(start: int, bits: int) -> list[int]:
         offsets.append(start + low.bit_length() - 1)
         bits ^= low
     return offsets
+
+
+def check_receipt(receipt: ExtraInfo, offset: int, broker: str, queues: int, now: int, longest_invisible: int) -> None:
+    """RefusedError unless this broker, which has so many revive queues, may have given it for that offset."""
+    if receipt.broker_name != broker:
+        raise bad_receipt(f"it is of the broker {receipt.broker_name[:100]}, this is {broker}")
+    if receipt.revive_queue_id >= queues and not receipt.is_order:
+        raise bad_receipt(f"there is no revive queue {receipt.revive_queue_id}")
+    if receipt.pop_time > now + _CLOCKS_APART_MS:
+        raise bad_receipt("it is from the future")
+    if receipt.invisible_time > longest_invisible and not receipt.is_order:
+        raise bad_receipt(f"nothing is invisible for {receipt.invisible_time} ms")
+    if not 0 <= offset - receipt.start_offset < MAX_SPAN:
+        raise bad_receipt(f"{offset} is no offset of a check point that begins at {receipt.start_offset}")
+
+
+def bad_receipt(why: str) -> RefusedError:
+    """29: it was not given by this broker."""
+    return RefusedError(
+        f"extraInfo is no receipt of this broker: {why}",
+        response_code=ResponseCode.INVALID_PARAMETER,
+        remedy="Send back what the broker gave with the message.",
+    )
+
+
+def too_late(why: str) -> RefusedError:
+    """208: what it stands for is not out any more."""
+    return RefusedError(
+        why,
+        response_code=ResponseCode.NO_MESSAGE,
+        remedy="It cannot be made invisible for longer; if it was not acked, it comes again.",
+    )

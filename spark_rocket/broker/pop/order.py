@@ -38,7 +38,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_rocket.broker.pop.hooks import ALREADY_ACKED, ILLEGAL, PopRequest
+from spark_rocket.broker.pop.requests import PopRequest
 from spark_rocket.broker.state.groups import SubscriptionGroupManager
 from spark_rocket.broker.state.offsets import ConsumerOffsetManager
 from spark_rocket.broker.state.topics import TopicConfigManager
@@ -47,6 +47,8 @@ from spark_rocket.protocol.wire.bodies import dumps_fastjson
 from spark_rocket.protocol.wire.bodies.base import Body
 from spark_rocket.remoting.wall_clock_timer import WallClockTimer
 
+ALREADY_ACKED = -2
+ILLEGAL = -1
 _SEPARATOR = "@"
 _KEPT_MS = 24 * 3600 * 1000
 _CLEAN_MS = 60_000

@@ -1,14 +1,24 @@
-"""Writes check points and acks, and reads the revive log.
+"""The revive log: writes check points and acks, reads them, and recovers groups' offsets from it after a kill.
 
-Both are timed messages (delayed.py): they wait in ``rmq_sys_wheel_timer`` and come into their queue of the revive log
-at their time, acks when the check point's messages come back, the check point itself a second before, or at once when
-that is over already. As Apache's broker has it: either of the two goes on with a store of the other. So acks come
-behind their check point, also if both were rolled; one that is late goes by way of the timer all the same, because its
-check point may still be there.
+Check points and acks are timed messages (delayed.py): they are in ``rmq_sys_wheel_timer`` and come into their queue of
+the revive log at their time, acks when the check point's messages become visible, the check point itself a second
+earlier, or at once when that time has passed. Apache's broker does the same: either of the two can continue with a
+store of the other. So acks come behind their check point, also if both were rolled. A late ack still goes through the
+timer, because its check point may be there.
 
-Thread-safety: for the event loop. After a crash: what ``put`` said is stored survives a kill; a power cut takes what is
-not flushed, and whoever writes a group's offset to the disk waits for that.
-Corresponds to PopMessageProcessor.buildCkMsg and the writing half of AckMessageProcessor.
+After a crash: a ``put`` that reported success survives a kill. A power failure loses what is not flushed, and whoever
+writes a group's offset to disk waits for that. :func:`recover_offsets` moves groups behind what they popped shortly
+before a kill, because ``consumerOffset.json`` is some seconds old then:
+
+* A check point that begins exactly at a group's offset says that the group has its messages: those that are not acked
+  come back by it. So the offset moves behind its last message, and on to the next check point.
+* Only check points of pops since the file was written count (its ``savedAt``, which RocketMQ does not have and
+  ignores): an older one may be from before a reset. Nor does one whose messages are younger than itself: they belong to
+  another topic of the same name.
+* Every message that is passed is in a check point, so none is lost. Where the chain breaks, messages come twice.
+
+Thread-safety: for the event loop; recovery before the broker serves. Corresponds to PopMessageProcessor.buildCkMsg and
+the writing half of AckMessageProcessor; RocketMQ has no such recovery.
 """
 
 from __future__ import annotations
@@ -24,19 +34,21 @@ from spark_rocket.broker.pop.check_points import (
     TAG_CHECK_POINT,
     CheckPoint,
     Key,
+    decode_check_point,
     encode_ack,
     encode_check_point,
 )
+from spark_rocket.broker.state.offsets import ConsumerOffsetManager
 from spark_rocket.errors import ProtocolError, StoreCorruptError
 from spark_rocket.model import TIMER_TOPIC
 from spark_rocket.protocol.filter.tags import java_hash
 from spark_rocket.protocol.ids import pack_host
+from spark_rocket.protocol.record.properties import find_property
 from spark_rocket.protocol.record.record import RecordView, view_record
 from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import GetMessageStatus, PutResult
 
 _log = logging.getLogger(__name__)
-
 _READ_AT_ONCE = 64
 _READ_BYTES = 1 << 18
 
@@ -135,3 +147,55 @@ def _records(run: bytes | memoryview) -> Iterator[RecordView]:
             if size <= 0:
                 return
         position += size
+
+
+def recover_offsets(store: MessageStore, log: ReviveLog, offsets: ConsumerOffsetManager) -> int:
+    """Move offsets behind what was popped since they were saved; how many were."""
+    since = offsets.saved_at
+    if store.recovery is None or store.recovery.clean or not since:
+        return 0
+    spans: dict[tuple[str, str, int], set[tuple[int, int, int]]] = {}
+    for topic, queue_id in ((TIMER_TOPIC, 0), *((log.topic, queue_id) for queue_id in range(log.queues))):
+        for point in _check_points(store, log, topic, queue_id, since):
+            name, group, queue, start, popped = point.key
+            spans.setdefault((group, name, queue), set()).add((start, start + max(point.diffs) + 1, popped))
+    moved = 0
+    for place, found in spans.items():
+        before = offsets.query(*place)
+        offset = before if before >= 0 else min(found)[0]
+        for start, end, popped in sorted(found, key=lambda span: (span[0], -span[1])):
+            if start == offset and _was_there(store, place[1], place[2], end - 1, popped):
+                offset = end
+        if offset > before:
+            offsets.commit(*place, offset)
+            moved += 1
+    if moved:
+        _log.info("Groups go on behind what they popped shortly before the broker was killed, in %d queues.", moved)
+    return moved
+
+
+def _was_there(store: MessageStore, topic: str, queue_id: int, offset: int, popped: int) -> bool:
+    """Whether a message was in the queue at that time."""
+    try:
+        return view_record(store.look_message(topic, queue_id, offset) or b"").store_timestamp <= popped
+    except (StoreCorruptError, ProtocolError):
+        return False
+
+
+def _check_points(store: MessageStore, log: ReviveLog, topic: str, queue_id: int, since: int) -> list[CheckPoint]:
+    """Those that a queue has got since a time, of pops since then."""
+    found = []
+    offset = store.get_offset_by_time(topic, queue_id, since)
+    while offset < store.get_max_offset(topic, queue_id):
+        following, records = log.read(queue_id, offset, topic)
+        for record in records:
+            if find_property(bytes(record.properties), b"TAGS") != TAG_CHECK_POINT:
+                continue
+            try:
+                point = decode_check_point(record.body, "")
+            except ProtocolError:
+                continue
+            if point.key[4] >= since and point.diffs:
+                found.append(point)
+        offset = max(following, offset + 1)
+    return found

@@ -6,13 +6,13 @@ by whomever, goes on there: no message is with two members at once. Acks go into
 invisible time ends, what is not acked goes to the group's retry topic (revive.py), which is popped as well: before the
 topic in 20 % of the pops, else behind it if there is room left.
 
-Pops in order write no check points: ``order`` (hooks.py) knows what is out, and the group's offset stays until the
+Pops in order write no check points: ``order`` (order.py) knows what is out, and the group's offset stays until the
 acks.
 
 Crash safety: the check point is in the log before the offset moves. Offsets are on disk some seconds later, and never
 before the check points that they passed: see ``ReviveLog.position``. What was popped meanwhile is found in the log
-again (recovery.py). So a kill or a power cut may bring messages twice that were popped or acked just before, and loses
-none.
+again (revive_log.py). So a kill or a power cut may bring messages twice that were popped or acked just before, and
+loses none.
 
 Thread-safety: used on the event loop only.
 Corresponds to PopMessageProcessor, AckMessageProcessor and ChangeInvisibleTimeProcessor.
@@ -26,15 +26,12 @@ from typing import TYPE_CHECKING
 
 from spark_rocket.broker.delivery.filters import get_matching
 from spark_rocket.broker.metrics.stats import BrokerStats
-from spark_rocket.broker.pop.acks import MAX_SPAN, AckGatherer
+from spark_rocket.broker.pop.acks import MAX_SPAN, AckGatherer, bad_receipt, check_receipt, too_late
 from spark_rocket.broker.pop.check_points import REVIVE_PREFIX, CheckPoint, Key
-from spark_rocket.broker.pop.hooks import ALREADY_ACKED, ILLEGAL, PopOrder, PopRequest
-from spark_rocket.broker.pop.receipts import bad_receipt, check_receipt, too_late
-from spark_rocket.broker.pop.recovery import recover_offsets
-from spark_rocket.broker.pop.result import PopResult, offsets_of
-from spark_rocket.broker.pop.retry_records import as_asked
+from spark_rocket.broker.pop.order import ALREADY_ACKED, ILLEGAL, ConsumerOrderInfoManager
+from spark_rocket.broker.pop.requests import PopRequest, PopResult, as_asked, offsets_of
 from spark_rocket.broker.pop.revive import PopReviver
-from spark_rocket.broker.pop.revive_log import ReviveLog
+from spark_rocket.broker.pop.revive_log import ReviveLog, recover_offsets
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.broker.state.groups import SubscriptionGroupManager
 from spark_rocket.broker.state.offsets import ConsumerOffsetManager
@@ -86,7 +83,7 @@ class PopService:
         topics: TopicConfigManager,
         offsets: ConsumerOffsetManager,
         groups: SubscriptionGroupManager,
-        order: PopOrder,
+        order: ConsumerOrderInfoManager,
         stats: BrokerStats,
         clock: Callable[[], int],
         host: tuple[str, int],

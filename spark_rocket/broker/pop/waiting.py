@@ -21,10 +21,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import NamedTuple
 
-from spark_rocket.broker.pop.hooks import Held, PopRequest
+from spark_rocket.broker.pop.requests import PopRequest
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.protocol.ids import retry_topic
 from spark_rocket.protocol.wire.command import RemotingCommand
@@ -44,6 +44,14 @@ class Kind(IntEnum):
     POP = 0
     ORDER = 1
     NOTIFICATION = 2
+
+
+class Held(Enum):
+    """What became of a request that found nothing."""
+
+    HELD = 0
+    FULL = 1
+    TIMED_OUT = 2
 
 
 class Place(NamedTuple):
@@ -98,7 +106,7 @@ class PopLongPollingService:
     # --- waiting ------------------------------------------------------------------------------------------------
 
     def hold(self, channel: Channel, request: RemotingCommand, pop: PopRequest, again: Callable[[], None]) -> Held:
-        """Keep a pop that found nothing; see :class:`~spark_rocket.broker.pop.hooks.PopWaiting`."""
+        """Keep a pop that found nothing; ``again`` runs when there may be a message, or when its time is up."""
         kind = Kind.ORDER if pop.order else Kind.POP
         place = Place(pop.topic, pop.group, pop.queue_id, kind, pop.wanted.tag_codes)
         return self.hold_at(place, channel, request, pop.born_time, pop.poll_time, again)

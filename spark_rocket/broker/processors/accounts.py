@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.processors.base import Processor, answers
 from spark_rocket.errors import ConfigError, RefusedError
 from spark_rocket.protocol.wire.bodies import dumps_fastjson
 from spark_rocket.protocol.wire.bodies.config import ClusterAclConfig
@@ -37,7 +37,6 @@ from spark_rocket.protocol.wire.headers import (
 )
 from spark_rocket.remoting.address import format_address
 from spark_rocket.remoting.server.channel import Channel
-from spark_rocket.remoting.server.server import Handler, failure_of
 
 if TYPE_CHECKING:
     from spark_rocket.acl.accounts_file import AccountsFile  # loads YAML: with aclEnable only
@@ -46,29 +45,19 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class AccountProcessor:
+class AccountProcessor(Processor):
     """Who may do what, asked and changed by administrators."""
-
-    def __init__(self, service: BrokerService) -> None:
-        self._service = service
-
-    def handlers(self) -> dict[int, Handler]:
-        return {
-            RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: self.put,
-            RequestCode.DELETE_ACL_CONFIG: self.delete,
-            RequestCode.GET_BROKER_CLUSTER_ACL_INFO: self.version,
-            RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: self.set_white,
-            RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG: self.all_accounts,
-        }
 
     # --- changes ----------------------------------------------------------------------------------------------
 
+    @answers(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG)
     def put(self, channel: Channel, request: RemotingCommand) -> None:
         header = CreateAccessConfigRequestHeader.from_ext(request.ext_fields)
         what = f"the account {header.access_key}"
         failed = UPDATE_AND_CREATE_ACL_CONFIG_FAILED
         self._change(channel, request, failed, what, lambda file: file.put(header))
 
+    @answers(RequestCode.DELETE_ACL_CONFIG)
     def delete(self, channel: Channel, request: RemotingCommand) -> None:
         access_key = DeleteAccessConfigRequestHeader.from_ext(request.ext_fields).access_key
         failed = DELETE_ACL_CONFIG_FAILED
@@ -79,6 +68,7 @@ class AccountProcessor:
 
         self._change(channel, request, failed, f"the account {access_key}, which is deleted", edit)
 
+    @answers(RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG)
     def set_white(self, channel: Channel, request: RemotingCommand) -> None:
         header = UpdateGlobalWhiteAddrsConfigRequestHeader.from_ext(request.ext_fields)
         failed = UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
@@ -104,10 +94,11 @@ class AccountProcessor:
             _log.info("Who may do what is changed by %s (%r): %r.", channel.remote_addr, who, what)
             return RemotingCommand.response(request)
 
-        self._answer_later(channel, request, failed, change())
+        self._answer_file_work(channel, request, failed, change())
 
     # --- questions --------------------------------------------------------------------------------------------
 
+    @answers(RequestCode.GET_BROKER_CLUSTER_ACL_INFO)
     def version(self, channel: Channel, request: RemotingCommand) -> None:
         service = self._service
         control = self._control(channel, request, ResponseCode.SYSTEM_ERROR)
@@ -123,8 +114,9 @@ class AccountProcessor:
             )
             return RemotingCommand.response(request, 0, None, header.to_ext())
 
-        self._answer_later(channel, request, ResponseCode.SYSTEM_ERROR, answer())
+        self._answer_file_work(channel, request, ResponseCode.SYSTEM_ERROR, answer())
 
+    @answers(RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG)
     def all_accounts(self, channel: Channel, request: RemotingCommand) -> None:
         control = self._control(channel, request, ResponseCode.SYSTEM_ERROR)
         is_signed = control.is_signed_by_admin(request)
@@ -136,7 +128,7 @@ class AccountProcessor:
                     account.secret_key = None
             return RemotingCommand.response(request, body=ClusterAclConfig(file.white, file.accounts).to_json())
 
-        self._answer_later(channel, request, ResponseCode.SYSTEM_ERROR, answer())
+        self._answer_file_work(channel, request, ResponseCode.SYSTEM_ERROR, answer())
 
     async def _file(self, control: AccessControl) -> AccountsFile:
         from spark_rocket.acl.accounts_file import AccountsFile
@@ -156,20 +148,16 @@ class AccountProcessor:
         control.check_admin(channel, request)
         return control
 
-    def _answer_later(
+    def _answer_file_work(
         self, channel: Channel, request: RemotingCommand, failed: int, work: Awaitable[RemotingCommand]
     ) -> None:
-        async def answer() -> None:
+        async def answer() -> RemotingCommand:
             try:
-                found = await work
+                return await work
             except ConfigError as error:
-                found = RemotingCommand.response(request, failed, error.message)
+                return RemotingCommand.response(request, failed, error.message)
             except OSError as error:
                 remark = f"{self._service.config.acl_path} cannot be written: {error.strerror}"
-                found = RemotingCommand.response(request, failed, remark)
-            except Exception as error:  # as the server does for a first pass: a request never stays without an answer
-                found = failure_of(channel, request, error)
-            if not request.is_oneway:
-                channel.write(found)
+                return RemotingCommand.response(request, failed, remark)
 
-        self._service.spawn(answer())
+        self.answer_later(channel, request, answer())

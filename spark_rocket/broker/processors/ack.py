@@ -25,8 +25,8 @@ from binascii import Error as Base64Error
 from binascii import a2b_base64
 
 from spark_rocket.broker.pop.service import PopService
-from spark_rocket.broker.processors.pop import check_invisible_time, pop_service
-from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.processors.base import Processor, answers
+from spark_rocket.broker.processors.pop import check_invisible_time, illegal_queue, pop_service
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol.ids import ExtraInfo, parse_extra_info, real_topic
 from spark_rocket.protocol.wire.bodies import BatchAck, BatchAckMessageRequestBody
@@ -34,24 +34,14 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import AckMessageRequestHeader, ChangeInvisibleTimeRequestHeader
 from spark_rocket.remoting.server.channel import Channel
-from spark_rocket.remoting.server.server import Handler
 
 _MOST_BITS = 1 << 16
 
 
-class AckMessageProcessor:
+class AckMessageProcessor(Processor):
     """Takes acks and changes of the invisible time."""
 
-    def __init__(self, service: BrokerService) -> None:
-        self._service = service
-
-    def handlers(self) -> dict[int, Handler]:
-        return {
-            RequestCode.ACK_MESSAGE: self.ack,
-            RequestCode.BATCH_ACK_MESSAGE: self.batch_ack,
-            RequestCode.CHANGE_MESSAGE_INVISIBLETIME: self.change_invisible_time,
-        }
-
+    @answers(RequestCode.ACK_MESSAGE)
     def ack(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = AckMessageRequestHeader.from_ext(request.ext_fields)
         pops = pop_service(self._service)
@@ -66,6 +56,7 @@ class AckMessageProcessor:
         pops.ack(header.consumer_group, header.topic, header.queue_id, receipt, header.offset)
         return RemotingCommand.response(request)
 
+    @answers(RequestCode.BATCH_ACK_MESSAGE)
     def batch_ack(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         body = BatchAckMessageRequestBody.from_request(request.body) if request.body else BatchAckMessageRequestBody()
         if not body.acks:
@@ -109,6 +100,7 @@ class AckMessageProcessor:
         )
         pops.ack_many(ack.consumer_group, topic, ack.queue_id, receipt, bits)
 
+    @answers(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
     def change_invisible_time(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = ChangeInvisibleTimeRequestHeader.from_ext(request.ext_fields)
         pops = pop_service(self._service)
@@ -140,11 +132,7 @@ class AckMessageProcessor:
     def _check_queue(self, topic: str, queue_id: int, group: str) -> None:
         config = self._service.known_topic(topic)
         if not 0 <= queue_id < config.read_queue_nums:
-            raise RefusedError(
-                f"queueId[{queue_id}] is illegal, topic:[{topic}] topicConfig.readQueueNums:"
-                f"[{config.read_queue_nums}] consumer:[{group}]",
-                response_code=ResponseCode.MESSAGE_ILLEGAL,
-            )
+            raise illegal_queue(config, queue_id, group, ResponseCode.MESSAGE_ILLEGAL)
 
     def _span(self, topic: str, queue_id: int) -> tuple[int, int]:
         store = self._service.store

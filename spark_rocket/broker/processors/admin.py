@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 
+from spark_rocket.broker.processors.base import Processor, answers
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.broker.state.config import shown_text
 from spark_rocket.broker.state.config_files import change_properties
@@ -39,7 +40,6 @@ from spark_rocket.protocol.wire.headers import (
     GetTopicConfigRequestHeader,
 )
 from spark_rocket.remoting.server.channel import Channel
-from spark_rocket.remoting.server.server import Handler, failure_of
 
 _log = logging.getLogger(__name__)
 
@@ -47,37 +47,16 @@ _FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 _RETRY_POLICIES = ("EXPONENTIAL", "CUSTOMIZED")
 
 
-class AdminProcessor:
+class AdminProcessor(Processor):
     """Topics, groups and settings."""
 
     def __init__(self, service: BrokerService) -> None:
-        self._service = service
+        super().__init__(service)
         self._changing = asyncio.Lock()
-
-    def handlers(self) -> dict[int, Handler]:
-        return {
-            RequestCode.UPDATE_AND_CREATE_TOPIC: self.create_topic,
-            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self.create_topics,
-            RequestCode.DELETE_TOPIC_IN_BROKER: self.delete_topic,
-            RequestCode.GET_ALL_TOPIC_CONFIG: self.all_topics,
-            RequestCode.GET_TOPIC_CONFIG: self.topic_config,
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.create_group,
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.create_groups,
-            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all_groups,
-            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self.group_config,
-            RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete_group,
-            RequestCode.UPDATE_BROKER_CONFIG: self.update_config,
-            RequestCode.GET_BROKER_CONFIG: self.get_config,
-            RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
-            RequestCode.GET_ALL_CONSUMER_OFFSET: self.all_offsets,
-            RequestCode.DELETE_EXPIRED_COMMITLOG: self.delete_expired_log,
-            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_expired_queues,
-            RequestCode.GET_ALL_DELAY_OFFSET: self.all_delay_offsets,
-            RequestCode.GET_TIMER_CHECK_POINT: self.timer_check_point,
-        }
 
     # --- topics -------------------------------------------------------------------------------------------------
 
+    @answers(RequestCode.UPDATE_AND_CREATE_TOPIC)
     def create_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         header = CreateTopicRequestHeader.from_ext(request.ext_fields)
         topic = TopicConfig(
@@ -93,6 +72,7 @@ class AdminProcessor:
         self._put_topics([topic])
         return self._when_settled(channel, request, [header.topic])
 
+    @answers(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST)
     def create_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         topics = CreateTopicListRequestBody.from_request(request.body).topic_config_list
         for topic in topics:
@@ -142,6 +122,7 @@ class AdminProcessor:
                 remedy="Set enableMixedMessageType=true at the broker, or leave the attribute out: it takes any then.",
             )
 
+    @answers(RequestCode.DELETE_TOPIC_IN_BROKER)
     def delete_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         topic = DeleteTopicRequestHeader.from_ext(request.ext_fields).topic
         if not topic or topic.isspace():
@@ -153,11 +134,13 @@ class AdminProcessor:
         self._service.delete_topic(topic)
         return self._when_settled(channel, request, [topic], ["offsets"])
 
+    @answers(RequestCode.GET_ALL_TOPIC_CONFIG)
     def all_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         snapshot = self._service.topics.snapshot()
         ext = {"totalTopicNum": str(len(snapshot["topicConfigTable"]))}
         return RemotingCommand.response(request, 0, None, ext, dumps_fastjson(snapshot))
 
+    @answers(RequestCode.GET_TOPIC_CONFIG)
     def topic_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = GetTopicConfigRequestHeader.from_ext(request.ext_fields)
         topic = self._service.topics.get(header.topic)
@@ -169,10 +152,12 @@ class AdminProcessor:
 
     # --- groups -------------------------------------------------------------------------------------------------
 
+    @answers(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
     def create_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         self._put_groups([SubscriptionGroupConfig.from_request(request.body)])
         return self._when_settled(channel, request, files=["groups"])
 
+    @answers(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST)
     def create_groups(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         self._put_groups(SubscriptionGroupList.from_request(request.body).group_config_list)
         return self._when_settled(channel, request, files=["groups"])
@@ -186,11 +171,13 @@ class AdminProcessor:
             if known != group:
                 self._service.groups.put(group)
 
+    @answers(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
     def all_groups(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         snapshot = self._service.groups.snapshot()
         ext = {"totalGroupNum": str(len(snapshot["subscriptionGroupTable"]))}
         return RemotingCommand.response(request, 0, None, ext, dumps_fastjson(snapshot))
 
+    @answers(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)
     def group_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = GetSubscriptionGroupConfigRequestHeader.from_ext(request.ext_fields)
         group = self._service.groups.get(header.group)
@@ -201,6 +188,7 @@ class AdminProcessor:
             )
         return RemotingCommand.response(request, body=group.to_json())
 
+    @answers(RequestCode.DELETE_SUBSCRIPTIONGROUP)
     def delete_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         header = DeleteSubscriptionGroupRequestHeader.from_ext(request.ext_fields)
         self._service.groups.delete(header.group_name)
@@ -213,6 +201,7 @@ class AdminProcessor:
 
     # --- settings and state -------------------------------------------------------------------------------------
 
+    @answers(RequestCode.UPDATE_BROKER_CONFIG)
     def update_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         """Answered when broker.conf has the change on disk; if that cannot be, nothing is changed."""
         try:
@@ -225,24 +214,23 @@ class AdminProcessor:
         if file is None or not values:
             return self._settings_changed(channel, request, update)
 
-        async def write() -> None:
+        async def write() -> RemotingCommand:
             try:
                 async with self._changing:
                     await asyncio.to_thread(change_properties, file, values)
-                    answer = self._settings_changed(channel, request, update)
+                    return self._settings_changed(channel, request, update)
             except ConfigError as error:
-                answer = failure_of(channel, request, _refusal(error))
-            except Exception as error:  # as the server does for a handler: no request stays without an answer
-                answer = failure_of(channel, request, error)
-            if not request.is_oneway:
-                channel.write(answer)
+                raise _refusal(error) from None
 
-        self._service.spawn(write())
+        self.answer_later(channel, request, write())
         return None
 
     def _settings_changed(self, channel: Channel, request: RemotingCommand, update: SettingsUpdate) -> RemotingCommand:
         config = self._service.config
+        permission = config.broker_permission
         warnings = config.apply(update)
+        if config.broker_permission != permission:
+            self._service.topics.next_version()
         for warning in warnings:
             _log.warning("%s", warning)
         self._service.settings_changed()
@@ -251,6 +239,7 @@ class AdminProcessor:
             warnings.append("This broker was started without a broker.conf: the change is lost when it stops.")
         return RemotingCommand.response(request, 0, " ".join(warnings) or None)
 
+    @answers(RequestCode.GET_BROKER_CONFIG)
     def get_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         version = self._service.topics.data_version
         ext = {"version": dumps_fastjson(version.to_value()).decode()}
@@ -260,26 +249,32 @@ class AdminProcessor:
         text = render_properties(list({**wanted, **dict(config.to_properties())}.items()))
         return RemotingCommand.response(request, 0, None, ext, text.encode())
 
+    @answers(RequestCode.GET_BROKER_RUNTIME_INFO)
     def runtime_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         return RemotingCommand.response(request, body=KVTable(table=self._service.runtime.table()).to_json())
 
+    @answers(RequestCode.DELETE_EXPIRED_COMMITLOG)
     def delete_expired_log(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         retention = self._service.store.retention
         retention.delete_expired()
         retention.run(self._service.clock())
         return RemotingCommand.response(request)
 
+    @answers(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
     def clean_expired_queues(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Apache's broker forgets queues whose messages are all gone, and their next offset is 0 again. Not here."""
         self._service.store.retention.trim_again()
         return RemotingCommand.response(request)
 
+    @answers(RequestCode.GET_ALL_CONSUMER_OFFSET)
     def all_offsets(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         return RemotingCommand.response(request, body=dumps_fastjson(self._service.offsets.snapshot()))
 
+    @answers(RequestCode.GET_ALL_DELAY_OFFSET)
     def all_delay_offsets(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         return RemotingCommand.response(request, body=dumps_fastjson(self._service.schedule.snapshot()))
 
+    @answers(RequestCode.GET_TIMER_CHECK_POINT)
     def timer_check_point(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         timer = self._service.timer
         if timer is None:

@@ -21,11 +21,11 @@ broker.topic.TopicRouteInfoManager.
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from spark_rocket.broker.processors.base import Processor, answers
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.broker.state.config import MessageRequestMode
 from spark_rocket.errors import RefusedError, RocketError
@@ -42,30 +42,23 @@ from spark_rocket.protocol.wire.bodies import (
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.server.channel import Channel
-from spark_rocket.remoting.server.server import Handler, failure_of
 
 _ROUTE_MS = 30_000  # Apache's loadBalancePollNameServerInterval
 _NO_ROUTE: tuple[float, Sequence[QueueData]] = (-math.inf, ())  # asked never
 _MOST_ROUTES = 10_000
 
 
-class QueryAssignmentProcessor:
+class QueryAssignmentProcessor(Processor):
     """Shares queues out."""
 
     def __init__(self, service: BrokerService) -> None:
-        self._service = service
+        super().__init__(service)
         #: Topic -> when it was asked for, and the queues of other brokers.
         self._routes: dict[str, tuple[float, Sequence[QueueData]]] = {}
 
-    def handlers(self) -> dict[int, Handler]:
-        return {
-            RequestCode.QUERY_ASSIGNMENT: self.query_assignment,
-            RequestCode.SET_MESSAGE_REQUEST_MODE: self.set_mode,
-            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self.all_modes,
-        }
-
     # --- modes --------------------------------------------------------------------------------------------------
 
+    @answers(RequestCode.SET_MESSAGE_REQUEST_MODE)
     def set_mode(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         mode = SetMessageRequestModeRequestBody.from_request(request.body)
         if mode.topic.startswith(RETRY_PREFIX):
@@ -82,6 +75,7 @@ class QueryAssignmentProcessor:
             return None
         return service.when_settled(channel, RemotingCommand.response(request), files=["modes"])
 
+    @answers(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
     def all_modes(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         return RemotingCommand.response(request, body=dumps_fastjson(self._service.request_modes.snapshot()))
 
@@ -95,6 +89,7 @@ class QueryAssignmentProcessor:
 
     # --- assignments --------------------------------------------------------------------------------------------
 
+    @answers(RequestCode.QUERY_ASSIGNMENT)
     def query_assignment(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         asked = QueryAssignmentRequestBody.from_request(request.body)
         asked_at = self._routes.get(asked.topic, _NO_ROUTE)[0]
@@ -102,24 +97,19 @@ class QueryAssignmentProcessor:
         if not service.config.name_servers or service.monotonic() - asked_at < _ROUTE_MS:
             return self._answer(request, asked)
 
-        async def answer() -> None:
-            try:
-                await self._ask_route(asked.topic)
-                found = self._answer(request, asked)
-            except Exception as error:  # as the server does: a request never stays without an answer
-                found = failure_of(channel, request, error)
-            if not request.is_oneway:
-                channel.write(found)
+        async def answer() -> RemotingCommand:
+            await self._ask_route(asked.topic)
+            return self._answer(request, asked)
 
         request.body = b""  # a view that would keep everything that was read with it
-        service.spawn(answer())
+        self.answer_later(channel, request, answer())
         return None
 
     async def _ask_route(self, topic: str) -> None:
         service = self._service
         before = self._routes.get(topic, _NO_ROUTE)[1]
         try:
-            found: Sequence[QueueData] = await asyncio.to_thread(service.registration.queues_of, topic)
+            found: Sequence[QueueData] = await service.registration.queues_of(topic)
         except RocketError:  # no name server answers, which is logged where this broker registers
             found = before
         if len(self._routes) >= _MOST_ROUTES:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from spark_rocket.broker.delivery.filters import parse_filter
-from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.processors.base import Processor, answers
 from spark_rocket.broker.state.clients import ClientInfo, bounded_body, heartbeat_of
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import RETRY_PREFIX
@@ -33,27 +33,12 @@ from spark_rocket.protocol.wire.headers import (
     UnregisterClientRequestHeader,
 )
 from spark_rocket.remoting.server.channel import Channel
-from spark_rocket.remoting.server.server import Handler
 
 
-class ClientManageProcessor:
+class ClientManageProcessor(Processor):
     """Who is there."""
 
-    def __init__(self, service: BrokerService) -> None:
-        self._service = service
-
-    def handlers(self) -> dict[int, Handler]:
-        return {
-            RequestCode.HEART_BEAT: self.heartbeat,
-            RequestCode.UNREGISTER_CLIENT: self.unregister,
-            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.consumer_list,
-            RequestCode.GET_CONSUMER_CONNECTION_LIST: self.consumer_connections,
-            RequestCode.GET_PRODUCER_CONNECTION_LIST: self.producer_connections,
-            RequestCode.LOCK_BATCH_MQ: self.lock,
-            RequestCode.UNLOCK_BATCH_MQ: self.unlock,
-            RequestCode.CHECK_CLIENT_CONFIG: self.check_client_config,
-        }
-
+    @answers(RequestCode.HEART_BEAT)
     def heartbeat(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         data = heartbeat_of(request)
         service = self._service
@@ -84,6 +69,7 @@ class ClientManageProcessor:
         # If its file cannot be written, the next heartbeat after a restart creates it again.
         return service.when_settled(channel, answer, retry_topics, must_be_saved=False)
 
+    @answers(RequestCode.UNREGISTER_CLIENT)
     def unregister(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = UnregisterClientRequestHeader.from_ext(request.ext_fields)
         service = self._service
@@ -97,6 +83,7 @@ class ClientManageProcessor:
         )
         return RemotingCommand.response(request)
 
+    @answers(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
     def consumer_list(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = GetConsumerListByGroupRequestHeader.from_ext(request.ext_fields)
         group = self._service.clients.consumers.get(header.consumer_group)
@@ -107,6 +94,7 @@ class ClientManageProcessor:
         body = GetConsumerListByGroupResponseBody(consumer_id_list=group.client_ids())
         return RemotingCommand.response(request, body=body.to_json())
 
+    @answers(RequestCode.GET_CONSUMER_CONNECTION_LIST)
     def consumer_connections(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = GetConsumerConnectionListRequestHeader.from_ext(request.ext_fields)
         group = self._service.clients.consumers.get(header.consumer_group)
@@ -124,6 +112,7 @@ class ClientManageProcessor:
         )
         return RemotingCommand.response(request, body=body.to_json())
 
+    @answers(RequestCode.GET_PRODUCER_CONNECTION_LIST)
     def producer_connections(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = GetProducerConnectionListRequestHeader.from_ext(request.ext_fields)
         members = self._service.clients.producers.get(header.producer_group)
@@ -134,16 +123,19 @@ class ClientManageProcessor:
         body = ProducerConnection(connection_set=_connections(members))
         return RemotingCommand.response(request, body=body.to_json())
 
+    @answers(RequestCode.LOCK_BATCH_MQ)
     def lock(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         body = LockBatchRequestBody.from_request(bounded_body(request))
         held = self._service.locks.lock(body.consumer_group, body.mq_set, body.client_id)
         return RemotingCommand.response(request, body=LockBatchResponseBody(lock_ok_mq_set=held).to_json())
 
+    @answers(RequestCode.UNLOCK_BATCH_MQ)
     def unlock(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         body = LockBatchRequestBody.from_request(bounded_body(request))
         self._service.locks.unlock(body.consumer_group, body.mq_set, body.client_id)
         return RemotingCommand.response(request)
 
+    @answers(RequestCode.CHECK_CLIENT_CONFIG)
     def check_client_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Asked once by consumers with an SQL92 subscription, before they start."""
         subscription = (

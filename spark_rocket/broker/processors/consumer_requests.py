@@ -26,9 +26,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
 
-from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.processors.base import Processor, answers
 from spark_rocket.broker.state.clients import ClientInfo
 from spark_rocket.errors import ProtocolError, RefusedError, RemotingError, RemotingTimeoutError
 from spark_rocket.model import MessageQueue
@@ -49,7 +48,6 @@ from spark_rocket.protocol.wire.headers import (
     ResetOffsetRequestHeader,
 )
 from spark_rocket.remoting.server.channel import Channel
-from spark_rocket.remoting.server.server import Handler
 
 _log = logging.getLogger(__name__)
 
@@ -58,22 +56,12 @@ _STATUS_SECONDS = 5.0
 _CPP = ("CPP", LanguageCode.CPP)
 
 
-class ConsumerRequestProcessor:
+class ConsumerRequestProcessor(Processor):
     """Asks consumers."""
-
-    def __init__(self, service: BrokerService) -> None:
-        self._service = service
-
-    def handlers(self) -> dict[int, Handler]:
-        return {
-            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset_offset,
-            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.consumer_status,
-            RequestCode.GET_CONSUMER_RUNNING_INFO: self.running_info,
-            RequestCode.CONSUME_MESSAGE_DIRECTLY: self.consume_directly,
-        }
 
     # --- 222 ----------------------------------------------------------------------------------------------------
 
+    @answers(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
     def reset_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         """Move a group to a time or an offset; answered once that is on disk."""
         header = ResetOffsetRequestHeader.from_ext(request.ext_fields)
@@ -153,6 +141,7 @@ class ConsumerRequestProcessor:
 
     # --- 223 ----------------------------------------------------------------------------------------------------
 
+    @answers(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
     def consumer_status(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         header = GetConsumerStatusRequestHeader.from_ext(request.ext_fields)
         live = self._service.clients.consumers.get(header.group)
@@ -164,7 +153,7 @@ class ConsumerRequestProcessor:
         members = [
             member for member in live.members if not header.client_addr or header.client_addr == member.client_id
         ]
-        self._later(channel, request, self._statuses(request, header, members))
+        self.answer_later(channel, request, self._statuses(request, header, members))
         return None
 
     async def _statuses(
@@ -190,10 +179,12 @@ class ConsumerRequestProcessor:
 
     # --- 307, 309 -----------------------------------------------------------------------------------------------
 
+    @answers(RequestCode.GET_CONSUMER_RUNNING_INFO)
     def running_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         header = GetConsumerRunningInfoRequestHeader.from_ext(request.ext_fields)
         return self._relay(channel, request, header.consumer_group, header.client_id)
 
+    @answers(RequestCode.CONSUME_MESSAGE_DIRECTLY)
     def consume_directly(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         header = ConsumeMessageDirectlyResultRequestHeader.from_ext(request.ext_fields)
         _, offset = decode_offset_msg_id(header.msg_id or "")
@@ -219,7 +210,7 @@ class ConsumerRequestProcessor:
             raise RefusedError(
                 f"The Consumer <{group}> <{client_id}> not online", response_code=ResponseCode.SYSTEM_ERROR
             )
-        self._later(channel, request, self._relayed(request, target, f"<{group}> <{client_id}>"))
+        self.answer_later(channel, request, self._relayed(request, target, f"<{group}> <{client_id}>"))
         return None
 
     async def _relayed(self, request: RemotingCommand, target: Channel, who: str) -> RemotingCommand:
@@ -231,16 +222,6 @@ class ConsumerRequestProcessor:
         except RemotingError as error:
             return _failed(request, ResponseCode.SYSTEM_ERROR, f"invoke consumer {who} Exception: {error.message}")
         return RemotingCommand.response(request, answer.code, answer.remark, answer.ext_fields, answer.body)
-
-    def _later(
-        self, channel: Channel, request: RemotingCommand, answer: Coroutine[None, None, RemotingCommand]
-    ) -> None:
-        async def write() -> None:
-            made = await answer
-            if not request.is_oneway:
-                channel.write(made)
-
-        self._service.spawn(write())
 
 
 def _failed(request: RemotingCommand, code: ResponseCode, remark: str) -> RemotingCommand:

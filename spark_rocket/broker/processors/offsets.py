@@ -1,45 +1,71 @@
-"""Offsets: of groups (14, 15), of queues (30, 31), by time (29, 32).
+"""Offsets and the progress of groups.
+
+=====================================  ===============================================================================
+codes                                  what they read or change
+=====================================  ===============================================================================
+14, 15                                 the offset of a group in a queue
+29, 30, 31, 32                         offsets of a queue: by time, its ends; the time of its first message
+202, 208, 317                          statistics of a topic, of a group in its topics, of all groups
+300, 343, 345                          the groups of a topic, the topics of a group, the subscription of a group
+303                                    the time span that a group has consumed
+314                                    gives a group the offsets of another
+=====================================  ===============================================================================
 
 A commit (15) is answered at once, as Apache's broker does, since offsets are written every few seconds. While that
 fails the answer is SYSTEM_ERROR.
 
-Corresponds to org.apache.rocketmq.broker.processor.ConsumerManageProcessor and AdminBrokerProcessor's offset codes.
+Corresponds to org.apache.rocketmq.broker.processor.ConsumerManageProcessor and AdminBrokerProcessor.
 """
 
 from __future__ import annotations
 
-from spark_rocket.broker.service import BrokerService
+import asyncio
+from collections.abc import Sequence
+
+from spark_rocket.broker.processors.base import Processor, answers
 from spark_rocket.errors import RefusedError
+from spark_rocket.model import RETRY_PREFIX, MessageQueue
+from spark_rocket.protocol.wire.bodies import (
+    ConsumeStats,
+    ConsumeStatsList,
+    GroupList,
+    OffsetWrapper,
+    QueryConsumeTimeSpanBody,
+    QuerySubscriptionResponseBody,
+    QueueTimeSpan,
+    TopicList,
+    TopicOffset,
+    TopicStatsTable,
+)
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import (
+    CloneGroupOffsetRequestHeader,
+    GetConsumeStatsInBrokerRequestHeader,
+    GetConsumeStatsRequestHeader,
     GetEarliestMsgStoretimeRequestHeader,
     GetMaxOffsetRequestHeader,
     GetMinOffsetRequestHeader,
+    GetTopicStatsInfoRequestHeader,
     QueryConsumerOffsetRequestHeader,
+    QueryConsumeTimeSpanRequestHeader,
+    QuerySubscriptionByConsumerRequestHeader,
+    QueryTopicConsumeByWhoRequestHeader,
+    QueryTopicsByConsumerRequestHeader,
     SearchOffsetRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )
+from spark_rocket.remoting.address import format_address
 from spark_rocket.remoting.server.channel import Channel
-from spark_rocket.remoting.server.server import Handler
+
+_ALL_QUEUES = 1_024
+_MOST_QUEUES = 4_096
 
 
-class OffsetProcessor:
-    """Reads and writes offsets."""
+class OffsetProcessor(Processor):
+    """Reads and writes offsets, and reports the lag of groups."""
 
-    def __init__(self, service: BrokerService) -> None:
-        self._service = service
-
-    def handlers(self) -> dict[int, Handler]:
-        return {
-            RequestCode.QUERY_CONSUMER_OFFSET: self.query_consumer_offset,
-            RequestCode.UPDATE_CONSUMER_OFFSET: self.update_consumer_offset,
-            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.search_offset,
-            RequestCode.GET_MAX_OFFSET: self.max_offset,
-            RequestCode.GET_MIN_OFFSET: self.min_offset,
-            RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest_store_time,
-        }
-
+    @answers(RequestCode.QUERY_CONSUMER_OFFSET)
     def query_consumer_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = QueryConsumerOffsetRequestHeader.from_ext(request.ext_fields)
         service = self._service
@@ -62,6 +88,7 @@ class OffsetProcessor:
             offset = 0
         return _offset(request, offset)
 
+    @answers(RequestCode.UPDATE_CONSUMER_OFFSET)
     def update_consumer_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = UpdateConsumerOffsetRequestHeader.from_ext(request.ext_fields)
         service = self._service
@@ -87,6 +114,7 @@ class OffsetProcessor:
             )
         return RemotingCommand.response(request)
 
+    @answers(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
     def search_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = SearchOffsetRequestHeader.from_ext(request.ext_fields)
         upper = (header.boundary_type or "").upper() == "UPPER"
@@ -95,18 +123,161 @@ class OffsetProcessor:
             self._service.store.get_offset_by_time(header.topic, header.queue_id, header.timestamp, upper),
         )
 
+    @answers(RequestCode.GET_MAX_OFFSET)
     def max_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = GetMaxOffsetRequestHeader.from_ext(request.ext_fields)
         return _offset(request, self._service.store.get_max_offset(header.topic, header.queue_id))
 
+    @answers(RequestCode.GET_MIN_OFFSET)
     def min_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = GetMinOffsetRequestHeader.from_ext(request.ext_fields)
         return _offset(request, self._service.store.get_min_offset(header.topic, header.queue_id))
 
+    @answers(RequestCode.GET_EARLIEST_MSG_STORETIME)
     def earliest_store_time(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = GetEarliestMsgStoretimeRequestHeader.from_ext(request.ext_fields)
         timestamp = self._service.store.get_earliest_store_time(header.topic, header.queue_id)
         return RemotingCommand.response(request, 0, None, {"timestamp": str(timestamp)})
+
+    def _queue(self, topic: str, queue_id: int) -> MessageQueue:
+        return MessageQueue(topic, self._service.config.broker_name, queue_id)
+
+    def _queue_ids(self, topic: str, count: int) -> Sequence[int]:
+        """The queues to report of. Of very many, the first ones that have had a message: nobody reads 65,536 lines."""
+        if count <= _ALL_QUEUES:
+            return range(count)
+        return [queue_id for queue_id in self._service.store.queues(topic) if queue_id < count][:_MOST_QUEUES]
+
+    @answers(RequestCode.GET_TOPIC_STATS_INFO)
+    def topic_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        topic = GetTopicStatsInfoRequestHeader.from_ext(request.ext_fields).topic
+        config = self._service.known_topic(topic, f"topic[{topic}] not exist")
+        store = self._service.store
+        table = {}
+        for queue_id in self._queue_ids(topic, max(config.write_queue_nums, config.read_queue_nums)):
+            end = store.get_max_offset(topic, queue_id)
+            last = store.get_store_time(topic, queue_id, end - 1) if end > 0 else 0
+            table[self._queue(topic, queue_id)] = TopicOffset(
+                min_offset=max(store.get_min_offset(topic, queue_id), 0),
+                max_offset=max(end, 0),
+                last_update_timestamp=max(last, 0),
+            )
+        put_tps = self._service.stats.windows.put_tps(topic)
+        return RemotingCommand.response(request, body=TopicStatsTable(table, put_tps).to_json())
+
+    @answers(RequestCode.GET_CONSUME_STATS)
+    def consume_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = GetConsumeStatsRequestHeader.from_ext(request.ext_fields)
+        group = header.consumer_group
+        named = [header.topic or "", *(header.topic_list or "").split(";")]
+        topics = [topic for topic in named if topic] or sorted(self._service.offsets.topics_of(group))
+        whole = ConsumeStats()
+        for topic in topics:
+            part = self._stats_of(group, topic)
+            if part is not None:
+                whole.offset_table |= part.offset_table
+                whole.consume_tps += part.consume_tps
+        return RemotingCommand.response(request, body=whole.to_json())
+
+    @answers(RequestCode.GET_BROKER_CONSUME_STATS)
+    def all_consume_stats(self, channel: Channel, request: RemotingCommand) -> None:
+        """Group after group, with others' requests in between: there may be thousands."""
+        ordered = GetConsumeStatsInBrokerRequestHeader.from_ext(request.ext_fields).is_order
+        self.answer_later(channel, request, self._all_consume_stats(request, ordered))
+
+    async def _all_consume_stats(self, request: RemotingCommand, ordered: bool) -> RemotingCommand:
+        service = self._service
+        body = ConsumeStatsList(broker_addr=format_address(*service.store_host))
+        for group in sorted(service.groups.table):
+            of_group = []
+            for topic in sorted(service.offsets.topics_of(group)):
+                config = service.topics.get(topic)
+                found = self._stats_of(group, topic) if config is not None and (config.order or not ordered) else None
+                if found is not None:
+                    of_group.append(found)
+                    body.total_diff += found.total_lag
+                    body.total_inflight_diff += sum(
+                        (row.pull_offset or row.consumer_offset) - row.consumer_offset
+                        for row in found.offset_table.values()
+                    )
+                    await asyncio.sleep(0)
+            body.consume_stats_list.append({group: of_group})
+        return RemotingCommand.response(request, body=body.to_json())
+
+    def _stats_of(self, group: str, topic: str) -> ConsumeStats | None:
+        """How far a group is in a topic; None of a topic that is gone or that the group has turned away from."""
+        service = self._service
+        config = service.topics.get(topic)
+        live = service.clients.consumers.get(group)
+        if config is None or (live is not None and live.subscriptions and topic not in live.subscriptions):
+            return None  # offsets of a topic that the group has turned away from are no lag
+        table = {}
+        for queue_id in self._queue_ids(topic, config.read_queue_nums):
+            committed = max(service.offsets.query(group, topic, queue_id), 0)
+            pulled = service.offsets.query_pulled(group, topic, queue_id)
+            timestamp = service.store.get_store_time(topic, queue_id, committed - 1) if committed > 0 else 0
+            table[self._queue(topic, queue_id)] = OffsetWrapper(
+                broker_offset=max(service.store.get_max_offset(topic, queue_id), 0),
+                consumer_offset=committed,
+                pull_offset=max(pulled, committed),
+                last_timestamp=max(timestamp, 0),
+            )
+        return ConsumeStats(table, service.stats.windows.get_tps(group, topic))
+
+    @answers(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO)
+    def groups_of_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        topic = QueryTopicConsumeByWhoRequestHeader.from_ext(request.ext_fields).topic
+        groups = self._service.clients.groups_of(topic) | self._service.offsets.groups_of(topic)
+        return RemotingCommand.response(request, body=GroupList(group_list=sorted(groups)).to_json())
+
+    @answers(RequestCode.QUERY_TOPICS_BY_CONSUMER)
+    def topics_of_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        group = QueryTopicsByConsumerRequestHeader.from_ext(request.ext_fields).group
+        topics = sorted(self._service.offsets.topics_of(group))
+        return RemotingCommand.response(request, body=TopicList(topic_list=topics).to_json())
+
+    @answers(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER)
+    def subscription(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = QuerySubscriptionByConsumerRequestHeader.from_ext(request.ext_fields)
+        found = self._service.clients.subscription(header.group, header.topic or "")
+        body = QuerySubscriptionResponseBody(group=header.group, topic=header.topic or "", subscription_data=found)
+        return RemotingCommand.response(request, body=body.to_json())
+
+    @answers(RequestCode.QUERY_CONSUME_TIME_SPAN)
+    def time_span(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = QueryConsumeTimeSpanRequestHeader.from_ext(request.ext_fields)
+        service, topic = self._service, header.topic
+        config = service.known_topic(topic, f"topic[{topic}] not exist")
+        spans = []
+        for queue_id in self._queue_ids(topic, config.write_queue_nums):
+            end = service.store.get_max_offset(topic, queue_id)
+            committed = service.offsets.query(header.group, topic, queue_id)
+            last = service.store.get_store_time(topic, queue_id, end - 1) if end > 0 else -1
+            consumed = service.store.get_store_time(topic, queue_id, committed - 1) if committed > 0 else -1
+            earliest = service.store.get_earliest_store_time(topic, queue_id)
+            following = service.store.get_store_time(topic, queue_id, committed) if 0 <= committed < end else -1
+            spans.append(
+                QueueTimeSpan(
+                    message_queue=self._queue(topic, queue_id),
+                    min_time_stamp=earliest,
+                    max_time_stamp=last,
+                    consume_time_stamp=consumed if consumed > 0 else earliest,
+                    delay_time=service.clock() - following if following > 0 else 0,
+                )
+            )
+        return RemotingCommand.response(request, body=QueryConsumeTimeSpanBody(consume_time_span_set=spans).to_json())
+
+    @answers(RequestCode.CLONE_GROUP_OFFSET)
+    def clone_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        header = CloneGroupOffsetRequestHeader.from_ext(request.ext_fields)
+        service = self._service
+        topics = [header.topic] if header.topic else sorted(service.offsets.topics_of(header.src_group))
+        for topic in topics:
+            if topic == RETRY_PREFIX + header.src_group or service.topics.get(topic) is None:
+                continue
+            service.offsets.clone(header.src_group, header.dest_group, topic)
+        answer = RemotingCommand.response(request)
+        return None if request.is_oneway else service.when_settled(channel, answer, files=["offsets"])
 
 
 def _offset(request: RemotingCommand, offset: int) -> RemotingCommand:

@@ -4,7 +4,7 @@
 case                                                     code
 =======================================================  ==========================================
 messages                                                 0; the body is their records
-none, and the request's time is up                       210, after it was held; see hooks.py
+none, and the request's time is up                       210, after it was held; see pop/requests.py
 none, and too many wait                                  209
 the request is too old already                           210
 maxMsgNums not 1 to 32; a bad invisibleTime; queueId     29
@@ -16,39 +16,71 @@ the expression cannot be understood                      23
 
 The order of the checks and their codes are Apache's, but for invisible times that cannot be kept (below 1 ms, or above
 ``timerMaxDelaySec``), which it takes and then gives nothing. SQL92 filters need no ``enablePropertyFilter``, as there.
-Corresponds to PopMessageProcessor.processRequest.
+
+Three requests look at what a pop would find, and leave it visible:
+
+* PEEK_MESSAGE (200052) brings the messages: 0 with records, or 19. ``restNum`` is the number of further messages in the
+  queues. As in a pop, 20 % of the requests read the group's retry topics first, the others last.
+* NOTIFICATION (200054) says whether there is a message, now or within ``pollTime``. It looks in the queue asked for or,
+  with queue id -1, in every queue of the topic, and in the group's retry topics; in order mode only in queues that are
+  not blocked. With tags it sees only messages of these tags; an SQL92 filter is not applied.
+* POLLING_INFO (200055): the number of waiting pops.
+
+=============  =====  ========  =================================
+found          hasMsg pollingFull
+=============  =====  ========  =================================
+a message      true   false     at once, or when it comes
+nothing        false  false     when ``pollTime`` is over
+nothing        false  true      at once: too many wait already
+=============  =====  ========  =================================
+
+Corresponds to org.apache.rocketmq.broker.processor.{PopMessageProcessor, PeekMessageProcessor, NotificationProcessor,
+PollingInfoProcessor}.
 """
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterable
 from functools import partial
 
 from spark_rocket.broker.delivery.filters import ALL, PullFilter, parse_filter
-from spark_rocket.broker.pop.hooks import Held, PopRequest
-from spark_rocket.broker.pop.result import PopResult
+from spark_rocket.broker.pop.requests import PopRequest, PopResult
 from spark_rocket.broker.pop.service import PopService
+from spark_rocket.broker.pop.waiting import Held, Kind, Place
+from spark_rocket.broker.processors.base import Processor, answer_held, answers
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.errors import RefusedError
+from spark_rocket.protocol.ids import retry_topic
+from spark_rocket.protocol.wire.bodies import TopicConfig
 from spark_rocket.protocol.wire.codes import PERM_READ, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import PopMessageRequestHeader
+from spark_rocket.protocol.wire.headers import (
+    NotificationRequestHeader,
+    NotificationResponseHeader,
+    PeekMessageRequestHeader,
+    PollingInfoRequestHeader,
+    PollingInfoResponseHeader,
+    PopMessageRequestHeader,
+    PopMessageResponseHeader,
+)
 from spark_rocket.remoting.server.channel import Channel
-from spark_rocket.remoting.server.server import Handler, failure_of
+from spark_rocket.store.results import GetMessageStatus
 
 MAX_MESSAGES = 32
 _TOO_OLD_MS = 500
+_RETRY_FIRST = 0.2
+_MISPLACED = (GetMessageStatus.OFFSET_TOO_SMALL, GetMessageStatus.OFFSET_OVERFLOW_BADLY)
 
 
-class PopMessageProcessor:
+class PopMessageProcessor(Processor):
     """Answers pops, or has them held until there is something to answer."""
 
     def __init__(self, service: BrokerService) -> None:
-        self._service = service
+        super().__init__(service)
         self._config = service.config
 
-    def handlers(self) -> dict[int, Handler]:
-        return {RequestCode.POP_MESSAGE: self.pop}
-
+    @answers(RequestCode.POP_MESSAGE)
     def pop(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         service, now = self._service, self._service.clock()
         if service.overload.pulls is not None:
@@ -74,7 +106,7 @@ class PopMessageProcessor:
             )
         pops = pop_service(service)
         check_invisible_time(pops, header.invisible_time)
-        self._check_topic(header.topic, header.queue_id, header.consumer_group)
+        check_queue(service, header.topic, header.queue_id, header.consumer_group)
         settings = service.group_to_consume(header.consumer_group)
         wanted = pop_filter(header.exp_type, header.exp)
         pop = PopRequest(
@@ -91,19 +123,6 @@ class PopMessageProcessor:
             header.attempt_id,
         )
         return self._run(pops, channel, request, pop)
-
-    def _check_topic(self, topic: str, queue_id: int, group: str) -> None:
-        config = self._service.known_topic(topic)
-        if not config.perm & PERM_READ:
-            raise RefusedError(
-                f"the topic[{topic}] peeking message is forbidden", response_code=ResponseCode.NO_PERMISSION
-            )
-        if queue_id >= config.read_queue_nums:
-            raise RefusedError(
-                f"queueId[{queue_id}] is illegal, topic:[{topic}] topicConfig.readQueueNums:"
-                f"[{config.read_queue_nums}] consumer:[{group}]",
-                response_code=ResponseCode.INVALID_PARAMETER,
-            )
 
     def _run(
         self, pops: PopService, channel: Channel, request: RemotingCommand, pop: PopRequest
@@ -127,13 +146,37 @@ class PopMessageProcessor:
         """A held request's next pass."""
         if not channel.is_active:
             return
-        try:
-            self._check_topic(pop.topic, pop.queue_id, pop.group)
-            answer = self._run(pops, channel, request, pop)
-        except Exception as error:  # as the server does for a first pass: a request never stays without an answer
-            answer = failure_of(channel, request, error)
-        if answer is not None and not request.is_oneway:
-            channel.write(answer)
+
+        def run() -> RemotingCommand | None:
+            check_queue(self._service, pop.topic, pop.queue_id, pop.group)
+            return self._run(pops, channel, request, pop)
+
+        answer_held(channel, request, run)
+
+
+def check_queue(
+    service: BrokerService,
+    topic: str,
+    queue_id: int,
+    group: str,
+    bad_queue: ResponseCode = ResponseCode.INVALID_PARAMETER,
+) -> TopicConfig:
+    """The topic, if it may be read and has this queue (negative: any); refused as Apache's broker does."""
+    config = service.known_topic(topic)
+    if not config.perm & PERM_READ:
+        raise RefusedError(f"the topic[{topic}] peeking message is forbidden", response_code=ResponseCode.NO_PERMISSION)
+    if queue_id >= config.read_queue_nums:
+        raise illegal_queue(config, queue_id, group, bad_queue)
+    return config
+
+
+def illegal_queue(config: TopicConfig, queue_id: int, group: str, code: ResponseCode) -> RefusedError:
+    """The refusal of a queue that the topic does not have."""
+    return RefusedError(
+        f"queueId[{queue_id}] is illegal, topic:[{config.topic_name}] topicConfig.readQueueNums:"
+        f"[{config.read_queue_nums}] consumer:[{group}]",
+        response_code=code,
+    )
 
 
 def pop_service(service: BrokerService) -> PopService:
@@ -182,3 +225,133 @@ def _answer(request: RemotingCommand, code: int, remark: str, result: PopResult,
         ext["orderCountInfo"] = ";".join(result.order_count_infos)
     records = result.records
     return RemotingCommand.response(request, code, remark, ext, records[0] if len(records) == 1 else b"".join(records))
+
+
+def check_reader(service: BrokerService, topic: str, queue_id: int, group: str, bad_queue: ResponseCode) -> TopicConfig:
+    """The topic, if the group may look into this queue (negative: into all); refused as Apache's broker does."""
+    if not service.config.broker_permission & PERM_READ:
+        raise RefusedError(
+            f"the broker[{service.store_host[0]}] peeking message is forbidden",
+            response_code=ResponseCode.NO_PERMISSION,
+        )
+    config = check_queue(service, topic, queue_id, group, bad_queue)
+    service.group_to_consume(group)
+    return config
+
+
+def retry_queues(service: BrokerService, topic: str, group: str) -> list[tuple[str, int]]:
+    """The queues that messages come back in when they were popped and not acked."""
+    found = [service.topics.get(retry_topic(topic, group, v2=v2)) for v2 in (False, True)]
+    return [(each.topic_name, queue) for each in found if each is not None for queue in range(each.read_queue_nums)]
+
+
+def next_offset(service: BrokerService, topic: str, group: str, queue_id: int) -> int:
+    """Where the group's next pop of a queue begins, but that a group without an offset may begin elsewhere."""
+    offset = service.offsets.query(group, topic, queue_id)
+    return offset if offset >= 0 else service.store.get_min_offset(topic, queue_id)
+
+
+class PeekProcessor(Processor):
+    """Looks at messages and leaves them."""
+
+    @answers(RequestCode.POLLING_INFO)
+    def polling_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = PollingInfoRequestHeader.from_ext(request.ext_fields)
+        topic, queue_id, group = header.topic, header.queue_id, header.consumer_group
+        check_reader(self._service, topic, queue_id, group, ResponseCode.SYSTEM_ERROR)
+        waiting = self._service.waiting.polling_num(topic, group, max(queue_id, -1))
+        return RemotingCommand.response(request, 0, None, PollingInfoResponseHeader(polling_num=waiting).to_ext())
+
+    @answers(RequestCode.NOTIFICATION)
+    def notification(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        header = NotificationRequestHeader.from_ext(request.ext_fields)
+        group = header.consumer_group
+        check_reader(self._service, header.topic, header.queue_id, group, ResponseCode.SYSTEM_ERROR)
+        wanted = pop_filter(header.exp_type, header.exp)
+        settings = self._service.groups.get(group)
+        header.order = header.order or (settings is not None and settings.consume_message_orderly)
+        if header.born_time <= 0:
+            header.born_time = self._service.clock()
+        return self._look(channel, request, header, wanted)
+
+    def _look(
+        self, channel: Channel, request: RemotingCommand, header: NotificationRequestHeader, wanted: PullFilter
+    ) -> RemotingCommand | None:
+        """Answer, or hold (again) what finds nothing."""
+        answer = NotificationResponseHeader(has_msg=self._has_message(header, wanted))
+        if not answer.has_msg:
+            queue_id = max(header.queue_id, -1)
+            place = Place(header.topic, header.consumer_group, queue_id, Kind.NOTIFICATION, wanted.tag_codes)
+            again = partial(self._again, channel, request, header, wanted)
+            held = self._service.waiting.hold_at(place, channel, request, header.born_time, header.poll_time, again)
+            if held is Held.HELD:
+                return None
+            answer.polling_full = held is Held.FULL
+        return RemotingCommand.response(request, 0, None, answer.to_ext())
+
+    def _again(
+        self, channel: Channel, request: RemotingCommand, header: NotificationRequestHeader, wanted: PullFilter
+    ) -> None:
+        def look() -> RemotingCommand | None:
+            self._service.known_topic(header.topic)
+            return self._look(channel, request, header, wanted)
+
+        answer_held(channel, request, look)
+
+    def _has_message(self, header: NotificationRequestHeader, wanted: PullFilter) -> bool:
+        service = self._service
+        topic, group = header.topic, header.consumer_group
+        queues: Iterable[int] = (header.queue_id,)
+        if header.queue_id < 0:
+            queues = range(service.known_topic(topic).read_queue_nums)
+        if header.order:
+            order, now = service.order, service.clock()
+            queues = [each for each in queues if not order.is_blocked(header.attempt_id, topic, group, each, 0, now)]
+            return any(self._is_wanted(topic, group, queue, wanted) for queue in queues)
+        return any(self._is_wanted(topic, group, queue, wanted) for queue in queues) or any(
+            self._is_wanted(each, group, queue, wanted) for each, queue in retry_queues(service, topic, group)
+        )
+
+    def _is_wanted(self, topic: str, group: str, queue_id: int, wanted: PullFilter) -> bool:
+        """Whether a queue has a message; with tags, none only if all that are left have others."""
+        store = self._service.store
+        offset = next_offset(self._service, topic, group, queue_id)
+        if store.get_max_offset(topic, queue_id) <= offset:
+            return False
+        if wanted.tag_codes is None:
+            return True
+        got = store.get_message(topic, queue_id, offset, 1, 1, wanted.tag_codes)
+        return got.status is not GetMessageStatus.NO_MATCHED_MESSAGE or got.next_begin_offset < got.max_offset
+
+    @answers(RequestCode.PEEK_MESSAGE)
+    def peek(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        service, config = self._service, self._service.config
+        if service.overload.pulls is not None:
+            service.overload.check_pull()
+        header = PeekMessageRequestHeader.from_ext(request.ext_fields)
+        topic, queue_id, group = header.topic, header.queue_id, header.consumer_group
+        found = check_reader(service, topic, queue_id, group, ResponseCode.INVALID_PARAMETER)
+        own = [(topic, queue) for queue in (range(found.read_queue_nums) if queue_id < 0 else [queue_id])]
+        again = retry_queues(service, topic, group)
+        turn = random.randrange(len(own)) if own else 0
+        own = own[turn:] + own[:turn]
+        left = min(max(header.max_msg_nums, 0), config.max_transfer_count_on_message_in_memory)
+        room = config.max_transfer_bytes_on_message_in_memory
+        records: list[bytes | memoryview] = []
+        rest = 0
+        for name, queue in again + own if random.random() < _RETRY_FIRST else own + again:
+            offset = next_offset(service, name, group, queue)
+            if left > 0 and room > 0:
+                got = service.store.get_message(name, queue, offset, left, room)
+                if got.status in _MISPLACED:
+                    offset = got.next_begin_offset
+                    got = service.store.get_message(name, queue, offset, left, room)
+                left -= got.count
+                room -= len(got.records)
+                offset += got.count
+                records.append(got.records)
+            rest += max(service.store.get_max_offset(name, queue) - offset, 0)
+        body = b"".join(records)
+        answer = PopMessageResponseHeader(pop_time=0, invisible_time=0, revive_qid=0, rest_num=rest)
+        code, remark = (0, "FOUND") if body else (ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE")
+        return RemotingCommand.response(request, code, remark, answer.to_ext(), body)

@@ -35,13 +35,13 @@ from functools import partial
 
 from spark_rocket.broker.delivery.filters import ALL, PullFilter, check_expression_type, get_matching, parse_filter
 from spark_rocket.broker.delivery.long_polling import HeldPull
+from spark_rocket.broker.processors.base import Processor, answer_held, answers
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol.filter.tags import TYPE_SQL92
 from spark_rocket.protocol.wire.codes import PERM_READ, SEE_FAQ, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.server.channel import Channel
-from spark_rocket.remoting.server.server import Handler, failure_of
 from spark_rocket.store.layout import ENTRY_SIZE
 from spark_rocket.store.results import GetMessageResult, GetMessageStatus
 
@@ -114,17 +114,15 @@ class _Pull:
         self.passed = False  # whether messages that do not match were left behind while it waited
 
 
-class PullMessageProcessor:
+class PullMessageProcessor(Processor):
     """Answers pulls, or holds them until there is something to answer."""
 
     def __init__(self, service: BrokerService) -> None:
-        self._service = service
+        super().__init__(service)
         self._overload = service.overload
         self._config = service.config
 
-    def handlers(self) -> dict[int, Handler]:
-        return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
-
+    @answers(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
     def pull(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         if self._overload.pulls is not None:
             self._overload.check_pull()
@@ -314,13 +312,12 @@ class PullMessageProcessor:
         if not channel.is_writable:
             self._hold_for(channel, request, pull, _BACK_OFF_SECONDS)
             return
-        try:
+
+        def run() -> RemotingCommand | None:
             self._service.topic_to_read(pull.topic, pull.queue_id, pull.group)
-            answer = self._run(channel, request, pull, None)
-        except Exception as error:  # as the server does for a first pass: a request never stays without an answer
-            answer = failure_of(channel, request, error)
-        if answer is not None and not request.is_oneway:
-            channel.write(answer)
+            return self._run(channel, request, pull, None)
+
+        answer_held(channel, request, run)
 
     def _answer_reset(self, request: RemotingCommand, pull: _Pull, offset: int) -> RemotingCommand:
         store = self._service.store

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from spark_rocket.broker.delivery.filters import Matches, parse_filter
-from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.processors.base import Processor, answers
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol.filter.tags import TYPE_TAG
 from spark_rocket.protocol.record.properties import decode_properties
@@ -33,36 +33,24 @@ from spark_rocket.protocol.wire.headers import (
     ViewMessageRequestHeader,
 )
 from spark_rocket.remoting.server.channel import Channel
-from spark_rocket.remoting.server.server import Handler, failure_of
 
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 _MAX_ENTRIES = 1_000
 _PATIENCE = 1.0
 
 
-class QueryMessageProcessor:
+class QueryMessageProcessor(Processor):
     """Looks messages up."""
 
-    def __init__(self, service: BrokerService) -> None:
-        self._service = service
-
-    def handlers(self) -> dict[int, Handler]:
-        return {
-            RequestCode.QUERY_MESSAGE: self.query_message,
-            RequestCode.VIEW_MESSAGE_BY_ID: self.view_message,
-            RequestCode.QUERY_CONSUME_QUEUE: self.query_consume_queue,
-        }
-
+    @answers(RequestCode.QUERY_MESSAGE)
     def query_message(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         header = QueryMessageRequestHeader.from_ext(request.ext_fields)
         if self._service.store.is_indexed or request.is_oneway:
             return self._find(request, header)
-        self._service.spawn(self._find_when_indexed(channel, request, header))
+        self.answer_later(channel, request, self._find_when_indexed(request, header))
         return None
 
-    async def _find_when_indexed(
-        self, channel: Channel, request: RemotingCommand, header: QueryMessageRequestHeader
-    ) -> None:
+    async def _find_when_indexed(self, request: RemotingCommand, header: QueryMessageRequestHeader) -> RemotingCommand:
         """Beside everything else, once the index has what was stored when the request came."""
         indexed = asyncio.Event()
 
@@ -72,11 +60,7 @@ class QueryMessageProcessor:
         self._service.store.when_indexed(tell, _PATIENCE)
         with suppress(TimeoutError):
             await asyncio.wait_for(indexed.wait(), _PATIENCE)
-        try:
-            answer = self._find(request, header)
-        except Exception as error:
-            answer = failure_of(channel, request, error)
-        channel.write(answer)
+        return self._find(request, header)
 
     def _find(self, request: RemotingCommand, header: QueryMessageRequestHeader) -> RemotingCommand:
         unique = request.ext_fields.get(UNIQUE_KEY_QUERY) == "true"
@@ -102,6 +86,7 @@ class QueryMessageProcessor:
             )
         return RemotingCommand.response(request, 0, None, ext, b"".join(found.records))
 
+    @answers(RequestCode.VIEW_MESSAGE_BY_ID)
     def view_message(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = ViewMessageRequestHeader.from_ext(request.ext_fields)
         record = self._service.store.look_message_by_offset(header.offset)
@@ -111,6 +96,7 @@ class QueryMessageProcessor:
             )
         return RemotingCommand.response(request, body=record)
 
+    @answers(RequestCode.QUERY_CONSUME_QUEUE)
     def query_consume_queue(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = QueryConsumeQueueRequestHeader.from_ext(request.ext_fields)
         topic, queue_id, group = header.topic or "", header.queue_id or 0, header.consumer_group

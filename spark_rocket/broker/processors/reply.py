@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 
-from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.processors.base import Processor, answers
 from spark_rocket.errors import ProtocolError, RefusedError, RemotingError
 from spark_rocket.protocol.ids import encode_offset_msg_id
 from spark_rocket.protocol.record.properties import decode_properties, encode_properties
@@ -22,7 +22,6 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import ReplyMessageRequestHeader, SendMessageRequestHeader
 from spark_rocket.remoting.address import format_address, parse_address
 from spark_rocket.remoting.server.channel import Channel
-from spark_rocket.remoting.server.server import Handler
 from spark_rocket.store.results import PutStatus
 
 _log = logging.getLogger(__name__)
@@ -31,18 +30,10 @@ _PUSH_SECONDS = 10.0
 _COMPRESSION_AND_HOSTS = 0x733  # what a reply's sysFlag may hold: kinds of compression, kinds of addresses
 
 
-class ReplyMessageProcessor:
+class ReplyMessageProcessor(Processor):
     """Passes replies on."""
 
-    def __init__(self, service: BrokerService) -> None:
-        self._service = service
-
-    def handlers(self) -> dict[int, Handler]:
-        return {
-            RequestCode.SEND_REPLY_MESSAGE: self.reply,
-            RequestCode.SEND_REPLY_MESSAGE_V2: self.reply,
-        }
-
+    @answers(RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
     def reply(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         service = self._service
         if request.code == RequestCode.SEND_REPLY_MESSAGE_V2:

@@ -32,6 +32,7 @@ import numpy.typing as npt
 
 from spark_rocket.broker.delivery.delayed import Waiting, delay_level, is_timed
 from spark_rocket.broker.metrics.stats import DELAY, FIFO, NORMAL, TRANSACTION
+from spark_rocket.broker.processors.base import Processor, answers
 from spark_rocket.broker.service import BrokerService, SendTarget
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.model import HALF_TOPIC, SHARDING_KEY
@@ -42,7 +43,6 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.address import parse_address
 from spark_rocket.remoting.server.channel import Channel
-from spark_rocket.remoting.server.server import Handler
 from spark_rocket.store.batch import BatchPlan
 from spark_rocket.store.results import PutResult, PutStatus
 
@@ -88,11 +88,11 @@ _CODES: dict[PutStatus, int] = {
 }
 
 
-class SendMessageProcessor:
+class SendMessageProcessor(Processor):
     """Stores what producers send."""
 
     def __init__(self, service: BrokerService) -> None:
-        self._service = service
+        super().__init__(service)
         self._targets = service.targets
         self._store = service.store
         self._config = service.config
@@ -105,19 +105,14 @@ class SendMessageProcessor:
         self._added = ""
         self._added_of: tuple[str | None, bool] = (None, False)
 
-    def handlers(self) -> dict[int, Handler]:
-        return {
-            RequestCode.SEND_MESSAGE: self.send,
-            RequestCode.SEND_MESSAGE_V2: self.send_v2,
-            RequestCode.SEND_BATCH_MESSAGE: self.send_v2,
-        }
-
+    @answers(RequestCode.SEND_MESSAGE)
     def send(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         """Code 10: the same fields under their long names."""
         ext = request.ext_fields
         request.ext_fields = {_V2_LETTERS.get(name, name): value for name, value in ext.items()}
         return self.send_v2(channel, request)
 
+    @answers(RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
     def send_v2(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         if self._overload.sends is not None:
             self._overload.check_send()
@@ -136,13 +131,7 @@ class SendMessageProcessor:
                 target = self._service.send_target(topic, ext["c"], int(ext["d"]))
         except (KeyError, ValueError):
             raise _bad_header(ext) from None
-        if not (
-            _MIN_INT <= flag <= _MAX_INT
-            and _MIN_INT <= sys_flag <= _MAX_INT
-            and _MIN_LONG <= born <= _MAX_LONG
-            and _MIN_INT <= reconsume_times <= _MAX_INT
-        ):
-            raise _bad_header(ext)
+        _check_ranges(ext, born, flag, sys_flag, reconsume_times)
         batch = request.code == _SEND_BATCH or ext.get("m") == "true"
         if queue_id < 0 or queue_id >= target.queue_limit:
             queue_id = self._service.choose_queue(target, queue_id)
@@ -153,9 +142,7 @@ class SendMessageProcessor:
             raise self._too_large()
         if sys_flag & _UNUSUAL_BITS:
             sys_flag = _usual_sys_flag(sys_flag, ext.get("i") or "")
-        host = channel.attributes.get("born_host")
-        if host is None:
-            host = channel.attributes["born_host"] = pack_host(parse_address(channel.remote_addr))
+        host = channel.attributes.get("born_host") or _born_host(channel)
         properties = ext.get("i") or ""
         if batch:
             unique_key = waiting = None
@@ -179,18 +166,21 @@ class SendMessageProcessor:
         code = _SUCCESS if result.status is _PUT_OK else _CODES[result.status]
         if code != _SUCCESS and code != ResponseCode.FLUSH_DISK_TIMEOUT:
             return RemotingCommand.response(request, code, result.reason or result.status.value)
-        count = result.count
-        self._stats.puts += count
-        size = result.end_physical_offset - result.physical_offset
-        counts = target.counts
-        if unique_key is not None and waiting is None and "SHARDING" not in properties:
-            counts.plain_bytes += size
-            counts.plain[(size - 1).bit_length()] += 1
-        else:
-            counts.add(_message_type(properties, waiting), count, size)
+        self._count(target, result, properties, waiting, batch)
         if waiting is not None:
             self._service.message_waits(waiting)
         return self._answer(channel, request, code, target, queue_id, result, unique_key, properties, waiting)
+
+    def _count(
+        self, target: SendTarget, result: PutResult, properties: str, waiting: Waiting | None, batch: bool
+    ) -> None:
+        counts, size = target.counts, result.end_physical_offset - result.physical_offset
+        self._stats.puts += result.count
+        if not batch and waiting is None and "SHARDING" not in properties:
+            counts.plain_bytes += size
+            counts.plain[(size - 1).bit_length()] += 1
+        else:
+            counts.add(_message_type(properties, waiting), result.count, size)
 
     def _answer(
         self,
@@ -426,6 +416,18 @@ def _check_batch(plan: BatchPlan) -> None:
         return
     for _, _, properties in decode_batch_body(plan.raw):
         _refuse_in_batch(decode_properties(properties))
+
+
+def _born_host(channel: Channel) -> bytes:
+    """The client's address as records have it, cached for the connection."""
+    host = channel.attributes["born_host"] = pack_host(parse_address(channel.remote_addr))
+    return host
+
+
+def _check_ranges(ext: dict[str, str], born: int, *ints: int) -> None:
+    """ProtocolError unless ``born`` fits a Java long and the others a Java int."""
+    if not _MIN_LONG <= born <= _MAX_LONG or min(ints) < _MIN_INT or max(ints) > _MAX_INT:
+        raise _bad_header(ext)
 
 
 def _bad_header(ext: dict[str, str]) -> ProtocolError:

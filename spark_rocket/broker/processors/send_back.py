@@ -26,7 +26,7 @@ from __future__ import annotations
 import random
 from functools import partial
 
-from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.processors.base import Processor, answers
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.model import DLQ_PREFIX, RETRY_PREFIX
 from spark_rocket.protocol.ids import encode_offset_msg_id
@@ -37,36 +37,20 @@ from spark_rocket.protocol.wire.codes import PERM_WRITE, SEE_FAQ, RequestCode, R
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import ConsumerSendMsgBackRequestHeader
 from spark_rocket.remoting.server.channel import Channel
-from spark_rocket.remoting.server.server import Handler
 from spark_rocket.store.results import PutStatus
 
 _V3_4_9 = 121
 _FIRST_LEVEL = 3
 
 
-class SendBackProcessor:
+class SendBackProcessor(Processor):
     """Takes messages back."""
 
-    def __init__(self, service: BrokerService) -> None:
-        self._service = service
-
-    def handlers(self) -> dict[int, Handler]:
-        return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
-
+    @answers(RequestCode.CONSUMER_SEND_MSG_BACK)
     def send_back(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         header = ConsumerSendMsgBackRequestHeader.from_ext(request.ext_fields)
         service, group = self._service, header.group
-        settings = service.groups.find(group)
-        if settings is None:
-            raise RefusedError(
-                f"subscription group not exist, {group} {SEE_FAQ}",
-                response_code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-            )
-        if not service.config.broker_permission & PERM_WRITE:
-            raise RefusedError(
-                f"the broker[{service.store_host[0]}] sending message is forbidden",
-                response_code=ResponseCode.NO_PERMISSION,
-            )
+        settings = self._settings(group)
         if settings.retry_queue_nums <= 0:
             return RemotingCommand.response(request)
         retry = service.topics.ensure(RETRY_PREFIX + group, settings.retry_queue_nums)
@@ -113,6 +97,22 @@ class SendBackProcessor:
             service.stored.when_stored(result.end_physical_offset, partial(self._answer, channel, request, topic))
             return None
         return service.when_settled(channel, RemotingCommand.response(request), (topic,))
+
+    def _settings(self, group: str) -> SubscriptionGroupConfig:
+        """The settings of a group that may send back."""
+        service = self._service
+        settings = service.groups.find(group)
+        if settings is None:
+            raise RefusedError(
+                f"subscription group not exist, {group} {SEE_FAQ}",
+                response_code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            )
+        if not service.config.broker_permission & PERM_WRITE:
+            raise RefusedError(
+                f"the broker[{service.store_host[0]}] sending message is forbidden",
+                response_code=ResponseCode.NO_PERMISSION,
+            )
+        return settings
 
     def _record(self, header: ConsumerSendMsgBackRequestHeader) -> RecordView:
         raw = self._service.store.look_message_by_offset(header.offset)

@@ -1,8 +1,21 @@
-"""What a broker has counted (315), its producers (328), its own topics (305), and the end of queues that belong to no
-topic (316).
+"""Figures of a broker and its lists.
+
+=====  ===============================================================================================================
+code   what it answers
+=====  ===============================================================================================================
+315    counters of messages and bytes for topics, groups and the broker
+328    connected producers
+305    system topics
+316    deletes the queues of topics that do not exist
+907    state of the replication
+61     pending timed messages for each topic
+=====  ===============================================================================================================
+
+Apache's broker keeps a file with the timer's counts. Here they are counted in the timer log on request, without the
+messages of the current second that are already delivered. A recall counts -1, as there.
 
 Corresponds to AdminBrokerProcessor.{viewBrokerStatsData, getAllProducerInfo, getSystemTopicListFromBroker,
-cleanUnusedTopic}.
+cleanUnusedTopic, getBrokerHaStatus, getTimerMetrics} and DefaultHAService.getRuntimeInfo.
 """
 
 from __future__ import annotations
@@ -10,9 +23,10 @@ from __future__ import annotations
 import logging
 
 from spark_rocket.broker.metrics.stats import BROKER, BYTES, DAY, HOUR, MESSAGES, MINUTE, SEND_BACKS, Key
-from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.processors.base import Processor, answers
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import SYSTEM_TOPICS
+from spark_rocket.protocol.filter.tags import java_hash
 from spark_rocket.protocol.wire.bodies import (
     BrokerStatsDataBody,
     BrokerStatsItem,
@@ -20,33 +34,29 @@ from spark_rocket.protocol.wire.bodies import (
     ProducerTableInfo,
     TopicList,
 )
+from spark_rocket.protocol.wire.bodies.config import DataVersion
+from spark_rocket.protocol.wire.bodies.stats import (
+    HAClientRuntimeInfo,
+    HAConnectionRuntimeInfo,
+    HARuntimeInfo,
+    TimerMetric,
+    TimerMetricsSerializeWrapper,
+)
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import ViewBrokerStatsDataRequestHeader
 from spark_rocket.remoting.server.channel import Channel
-from spark_rocket.remoting.server.server import Handler
 
 _log = logging.getLogger(__name__)
-
 _OF_TOPICS = {"TOPIC_PUT_NUMS": MESSAGES, "TOPIC_PUT_SIZE": BYTES}
 _OF_GROUPS = {"GROUP_GET_NUMS": MESSAGES, "GROUP_GET_SIZE": BYTES, "SNDBCK_PUT_NUMS": SEND_BACKS}
 _OF_BROKER = {"BROKER_PUT_NUMS": MESSAGES, "BROKER_GET_NUMS": SEND_BACKS}
 
 
-class StatisticsProcessor:
-    """Counts and lists."""
+class StatisticsProcessor(Processor):
+    """Answers with counters, lists and states."""
 
-    def __init__(self, service: BrokerService) -> None:
-        self._service = service
-
-    def handlers(self) -> dict[int, Handler]:
-        return {
-            RequestCode.VIEW_BROKER_STATS_DATA: self.stats_data,
-            RequestCode.GET_ALL_PRODUCER_INFO: self.all_producers,
-            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system_topics,
-            RequestCode.CLEAN_UNUSED_TOPIC: self.clean_unused_topics,
-        }
-
+    @answers(RequestCode.VIEW_BROKER_STATS_DATA)
     def stats_data(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = ViewBrokerStatsDataRequestHeader.from_ext(request.ext_fields)
         found = self._counted(header.stats_name, header.stats_key)
@@ -70,6 +80,7 @@ class StatisticsProcessor:
         topic, at, group = key.partition("@")
         return ((topic, group), _OF_GROUPS[name]) if name in _OF_GROUPS and at else None
 
+    @answers(RequestCode.GET_ALL_PRODUCER_INFO)
     def all_producers(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         table = {
             group: [
@@ -80,9 +91,11 @@ class StatisticsProcessor:
         }
         return RemotingCommand.response(request, body=ProducerTableInfo(table).to_json())
 
+    @answers(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
     def system_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         return RemotingCommand.response(request, body=TopicList(sorted(self._service.topics.system)).to_json())
 
+    @answers(RequestCode.CLEAN_UNUSED_TOPIC)
     def clean_unused_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         service = self._service
         unused = sorted(service.store.topics() - service.topics.table.keys() - SYSTEM_TOPICS)
@@ -91,3 +104,51 @@ class StatisticsProcessor:
         if unused:
             _log.warning("Queues of topics that are not known here were deleted: %s.", ", ".join(unused))
         return RemotingCommand.response(request)
+
+    @answers(RequestCode.GET_BROKER_HA_STATUS)
+    def ha_status(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        service = self._service
+        info = HARuntimeInfo(master=service.slave is None)
+        if service.slave is not None:
+            info.ha_client_runtime_info = self._as_slave()
+        else:
+            end = info.master_commit_log_max_offset = service.store.max_physical_offset
+            gap = service.config.ha_max_gap_not_in_sync
+            for slave in service.replication.slaves:
+                acked = max(slave.acked, 0)
+                info.ha_connection_info.append(
+                    HAConnectionRuntimeInfo(
+                        addr=slave.address,
+                        slave_ack_offset=acked,
+                        diff=end - acked,
+                        in_sync=end - acked < gap,
+                        transferred_byte_in_second=slave.bytes_in_second,
+                        transfer_from_where=slave.next_offset,
+                    )
+                )
+            info.in_sync_slave_nums = sum(slave.in_sync for slave in info.ha_connection_info)
+        return RemotingCommand.response(request, body=info.to_json())
+
+    def _as_slave(self) -> HAClientRuntimeInfo:
+        service, slave = self._service, self._service.slave
+        assert slave is not None
+        read, written = slave.last_heard()
+        return HAClientRuntimeInfo(
+            master_addr=slave.master_address or None,
+            transferred_byte_in_second=slave.bytes_in_second,
+            max_offset=service.store.max_physical_offset,
+            last_read_timestamp=0 if read is None else service.clock() - int(read * 1000),
+            last_write_timestamp=0 if written is None else service.clock() - int(written * 1000),
+            activated=slave.is_following,
+        )
+
+    @answers(RequestCode.GET_TIMER_METRICS)
+    def timer_metrics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        service = self._service
+        if service.timer is None:
+            raise RefusedError("There is no timer here.", response_code=ResponseCode.SYSTEM_ERROR)
+        counts, now = service.timer.count_by_topic(), service.clock()
+        names = {java_hash(topic): topic for topic in service.topics.table} if counts else {}
+        found = {names[code]: TimerMetric(count, now) for code, count in counts.items() if code in names}
+        version = DataVersion(timestamp=now, counter=service.timer.slots_done)
+        return RemotingCommand.response(request, body=TimerMetricsSerializeWrapper(found, version).to_json())

@@ -53,8 +53,12 @@ class VersionedTable(Generic[T]):
         self.table[name] = settings
         self._changed(name)
 
-    def _changed(self, name: str) -> None:
+    def next_version(self) -> None:
+        """Make a new version: name servers ignore a registration whose version they have."""
         self.data_version = self.data_version.next(self._clock())
+
+    def _changed(self, name: str) -> None:
+        self.next_version()
         self.on_change(name)
 
     def snapshot(self) -> dict[str, Any]:

@@ -15,10 +15,10 @@ from spark_rocket.protocol.record.record import encode_record
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.testing import LocalCluster
-from spark_rocket.testing.cluster import _ServerThread
 from tests.broker.acl.conftest import Connect
 from tests.broker.acl.test_control import control_of, pull, refused, rules
 from tests.broker.wire import Wire
+from tests.kit.brokers import service_of
 
 ROOT = Credentials("root-key", "r00t-s3cr3t")
 MALLORY = Credentials("mallory-key", "mall0ry-s3cr3t")
@@ -122,10 +122,7 @@ def test_a_half_message_within_a_message_is_none(as_: Connect) -> None:
 def test_a_transaction_is_shown_to_no_producer_who_may_not_send_there(as_: Connect, cluster: LocalCluster) -> None:
     """Whoever calls himself a producer of its group would be asked about it, with all that is in the message."""
     mallory, root = as_(MALLORY), as_(ROOT)
-    server = cluster._server
-    assert isinstance(server, _ServerThread)
-    service = server.service
-    assert service is not None
+    service = service_of(cluster)
     body = json.dumps({"clientID": "c", "producerDataSet": [{"groupName": "payers"}]}).encode()
     for wire in (mallory, root):
         assert wire.ask(RequestCode.HEART_BEAT, body).code == 0

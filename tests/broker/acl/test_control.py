@@ -23,9 +23,9 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.testing import LocalCluster
-from spark_rocket.testing.cluster import _ServerThread
 from tests.broker.acl.conftest import Connect
 from tests.broker.wire import Wire, _send_fields
+from tests.kit.brokers import service_of, thread_of
 
 ROOT = Credentials("root-key", "r00t-s3cr3t")
 ALICE = Credentials("alice-key", "al1ce-s3cr3t")
@@ -61,11 +61,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 def control_of(cluster: LocalCluster) -> AccessControl:
-    server = cluster._server
-    assert isinstance(server, _ServerThread)
-    assert server.service is not None
-    assert server.service.access_control is not None
-    return server.service.access_control
+    control = service_of(cluster).access_control
+    assert control is not None
+    return control
 
 
 def rules(text: str) -> AclRules:
@@ -359,8 +357,7 @@ def test_nothing_shows_the_brokers_own_secret(
     caplog.set_level(logging.DEBUG)
     shown = bytes(as_(ALICE).ask(RequestCode.GET_BROKER_CONFIG).body).decode()
     assert "innerClientAuthenticationCredentials=******" in shown
-    server = cluster._server
-    assert isinstance(server, _ServerThread)
+    server = thread_of(cluster)
     assert server.service is not None
     _often._said.clear()
     as_(None).send("orders", AccessKey="no\nbody\x1b")

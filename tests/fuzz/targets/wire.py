@@ -6,7 +6,7 @@ import zlib
 from dataclasses import is_dataclass
 from functools import cache
 
-from spark_rocket.broker.pop.receipts import check_receipt
+from spark_rocket.broker.pop.acks import check_receipt
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol import auth as acl
 from spark_rocket.protocol.ids import (

@@ -1,0 +1,123 @@
+"""A pop as values: the request, its result, and the records of retry topics as consumers see them.
+
+The path of a POP_MESSAGE (processors/pop.py):
+
+1. The processor checks the request as Apache's does and makes a :class:`PopRequest` of it.
+2. ``PopService.pop(request)`` returns a :class:`PopResult`. If it has messages, they are the answer; if ``rest_num`` is
+   above 0, ``waiting.more(topic, queue_id, group)`` may run another held request.
+3. Without messages: ``waiting.hold(channel, request, pop, again)``. HELD: the answer comes later. ``again()`` is called
+   on the loop when a suitable message may have come, or when the time is up (``poll_time`` from ``born_time`` on).
+   It repeats everything from 2 on. FULL: 209. TIMED_OUT: 210.
+
+Ordered pops (all calls from ``PopService``, with the queue's real topic) go through ``order``
+(:class:`~spark_rocket.broker.pop.order.ConsumerOrderInfoManager`):
+
+* before a pop of a queue: ``is_blocked``; a blocked queue gives nothing and counts nothing;
+* after it: ``popped`` remembers the offsets and returns the queue's part of orderCountInfo. No check point is written,
+  and the group's offset stays at the first message popped;
+* at an ack with reviveQid 999: ``ack`` returns the offset to commit, ALREADY_ACKED or ILLEGAL (answered with 13);
+  afterwards ``waiting.more`` is called if the queue is free;
+* at a change of the invisible time: ``change_invisible``; when the group's offset is reset: ``clear``.
+
+A message of a retry topic is answered under the topic that its consumer asked for: the record is written again with
+that topic and with POP_CK, its receipt, which names the retry topic. Everything else stays: queue and offsets are those
+of the retry topic. Apache's broker does the same by default (``popResponseReturnActualRetryTopic``). A POP_CK from
+the sender is removed, since nothing can be acked with it.
+
+Thread-safety: values and pure functions. Corresponds to the recoding in PopMessageProcessor.popMsgFromQueue.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from spark_rocket.broker.delivery.filters import PullFilter
+from spark_rocket.errors import RefusedError, StoreCorruptError
+from spark_rocket.protocol.ids import ExtraInfo
+from spark_rocket.protocol.record.properties import append_property, remove_property
+from spark_rocket.protocol.record.record import encode_record, iter_records
+from spark_rocket.store.layout import MAX_PROPERTIES
+
+_POP_CK = b"POP_CK"
+
+
+class PopRequest(NamedTuple):
+    """A pop whose checks are passed. ``queue_id`` −1: all queues. Times in ms; ``invisible_time`` from the pop on."""
+
+    group: str
+    topic: str
+    queue_id: int
+    max_msgs: int
+    invisible_time: int
+    poll_time: int
+    born_time: int
+    init_mode: int
+    wanted: PullFilter
+    order: bool = False
+    attempt_id: str | None = None
+
+
+@dataclass(slots=True)
+class PopResult:
+    """What a pop found.
+
+    ``rest_num``: how many messages are still there in the queues looked at; ``passed``: whether messages that the
+    filter does not want were left behind, or there are some that cannot be had just now, so that it is worth looking
+    again; ``problem``: a queue is damaged, or the store takes no check point.
+    """
+
+    pop_time: int
+    invisible_time: int
+    revive_queue_id: int
+    rest_num: int = 0
+    count: int = 0
+    size: int = 0
+    passed: bool = False
+    problem: StoreCorruptError | RefusedError | None = None
+    records: list[bytes | memoryview] = field(default_factory=list)
+    start_offset_infos: list[str] = field(default_factory=list)
+    msg_offset_infos: list[str] = field(default_factory=list)
+    order_count_infos: list[str] = field(default_factory=list)
+
+
+def offsets_of(records: bytes | memoryview) -> list[int]:
+    """Queue offsets of a run of records."""
+    offsets = []
+    position = 0
+    while position < len(records):
+        offsets.append(int.from_bytes(records[position + 20 : position + 28], "big"))
+        position += int.from_bytes(records[position : position + 4], "big")
+    return offsets
+
+
+def as_asked(records: bytes | memoryview, topic: str, receipt: ExtraInfo) -> bytes:
+    """A run of records under another topic, each with its receipt."""
+    name = topic.encode()
+    parts = []
+    for record in iter_records(records):
+        own = bytes(record.properties)
+        noted = append_property(
+            remove_property(own, _POP_CK), _POP_CK, receipt._replace(offset=record.queue_offset).text()
+        )
+        fits = len(noted) <= MAX_PROPERTIES
+        # If it does not fit, the consumer makes the receipt of the answer's infos and its real topic.
+        parts.append(
+            encode_record(
+                name if fits else bytes(record.topic),
+                record.queue_id,
+                record.body,
+                noted if fits else own,
+                queue_offset=record.queue_offset,
+                physical_offset=record.physical_offset,
+                born_timestamp=record.born_timestamp,
+                born_host=record.born_host,
+                store_timestamp=record.store_timestamp,
+                store_host=record.store_host,
+                flag=record.flag,
+                sys_flag=record.sys_flag,
+                reconsume_times=record.reconsume_times,
+                prepared_transaction_offset=record.prepared_transaction_offset,
+            )
+        )
+    return b"".join(parts)

@@ -1,0 +1,220 @@
+"""Brokers and name servers on a thread of the test's process: single ones, and a master with its slave."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from spark_rocket.broker.server import Broker
+from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.state.clients import monotonic_ms
+from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.namesrv.server import NameServer
+from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.server.server import new_event_loop
+from spark_rocket.store.message_store import now_ms
+from spark_rocket.store.tools.check import check_store
+from spark_rocket.testing import LocalCluster
+from spark_rocket.testing.cluster import _ServerThread
+from tests.broker.wire import Wire
+from tests.kit.waiting import until
+
+T = TypeVar("T")
+
+
+def thread_of(cluster: LocalCluster) -> _ServerThread:
+    """The servers of a cluster that runs in this process."""
+    server = cluster._server
+    assert isinstance(server, _ServerThread)
+    return server
+
+
+def service_of(cluster: LocalCluster) -> BrokerService:
+    """The insides of its broker, which runs on another thread: look, or replace one attribute."""
+    service = thread_of(cluster).service
+    assert service is not None
+    return service
+
+
+class LoopThread:
+    """An event loop on a thread of its own."""
+
+    def __init__(self) -> None:
+        self.loop = new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
+
+    def run(self, call: Callable[[], T]) -> T:
+        async def on_the_loop() -> T:
+            return call()
+
+        return self.do(on_the_loop())
+
+    def stop_loop(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(30)
+        self.loop.close()
+
+
+class Served(LoopThread):
+    """A broker on a thread whose clock is the test's."""
+
+    def __init__(
+        self,
+        directory: Path,
+        clock: Callable[[], int],
+        settings: dict[str, object],
+        monotonic: Callable[[], int] = monotonic_ms,
+    ) -> None:
+        super().__init__()
+        self.config = BrokerConfig.from_properties({"storePathRootDir": directory, "listenPort": 0, **settings})
+        self.clock = clock
+        self.broker = Broker(self.config, clock=clock, monotonic=monotonic)
+
+    def wake(self) -> None:
+        """Let the drivers see that the clock was moved, until they have nothing left to do."""
+        drivers = self.broker.service.drivers.values()
+        for driver in drivers:
+            self.run(driver.wake)
+        while self.run(lambda: any(driver.due is not None and driver.due <= self.clock() for driver in drivers)):
+            pass
+
+
+@contextmanager
+def served(
+    directory: Path,
+    clock: Callable[[], int],
+    *,
+    monotonic: Callable[[], int] = monotonic_ms,
+    check: bool = True,
+    **settings: object,
+) -> Iterator[tuple[Served, Wire]]:
+    """A broker on a store directory and a wire to it; stopped cleanly, and with ``check`` its store checked."""
+    server = Served(directory, clock, settings, monotonic)
+    try:
+        server.do(server.broker.start())
+        try:
+            with RemotingClient() as client:
+                yield server, Wire(client, server.broker.address)
+        finally:
+            server.do(server.broker.close())
+    finally:
+        server.stop_loop()
+    if check:
+        assert check_store(directory, server.config.store_config()) == []
+
+
+class Servers(LoopThread):
+    """Name servers and brokers on one loop, each started and stopped by itself."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self._directory = directory
+        self.name_servers: list[NameServer | None] = []
+        self.ports: list[int] = []
+        self.brokers: list[Broker] = []
+
+    def add_name_server(self) -> str:
+        server = NameServer(port=0)
+        self.do(server.start())
+        self.name_servers.append(server)
+        self.ports.append(server.port)
+        return server.address
+
+    def stop_name_server(self, index: int) -> None:
+        server = self.name_servers[index]
+        assert server is not None
+        self.do(server.close())
+        self.name_servers[index] = None
+
+    def restart_name_server(self, index: int) -> None:
+        server = NameServer(port=self.ports[index])
+        self.do(server.start())
+        self.name_servers[index] = server
+
+    def add_broker(
+        self, name: str = "a", *, store: str | None = None, clock: Callable[[], int] = now_ms, **settings: object
+    ) -> Broker:
+        config = BrokerConfig.from_properties(
+            {
+                "brokerName": name,
+                "listenPort": 0,
+                "storePathRootDir": self._directory / (store or f"{name}{len(self.brokers)}"),
+                "namesrvAddr": self.addresses,
+                "mappedFileSizeCommitLog": 1 << 20,
+                "diskSpaceWarningLevelRatio": 100,
+                **settings,
+            }
+        )
+        broker = Broker(config, clock=clock)
+        self.do(self._start(broker))
+        self.brokers.append(broker)
+        return broker
+
+    @staticmethod
+    async def _start(broker: Broker) -> None:
+        await broker.start()
+        await broker.service.registration.register()
+
+    def stop(self, broker: Broker) -> None:
+        self.do(broker.close())
+        self.brokers.remove(broker)
+
+    @property
+    def addresses(self) -> str:
+        return ";".join(f"127.0.0.1:{port}" for port in self.ports)
+
+    def close(self) -> None:
+        for broker in self.brokers:
+            self.do(broker.close())
+        for index, server in enumerate(self.name_servers):
+            if server is not None:
+                self.stop_name_server(index)
+        self.stop_loop()
+
+
+class Pair(Servers):
+    """A master and its slave under one name server. ``skew``: how far each clock is ahead in ms, by its store."""
+
+    def __init__(
+        self, directory: Path, skew: dict[str, int] | None = None, *, start: bool = True, **settings: object
+    ) -> None:
+        super().__init__(directory)
+        self.skew = skew or {}
+        self.ahead = 0  # all clocks, in ms
+        self.settings = settings
+        self.add_name_server()
+        if not start:
+            return
+        self.master = self.add("a", 0)
+        self.slave = self.add("a", 1)
+        until(lambda: self.slave.synchronize is not None and self.slave.synchronize.rounds)
+
+    def add(self, name: str, broker_id: int, port: int = 0, store: str | None = None, **settings: object) -> Broker:
+        store = store or f"{name}{broker_id}"
+        own = {
+            "brokerId": broker_id,
+            "brokerRole": "SLAVE" if broker_id else "ASYNC_MASTER",
+            "listenPort": port,
+            "vipChannelEnable": False,
+            "registerNameServerPeriod": 1000,
+        }
+        return self.add_broker(
+            name, store=store, clock=partial(self.clock_of, store), **{**own, **self.settings, **settings}
+        )
+
+    def clock_of(self, store: str) -> int:
+        return time.time_ns() // 1_000_000 + self.ahead + self.skew.get(store, 0)
+
+    def caught_up(self) -> None:
+        assert self.slave.slave is not None
+        self.do(self.slave.slave.reached(self.master.service.store.max_physical_offset))
