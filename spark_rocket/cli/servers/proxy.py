@@ -15,8 +15,10 @@ import click
 
 from spark_rocket.cli.arguments import PATH, exclusive, port, whole
 from spark_rocket.cli.commands.connect import Link, connection_but_timeout
-from spark_rocket.cli.servers.up import (
+from spark_rocket.cli.servers.options import (
     FREE,
+    SETTINGS_VARIABLE,
+    ProxyOptions,
     host_option,
     metrics_option,
     no_metrics_option,
@@ -27,8 +29,6 @@ from spark_rocket.cli.servers.up import (
 if TYPE_CHECKING:
     from spark_rocket.proxy.config import ProxyConfig
 
-SETTINGS_VARIABLE = "ROCKET_PROXY_SETTINGS"
-"""Holds settings for a proxy that another ``rocket`` command starts."""
 _MAX_WORKERS = 64
 
 
@@ -57,7 +57,7 @@ def proxy(context: click.Context, /, link: Link, **given: Any) -> int:
     -n, --access-key and --tls say how the cluster is called. The account signs the requests to brokers; it
     needs the permissions of all clients together. The port's own TLS is set with -c (tlsCertPath, tlsKeyPath).
     """
-    from spark_rocket.cli.servers.serve_proxy import ProxyOptions, serve_proxy
+    from spark_rocket.cli.servers.serve_proxy import serve_proxy
 
     running = {name: given.pop(name) for name in ("workers", "ready_fd", "lifeline_fd")}
     options = ProxyOptions(logs=take_logs(given), **running)
