@@ -96,7 +96,7 @@ class Page:
 
 def eventually(ask: Callable[[], Any], is_right: Callable[[Any], bool]) -> Any:
     """What is asked again and again until it is right."""
-    return until(lambda: found if is_right(found := ask()) else None)
+    return until(lambda: (found,) if is_right(found := ask()) else None)[0]
 
 
 SCRIPT = "<script>window.harm = 1</script><img src=x onerror='window.harm = 1'>"

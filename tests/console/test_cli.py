@@ -81,11 +81,12 @@ def cluster() -> Iterator[LocalCluster]:
         yield cluster
 
 
-def test_rocket_console_elsewhere_behind_a_login(cluster: LocalCluster) -> None:
+@pytest.mark.parametrize("allowed", [[], ["--allowed-host", "localhost"]])
+def test_rocket_console_elsewhere_behind_a_login(cluster: LocalCluster, allowed: list[str]) -> None:
     given = {"ROCKET_CONSOLE_PASSWORD": "correct horse"}
-    rocket = Rocket("console", "-n", cluster.name_server, "--host", "0.0.0.0", "--port", "0", env=given)
+    rocket = Rocket("console", "-n", cluster.name_server, "--host", "0.0.0.0", "--port", "0", *allowed, env=given)
     try:
-        url = rocket.until(r"console of \S+ on (http://127\.0\.0\.1:\d+)")[1]
+        url = rocket.until(r"console of \S+ on (http://\S+:\d+)")[1]
         rocket.until("OPEN TO OTHERS, behind a login")
         assert "rocket console" in httpx.get(f"{url}/groups").text
         assert httpx.get(f"{url}/api/overview").status_code == 401
