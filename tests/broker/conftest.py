@@ -11,7 +11,7 @@ from spark_rocket.broker.service import BrokerService
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.testing import LocalCluster
-from spark_rocket.testing.cluster import _ServerThread
+from spark_rocket.testing.threads import ServerThread
 from tests.broker.wire import Wire
 
 _numbers = itertools.count(1)
@@ -28,7 +28,7 @@ def cluster() -> Iterator[LocalCluster]:
 def service(cluster: LocalCluster) -> BrokerService:
     """The insides of that broker, which runs on another thread: look, or replace one attribute."""
     server = cluster._server
-    assert isinstance(server, _ServerThread)
+    assert isinstance(server, ServerThread)
     assert server.service is not None
     return server.service
 

@@ -33,7 +33,7 @@ from spark_rocket.remoting.http.exposition import Exposition, Metric
 from spark_rocket.remoting.http.monitor import MONITOR_METRICS, Monitor
 from spark_rocket.remoting.server.overload_metrics import OVERLOAD_METRICS
 from spark_rocket.testing import LocalCluster
-from spark_rocket.testing.cluster import _ServerThread
+from spark_rocket.testing.threads import ServerThread
 from tests.broker.wire import Wire
 
 Samples = dict[str, list[tuple[dict[str, str], float]]]
@@ -76,7 +76,7 @@ def value(samples: Samples, name: str, **labels: str) -> float:
 @pytest.fixture(scope="module")
 def endpoint(cluster: LocalCluster) -> Iterator[Endpoint]:
     server = cluster._server
-    assert isinstance(server, _ServerThread)
+    assert isinstance(server, ServerThread)
     assert server.service is not None
     assert server.servers is not None
     namesrv, broker = server.servers

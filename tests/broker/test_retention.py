@@ -23,7 +23,7 @@ from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.store.retention import Retention
 from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster
-from spark_rocket.testing.cluster import _ServerThread
+from spark_rocket.testing.threads import ServerThread
 from tests.broker.wire import SUBSCRIPTION, SUSPEND, Wire
 from tests.store.helpers import small
 from tests.store.test_retention import Disk
@@ -60,7 +60,7 @@ def broker(tmp_path: Path, disk: Disk) -> Iterator[LocalCluster]:
 @pytest.fixture
 def insides(broker: LocalCluster) -> BrokerService:
     server = broker._server
-    assert isinstance(server, _ServerThread)
+    assert isinstance(server, ServerThread)
     assert server.service is not None
     return server.service
 

@@ -15,7 +15,7 @@ from spark_rocket.protocol.record.record import encode_record
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.testing import LocalCluster
-from spark_rocket.testing.cluster import _ServerThread
+from spark_rocket.testing.threads import ServerThread
 from tests.broker.acl.conftest import Connect
 from tests.broker.acl.test_control import control_of, pull, refused, rules
 from tests.broker.wire import Wire
@@ -123,7 +123,7 @@ def test_a_transaction_is_shown_to_no_producer_who_may_not_send_there(as_: Conne
     """Whoever calls himself a producer of its group would be asked about it, with all that is in the message."""
     mallory, root = as_(MALLORY), as_(ROOT)
     server = cluster._server
-    assert isinstance(server, _ServerThread)
+    assert isinstance(server, ServerThread)
     service = server.service
     assert service is not None
     body = json.dumps({"clientID": "c", "producerDataSet": [{"groupName": "payers"}]}).encode()

@@ -23,7 +23,7 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.testing import LocalCluster
-from spark_rocket.testing.cluster import _ServerThread
+from spark_rocket.testing.threads import ServerThread
 from tests.broker.acl.conftest import Connect
 from tests.broker.wire import Wire, _send_fields
 
@@ -62,7 +62,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 def control_of(cluster: LocalCluster) -> AccessControl:
     server = cluster._server
-    assert isinstance(server, _ServerThread)
+    assert isinstance(server, ServerThread)
     assert server.service is not None
     assert server.service.access_control is not None
     return server.service.access_control
@@ -360,7 +360,7 @@ def test_nothing_shows_the_brokers_own_secret(
     shown = bytes(as_(ALICE).ask(RequestCode.GET_BROKER_CONFIG).body).decode()
     assert "innerClientAuthenticationCredentials=******" in shown
     server = cluster._server
-    assert isinstance(server, _ServerThread)
+    assert isinstance(server, ServerThread)
     assert server.service is not None
     _often._said.clear()
     as_(None).send("orders", AccessKey="no\nbody\x1b")
