@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from spark_rocket.client import Admin
+    from spark_rocket.model import MessageQueue
 
 __all__ = [
+    "PLACE",
     "Column",
     "Progress",
     "Table",
@@ -41,7 +43,9 @@ __all__ = [
     "line",
     "looked",
     "masters_away",
+    "place",
     "record",
+    "rows",
     "table",
     "watch",
 ]
@@ -108,12 +112,27 @@ class Table:
         return bool(values) and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
 
 
+def place(queue: MessageQueue) -> dict[str, Any]:
+    """Where a queue is: the first values of a row, for :data:`PLACE`."""
+    return {"topic": queue.topic, "brokerName": queue.broker_name, "queueId": queue.queue_id}
+
+
+PLACE = (Column("topic"), Column("brokerName", "BROKER"), Column("queueId", "QUEUE"))
+
 # --- tables and records ----------------------------------------------------------------------------------------------
 
 
 def table(rows: Iterable[Row], columns: Sequence[Column], **more: Any) -> None:
     """Print rows (the dicts that JSON is made of) as a table; ``more`` as for ``Table``."""
     _print(Table(list(rows), columns, **more))
+
+
+def rows(found: Sequence[Row], columns: Sequence[Column], as_json: bool, **more: Any) -> None:
+    """Print rows as a table, or as the one document of ``--json``."""
+    if as_json:
+        document(found)
+    else:
+        table(found, columns, **more)
 
 
 def _print(shown: Table) -> None:

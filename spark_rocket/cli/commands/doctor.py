@@ -48,7 +48,7 @@ class Finding:
     remedy: str = ""
 
 
-@click.command(short_help="check Java, Spark, Python, servers and executors")
+@click.command()
 @connection
 @click.option("-t", "--topic", metavar="TOPIC", shell_complete=complete_topics, help="a topic that should be there")
 @click.option("--grpc", metavar="HOST:PORT", help="a gRPC endpoint (rocket proxy) that should be there")

@@ -44,7 +44,7 @@ def _broker_name(function: Callable[..., Any]) -> Callable[..., Any]:
     return with_name
 
 
-@click.command(short_help="stop new messages to a broker; say when it can be stopped")
+@click.command()
 @_broker_name
 @connection_but_timeout
 @yes_option
@@ -110,7 +110,7 @@ def _wait_until_quiet(admin: Admin, name: str, quiet: float, timeout: float) -> 
         admin.wipe_write_perm(name)
 
 
-@click.command(short_help="give a drained broker its messages back")
+@click.command()
 @_broker_name
 @connection
 def undrain(link: Link, broker_name: str) -> None:

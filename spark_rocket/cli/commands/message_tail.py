@@ -50,7 +50,7 @@ def _start(text: str) -> int:
     return {"earliest": 0, "latest": -1}[text] if text in ("earliest", "latest") else moment(text)
 
 
-@click.command("tail", short_help="follow a topic, as tail -f does")
+@click.command("tail")
 @click.argument("topic", shell_complete=complete_topics)
 @click.option("--tags", metavar="TAGS", help="only messages with one of these, as in 'a || b'")
 @click.option("--sql", metavar="EXPRESSION", help="only messages that an SQL92 expression lets through")

@@ -28,7 +28,7 @@ broker_argument = click.argument("broker", shell_complete=complete_brokers)
 _CHANGES = (Column("name", "SETTING"), Column("from", "NOW"), Column("to", "THEN"))
 
 
-@click.command(short_help="a broker's settings; set some of them")
+@click.command()
 @broker_argument
 @click.argument("changes", nargs=-1, metavar="[NAME=VALUE]…")
 @connection
@@ -100,7 +100,7 @@ def change_settings(
     return 1 if remark and wanted.keys() - known.keys() else 0
 
 
-@click.command(short_help="what a broker says about itself")
+@click.command()
 @broker_argument
 @connection
 @click.option("--raw", is_flag=True, help="all of it, under the names that it has on the wire")
@@ -152,7 +152,7 @@ _SLAVES = (
 )
 
 
-@click.command(short_help="how far slaves are behind")
+@click.command()
 @broker_argument
 @connection
 @json_option
@@ -180,7 +180,7 @@ def ha(link: Link, broker: str, as_json: bool) -> None:
         show.record(values, f"{broker} is a slave.")
 
 
-@click.command(short_help="messages that wait for their delivery time")
+@click.command()
 @broker_argument
 @connection
 @json_option
@@ -189,11 +189,8 @@ def timers(link: Link, broker: str, as_json: bool) -> None:
     with link.admin() as admin:
         found = admin.timer_metrics(broker)
     rows = [{"topic": topic, "count": count} for topic, count in found.items()]
-    if as_json:
-        show.document(rows)
-    else:
-        columns = (Column("topic"), Column("count", "MESSAGES", form=count_text, right=True))
-        show.table(rows, columns, empty="No message waits for its time.")
+    columns = (Column("topic"), Column("count", "MESSAGES", form=count_text, right=True))
+    show.rows(rows, columns, as_json, empty="No message waits for its time.")
 
 
 _CLEAN = {
@@ -203,7 +200,7 @@ _CLEAN = {
 }
 
 
-@click.command(short_help="have a broker delete files that nobody needs any more")
+@click.command()
 @broker_argument
 @click.argument("what", type=click.Choice(list(_CLEAN)))
 @connection

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _MAX_WORKERS = 64
 
 
-@click.command(short_help="the gRPC endpoint for RocketMQ 5's own clients, for any cluster")
+@click.command()
 @click.option("-c", "--config", type=PATH, metavar="FILE", help="settings under the names of Apache's proxy")
 @host_option
 @click.option("--grpc-port", type=port, metavar="PORT", help=f"8081, or grpcServerPort of -c; {FREE}")

@@ -30,7 +30,7 @@ from spark_rocket.cli.servers.options import (
 _CLI = "spark_rocket.cli"
 
 
-@click.command(short_help="name server and broker in one process, or a cluster")
+@click.command()
 @click.option("--data", type=PATH, metavar="DIR", help=f"where messages are kept (./{DEFAULT_DATA})")
 @click.option("--ephemeral", is_flag=True, help="keep nothing: a temporary directory, gone at stop")
 @click.option("--nameserver-port", type=port, default="9876", metavar="PORT", help=f"9876; {FREE}")
@@ -78,7 +78,6 @@ def up(context: click.Context, /, **given: Any) -> int:
         }
     },
     invoke_without_command=True,
-    short_help="a name server alone; settings of running ones",
     subcommand_metavar="[COMMAND]",
 )
 @click.option("--port", type=port, default="9876", metavar="PORT", help=f"9876; {FREE}")
@@ -111,7 +110,6 @@ def namesrv(context: click.Context, /, port: int, tls_config: Path | None, **giv
         }
     },
     invoke_without_command=True,
-    short_help="a broker alone; settings and state of running ones; drain one",
     subcommand_metavar="[COMMAND]",
 )
 @config_option
