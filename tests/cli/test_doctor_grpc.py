@@ -11,8 +11,8 @@ import pytest
 
 from spark_rocket.cli import main
 from spark_rocket.cli.commands.connect import Link
-from spark_rocket.cli.commands.doctor import Finding
-from spark_rocket.cli.doctor_grpc import check_grpc
+from spark_rocket.cli.commands.doctor_checks import Finding
+from spark_rocket.cli.commands.doctor_grpc import check_grpc
 from spark_rocket.proxy.config import ProxyConfig
 from spark_rocket.proxy.context import Context, Rpc
 from spark_rocket.testing import LocalCluster

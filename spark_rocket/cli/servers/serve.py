@@ -20,7 +20,6 @@ from spark_rocket.broker.addresses import called_address
 from spark_rocket.broker.metrics.exporter import BrokerMetrics
 from spark_rocket.broker.server import Broker
 from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.cli.commands.monitor import NO_PORT, Started, metrics_port, start_monitor
 from spark_rocket.cli.main import DEFAULT_DATA, store_directory
 from spark_rocket.cli.servers.foreground import (
     Stopping,
@@ -32,6 +31,7 @@ from spark_rocket.cli.servers.foreground import (
     tls_line,
     warn_open,
 )
+from spark_rocket.cli.servers.monitor import NO_PORT, Started, metrics_port, start_monitor
 from spark_rocket.cli.servers.options import BrokerOptions, ServerOptions, UpOptions
 from spark_rocket.cli.servers.up_children import ProxyChild, start_console
 from spark_rocket.errors import StoreLockedError

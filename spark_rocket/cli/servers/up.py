@@ -105,8 +105,8 @@ def namesrv(context: click.Context, /, port: int, tls_config: Path | None, **giv
             "ha": (f"{_CLI}.servers.broker:ha", "how far slaves are behind"),
             "timers": (f"{_CLI}.servers.broker:timers", "messages that wait for their delivery time"),
             "clean": (f"{_CLI}.servers.broker:clean", "have a broker delete files that nobody needs any more"),
-            "drain": (f"{_CLI}.commands.drain:drain", "stop new messages to a broker; say when it can be stopped"),
-            "undrain": (f"{_CLI}.commands.drain:undrain", "give a drained broker its messages back"),
+            "drain": (f"{_CLI}.servers.broker:drain", "stop new messages to a broker; say when it can be stopped"),
+            "undrain": (f"{_CLI}.servers.broker:undrain", "give a drained broker its messages back"),
         }
     },
     invoke_without_command=True,
