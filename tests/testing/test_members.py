@@ -169,7 +169,7 @@ def test_members_are_used_in_the_right_order() -> None:
 
 
 def test_where_there_is_one_loopback_address_only_nothing_can_be_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_rocket.testing.network._HAS_MORE_LOOPBACK", False)
+    monkeypatch.setattr("spark_rocket.testing.network.HAS_MORE_LOOPBACK", False)
     with LocalCluster(brokers=1) as cluster, RemotingClient() as client:
         assert cluster.broker_address == f"127.0.0.1:{cluster.brokers[0].port}"
         assert Wire(client, cluster.broker_address).send("T").code == ResponseCode.SUCCESS

@@ -44,9 +44,10 @@ class LogOptions:
             verbose=self.verbose,
         )
 
-    def arguments(self, label: str = "") -> list[str]:
-        """The same for another process, whose files are in this directory, or in one of its own in it."""
-        given = [f"--log-level={level}" for level in self.log_level]
+    def command(self, *command: str, label: str = "") -> list[str]:
+        """The command line of another process that logs so, with its files in ``label`` in this directory."""
+        given = [*(["-v"] if self.verbose else []), *command]
+        given += [f"--log-level={level}" for level in self.log_level]
         given += [f"--log-format={self.log_format}", f"--log-size={self.log_size}", f"--log-count={self.log_count}"]
         return given + ([f"--log-dir={self.log_dir / label}"] if self.log_dir is not None else [])
 

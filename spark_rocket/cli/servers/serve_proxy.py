@@ -74,8 +74,7 @@ async def _workers(config: ProxyConfig, options: ProxyOptions) -> None:
                 KeptServer(
                     f"worker {number}",
                     "rocket proxy",
-                    *(["-v"] if options.logs.verbose else []),
-                    *("proxy", "--reuse-port", *options.logs.arguments(f"worker-{number}")),
+                    *options.logs.command("proxy", "--reuse-port", label=f"worker-{number}"),
                     environment={SETTINGS_VARIABLE: worker_config(config, bound, number).to_text()},
                 )
                 for number in range(1, options.workers + 1)

@@ -78,9 +78,9 @@ class ProxyChild:
         """Start its process. It is stopped with ``servers``."""
         if self._config is None:
             return
-        arguments = [*(["-v"] if self._logs.verbose else []), "proxy", *self._logs.arguments()]
         environment = {SETTINGS_VARIABLE: self._config.to_text()}
-        self._server = KeptServer("gRPC proxy", "rocket proxy", *arguments, environment=environment)
+        command = self._logs.command("proxy")
+        self._server = KeptServer("gRPC proxy", "rocket proxy", *command, environment=environment)
         servers.push_async_callback(self._server.stop)
         await self._server.start()
 

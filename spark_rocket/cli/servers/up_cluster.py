@@ -119,9 +119,8 @@ class _Brokers:
         before = len(self.started)
         for member in members:
             conf = write_conf(member, self._shared, self._data, self._first_store)
-            arguments = [*(["-v"] if self._logs.verbose else []), "broker", "-c", str(conf)]
-            arguments += self._logs.arguments(member.label)
-            self.started.append(_BrokerProcess(member, await ChildServer.start(member.label, *arguments)))
+            command = self._logs.command("broker", "-c", str(conf), label=member.label)
+            self.started.append(_BrokerProcess(member, await ChildServer.start(member.label, *command)))
         return await asyncio.gather(*(broker.server.wait_until_up() for broker in self.started[before:]))
 
     def lines(self, facts: list[dict[str, str]]) -> list[str]:
