@@ -37,11 +37,10 @@ from spark_rocket.remoting.tls.settings import TlsMode, TlsSettings
 from spark_rocket.testing.member_set import MemberSet
 from spark_rocket.testing.members import BrokerMember, NameServerMember, text_of
 from spark_rocket.testing.processes import ServerProcess
-from spark_rocket.testing.threads import ServerThread
+from spark_rocket.testing.threads import ProxyThread, ServerThread
 
 if TYPE_CHECKING:
     from spark_rocket.proxy.config import ProxyConfig
-    from spark_rocket.testing.proxy_thread import ProxyThread
 
 #: Unless settings say otherwise: no fixed port, and messages are taken and kept however full the disk is.
 _OWN_SETTINGS: dict[str, object] = {
@@ -273,8 +272,6 @@ class LocalCluster:
         """The gRPC proxy; it goes on while brokers are killed and restarted."""
         self._running()
         if self._proxy is None:
-            from spark_rocket.testing.proxy_thread import ProxyThread  # not for tests without gRPC
-
             self._proxy = ProxyThread(self._proxy_config(), self._start_timeout)
             self._grpc_port = _port(self._proxy.address)
         return self._proxy

@@ -11,6 +11,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from spark_rocket.broker.cluster_layout import UP_DEFAULTS
 from spark_rocket.broker.server import Broker
@@ -20,6 +21,10 @@ from spark_rocket.errors import StateError
 from spark_rocket.namesrv.server import NameServer
 from spark_rocket.remoting.server.server import new_event_loop
 from spark_rocket.testing.processes import STOP_SECONDS
+
+if TYPE_CHECKING:
+    from spark_rocket.proxy.config import ProxyConfig
+    from spark_rocket.proxy.server import ProxyServer
 
 _HOST = "127.0.0.1"
 
@@ -110,3 +115,28 @@ class ServerThread(LoopThread):
                 await broker.close()
         finally:
             await namesrv.close()
+
+
+class ProxyThread(LoopThread):
+    """A started gRPC proxy. ConfigError when it cannot start.
+
+    It speaks with the brokers over Remoting, so it needs no more of them than their name server, wherever they run.
+    """
+
+    def __init__(self, config: ProxyConfig, timeout: float) -> None:
+        self.server: ProxyServer
+        """For tests of the proxy itself."""
+        self.address = ""
+        self._config = config
+        super().__init__("The gRPC proxy", asyncio.new_event_loop(), timeout)
+
+    async def serve(self) -> None:
+        from spark_rocket.proxy.server import ProxyServer  # not for tests without gRPC
+
+        self.server = ProxyServer(self._config)
+        await self.server.start()
+        try:
+            self.address = self.server.address
+            await self.wait_for_stop()
+        finally:
+            await self.server.close()

@@ -17,7 +17,7 @@ from spark_rocket.proxy.config import ProxyConfig
 from spark_rocket.proxy.context import Context, Rpc
 from spark_rocket.testing import LocalCluster
 from spark_rocket.testing.certificates import CertificateAuthority
-from spark_rocket.testing.proxy_thread import ProxyThread
+from spark_rocket.testing.threads import ProxyThread
 from tests.proxy.grpc_world import World
 
 
