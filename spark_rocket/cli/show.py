@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spark_rocket.cli.text import Bar as Progress
 from spark_rocket.cli.text import print_table
 from spark_rocket.errors import RocketError, StateError
 
@@ -28,27 +27,6 @@ if TYPE_CHECKING:
 
     from spark_rocket.client import Admin
     from spark_rocket.model import MessageQueue
-
-__all__ = [
-    "PLACE",
-    "Column",
-    "Progress",
-    "Table",
-    "agreed",
-    "away",
-    "coloured",
-    "confirm",
-    "document",
-    "failures",
-    "line",
-    "looked",
-    "masters_away",
-    "place",
-    "record",
-    "rows",
-    "table",
-    "watch",
-]
 
 NOTHING = "-"
 _GAP = 2

@@ -19,7 +19,7 @@ from spark_rocket.cli.commands.connect import Link, complete_groups, connection
 from spark_rocket.cli.commands.group import known_group
 from spark_rocket.cli.commands.message_show import body_option
 from spark_rocket.cli.show import Column
-from spark_rocket.cli.text import count_text, moment, second_text
+from spark_rocket.cli.text import Bar, count_text, moment, second_text
 from spark_rocket.errors import ClientError, TopicNotFoundError
 from spark_rocket.model import DLQ_PREFIX
 
@@ -121,7 +121,7 @@ def resend(
             return 1
         sent = 0
         try:
-            with show.Progress(is_bytes=False, what="dead letters") as bar:
+            with Bar(is_bytes=False, what="dead letters") as bar:
                 for message in chosen if ids else _dead_letters(admin, group, begin, end):
                     result = admin.resend(message, group=None if to_topic else group)
                     sent += 1
