@@ -15,7 +15,6 @@ _HOW = {
 
 
 @click.command(
-    short_help="a script that lets the shell complete commands",
     epilog="\b\n" + "\n".join(_HOW.values()),
 )
 @click.argument("shell", type=click.Choice(list(_HOW)))

@@ -21,7 +21,7 @@ _PARTS = ("client", "datasource", "protocol", "remoting", "store")
 _FINDERS = ("pyspark_rocket.py", "pyspark_rocketmq.py")
 
 
-@click.command(short_help="write the connector as a zip for --py-files")
+@click.command()
 @click.option(
     "-o",
     "--output",

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spark_rocket.cli.text import Bar as Progress
 from spark_rocket.cli.text import print_table
 from spark_rocket.errors import RocketError, StateError
 
@@ -27,24 +26,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from spark_rocket.client import Admin
-
-__all__ = [
-    "Column",
-    "Progress",
-    "Table",
-    "agreed",
-    "away",
-    "coloured",
-    "confirm",
-    "document",
-    "failures",
-    "line",
-    "looked",
-    "masters_away",
-    "record",
-    "table",
-    "watch",
-]
+    from spark_rocket.model import MessageQueue
 
 NOTHING = "-"
 _GAP = 2
@@ -108,12 +90,27 @@ class Table:
         return bool(values) and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
 
 
+def place(queue: MessageQueue) -> dict[str, Any]:
+    """Where a queue is: the first values of a row, for :data:`PLACE`."""
+    return {"topic": queue.topic, "brokerName": queue.broker_name, "queueId": queue.queue_id}
+
+
+PLACE = (Column("topic"), Column("brokerName", "BROKER"), Column("queueId", "QUEUE"))
+
 # --- tables and records ----------------------------------------------------------------------------------------------
 
 
 def table(rows: Iterable[Row], columns: Sequence[Column], **more: Any) -> None:
     """Print rows (the dicts that JSON is made of) as a table; ``more`` as for ``Table``."""
     _print(Table(list(rows), columns, **more))
+
+
+def rows(found: Sequence[Row], columns: Sequence[Column], as_json: bool, **more: Any) -> None:
+    """Print rows as a table, or as the one document of ``--json``."""
+    if as_json:
+        document(found)
+    else:
+        table(found, columns, **more)
 
 
 def _print(shown: Table) -> None:

@@ -54,8 +54,7 @@ class ClusterApi:
                 "lag": sum(group.state.lag for group in groups if group.state),
                 "behind": [group.to_json() for group in behind[:_MOST_BEHIND]],
                 "streams": [group.to_json() for group in groups if group.kind in _STREAMS],
-                "trouble": sampler.trouble.to_json() if sampler.trouble else None,
-                "failed": {name: trouble.to_json() for name, trouble in sampler.failed.items()},
+                **sampler.problems(),
             }
 
     def broker(self, asked: Asked) -> dict[str, Any]:
@@ -109,8 +108,7 @@ class ClusterApi:
             "waiting": self._context.links.waiting,
             "avro": can_avro(),
             "readOnly": self._context.settings.read_only,
-            "trouble": sampler.trouble.to_json() if sampler.trouble else None,
-            "failed": {name: trouble.to_json() for name, trouble in sampler.failed.items()},
+            **sampler.problems(),
         }
 
 

@@ -39,12 +39,10 @@ class GroupApi:
         own = asked.flag("own")
         with self._sampler.lock:
             rows = [record.to_json() for record in self._sampler.groups.values() if own or not record.is_own]
-        trouble = self._sampler.trouble
         return {
             "known": self._sampler.is_known(GROUPS),
             "refresh": self._context.refresh_ms(),
-            "trouble": trouble.to_json() if trouble else None,
-            "failed": {name: trouble.to_json() for name, trouble in self._sampler.failed.items()},
+            **self._sampler.problems(),
             **page_of(rows, asked, order="name", names=_COLUMNS),
         }
 

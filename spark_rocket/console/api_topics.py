@@ -38,13 +38,11 @@ class TopicApi:
             for record in self._sampler.topics.values():
                 counts[record.info.kind.value.lower()] += 1
         counts["all"] = len(self._sampler.topics)
-        trouble = self._sampler.trouble
         return {
             "known": self._sampler.is_known(TOPICS),
             "refresh": self._context.refresh_ms(),
             "counts": counts,
-            "trouble": trouble.to_json() if trouble else None,
-            "failed": {name: trouble.to_json() for name, trouble in self._sampler.failed.items()},
+            **self._sampler.problems(),
             **page_of(rows, asked, order="name", names=_COLUMNS),
         }
 

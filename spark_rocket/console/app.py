@@ -20,7 +20,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
-from starlette.routing import Mount, Route
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 import spark_rocket
@@ -137,15 +137,8 @@ async def _nothing(request: Request) -> Response:
     )
 
 
-def make_app(settings: ConsoleSettings) -> Starlette:
-    """The application; it asks the cluster from its start to its end."""
-    links = Links(settings.name_server, settings.connecting)
-    sampler = Sampler(links, fast=settings.interval)
-    context = Context(settings, links, sampler)
-    sessions = Sessions(settings.users)
-    login = _Login(settings, sessions)
+def _routes(context: Context, login: _Login) -> list[BaseRoute]:
     cluster, topics, groups, messages = ClusterApi(context), TopicApi(context), GroupApi(context), MessageApi(context)
-
     version = _version()
     page = (STATIC / "index.html").read_text(encoding="utf-8").replace('"/static/', f'"/static/{version}/')
 
@@ -162,7 +155,7 @@ def make_app(settings: ConsoleSettings) -> Starlette:
         """Changes nothing, but says too much for an address."""
         return Route(path, context.endpoint(answer, body=True), methods=["POST"])
 
-    routes = [
+    return [
         Route("/api/alive", _alive, methods=["GET"]),
         Route("/api/session", login.session, methods=["GET"]),
         Route("/api/login", login.login, methods=["POST"]),
@@ -199,6 +192,15 @@ def make_app(settings: ConsoleSettings) -> Starlette:
         Route("/{rest:path}", show_page, methods=["GET"]),
     ]
 
+
+def make_app(settings: ConsoleSettings) -> Starlette:
+    """The application; it asks the cluster from its start to its end."""
+    links = Links(settings.name_server, settings.connecting)
+    sampler = Sampler(links, fast=settings.interval)
+    context = Context(settings, links, sampler)
+    sessions = Sessions(settings.users)
+    login = _Login(settings, sessions)
+
     @asynccontextmanager
     async def life(app: Starlette) -> AsyncIterator[None]:
         sampler.start()
@@ -211,6 +213,6 @@ def make_app(settings: ConsoleSettings) -> Starlette:
 
     open_session = Session("", secrets.token_urlsafe(32), 0.0, 0.0)
     guard = Middleware(Guard, settings=settings, sessions=sessions, open_session=open_session)
-    app = Starlette(routes=routes, middleware=[guard], lifespan=life)
+    app = Starlette(routes=_routes(context, login), middleware=[guard], lifespan=life)
     app.state.sampler = sampler
     return app

@@ -97,8 +97,8 @@ class Guard:
             self._check_change(request, host, session)
 
     def _check_host(self, host: str) -> None:
-        name = _name_of(host)
-        allowed = {_name_of(known) for known in self._settings.allowed_hosts}
+        name = name_of(host)
+        allowed = {name_of(known) for known in self._settings.allowed_hosts}
         if self._settings.is_loopback:
             allowed |= _LOOPBACK_NAMES | {self._settings.host.strip("[]").lower()}
         elif not allowed:
@@ -175,7 +175,7 @@ async def read_json(request: Request, most: int = MOST_BODY) -> dict[str, Any]:
     return value
 
 
-def _name_of(host: str) -> str:
+def name_of(host: str) -> str:
     """``[::1]:8080`` -> ``::1``"""
     host = host.strip().lower()
     if host.startswith("["):

@@ -120,6 +120,13 @@ class Sampler:
         """Seconds from pass to pass while somebody looks."""
         return max(self.fast, min(self.cost * DUTY, SLOWEST))
 
+    def problems(self) -> dict[str, Any]:
+        """What every page shows: why nobody answers, and which brokers do not."""
+        return {
+            "trouble": self.trouble.to_json() if self.trouble else None,
+            "failed": {name: trouble.to_json() for name, trouble in self.failed.items()},
+        }
+
     def is_known(self, what: str) -> bool:
         return what in self.sampled
 

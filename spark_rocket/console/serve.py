@@ -16,8 +16,11 @@ import uvicorn
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from spark_rocket.console.app import make_app
+from spark_rocket.console.guard import name_of
 from spark_rocket.console.settings import ConsoleSettings
 from spark_rocket.errors import ConfigError
+from spark_rocket.remoting.address import format_address
+from spark_rocket.remoting.server.sockets import own_ip
 from spark_rocket.remoting.tls.contexts import server_tls
 
 MOST_CONNECTIONS = 512
@@ -112,10 +115,11 @@ class _Server(uvicorn.Server):
 
 
 def address_of(settings: ConsoleSettings, port: int) -> str:
-    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(settings.host, settings.host)
-    if ":" in host and not host.startswith("["):
-        host = f"[{host}]"
-    return f"{'https' if settings.is_tls else 'http'}://{host}:{port}"
+    """Where a browser opens it: on every interface, by the first allowed name, else by this machine's own address."""
+    host = settings.host.strip("[]")
+    if host in ("0.0.0.0", "::"):
+        host = next(map(name_of, settings.allowed_hosts), own_ip() if host == "0.0.0.0" else "::1")
+    return f"{'https' if settings.is_tls else 'http'}://{format_address(host, port)}"
 
 
 def _listen(settings: ConsoleSettings) -> socket.socket:

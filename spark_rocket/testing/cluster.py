@@ -12,12 +12,9 @@ Thread-safety: one thread at a time. After ``kill_broker`` the data directory is
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import shutil
 import tempfile
-import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -25,13 +22,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from spark_rocket.broker.cluster_layout import UP_DEFAULTS
-from spark_rocket.broker.server import Broker
-from spark_rocket.broker.service import BrokerService
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.broker.state.known_settings import PROXY_SETTINGS
 from spark_rocket.client.core.config import find_credentials
 from spark_rocket.errors import BrokerError, StateError
-from spark_rocket.namesrv.server import NameServer
 from spark_rocket.protocol.auth import Credentials
 from spark_rocket.protocol.java_properties import render_properties
 from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig
@@ -39,19 +33,16 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import CreateTopicRequestHeader, DeleteTopicRequestHeader
 from spark_rocket.remoting.client.client import RemotingClient
-from spark_rocket.remoting.server.server import new_event_loop
 from spark_rocket.remoting.tls.settings import TlsMode, TlsSettings
 from spark_rocket.testing.member_set import MemberSet
 from spark_rocket.testing.members import BrokerMember, NameServerMember, text_of
-from spark_rocket.testing.processes import STOP_SECONDS, ServerProcess
+from spark_rocket.testing.processes import ServerProcess
+from spark_rocket.testing.threads import ProxyThread, ServerThread
 
 if TYPE_CHECKING:
     from spark_rocket.proxy.config import ProxyConfig
-    from spark_rocket.testing.proxy_thread import ProxyThread
 
-_HOST = "127.0.0.1"
-# A test's few messages are taken on a machine whose disk is nearly full, and none of them disappears.
-#: What nobody's disk or ports are to disturb, unless settings say otherwise.
+#: Unless settings say otherwise: no fixed port, and messages are taken and kept however full the disk is.
 _OWN_SETTINGS: dict[str, object] = {
     "vipChannelEnable": False,
     "metricsExporterType": "DISABLE",
@@ -60,8 +51,6 @@ _OWN_SETTINGS: dict[str, object] = {
     "diskSpaceCleanForciblyRatio": 100,
     "diskSpaceWarningLevelRatio": 100,
 }
-
-
 #: Settings that brokers and the gRPC proxy have in common.
 _SHARED = ("aclEnable", "aclFile", "innerClientAuthenticationCredentials", "maxMessageSize")
 
@@ -111,7 +100,7 @@ class LocalCluster:
         self._ports = (0, 0)
         self._proxy: ProxyThread | None = None
         self._grpc_port = 0
-        self._server: _ServerProcess | _ServerThread | _FirstMember | None = None
+        self._server: _ServerProcess | ServerThread | _FirstMember | None = None
         self._client: RemotingClient | None = None
         self.data_dir = Path()
 
@@ -175,7 +164,7 @@ class LocalCluster:
         if isinstance(server, _FirstMember):
             self.brokers[0].kill()
             return
-        if isinstance(server, _ServerThread):
+        if isinstance(server, ServerThread):
             raise StateError("A cluster inside this process cannot be killed.", remedy="Leave in_process out.")
         server.kill()
         self._server = None
@@ -198,7 +187,7 @@ class LocalCluster:
             members.start()
             self._server = _FirstMember(members)
             return
-        kind = _ServerThread if self._in_process else _ServerProcess
+        kind = ServerThread if self._in_process else _ServerProcess
         config = {name: value for name, value in self._config.items() if name not in PROXY_SETTINGS}
         self._server = kind(self.data_dir, config, self._ports, self._start_timeout)
         self._ports = (_port(self.name_server), _port(self.broker_address))
@@ -208,7 +197,7 @@ class LocalCluster:
         """The brokers' ``plain_acl.yml``; they see within two seconds that it has changed."""
         return self.data_dir / "plain_acl.yml"
 
-    def _running(self) -> _ServerProcess | _ServerThread | _FirstMember:
+    def _running(self) -> _ServerProcess | ServerThread | _FirstMember:
         if self._server is None:
             raise StateError("This cluster is not running.", remedy="Use it inside a with block, or call start().")
         return self._server
@@ -283,8 +272,6 @@ class LocalCluster:
         """The gRPC proxy; it goes on while brokers are killed and restarted."""
         self._running()
         if self._proxy is None:
-            from spark_rocket.testing.proxy_thread import ProxyThread  # not for tests without gRPC
-
             self._proxy = ProxyThread(self._proxy_config(), self._start_timeout)
             self._grpc_port = _port(self._proxy.address)
         return self._proxy
@@ -437,71 +424,3 @@ class _FirstMember:
     @property
     def pid(self) -> int:
         return self.members.brokers[0].pid
-
-
-class _ServerThread:
-    """Both servers on an event loop in a thread of this process."""
-
-    def __init__(self, data_dir: Path, config: Mapping[str, object], ports: tuple[int, int], timeout: float) -> None:
-        self.pid = os.getpid()
-        self.name_server = ""
-        self.broker = ""
-        self.metrics: str | None = None
-        self.service: BrokerService | None = None  # for tests of the broker itself
-        self.servers: tuple[NameServer, Broker] | None = None
-        self._data_dir = data_dir
-        self._config = config
-        self._ports = ports
-        self._ready = threading.Event()
-        self._error: BaseException | None = None
-        self._loop = new_event_loop()
-        self._stop: asyncio.Event
-        self._thread = threading.Thread(target=self._run, name="local-cluster", daemon=True)
-        self._thread.start()
-        if not self._ready.wait(timeout):
-            raise StateError(f"The servers were not ready within {timeout:.0f} s.")
-        if self._error is not None:
-            self._thread.join()
-            raise self._error
-
-    def _run(self) -> None:
-        try:
-            self._loop.run_until_complete(self._serve())
-        except BaseException as error:
-            self._error = error
-        finally:
-            self._loop.run_until_complete(self._loop.shutdown_default_executor())
-            self._loop.close()
-            self._ready.set()
-
-    async def _serve(self) -> None:
-        self._stop = asyncio.Event()
-        config = BrokerConfig.from_properties({**UP_DEFAULTS, **self._config})
-        config.bind_address = _HOST
-        config.listen_port = self._ports[1]
-        config.store_path_root_dir = self._data_dir / "store"
-        kv_config = self._data_dir / "namesrv" / "kvConfig.json"
-        namesrv = NameServer(_HOST, self._ports[0], kv_config_path=kv_config, tls=config.tls_settings())
-        await namesrv.start()
-        try:
-            config.namesrv_addr = namesrv.address
-            broker = Broker(config)
-            await broker.start()
-            try:
-                await asyncio.wait([broker.service.registration.register()], timeout=2.0)
-                self.name_server, self.broker = namesrv.address, broker.address
-                self.service, self.servers = broker.service, (namesrv, broker)
-                self._ready.set()
-                await self._stop.wait()
-            finally:
-                await broker.close()
-        finally:
-            await namesrv.close()
-
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(STOP_SECONDS)
-        if self._thread.is_alive():
-            raise StateError(f"The servers did not stop within {STOP_SECONDS:.0f} s.")
-        if self._error is not None:
-            raise self._error

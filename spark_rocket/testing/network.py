@@ -36,7 +36,7 @@ T = TypeVar("T")
 LOOPBACK = "127.0.0.1"
 #: Whoever is no member: the test, and what it has started.
 CLIENTS = "clients"
-_HAS_MORE_LOOPBACK = sys.platform == "linux"
+HAS_MORE_LOOPBACK = sys.platform == "linux"
 _RELAYS = "127.0.0.2"
 _RESERVED = "127.0.0.3"
 # Below the range from which systems take ports for outgoing connections.
@@ -48,7 +48,7 @@ class Network:
     """Relays before members, and which pairs of members are cut off from each other."""
 
     def __init__(self) -> None:
-        self.can_be_cut = _HAS_MORE_LOOPBACK
+        self.can_be_cut = HAS_MORE_LOOPBACK
         #: The address that members tell others.
         self.host = _RELAYS if self.can_be_cut else LOOPBACK
         self.pids: dict[str, int] = {}

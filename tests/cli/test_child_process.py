@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.cli.servers.child_process import ChildProcess
-from spark_rocket.cli.servers.child_server import End, keep_running
+from spark_rocket.cli.servers.child import ChildProcess, End, keep_running
 from spark_rocket.remoting.server.server import run
 from spark_rocket.testing.processes import ServerProcess
 from tests.cli.descriptors import Opened, closes_its_pipes

@@ -11,13 +11,13 @@ import pytest
 
 from spark_rocket.cli import main
 from spark_rocket.cli.commands.connect import Link
-from spark_rocket.cli.commands.doctor import Finding
-from spark_rocket.cli.doctor_grpc import check_grpc
+from spark_rocket.cli.commands.doctor_checks import Finding
+from spark_rocket.cli.commands.doctor_grpc import check_grpc
 from spark_rocket.proxy.config import ProxyConfig
 from spark_rocket.proxy.transport.context import Context, Rpc
 from spark_rocket.testing import LocalCluster
 from spark_rocket.testing.certificates import CertificateAuthority
-from spark_rocket.testing.proxy_thread import ProxyThread
+from spark_rocket.testing.threads import ProxyThread
 from tests.proxy.grpc_world import World
 
 

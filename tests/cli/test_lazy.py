@@ -30,10 +30,9 @@ VERBS = list(_verbs(rocket))
 @pytest.mark.parametrize(("path", "group", "name", "command"), VERBS, ids=[verb[0] for verb in VERBS])
 def test_a_verb(path: str, group: click.Group, name: str, command: click.Command) -> None:
     assert command.name == name
-    assert command.short_help, "the line in the list of commands"
-    if isinstance(group, LazyGroup):
-        lines = {name: line for verbs in group.sections.values() for name, (_, line) in verbs.items()}
-        assert lines.get(name, command.short_help) == command.short_help, "the table says the same"
+    sections = group.sections.values() if isinstance(group, LazyGroup) else ()
+    is_lazy = any(name in verbs for verbs in sections)
+    assert bool(command.short_help) != is_lazy, "one line in the list of commands: its own, or the table's"
     assert command.help
     assert command.help[0].isupper()
     for parameter in command.params:

@@ -279,7 +279,7 @@ def test_what_is_there_is_shown_in_order_of_time(rocket: Run, admin: Admin, topi
 def test_queues_that_are_added_are_followed(
     rocket: Run, cluster: LocalCluster, admin: Admin, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(message_tail, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(message_tail, "LOOK_SECONDS", 0.05)
     put = message_show.put
     seen: set[int] = set()
 
@@ -300,8 +300,8 @@ def test_queues_that_are_added_are_followed(
 
 
 def test_a_broker_that_is_busy_is_asked_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_tail, "_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(message_tail, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(message_tail, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(message_tail, "LOOK_SECONDS", 0.01)
     fakes = FakeCluster(1)
     pulls = 0
     host = pack_host(("127.0.0.1", 1))
@@ -338,8 +338,8 @@ def test_a_broker_that_is_busy_is_asked_again(run: Run, monkeypatch: pytest.Monk
 @pytest.fixture
 def one_away(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[FakeCluster, Callable[[], None]]]:
     """Brokers b0 and b1 with a message each of topic "t" and of dead letters; b1 is away, until it is back."""
-    monkeypatch.setattr(message_tail, "_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(message_tail, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(message_tail, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(message_tail, "LOOK_SECONDS", 0.01)
     fakes = FakeCluster(2)
     is_back = threading.Event()
     now = int(time.time() * 1000)

@@ -8,21 +8,21 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.cli.commands.monitor import NO_PORT, metrics_port
-from spark_rocket.cli.servers.proxy_child import proxy_config
-from spark_rocket.cli.servers.serve_proxy import _of_worker
+from spark_rocket.cli.servers.monitor import NO_PORT, metrics_port
+from spark_rocket.cli.servers.serve_proxy import worker_config
+from spark_rocket.cli.servers.up_children import proxy_config
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.config import ProxyConfig
 from spark_rocket.testing import LocalCluster
 from tests.cli.test_rocket import PORTS, command, finished, found, one_line, started
+from tests.kit.waiting import until
 from tests.proxy.caller import Caller, resource
 
 LIMIT = 60.0
@@ -40,13 +40,6 @@ def route_code(endpoint: str, topic: str = "T") -> int:
     """What a client is answered that asks for a route."""
     with Caller(endpoint, "c") as client:
         return int(client.call("QueryRoute", topic=resource(topic)).status.code)
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + LIMIT
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def children(pid: int, verb: str) -> list[int]:
@@ -123,7 +116,11 @@ def test_metrics_of_each_worker(cluster: LocalCluster) -> None:
 
 def test_ports_of_metrics() -> None:
     config = ProxyConfig(metrics_prom_exporter_port=5557)
-    assert [_of_worker(config, 8081, number).metrics_prom_exporter_port for number in (1, 2, 3)] == [5557, 5558, 5559]
+    assert [worker_config(config, 8081, number).metrics_prom_exporter_port for number in (1, 2, 3)] == [
+        5557,
+        5558,
+        5559,
+    ]
     for port, expected in ((5557, 5560), (0, 0), (65_535, 65_535)):
         broker = BrokerConfig(metrics_prom_exporter_port=port)
         assert proxy_config(broker, "a:1", None, processes=3).metrics_prom_exporter_port == expected

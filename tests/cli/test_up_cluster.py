@@ -6,8 +6,6 @@ import os
 import re
 import signal
 import socket
-import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -17,14 +15,15 @@ import pytest
 from spark_rocket.broker.cluster_layout import cluster_members
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.cli import main
-from spark_rocket.cli.servers.up import UpOptions
-from spark_rocket.cli.servers.up_cluster import _shared_settings, _write_conf
+from spark_rocket.cli.servers.options import UpOptions
+from spark_rocket.cli.servers.up_cluster import shared_settings, write_conf
 from spark_rocket.client import Admin
 from spark_rocket.protocol.auth import Credentials
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.remoting.client.client import RemotingClient
 from tests.broker.wire import Wire
 from tests.cli.test_rocket import PORTS, finished, found, one_line, started
+from tests.kit.waiting import until
 
 
 def test_ports_names_and_directories_of_a_cluster() -> None:
@@ -79,13 +78,6 @@ def test_two_brokers_one_of_them_killed(tmp_path: Path) -> None:
         assert len(Wire(client, found(r"broker +(127\.0\.0\.1:\d+)", said)).messages("T")) == 2
 
 
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_a_master_and_its_slave_end_with_who_started_them(tmp_path: Path) -> None:
     conf = tmp_path / "all.conf"
     conf.write_text("brokerRole=SYNC_MASTER\n")
@@ -129,9 +121,9 @@ def test_accounts_lie_beside_the_file_that_was_given_and_secrets_are_for_this_us
     conf.parent.mkdir()
     conf.write_text('aclEnable=true\ninnerClientAuthenticationCredentials={"accessKey": "k", "secretKey": "s3cr3t"}\n')
     options = cast(UpOptions, SimpleNamespace(config=conf))
-    shared = _shared_settings(options, BrokerConfig.from_file(conf), "127.0.0.1:9876")
+    shared = shared_settings(options, BrokerConfig.from_file(conf), "127.0.0.1:9876")
     (member,) = cluster_members(1, slaves=False)
-    written = _write_conf(member, shared, tmp_path / "data", tmp_path / "data" / "store")
+    written = write_conf(member, shared, tmp_path / "data", tmp_path / "data" / "store")
     assert written.stat().st_mode & 0o077 == 0
     config = BrokerConfig.from_file(written)
     assert config.acl_path == conf.parent / "plain_acl.yml"

@@ -6,7 +6,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
 from tests.cli.conftest import Run, Said
 from tests.kit.brokers import Servers
+from tests.kit.waiting import until
 
 COUNT = 10  # messages of "orders" in each of its four queues
 
@@ -68,13 +69,6 @@ def rocket(servers: Servers, run: Run) -> Run:
         return run(*arguments, "-n", servers.addresses, answer=answer)
 
     return rocket
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "not within 30 s"
-        time.sleep(0.02)
 
 
 def put(servers: Servers, group: str, offset: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +16,7 @@ from spark_rocket.console.serve import serve_console
 from spark_rocket.console.settings import ConsoleSettings
 from spark_rocket.model import Message
 from spark_rocket.testing import LocalCluster
+from tests.kit.waiting import until
 
 WAIT = 30.0
 INTERVAL = 0.2
@@ -96,13 +96,7 @@ class Page:
 
 def eventually(ask: Callable[[], Any], is_right: Callable[[Any], bool]) -> Any:
     """What is asked again and again until it is right."""
-    until = time.monotonic() + WAIT
-    while True:
-        value = ask()
-        if is_right(value):
-            return value
-        assert time.monotonic() < until, value
-        time.sleep(0.05)
+    return until(lambda: (found,) if is_right(found := ask()) else None)[0]
 
 
 SCRIPT = "<script>window.harm = 1</script><img src=x onerror='window.harm = 1'>"

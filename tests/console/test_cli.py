@@ -23,15 +23,15 @@ import pytest
 from click.testing import CliRunner
 
 from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.cli.servers import console_child
-from spark_rocket.cli.servers.child_server import End
 from spark_rocket.cli.servers.console import console
+from spark_rocket.cli.servers.up_children import console_account, start_console
 from spark_rocket.console.passwords import is_right
 from spark_rocket.remoting.server.server import run as run_loop
 from spark_rocket.testing import LocalCluster
 from tests.cli.conftest import Run, run
 from tests.cli.descriptors import Opened
 from tests.console.conftest import WAIT, eventually
+from tests.kit.waiting import until
 
 __all__ = ["run"]
 
@@ -81,11 +81,12 @@ def cluster() -> Iterator[LocalCluster]:
         yield cluster
 
 
-def test_rocket_console_elsewhere_behind_a_login(cluster: LocalCluster) -> None:
+@pytest.mark.parametrize("allowed", [[], ["--allowed-host", "localhost"]])
+def test_rocket_console_elsewhere_behind_a_login(cluster: LocalCluster, allowed: list[str]) -> None:
     given = {"ROCKET_CONSOLE_PASSWORD": "correct horse"}
-    rocket = Rocket("console", "-n", cluster.name_server, "--host", "0.0.0.0", "--port", "0", env=given)
+    rocket = Rocket("console", "-n", cluster.name_server, "--host", "0.0.0.0", "--port", "0", *allowed, env=given)
     try:
-        url = rocket.until(r"console of \S+ on (http://127\.0\.0\.1:\d+)")[1]
+        url = rocket.until(r"console of \S+ on (http://\S+:\d+)")[1]
         rocket.until("OPEN TO OTHERS, behind a login")
         assert "rocket console" in httpx.get(f"{url}/groups").text
         assert httpx.get(f"{url}/api/overview").status_code == 401
@@ -127,6 +128,14 @@ def test_a_password_s_hash() -> None:
 UP = ["up", "--ephemeral", "--nameserver-port", "0", "--broker-port", "0", "--no-grpc", "--no-metrics"]
 
 
+def _answers(url: str) -> bool:
+    try:
+        httpx.get(f"{url}/api/alive")
+    except httpx.TransportError:
+        return False
+    return True
+
+
 def test_rocket_up_starts_it_and_it_dies_with_its_parent() -> None:
     rocket = Rocket(*UP, "--console-port", "0")
     try:
@@ -134,14 +143,7 @@ def test_rocket_up_starts_it_and_it_dies_with_its_parent() -> None:
         assert httpx.get(f"{url}/api/alive").json() == {"status": "UP"}
         os.kill(rocket.process.pid, signal.SIGKILL)
         rocket.process.wait(WAIT)
-        until = time.monotonic() + WAIT
-        while True:
-            try:
-                httpx.get(f"{url}/api/alive")
-            except httpx.TransportError:
-                break
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        until(lambda: not _answers(url))
     finally:
         rocket.close()
 
@@ -190,23 +192,8 @@ def test_open_to_all_it_is_nobody_unless_the_environment_says_who(
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    started: list[tuple[dict[str, str], str]] = []
-
-    async def note(name_server: str, port: int, environment: dict[str, str], note: str) -> End:
-        started.append((environment, note))
-        return End.NOT_STARTED
-
-    monkeypatch.setattr(console_child, "_run", note)
     config = BrokerConfig(acl_enable=True, inner_client_authentication_credentials=OWN)
-    options: Any = SimpleNamespace(no_console=False, ready_fd=None, console_port=0)
-
-    async def start() -> None:
-        async with AsyncExitStack() as servers:
-            console_child.start_console(servers, options, "127.0.0.1:9876", config)
-            await asyncio.sleep(0)
-
-    asyncio.run(start())
-    ((environment, said),) = started
+    environment, said = console_account(config)
     assert environment == passed
     assert ("no account" in said) == is_told
 
@@ -245,7 +232,7 @@ def test_what_is_opened_while_the_console_starts_stays_open(
 
     async def start() -> None:
         async with AsyncExitStack() as servers:
-            console_child.start_console(servers, options, cluster.name_server, BrokerConfig())
+            start_console(servers, options, cluster.name_server, BrokerConfig())
             await asyncio.wait_for(is_up.wait(), WAIT)
 
     run_loop(start())

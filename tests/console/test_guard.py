@@ -13,6 +13,7 @@ from starlette.datastructures import URL
 from starlette.requests import Request
 
 from spark_rocket.console.app import make_app
+from spark_rocket.console.context import Asked
 from spark_rocket.console.guard import MOST_BODY
 from spark_rocket.console.passwords import FREE_FAILURES, IDLE_SECONDS, LIFE_SECONDS, PAUSE_SECONDS, Sessions, hashed
 from spark_rocket.console.settings import ConsoleSettings, read_users
@@ -364,3 +365,17 @@ def test_a_user_s_line_that_is_none(tmp_path: Any, line: str) -> None:
 def test_passwords_that_are_too_short() -> None:
     with pytest.raises(ConfigError, match="fewer than"):
         read_users(None, {"ROCKET_CONSOLE_PASSWORD": "short"})
+
+
+# --- what a request says --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), "9" * 5000, "x", [], {}, True, 1.5, -1, 2**63])
+def test_what_is_no_number_is_refused(value: object) -> None:
+    with pytest.raises(Refused, match="count is"):
+        Asked({}, {}, {"count": value}).number("count")
+
+
+@pytest.mark.parametrize("value", [0, "7", 2**63 - 1])
+def test_a_number(value: int | str) -> None:
+    assert Asked({}, {}, {"count": value}).number("count") == int(value)

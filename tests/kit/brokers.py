@@ -21,17 +21,17 @@ from spark_rocket.remoting.server.server import new_event_loop
 from spark_rocket.store.message_store import now_ms
 from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster
-from spark_rocket.testing.cluster import _ServerThread
+from spark_rocket.testing.threads import ServerThread
 from tests.broker.wire import Wire
 from tests.kit.waiting import until
 
 T = TypeVar("T")
 
 
-def thread_of(cluster: LocalCluster) -> _ServerThread:
+def thread_of(cluster: LocalCluster) -> ServerThread:
     """The servers of a cluster that runs in this process."""
     server = cluster._server
-    assert isinstance(server, _ServerThread)
+    assert isinstance(server, ServerThread)
     return server
 
 

@@ -12,7 +12,7 @@ from spark_rocket.broker.service import BrokerService
 from spark_rocket.proxy.server import ProxyServer
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.testing import LocalCluster
-from spark_rocket.testing.cluster import _ServerThread
+from spark_rocket.testing.threads import ServerThread
 from tests.broker.wire import Wire
 from tests.proxy.caller import Caller
 
@@ -31,14 +31,14 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 @pytest.fixture(scope="package")
-def server(cluster: LocalCluster) -> _ServerThread:
+def server(cluster: LocalCluster) -> ServerThread:
     running = cluster._server
-    assert isinstance(running, _ServerThread)
+    assert isinstance(running, ServerThread)
     return running
 
 
 @pytest.fixture
-def service(server: _ServerThread) -> BrokerService:
+def service(server: ServerThread) -> BrokerService:
     """The insides of the broker, which runs on another thread: look, or replace one attribute."""
     assert server.service is not None
     return server.service

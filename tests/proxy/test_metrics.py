@@ -19,7 +19,7 @@ from spark_rocket.proxy.transport.context import GrpcCode
 from spark_rocket.proxy.transport.limits import GrpcLimits
 from spark_rocket.remoting.http.monitor import MONITOR_METRICS, Monitor
 from spark_rocket.testing import LocalCluster
-from spark_rocket.testing.proxy_thread import ProxyThread
+from spark_rocket.testing.threads import ProxyThread
 from tests.proxy.caller import SECONDS, Caller, resource
 from tests.proxy.grpc_world import Peer, World, framed
 

@@ -18,7 +18,7 @@ from spark_rocket.proxy import definitions
 from spark_rocket.proxy.config import ProxyConfig
 from spark_rocket.remoting.tls.contexts import self_signed
 from spark_rocket.testing import LocalCluster
-from spark_rocket.testing.proxy_thread import ProxyThread
+from spark_rocket.testing.threads import ProxyThread
 from tests.proxy.caller import SECONDS, Caller, producer_settings, resource
 
 

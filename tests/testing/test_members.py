@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -18,16 +17,10 @@ from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
+from tests.kit.waiting import until
 from tests.proxy.caller import Caller, resource
 
 PATIENCE = 30.0
-
-
-def eventually(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "not within 30 s"
-        time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +64,7 @@ def test_a_broker_killed_and_started_again(two: LocalCluster) -> None:
         with pytest.raises(StateError, match="broker-b is not running"):
             second.kill()
         assert Wire(client, two.brokers[0].address).send("Kept").code == ResponseCode.SUCCESS
-        eventually(lambda: brokers_of(client, two.name_servers[0].address, "Kept") == {"broker-a"})
+        until(lambda: brokers_of(client, two.name_servers[0].address, "Kept") == {"broker-a"})
         second.restart()
         assert [message.body for message in wire.messages("Kept")] == [b"x"]
         assert brokers_of(client, two.name_servers[1].address, "Kept") == {"broker-a", "broker-b"}
@@ -88,7 +81,7 @@ def test_a_name_server_killed_and_started_again(two: LocalCluster) -> None:
         assert len(admin.topic_route("Known").queue_datas) == 2  # the other one answers
     first.restart()
     with RemotingClient() as client:
-        eventually(lambda: brokers_of(client, first.address, "Known") == {"broker-a", "broker-b"})
+        until(lambda: brokers_of(client, first.address, "Known") == {"broker-a", "broker-b"})
 
 
 def test_a_broker_cut_off_from_everyone_and_joined_again(two: LocalCluster) -> None:
@@ -127,7 +120,7 @@ def test_a_broker_cut_off_from_one_name_server_only(two: LocalCluster) -> None:
         assert "broker-a" not in brokers_of(client, first.address, "Half")
         assert Wire(client, two.brokers[0].address).send("Half").code == ResponseCode.SUCCESS
         two.brokers[0].heal()
-        eventually(lambda: brokers_of(client, first.address, "Half") == {"broker-a", "broker-b"})
+        until(lambda: brokers_of(client, first.address, "Half") == {"broker-a", "broker-b"})
 
 
 def test_a_broker_paused(two: LocalCluster) -> None:
@@ -176,7 +169,7 @@ def test_members_are_used_in_the_right_order() -> None:
 
 
 def test_where_there_is_one_loopback_address_only_nothing_can_be_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_rocket.testing.network._HAS_MORE_LOOPBACK", False)
+    monkeypatch.setattr("spark_rocket.testing.network.HAS_MORE_LOOPBACK", False)
     with LocalCluster(brokers=1) as cluster, RemotingClient() as client:
         assert cluster.broker_address == f"127.0.0.1:{cluster.brokers[0].port}"
         assert Wire(client, cluster.broker_address).send("T").code == ResponseCode.SUCCESS

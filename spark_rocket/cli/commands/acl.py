@@ -36,7 +36,7 @@ _broker = click.option("--broker", metavar="BROKER", shell_complete=complete_bro
 _secrets = click.option("--secrets", is_flag=True, help="their secret keys too")
 
 
-@click.group(short_help="who may do what on brokers with access control")
+@click.group()
 def acl() -> None:
     """See and change who may do what on brokers with access control (aclEnable): accounts and white lists.
 
@@ -300,10 +300,9 @@ def update(
         if secret is None and None in known and all(one.config is not None for one in told):
             secret = _asked_secret(key)
         changes: list[tuple[_Told, dict[str, Any]]] = []
-        tables = []
         for one, account in zip(told, known, strict=True):
             given: dict[str, Any] = {
-                "admin": (account.admin if account is not None else False) if is_admin is None else is_admin,
+                "admin": (account is not None and account.admin) if is_admin is None else is_admin,
                 "topic_perms": _merged(account.topic_perms if account else None, topics, no_topics),
                 "group_perms": _merged(account.group_perms if account else None, groups, no_groups),
                 "default_topic_perm": other_topics,
@@ -311,15 +310,12 @@ def update(
                 "white_remote_address": unsigned_from,
                 "secret_key": secret,
             }
-            rows = _changes(account, given)
-            if rows:
+            if rows := _changes(account, given):
                 changes.append((one, given))
-                tables.append((rows, one.brokers))
+                show.table(rows, _CHANGES, title=f"On {one.brokers}:")
         if not changes:
             print("That is how it is.")
             return 0
-        for rows, brokers in tables:
-            show.table(rows, _CHANGES, title=f"On {brokers}:")
         if not show.confirm(f"Set that of account {key}?", yes):
             return 1
         done: list[str] = []

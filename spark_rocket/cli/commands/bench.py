@@ -27,7 +27,7 @@ from spark_rocket.cli.text import count_text, size_text
 from spark_rocket.errors import RocketError
 
 if TYPE_CHECKING:
-    from spark_rocket.client import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus
+    from spark_rocket.client import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus, PushConsumer
     from spark_rocket.model import MessageExt
 
 _STEP = math.log(1.02)
@@ -106,7 +106,7 @@ class Rates:
         return time.monotonic() - self.began
 
 
-@click.group(short_help="measure sending and consuming")
+@click.group()
 def bench() -> None:
     """Measure how fast messages go in and out, from this machine and with this client."""
 
@@ -171,10 +171,7 @@ def send(
     errors = [worker.error for worker in workers if worker.error is not None]
     result = {
         "topic": topic,
-        "messages": latencies.count,
-        "seconds": round(taken, 3),
-        "messagesPerSecond": round(latencies.count / taken, 1),
-        "bytesPerSecond": round(latencies.count * size / taken),
+        **_rates(latencies.count, latencies.count * size, taken),
         "threads": threads,
         "size": size,
         "batch": batch,
@@ -309,34 +306,38 @@ def consume(
             **link.options(),
         )
         consumer.subscribe(topic, tags)
-        rates = Rates("consumed")
         try:
-            consumer.start()
-            while not meter.done.wait(_next(rates.began, limit.seconds)):
-                rates.tick(meter.count, meter.size)
-                if limit.seconds is not None and time.monotonic() - rates.began >= limit.seconds:
-                    break
-        except KeyboardInterrupt:
-            pass
+            taken = _run_consumer(consumer, meter, limit.seconds)
         finally:
-            taken = max(rates.end(), 1e-6)
             consumer.close()
             if own:
                 admin.delete_group(name, topics=True)
-    taken = meter.seconds(taken)
     result = {
         "topic": topic,
         "group": name,
-        "messages": meter.count,
-        "seconds": round(taken, 3),
-        "messagesPerSecond": round(meter.count / taken, 1),
-        "bytesPerSecond": round(meter.size / taken),
+        **_rates(meter.count, meter.size, meter.seconds(taken)),
         "threads": threads,
         "batch": batch,
         "latencyMs": meter.latencies.to_json(),
     }
     _say(result, "consumed", "From sender to listener it took", as_json)
     return 0
+
+
+def _run_consumer(consumer: PushConsumer, meter: _Meter, run_seconds: float | None) -> float:
+    """Until all wanted messages are there, the time is over, or Ctrl-C; seconds."""
+    rates = Rates("consumed")
+    try:
+        consumer.start()
+        while not meter.done.wait(_next(rates.began, run_seconds)):
+            rates.tick(meter.count, meter.size)
+            if run_seconds is not None and time.monotonic() - rates.began >= run_seconds:
+                break
+    except KeyboardInterrupt:
+        pass
+    finally:
+        taken = rates.end()
+    return max(taken, 1e-6)
 
 
 def _next(began: float, run_seconds: float | None) -> float:
@@ -376,6 +377,15 @@ class _Meter:
 
 
 # --- the end ---------------------------------------------------------------------------------------------------------
+
+
+def _rates(messages: int, size: int, taken: float) -> dict[str, float]:
+    return {
+        "messages": messages,
+        "seconds": round(taken, 3),
+        "messagesPerSecond": round(messages / taken, 1),
+        "bytesPerSecond": round(size / taken),
+    }
 
 
 def _say(result: dict[str, Any], verb: str, what: str, as_json: bool) -> None:

@@ -45,7 +45,7 @@ _MEMBER_COLUMNS = (
 )
 
 
-@click.group(short_help="brokers and what they do; producers that are connected")
+@click.group()
 def cluster() -> None:
     """See the brokers of a cluster and what they do, and the producers that are connected."""
 
@@ -112,9 +112,6 @@ def producers(link: Link, group: str | None, as_json: bool) -> int:
         else:
             found = admin.producer_groups(failed=failed)
     rows = [{"group": name, **camel(asdict(member))} for name, members in found.items() for member in members]
-    if as_json:
-        show.document(rows)
-    else:
-        nobody = "No producer is connected." if not failed else "No broker knows of any."
-        show.table(rows, _MEMBER_COLUMNS, empty=nobody)
+    nobody = "No producer is connected." if not failed else "No broker knows of any."
+    show.rows(rows, _MEMBER_COLUMNS, as_json, empty=nobody)
     return show.failures(failed)

@@ -19,7 +19,7 @@ from spark_rocket.cli.commands.connect import Link, complete_groups, connection
 from spark_rocket.cli.commands.group import known_group
 from spark_rocket.cli.commands.message_show import body_option
 from spark_rocket.cli.show import Column
-from spark_rocket.cli.text import count_text, moment, second_text
+from spark_rocket.cli.text import Bar, count_text, moment, second_text
 from spark_rocket.errors import ClientError, TopicNotFoundError
 from spark_rocket.model import DLQ_PREFIX
 
@@ -32,7 +32,7 @@ _begin = click.option("--from", "begin", type=moment, metavar="TIME", help="dead
 _end = click.option("--to", "end", type=moment, metavar="TIME", help="dead by then")
 
 
-@click.group(short_help="dead letters: see them, send them again")
+@click.group()
 def dlq() -> None:
     """See the messages that groups failed to consume too often, and send them again."""
 
@@ -67,16 +67,13 @@ def _list_groups(admin: Admin, as_json: bool) -> int:
         {"group": one.group, "topic": one.topic, "messages": one.messages, "lastUpdate": one.last_update_ms}
         for one in admin.dead_letter_topics(failed=failed)
     ]
-    if as_json:
-        show.document(rows)
-    else:
-        columns = [
-            Column("group"),
-            Column("messages", form=count_text, right=True),
-            Column("lastUpdate", "LAST", form=second_text, right=False),
-            Column("topic", spare=True),
-        ]
-        show.table(rows, columns, empty="No group has dead letters.")
+    columns = [
+        Column("group"),
+        Column("messages", form=count_text, right=True),
+        Column("lastUpdate", "LAST", form=second_text, right=False),
+        Column("topic", spare=True),
+    ]
+    show.rows(rows, columns, as_json, empty="No group has dead letters.")
     return show.failures(failed)
 
 
@@ -124,7 +121,7 @@ def resend(
             return 1
         sent = 0
         try:
-            with show.Progress(is_bytes=False, what="dead letters") as bar:
+            with Bar(is_bytes=False, what="dead letters") as bar:
                 for message in chosen if ids else _dead_letters(admin, group, begin, end):
                     result = admin.resend(message, group=None if to_topic else group)
                     sent += 1

@@ -42,7 +42,6 @@ group_argument = click.argument("group", shell_complete=complete_groups)
             "clone": (f"{_OFFSETS}:clone", "put a group where another one is"),
         },
     },
-    short_help="consumer groups, their members and lag, and changes of them",
 )
 def group() -> None:
     """See consumer groups, their members and how far they are; create, change, reset and delete them."""
@@ -201,9 +200,7 @@ def known_group(admin: Admin, group: str, failed: Failures | None = None) -> tup
 
 
 _HELD = (
-    Column("topic"),
-    Column("brokerName", "BROKER"),
-    Column("queueId", "QUEUE"),
+    *show.PLACE,
     Column("commitOffset", "COMMITTED"),
     Column("cachedMsgCount", "IN HAND", form=count_text, right=True),
     Column("cachedMsgMinOffset", "FROM", spare=True),
@@ -233,10 +230,7 @@ def member(link: Link, group: str, client_id: str | None, stacks: bool, as_json:
     with link.admin() as admin:
         client_id = client_id or _only_member(admin, group)
         info = admin.consumer_running_info(group, client_id, stacks=stacks)
-    queues = [
-        {"topic": queue.topic, "brokerName": queue.broker_name, "queueId": queue.queue_id, **_values(held)}
-        for queue, held in sorted(info.mq_table.items())
-    ]
+    queues = [show.place(queue) | _values(held) for queue, held in sorted(info.mq_table.items())]
     rates = [{"topic": topic, **_values(status)} for topic, status in sorted(info.status_table.items())]
     if as_json:
         subscriptions = [_values(subscription) for subscription in info.subscription_set]

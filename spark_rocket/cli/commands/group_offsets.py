@@ -27,12 +27,9 @@ from spark_rocket.errors import ClientError
 if TYPE_CHECKING:
     from spark_rocket.client import Admin
     from spark_rocket.client.admin import Failures, GroupKind, GroupState, PlannedReset
-    from spark_rocket.model import MessageQueue
 
 _LAG = (
-    Column("topic"),
-    Column("brokerName", "BROKER"),
-    Column("queueId", "QUEUE"),
+    *show.PLACE,
     Column("consumerOffset", "COMMITTED", spare=True),
     Column("brokerOffset", "END", spare=True),
     Column("lag", form=count_text, right=True),
@@ -42,7 +39,7 @@ _LAG = (
 _MEMBER = Column("member")
 
 
-@click.command(short_help="how far a group is behind, queue by queue")
+@click.command()
 @group_argument
 @connection
 @click.option("-t", "--topic", metavar="TOPIC", shell_complete=complete_topics, help="in this topic only")
@@ -83,10 +80,8 @@ def _lag_document(state: GroupState, rows: list[dict[str, Any]], kind: GroupKind
 
 def _lag_rows(state: GroupState) -> list[dict[str, Any]]:
     return [
-        {
-            "topic": found.queue.topic,
-            "brokerName": found.queue.broker_name,
-            "queueId": found.queue.queue_id,
+        show.place(found.queue)
+        | {
             "consumerOffset": found.consumer_offset,
             "brokerOffset": found.broker_offset,
             "lag": found.lag,
@@ -117,7 +112,7 @@ def _when(text: str) -> int:
     return ends[text] if text in ends else moment(text)
 
 
-@click.command("reset-offset", short_help="put a group to a time, an end or an offset")
+@click.command("reset-offset")
 @group_argument
 @click.option("-t", "--topic", required=True, metavar="TOPIC", shell_complete=complete_topics, help="in this topic")
 @click.option(
@@ -201,22 +196,17 @@ def _plan_to(admin: Admin, group: str, topic: str, offset: int, queue: str | Non
 
 
 _PLAN = (
-    Column("brokerName", "BROKER"),
-    Column("queueId", "QUEUE"),
+    *show.PLACE[1:],
     Column("from", "NOW", right=True),
     Column("to", "THEN"),
     Column("change", "", right=False),
 )
 
 
-def _place(queue: MessageQueue) -> dict[str, Any]:
-    return {"topic": queue.topic, "brokerName": queue.broker_name, "queueId": queue.queue_id}
-
-
 def _show_plan(group: str, topic: str, plan: Iterable[PlannedReset], as_json: bool) -> None:
     plan = sorted(plan, key=lambda planned: planned.queue)
     if as_json:
-        show.document([_place(at.queue) | {"from": at.committed, "to": at.target} for at in plan])
+        show.document([show.place(at.queue) | {"from": at.committed, "to": at.target} for at in plan])
         return
     rows = []
     again = skipped = 0
@@ -226,7 +216,9 @@ def _show_plan(group: str, topic: str, plan: Iterable[PlannedReset], as_json: bo
         word = f"{count_text(-change)} again" if change < 0 else f"{count_text(change)} skipped" if change else ""
         if planned.committed is None:
             word = "first time"
-        rows.append(_place(planned.queue) | {"from": planned.committed, "to": planned.target, "change": word or "same"})
+        rows.append(
+            show.place(planned.queue) | {"from": planned.committed, "to": planned.target, "change": word or "same"}
+        )
     foot = f"{count_text(again)} messages again, {count_text(skipped)} skipped"
     show.table(rows, _PLAN, title=f"{group} in {topic}", foot=foot)
 
@@ -234,7 +226,7 @@ def _show_plan(group: str, topic: str, plan: Iterable[PlannedReset], as_json: bo
 # --- clone -----------------------------------------------------------------------------------------------------------
 
 
-@click.command(short_help="put a group where another one is")
+@click.command()
 @click.argument("source", type=group_name, shell_complete=complete_groups)
 @click.argument("target", type=group_name, shell_complete=complete_groups)
 @click.option("-t", "--topic", required=True, metavar="TOPIC", shell_complete=complete_topics, help="in this topic")

@@ -45,7 +45,6 @@ _MOST_UNDER_WAY = 1_000
     sections={
         "Commands": {"tail": ("spark_rocket.cli.commands.message_tail:tail", "follow a topic, as tail -f does")},
     },
-    short_help="send messages, follow and find them, send them again",
 )
 def message() -> None:
     """Send messages, follow a topic, find messages, see what became of them, and send them again."""

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 SUSPEND_MS = 10_000
-_LOOK_SECONDS = 10.0
-_PAUSE_SECONDS = 1.0
+LOOK_SECONDS = 10.0
+PAUSE_SECONDS = 1.0
 _MOST_WAITING = 256  # pulls that wait at once; of more queues each is asked again and again
 _PAGE = 32
 _NAME_SERVER = "the name server"
@@ -50,7 +50,7 @@ def _start(text: str) -> int:
     return {"earliest": 0, "latest": -1}[text] if text in ("earliest", "latest") else moment(text)
 
 
-@click.command("tail", short_help="follow a topic, as tail -f does")
+@click.command("tail")
 @click.argument("topic", shell_complete=complete_topics)
 @click.option("--tags", metavar="TAGS", help="only messages with one of these, as in 'a || b'")
 @click.option("--sql", metavar="EXPRESSION", help="only messages that an SQL92 expression lets through")
@@ -180,26 +180,26 @@ class _Follower:
             if looking is not None and looking.done():
                 self._take_queues(*looking.result())
                 looking, looked = None, now
-            elif looking is None and now - looked >= _LOOK_SECONDS:
+            elif looking is None and now - looked >= LOOK_SECONDS:
                 looking = _in_background(self._new_queues)  # a broker that hangs must not keep the others waiting
             busy = set(waiting.values())
             for queue in [one for one in self._offsets if one not in busy and resting.get(one, 0.0) <= now]:
                 waiting[self._pull(queue)] = queue
             if not waiting:
-                time.sleep(_PAUSE_SECONDS)
-            done, _ = wait(waiting, timeout=_PAUSE_SECONDS, return_when=FIRST_COMPLETED)
+                time.sleep(PAUSE_SECONDS)
+            done, _ = wait(waiting, timeout=PAUSE_SECONDS, return_when=FIRST_COMPLETED)
             for future in done:
                 queue = waiting.pop(future)
                 try:
                     found = future.result()
                 except RocketError as error:
                     self._is_away(queue.broker_name, error)
-                    resting[queue] = time.monotonic() + _PAUSE_SECONDS
+                    resting[queue] = time.monotonic() + PAUSE_SECONDS
                 else:
                     self._is_back(queue.broker_name)
                     yield from self._taken(queue, found)
                     if len(self._offsets) > _MOST_WAITING and not found.records:
-                        resting[queue] = time.monotonic() + _PAUSE_SECONDS
+                        resting[queue] = time.monotonic() + PAUSE_SECONDS
 
     def _pull(self, queue: MessageQueue) -> Future[PullResult]:
         suspend = SUSPEND_MS if len(self._offsets) <= _MOST_WAITING else 0

@@ -93,7 +93,7 @@ def _where_options(function: Callable[..., Any]) -> Callable[..., Any]:
 # --- the actions ---------------------------------------------------------------------------------------------------
 
 
-@click.group(short_help="where queries and groups are; set, copy and preview it")
+@click.group()
 def offsets() -> None:
     """Offsets of streaming queries (their checkpoints) and of consumer groups (on the brokers)."""
 
@@ -152,7 +152,7 @@ def preview(link: Link, topics: tuple[str, ...], where: _Where, limit: int, as_j
             if as_json:
                 first = found[0].store_timestamp if found else None
                 show.line(
-                    _place(queue) | {"from": start, "to": high, "firstStoreTimestamp": first, "deletedBefore": low}
+                    show.place(queue) | {"from": start, "to": high, "firstStoreTimestamp": first, "deletedBefore": low}
                 )
                 continue
             lost = f", and {low - offset:,} that were there are deleted" if offset < low else ""
@@ -414,9 +414,7 @@ def _name(queue: MessageQueue) -> str:
 
 
 _ROWS = (
-    Column("topic"),
-    Column("brokerName", "BROKER"),
-    Column("queueId", "QUEUE"),
+    *show.PLACE,
     Column("checkpoint", right=True),
     Column("group", right=True),
     Column("min", "FIRST", right=True),
@@ -424,9 +422,7 @@ _ROWS = (
     Column("lag", "LEFT", right=True),
 )
 _CHANGES = (
-    Column("topic"),
-    Column("brokerName", "BROKER"),
-    Column("queueId", "QUEUE"),
+    *show.PLACE,
     Column("from", "NOW", right=True),
     Column("to", "THEN", right=True),
     Column("change", right=False),
@@ -435,7 +431,7 @@ _CHANGES = (
 
 def _print(rows: Iterable[_Row], is_json: bool) -> None:
     found = [
-        _place(row.queue)
+        show.place(row.queue)
         | {"checkpoint": row.checkpoint, "group": row.group, "min": row.low, "max": row.high, "lag": row.lag}
         for row in rows
     ]
@@ -452,18 +448,14 @@ def _print_changes(changes: list[tuple[_Row, int]], is_json: bool) -> None:
     rows: list[dict[str, object]] = []
     for row, offset in changes:
         if is_json:
-            show.line(_place(row.queue) | {"from": row.group, "to": offset, "again": _again(row, offset)})
+            show.line(show.place(row.queue) | {"from": row.group, "to": offset, "again": _again(row, offset)})
             continue
         change = offset - (row.low or 0 if row.group is None else row.group)
         word = f"{-change:,} again" if change < 0 else f"{change:,} skipped" if change else "same"
-        rows.append(_place(row.queue) | {"from": row.group, "to": offset, "change": word})
+        rows.append(show.place(row.queue) | {"from": row.group, "to": offset, "change": word})
     if not is_json:
         show.table(rows, _CHANGES)
 
 
 def _again(row: _Row, offset: int) -> int:
     return max(0, (row.group or 0) - offset)
-
-
-def _place(queue: MessageQueue) -> dict[str, object]:
-    return {"topic": queue.topic, "brokerName": queue.broker_name, "queueId": queue.queue_id}

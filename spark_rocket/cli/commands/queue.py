@@ -30,7 +30,7 @@ _PAGE = 1_000
 _USUAL = 100
 
 
-@click.group(short_help="what a queue holds")
+@click.group()
 def queue() -> None:
     """See what a queue holds."""
 

@@ -44,7 +44,7 @@ _PREVIEW = 60
 _KINDS = ("files", "lock", "abort", "record", "hidden", "end", "tail", "queue", "offsets", "entry", "filler", "index")
 
 
-@click.group(short_help="check, dump, rebuild and measure a store directory")
+@click.group()
 def store() -> None:
     """Tools for the directory of a stopped broker, Apache's (4.9, 5.x) or this one's.
 

@@ -67,7 +67,7 @@ _attribute_option = click.option(
 _broker_option = click.option("--broker", metavar="BROKER", help="on this broker only (its name or address)")
 
 
-@click.group(short_help="topics, what is in them, and changes of them")
+@click.group()
 def topic() -> None:
     """See topics and what is in them; create, change and delete them."""
 
@@ -100,13 +100,10 @@ def list_topics(link: Link, is_all: bool, cluster_name: str | None, as_json: boo
         topics = _only(admin, admin.topic_list(failed=failed), cluster_name)
     shown = [info for info in topics if is_all or info.kind == "USER"]
     rows = [_info_row(info) for info in shown]
-    if as_json:
-        show.document(rows)
-    else:
-        columns = _LIST if is_all else tuple(column for column in _LIST if column.key != "kind")
-        hidden = "" if is_all or len(topics) == len(shown) else f" ({len(topics) - len(shown)} more with --all)"
-        none = "The brokers that answered have no topics" if failed else "There are no topics"
-        show.table(rows, columns, empty=f"{none}{hidden}.")
+    columns = _LIST if is_all else tuple(column for column in _LIST if column.key != "kind")
+    hidden = "" if is_all or len(topics) == len(shown) else f" ({len(topics) - len(shown)} more with --all)"
+    none = "The brokers that answered have no topics" if failed else "There are no topics"
+    show.rows(rows, columns, as_json, empty=f"{none}{hidden}.")
     return show.failures(failed)
 
 
@@ -222,15 +219,11 @@ def route(link: Link, topic: str, as_json: bool) -> None:
                 "brokerAddrs": dict(sorted(data.broker_addrs.items())) if data else {},
             }
         )
-    if as_json:
-        show.document(rows)
-    else:
-        show.table(rows, _ROUTE, foot=f"Order: {found.order_topic_conf}" if found.order_topic_conf else "")
+    show.rows(rows, _ROUTE, as_json, foot=f"Order: {found.order_topic_conf}" if found.order_topic_conf else "")
 
 
 _QUEUES = (
-    Column("brokerName", "BROKER"),
-    Column("queueId", "QUEUE"),
+    *show.PLACE[1:],
     Column("minOffset", "FIRST"),
     Column("maxOffset", "END"),
     Column("messages", form=count_text, right=True),
@@ -409,10 +402,7 @@ def update(
         now = {name: admin.topic_config(topic, broker=name) or config for name, config in changed.items()}
         status = show.masters_away(admin, cluster_name, broker)
     rows = [_config_row(name, config) for name, config in sorted(now.items())]
-    if as_json:
-        show.document(rows)
-    else:
-        show.table(rows, _SETTINGS)
+    show.rows(rows, _SETTINGS, as_json)
     return status
 
 

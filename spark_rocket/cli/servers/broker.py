@@ -1,34 +1,39 @@
-"""``rocket broker config``, ``runtime``, ``ha``, ``timers`` and ``clean``: a running broker's settings and state.
+"""``rocket broker config``, ``runtime``, ``ha``, ``timers``, ``clean``, ``drain`` and ``undrain``: a running broker.
 
 ``BROKER`` is its name, or its address for one that is no master.
 
-Exit status: 0 done, 1 it could not be done, 2 the command line is wrong.
+Exit status: 0 done, 1 it could not be done (``drain``: messages still come), 2 the command line is wrong.
 Corresponds to mqadmin's getBrokerConfig, updateBrokerConfig, brokerStatus, haStatus, cleanExpiredCQ,
-deleteExpiredCommitLog, cleanUnusedTopic.
+deleteExpiredCommitLog, cleanUnusedTopic, wipeWritePerm, addWritePerm.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
 from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from spark_rocket.cli import show
-from spark_rocket.cli.arguments import json_option, settings, yes_option
-from spark_rocket.cli.commands.connect import Link, complete_brokers, connection
+from spark_rocket.cli.arguments import exclusive, json_option, seconds, settings, yes_option
+from spark_rocket.cli.commands.connect import Link, complete_brokers, connection, connection_but_timeout
 from spark_rocket.cli.show import Column
 from spark_rocket.cli.text import camel, count_text, duration_text, percent_text, second_text, size_text
-from spark_rocket.errors import ClientError
+from spark_rocket.errors import BrokerError, ClientError, RocketError
+
+if TYPE_CHECKING:
+    from spark_rocket.client import Admin
 
 broker_argument = click.argument("broker", shell_complete=complete_brokers)
 _CHANGES = (Column("name", "SETTING"), Column("from", "NOW"), Column("to", "THEN"))
 
 
-@click.command(short_help="a broker's settings; set some of them")
+@click.command()
 @broker_argument
 @click.argument("changes", nargs=-1, metavar="[NAME=VALUE]…")
 @connection
@@ -100,7 +105,7 @@ def change_settings(
     return 1 if remark and wanted.keys() - known.keys() else 0
 
 
-@click.command(short_help="what a broker says about itself")
+@click.command()
 @broker_argument
 @connection
 @click.option("--raw", is_flag=True, help="all of it, under the names that it has on the wire")
@@ -152,7 +157,7 @@ _SLAVES = (
 )
 
 
-@click.command(short_help="how far slaves are behind")
+@click.command()
 @broker_argument
 @connection
 @json_option
@@ -180,7 +185,7 @@ def ha(link: Link, broker: str, as_json: bool) -> None:
         show.record(values, f"{broker} is a slave.")
 
 
-@click.command(short_help="messages that wait for their delivery time")
+@click.command()
 @broker_argument
 @connection
 @json_option
@@ -189,11 +194,8 @@ def timers(link: Link, broker: str, as_json: bool) -> None:
     with link.admin() as admin:
         found = admin.timer_metrics(broker)
     rows = [{"topic": topic, "count": count} for topic, count in found.items()]
-    if as_json:
-        show.document(rows)
-    else:
-        columns = (Column("topic"), Column("count", "MESSAGES", form=count_text, right=True))
-        show.table(rows, columns, empty="No message waits for its time.")
+    columns = (Column("topic"), Column("count", "MESSAGES", form=count_text, right=True))
+    show.rows(rows, columns, as_json, empty="No message waits for its time.")
 
 
 _CLEAN = {
@@ -203,7 +205,7 @@ _CLEAN = {
 }
 
 
-@click.command(short_help="have a broker delete files that nobody needs any more")
+@click.command()
 @broker_argument
 @click.argument("what", type=click.Choice(list(_CLEAN)))
 @connection
@@ -227,3 +229,105 @@ def clean(link: Link, broker: str, what: str, yes: bool) -> int:
         doing[what](broker)
     print(f"{broker} has been told.")
     return 0
+
+
+# --- drain -----------------------------------------------------------------------------------------------------------
+
+# A drained broker's topics have no write permission at any name server (code 205). Producers see that when they ask for
+# routes again, every 30 s at most, and send to other brokers; consumers go on reading. A broker that tells name servers
+# of a changed topic gives itself the permission back, so it is taken again and again while the verb waits. Nothing of
+# this outlives a restart of the broker: it comes back with its permission, and so does ``undrain`` (327) without one.
+
+_POLL_SECONDS = 1.0
+_ROUTE_SECONDS = 35  # producers ask for routes every 30 s
+
+
+def _broker_name(function: Callable[..., Any]) -> Callable[..., Any]:
+    """BROKER, or ``--broker-name BROKER``: handed on as ``broker_name``."""
+
+    @click.argument("broker", required=False, shell_complete=complete_brokers)
+    @click.option("--broker-name", metavar="NAME", shell_complete=complete_brokers, help="instead of BROKER")
+    @functools.wraps(function)
+    def with_name(broker: str | None, broker_name: str | None, **values: Any) -> Any:
+        exclusive({"BROKER": broker, "--broker-name": broker_name}, required=True)
+        return function(broker_name=broker or broker_name, **values)
+
+    return with_name
+
+
+@click.command()
+@_broker_name
+@connection_but_timeout
+@yes_option
+@click.option(
+    "--quiet",
+    type=seconds,
+    default=str(_ROUTE_SECONDS),
+    metavar="SECONDS",
+    help=f"so long no message must have come ({_ROUTE_SECONDS}: producers look for new routes every 30)",
+)
+@click.option("--timeout", "patience", type=seconds, default="600", metavar="SECONDS", help="give up after that (600)")
+def drain(link: Link, broker_name: str, yes: bool, quiet: float, patience: float) -> int:
+    """Have a broker get no more messages, and say when it can be stopped."""
+    with link.admin() as admin:
+        brokers = admin.cluster_info().broker_addr_table
+        if broker_name not in brokers:
+            raise BrokerError(
+                f"The name server knows no broker {broker_name!r}.",
+                remedy=f"It knows {', '.join(sorted(brokers)) or 'none'}.",
+            )
+        if not brokers.keys() - {broker_name}:
+            print(f"{broker_name} is the only broker: while it is drained nothing can be sent.")
+        if not show.confirm(f"No more messages to {broker_name}?", yes):
+            return 1
+        topics = admin.wipe_write_perm(broker_name)
+        print(
+            f"{broker_name} is to get no more messages of its {topics} topics. Waiting until none has come for "
+            f"{quiet:g} s.",
+            flush=True,
+        )
+        try:
+            is_quiet = _wait_until_quiet(admin, broker_name, quiet, patience)
+        except (KeyboardInterrupt, RocketError) as error:
+            print(f"It is left drained; `rocket broker undrain {broker_name}` takes that back.", flush=True)
+            if isinstance(error, RocketError):
+                raise
+            return 1
+        if not is_quiet:
+            print(
+                f"Messages still come to {broker_name} after {patience:g} s: from producers that do not ask for "
+                "routes, or as delayed messages become due. It is left drained; `rocket broker undrain` takes that "
+                "back."
+            )
+            return 1
+    print(f"No message has come for {quiet:g} s: {broker_name} can be stopped. It is as before once it is started "
+          "again.")  # fmt: skip
+    return 0
+
+
+def _wait_until_quiet(admin: Admin, name: str, quiet: float, timeout: float) -> bool:
+    began = since = time.monotonic()
+    count: str | None = None
+    while True:
+        now_there = admin.runtime_info(name).get("msgPutTotalTodayNow", "")
+        now = time.monotonic()
+        if now_there != count:
+            count, since = now_there, now
+        elif now - since >= quiet:
+            return True
+        if now - began >= timeout:
+            return False
+        time.sleep(min(_POLL_SECONDS, quiet / 4))
+        admin.wipe_write_perm(name)
+
+
+@click.command()
+@_broker_name
+@connection
+def undrain(link: Link, broker_name: str) -> None:
+    """Give a drained broker its messages back."""
+    with link.admin() as admin:
+        topics = admin.add_write_perm(broker_name)
+    if not topics:
+        raise BrokerError(f"The name server knows no topics of a broker {broker_name!r}.")
+    print(f"{broker_name} gets messages of its {topics} topics again.")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from spark_rocket.console.settings import ConsoleSettings
 
 
-@click.command(short_help="the web console, for any cluster")
+@click.command()
 @click.option("--port", type=port, default="8080", metavar="PORT", help="8080; 0 takes a free one")
 @click.option("--host", default="127.0.0.1", metavar="HOST", help="address to listen on (127.0.0.1); others need users")
 @click.option("--users", type=PATH, metavar="FILE", help="who may log in: lines of name:hash")

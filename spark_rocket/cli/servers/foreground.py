@@ -54,6 +54,12 @@ def say(*lines: str) -> None:
     print("\n".join(lines), flush=True)
 
 
+def tell(text: str) -> None:
+    """Say it, if the terminal is still there."""
+    with contextlib.suppress(OSError):
+        say(text)
+
+
 def ready(descriptor: int | None, facts: dict[str, str]) -> None:
     """Tell the program that started this one."""
     if descriptor is not None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from spark_rocket.client import Admin
 
 
-@click.command(short_help="settings of name servers; set some of them")
+@click.command()
 @click.argument("changes", nargs=-1, metavar="[NAME=VALUE]…")
 @connection
 @click.option("--like", metavar="TEXT", help="only settings with this in their name")
@@ -53,7 +53,7 @@ def config(link: Link, changes: tuple[str, ...], like: str | None, yes: bool, as
     return 0
 
 
-@click.group(short_help="key-value entries that name servers keep")
+@click.group()
 def kv() -> None:
     """See and change the key-value entries that name servers keep, as ORDER_TOPIC_CONFIG."""
 
@@ -71,10 +71,7 @@ def list_entries(link: Link, namespace: str, as_json: bool) -> None:
     with link.admin() as admin:
         found = admin.kv_configs(namespace)
     rows = [{"key": key, "value": value} for key, value in sorted(found.items())]
-    if as_json:
-        show.document(rows)
-    else:
-        show.table(rows, (Column("key"), Column("value")), empty=f"There are no entries in {namespace}.")
+    show.rows(rows, (Column("key"), Column("value")), as_json, empty=f"There are no entries in {namespace}.")
 
 
 @kv.command(short_help="one entry")

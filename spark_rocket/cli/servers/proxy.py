@@ -15,8 +15,10 @@ import click
 
 from spark_rocket.cli.arguments import PATH, exclusive, port, whole
 from spark_rocket.cli.commands.connect import Link, connection_but_timeout
-from spark_rocket.cli.servers.up import (
+from spark_rocket.cli.servers.options import (
     FREE,
+    SETTINGS_VARIABLE,
+    ProxyOptions,
     host_option,
     metrics_option,
     no_metrics_option,
@@ -27,12 +29,10 @@ from spark_rocket.cli.servers.up import (
 if TYPE_CHECKING:
     from spark_rocket.proxy.config import ProxyConfig
 
-SETTINGS_VARIABLE = "ROCKET_PROXY_SETTINGS"
-"""Holds settings for a proxy that another ``rocket`` command starts."""
 _MAX_WORKERS = 64
 
 
-@click.command(short_help="the gRPC endpoint for RocketMQ 5's own clients, for any cluster")
+@click.command()
 @click.option("-c", "--config", type=PATH, metavar="FILE", help="settings under the names of Apache's proxy")
 @host_option
 @click.option("--grpc-port", type=port, metavar="PORT", help=f"8081, or grpcServerPort of -c; {FREE}")
@@ -57,7 +57,7 @@ def proxy(context: click.Context, /, link: Link, **given: Any) -> int:
     -n, --access-key and --tls say how the cluster is called. The account signs the requests to brokers; it
     needs the permissions of all clients together. The port's own TLS is set with -c (tlsCertPath, tlsKeyPath).
     """
-    from spark_rocket.cli.servers.serve_proxy import ProxyOptions, serve_proxy
+    from spark_rocket.cli.servers.serve_proxy import serve_proxy
 
     running = {name: given.pop(name) for name in ("workers", "ready_fd", "lifeline_fd")}
     options = ProxyOptions(logs=take_logs(given), **running)

@@ -10,29 +10,30 @@ import contextlib
 import logging
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import spark_rocket
 from spark_rocket.broker.addresses import called_address
 from spark_rocket.broker.metrics.exporter import BrokerMetrics
 from spark_rocket.broker.server import Broker
 from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.cli.commands.monitor import NO_PORT, Started, metrics_port, start_monitor
 from spark_rocket.cli.main import DEFAULT_DATA, store_directory
-from spark_rocket.cli.servers.console_child import start_console
 from spark_rocket.cli.servers.foreground import (
     Stopping,
     raise_file_limit,
     reachable,
     ready,
     say,
+    tell,
     tls_line,
     warn_open,
 )
-from spark_rocket.cli.servers.proxy_child import ProxyChild
-from spark_rocket.cli.servers.up import BrokerOptions, ServerOptions, UpOptions
+from spark_rocket.cli.servers.monitor import NO_PORT, Started, metrics_port, start_monitor
+from spark_rocket.cli.servers.options import BrokerOptions, ServerOptions, UpOptions
+from spark_rocket.cli.servers.up_children import ProxyChild, start_console
 from spark_rocket.errors import StoreLockedError
 from spark_rocket.logs import fields, log_start
 from spark_rocket.namesrv.server import NameServer, NameServerMetrics
@@ -65,9 +66,15 @@ def snippet(name_server: str, config: BrokerConfig) -> str:
 
 
 def serve_up(options: UpOptions) -> int:
-    """``rocket up``."""
-    several = options.brokers > 1 or options.slaves
-    options.logs.set_up(*([] if several else ["broker"]), "namesrv")
+    """``rocket up`` with one broker, in this process."""
+    return run_up(options, _up, "broker", "namesrv")
+
+
+def run_up(
+    options: UpOptions, serve: Callable[[UpOptions, BrokerConfig, Path], Coroutine[Any, Any, None]], *logs: str
+) -> int:
+    """Run ``serve`` with the settings and the data directory of ``rocket up``. ``logs`` names the servers that log."""
+    options.logs.set_up(*logs)
     raise_file_limit()
     # The fields that UP_DEFAULTS names, and the ports that a broker alone does not open: a file's settings come after.
     config = _config(
@@ -77,13 +84,6 @@ def serve_up(options: UpOptions) -> int:
         enable_property_filter=True,
         enable_mixed_message_type=True,
     )
-    if several:
-        from spark_rocket.cli.servers.up_cluster import check_options, up_cluster
-
-        check_options(options)
-        serve = up_cluster
-    else:
-        serve = _up
     data = _choose_data(options, config)
     try:
         run(serve(options, config, data))
@@ -106,11 +106,15 @@ def _choose_data(options: UpOptions, config: BrokerConfig) -> Path:
     return data
 
 
+def make_name_server(options: UpOptions, config: BrokerConfig, data: Path) -> NameServer:
+    """The one of ``rocket up``, not started."""
+    path = data / "namesrv" / "kvConfig.json"
+    return NameServer(config.bind_address, options.nameserver_port, kv_config_path=path, tls=config.tls_settings())
+
+
 async def _up(options: UpOptions, config: BrokerConfig, data: Path) -> None:
-    host = config.bind_address
     async with Stopping(options.lifeline_fd) as stopping, AsyncExitStack() as servers:
-        kv_config = data / "namesrv" / "kvConfig.json"
-        namesrv = NameServer(host, options.nameserver_port, kv_config_path=kv_config, tls=config.tls_settings())
+        namesrv = make_name_server(options, config, data)
         await namesrv.bind()
         servers.push_async_callback(namesrv.close)
         name_server = reachable(namesrv.address)
@@ -126,12 +130,11 @@ async def _up(options: UpOptions, config: BrokerConfig, data: Path) -> None:
         await namesrv.start()
         # Whoever hears that we are up may ask the name server for this broker in the same millisecond.
         await asyncio.wait([broker.service.registration.register()], timeout=2.0)
-        monitor = await _monitor(servers, config, BrokerMetrics(broker), NameServerMetrics(namesrv))
+        monitor = await monitor_of(servers, config, BrokerMetrics(broker), NameServerMetrics(namesrv))
         facts = {"nameServer": name_server, "broker": broker.address}
         facts |= monitor.facts | await proxy.wait_until_up(servers)
         _log_start(config)
         ready(options.ready_fd, facts)
-        where = "temporary, gone at stop" if options.ephemeral else "kept when it stops"
         say(
             f"spark_rocket {spark_rocket.__version__} is up.\n",
             f"  name server  {called_address(name_server, config)}",
@@ -141,16 +144,27 @@ async def _up(options: UpOptions, config: BrokerConfig, data: Path) -> None:
             *tls_line(config.tls_settings()),
             *monitor.lines,
             *grpc_metrics_line(facts),
-            f"  data         {data} ({where})\n",
-            *warn_open(host, checked=config.acl_enable),
-            "Try it in Python with PySpark, three lines:\n",
-            snippet(called_address(name_server, config), config),
-            "Ctrl-C stops it.",
+            *how_to_use(options, config, data, name_server),
         )
         start_console(servers, options, name_server, config)
         await stopping()
-    with contextlib.suppress(OSError):  # the terminal may be gone
-        say("Stopped." if options.ephemeral else f"Stopped. The data is in {data}.")
+    tell_stopped(options, data)
+
+
+def how_to_use(options: UpOptions, config: BrokerConfig, data: Path, name_server: str) -> list[str]:
+    """The last lines of what ``rocket up`` says."""
+    where = "temporary, gone at stop" if options.ephemeral else "kept when it stops"
+    return [
+        f"  data         {data} ({where})\n",
+        *warn_open(config.bind_address, checked=config.acl_enable),
+        "Try it in Python with PySpark, three lines:\n",
+        snippet(called_address(name_server, config), config),
+        "Ctrl-C stops it.",
+    ]
+
+
+def tell_stopped(options: UpOptions, data: Path) -> None:
+    tell("Stopped." if options.ephemeral else f"Stopped. The data is in {data}.")
 
 
 def grpc_line(facts: Mapping[str, str], config: BrokerConfig) -> list[str]:
@@ -230,7 +244,7 @@ async def _broker(config: BrokerConfig, ready_fd: int | None, lifeline_fd: int |
         broker = Broker(config)
         await broker.start()
         servers.push_async_callback(broker.close)
-        monitor = await _monitor(servers, config, BrokerMetrics(broker))
+        monitor = await monitor_of(servers, config, BrokerMetrics(broker))
         _log_start(config)
         if ready_fd is not None:
             # Whoever hears that we are up may ask a name server for this broker in the same millisecond.
@@ -265,7 +279,7 @@ def _config(options: BrokerOptions, **defaults: object) -> BrokerConfig:
     return config
 
 
-async def _monitor(servers: AsyncExitStack, config: BrokerConfig, *sources: MetricsSource) -> Started:
+async def monitor_of(servers: AsyncExitStack, config: BrokerConfig, *sources: MetricsSource) -> Started:
     host, port, tls = config.metrics_prom_exporter_host, metrics_port(config), config.tls_settings()
     return await start_monitor(servers, *sources, host=host, port=port, tls=tls)
 

@@ -13,14 +13,13 @@ import logging
 import socket
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import spark_rocket
-from spark_rocket.cli.commands.monitor import metrics_port, start_monitor
-from spark_rocket.cli.servers.child_server import KeptServer
+from spark_rocket.cli.servers.child import KeptServer
 from spark_rocket.cli.servers.foreground import Stopping, raise_file_limit, ready, say, warn_open
-from spark_rocket.cli.servers.proxy import SETTINGS_VARIABLE
-from spark_rocket.cli.servers.up import LogOptions
+from spark_rocket.cli.servers.monitor import metrics_port, start_monitor
+from spark_rocket.cli.servers.options import SETTINGS_VARIABLE, ProxyOptions
 from spark_rocket.errors import ConfigError
 from spark_rocket.logs import log_start
 from spark_rocket.proxy.config import ProxyConfig
@@ -30,16 +29,6 @@ from spark_rocket.remoting.address import format_address
 from spark_rocket.remoting.server.sockets import bind
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProxyOptions:
-    """What the command line says beside the settings."""
-
-    logs: LogOptions
-    workers: int
-    ready_fd: int | None
-    lifeline_fd: int | None
 
 
 def serve_proxy(config: ProxyConfig, options: ProxyOptions) -> int:
@@ -85,9 +74,8 @@ async def _workers(config: ProxyConfig, options: ProxyOptions) -> None:
                 KeptServer(
                     f"worker {number}",
                     "rocket proxy",
-                    *(["-v"] if options.logs.verbose else []),
-                    *("proxy", "--reuse-port", *options.logs.arguments(f"worker-{number}")),
-                    environment={SETTINGS_VARIABLE: _of_worker(config, bound, number).to_text()},
+                    *options.logs.command("proxy", "--reuse-port", label=f"worker-{number}"),
+                    environment={SETTINGS_VARIABLE: worker_config(config, bound, number).to_text()},
                 )
                 for number in range(1, options.workers + 1)
             ]
@@ -106,7 +94,7 @@ async def _workers(config: ProxyConfig, options: ProxyOptions) -> None:
             await stopping()
 
 
-def _of_worker(config: ProxyConfig, port: int, number: int) -> ProxyConfig:
+def worker_config(config: ProxyConfig, port: int, number: int) -> ProxyConfig:
     """The settings of a worker, the first of which is number 1. Each has a metrics port of its own, if any."""
     first = config.metrics_prom_exporter_port
     return replace(config, port=port, metrics_prom_exporter_port=min(first + number - 1, 65_535) if first else 0)

@@ -5,149 +5,39 @@ Corresponds to the command lines of mqnamesrv and mqbroker.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from spark_rocket.cli.arguments import PATH, byte_size, descriptor, exclusive, port, whole
+from spark_rocket.cli.arguments import PATH, exclusive, port, whole
 from spark_rocket.cli.lazy import LazyGroup
 from spark_rocket.cli.main import DEFAULT_DATA
+from spark_rocket.cli.servers.options import (
+    FREE,
+    BrokerOptions,
+    ServerOptions,
+    UpOptions,
+    config_option,
+    grpc_options,
+    host_option,
+    metrics_option,
+    no_metrics_option,
+    server_options,
+    server_values,
+)
 
-FREE = "0 takes a free one"
 _CLI = "spark_rocket.cli"
 
 
-@dataclass(frozen=True, kw_only=True)
-class LogOptions:
-    """What is logged, and where to."""
-
-    log_level: tuple[str, ...] = ()
-    log_format: str = "text"
-    log_dir: Path | None = None
-    log_size: int = 64
-    log_count: int = 10
-    verbose: bool = False
-
-    def set_up(self, *names: str) -> None:
-        """For a process with these servers. ConfigError if it cannot be."""
-        from spark_rocket.logs import setup_logging
-
-        setup_logging(
-            levels=self.log_level,
-            form=self.log_format,
-            directory=self.log_dir,
-            names=names,
-            size_mib=self.log_size,
-            count=self.log_count,
-            verbose=self.verbose,
-        )
-
-    def arguments(self, label: str = "") -> list[str]:
-        """The same for another process, whose files are in this directory, or in one of its own in it."""
-        given = [f"--log-level={level}" for level in self.log_level]
-        given += [f"--log-format={self.log_format}", f"--log-size={self.log_size}", f"--log-count={self.log_count}"]
-        return given + ([f"--log-dir={self.log_dir / label}"] if self.log_dir is not None else [])
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServerOptions:
-    """What the three verbs have in common. ``metrics_port``: -1 for none."""
-
-    metrics_port: int | None
-    logs: LogOptions
-    data: Path | None
-    host: str | None
-    ready_fd: int | None
-    lifeline_fd: int | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class BrokerOptions(ServerOptions):
-    """Of ``rocket broker``, and of the broker in ``rocket up``."""
-
-    config: Path | None
-    broker_port: int | None
-    nameserver: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class UpOptions(BrokerOptions):
-    """``grpc_port``: -1 for no gRPC proxy."""
-
-    grpc_port: int | None
-    ephemeral: bool
-    nameserver_port: int
-    brokers: int
-    slaves: bool
-    console_port: int | None
-    no_console: bool
-
-
-def _several(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def decorate(function: Any) -> Any:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return decorate
-
-
-_config = click.option("-c", "--config", type=PATH, metavar="FILE", help="a broker.conf with Apache's property names")
-host_option = click.option(
-    "--host", metavar="HOST", help="address to listen on (127.0.0.1); 0.0.0.0 opens it to everyone"
-)
-
-
-_grpc = _several(
-    click.option(
-        "--grpc-port",
-        type=port,
-        metavar="PORT",
-        help=f"for RocketMQ 5's own clients (8081, or grpcServerPort of -c); {FREE}",
-    ),
-    click.option("--no-grpc", is_flag=True, help="without that endpoint"),
-)
-
-
-def metrics_option(default: str) -> Callable[[Any], Any]:
-    """``default``: the port without the option."""
-    return click.option(
-        "--metrics-port", type=port, metavar="PORT", help=f"of /metrics, /health and /ready ({default}); {FREE}"
-    )
-
-
-no_metrics_option = click.option("--no-metrics", is_flag=True, help="without /metrics, /health and /ready")
-_logs = _several(
-    click.option(
-        "--log-level", multiple=True, metavar="LEVEL", help="debug, info, warning or error; store=debug for a module"
-    ),
-    click.option("--log-format", type=click.Choice(("text", "json")), default="text", help="how a line looks (text)"),
-    click.option("--log-dir", type=PATH, metavar="DIR", help="files to log to: broker.log, namesrv.log, proxy.log"),
-    click.option(
-        "--log-size", type=byte_size(1, 1 << 20, unit=1 << 20), default="64", metavar="MIB", help="of a file (64)"
-    ),
-    click.option("--log-count", type=whole(0, 1_000, "number of files"), default="10", metavar="N",
-                 help="old files to keep (10)"),
-)  # fmt: skip
-#: Every server's. The last two are for programs that start this one: where to say that all is up, what to stop with.
-server_options = _several(
-    _logs,
-    click.option("--ready-fd", type=descriptor, hidden=True),
-    click.option("--lifeline-fd", type=descriptor, hidden=True),
-)
-
-
-@click.command(short_help="name server and broker in one process, or a cluster")
+@click.command()
 @click.option("--data", type=PATH, metavar="DIR", help=f"where messages are kept (./{DEFAULT_DATA})")
 @click.option("--ephemeral", is_flag=True, help="keep nothing: a temporary directory, gone at stop")
 @click.option("--nameserver-port", type=port, default="9876", metavar="PORT", help=f"9876; {FREE}")
 @click.option("--broker-port", type=port, metavar="PORT", help=f"10911, or listenPort of -c; {FREE}")
-@_grpc
+@grpc_options
 @host_option
-@_config
+@config_option
 @click.option(
     "--brokers",
     type=whole(1, 26, "number of brokers"),
@@ -169,9 +59,14 @@ def up(context: click.Context, /, **given: Any) -> int:
     exclusive({"--grpc-port": given["grpc_port"], "--no-grpc": given["no_grpc"]})
     if given.pop("no_grpc"):
         given["grpc_port"] = -1
+    options = UpOptions(**server_values(given))
+    if options.brokers > 1 or options.slaves:
+        from spark_rocket.cli.servers.up_cluster import serve_cluster
+
+        return serve_cluster(options)
     from spark_rocket.cli.servers.serve import serve_up
 
-    return serve_up(UpOptions(**_given(given)))
+    return serve_up(options)
 
 
 @click.group(
@@ -183,7 +78,6 @@ def up(context: click.Context, /, **given: Any) -> int:
         }
     },
     invoke_without_command=True,
-    short_help="a name server alone; settings of running ones",
     subcommand_metavar="[COMMAND]",
 )
 @click.option("--port", type=port, default="9876", metavar="PORT", help=f"9876; {FREE}")
@@ -199,7 +93,7 @@ def namesrv(context: click.Context, /, port: int, tls_config: Path | None, **giv
         return 0
     from spark_rocket.cli.servers.serve import serve_namesrv
 
-    return serve_namesrv(ServerOptions(**_given(given)), port, tls_config)
+    return serve_namesrv(ServerOptions(**server_values(given)), port, tls_config)
 
 
 @click.group(
@@ -211,15 +105,14 @@ def namesrv(context: click.Context, /, port: int, tls_config: Path | None, **giv
             "ha": (f"{_CLI}.servers.broker:ha", "how far slaves are behind"),
             "timers": (f"{_CLI}.servers.broker:timers", "messages that wait for their delivery time"),
             "clean": (f"{_CLI}.servers.broker:clean", "have a broker delete files that nobody needs any more"),
-            "drain": (f"{_CLI}.commands.drain:drain", "stop new messages to a broker; say when it can be stopped"),
-            "undrain": (f"{_CLI}.commands.drain:undrain", "give a drained broker its messages back"),
+            "drain": (f"{_CLI}.servers.broker:drain", "stop new messages to a broker; say when it can be stopped"),
+            "undrain": (f"{_CLI}.servers.broker:undrain", "give a drained broker its messages back"),
         }
     },
     invoke_without_command=True,
-    short_help="a broker alone; settings and state of running ones; drain one",
     subcommand_metavar="[COMMAND]",
 )
-@_config
+@config_option
 @click.option("-n", "--nameserver", metavar="ADDR", help="name servers, host:port with ';' between")
 @click.option("--port", "broker_port", type=port, metavar="PORT", help=f"10911, or listenPort of -c; {FREE}")
 @click.option("--data", type=PATH, metavar="DIR", help="the store's directory (storePathRootDir, ~/store)")
@@ -237,19 +130,4 @@ def broker(context: click.Context, /, **given: Any) -> int:
         return 0
     from spark_rocket.cli.servers.serve import serve_broker
 
-    return serve_broker(BrokerOptions(**_given(given)))
-
-
-def _given(given: dict[str, Any]) -> dict[str, Any]:
-    no_metrics = given.pop("no_metrics", False)
-    exclusive({"--metrics-port": given["metrics_port"], "--no-metrics": no_metrics})
-    if no_metrics:
-        given["metrics_port"] = -1
-    logs = take_logs(given)
-    return {**given, "logs": logs}
-
-
-def take_logs(given: dict[str, Any]) -> LogOptions:
-    """Take the options of :data:`server_options` that are about logs out of what click gave."""
-    log = {name: given.pop(name) for name in list(given) if name.startswith("log_")}
-    return LogOptions(**log, verbose=click.get_current_context().find_root().params["verbose"])
+    return serve_broker(BrokerOptions(**server_values(given)))

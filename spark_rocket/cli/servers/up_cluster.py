@@ -11,7 +11,6 @@ Corresponds to what mqnamesrv and several mqbroker with conf/2m-2s-async/*.prope
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,15 +20,23 @@ from spark_rocket.broker.addresses import called_address
 from spark_rocket.broker.cluster_layout import OWN_SETTINGS, UP_DEFAULTS, ClusterMember, cluster_members
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.broker.state.known_settings import PROXY_SETTINGS
-from spark_rocket.cli.commands.monitor import metrics_port, start_monitor
-from spark_rocket.cli.servers.child_server import ChildServer, how_it_ended
-from spark_rocket.cli.servers.console_child import start_console
-from spark_rocket.cli.servers.foreground import Stopping, reachable, ready, say, warn_open
-from spark_rocket.cli.servers.proxy_child import ProxyChild
-from spark_rocket.cli.servers.serve import grpc_line, grpc_metrics_line, snippet, was_killed
-from spark_rocket.cli.servers.up import LogOptions, UpOptions
+from spark_rocket.cli.servers.child import ChildServer, how_it_ended
+from spark_rocket.cli.servers.foreground import Stopping, reachable, ready, say
+from spark_rocket.cli.servers.monitor import metrics_port
+from spark_rocket.cli.servers.options import UpOptions
+from spark_rocket.cli.servers.serve import (
+    grpc_line,
+    grpc_metrics_line,
+    how_to_use,
+    make_name_server,
+    monitor_of,
+    run_up,
+    tell_stopped,
+    was_killed,
+)
+from spark_rocket.cli.servers.up_children import ProxyChild, start_console
 from spark_rocket.errors import ConfigError, StateError
-from spark_rocket.namesrv.server import NameServer, NameServerMetrics
+from spark_rocket.namesrv.server import NameServerMetrics
 from spark_rocket.protocol.java_properties import parse_properties, render_properties
 
 _WRITTEN = "# Written by rocket up at every start. What all brokers are to have belongs into the file given with -c.\n"
@@ -41,15 +48,14 @@ class _BrokerProcess(NamedTuple):
     member: ClusterMember
     server: ChildServer
 
-    @classmethod
-    async def start(cls, member: ClusterMember, conf: Path, logs: LogOptions) -> _BrokerProcess:
-        arguments = [*(["-v"] if logs.verbose else []), "broker", "-c", str(conf), *logs.arguments(member.label)]
-        return cls(member, await ChildServer.start(member.label, *arguments))
+
+def serve_cluster(options: UpOptions) -> int:
+    """``rocket up`` with a process for each broker."""
+    return run_up(options, _up_cluster, "namesrv")
 
 
-async def up_cluster(options: UpOptions, config: BrokerConfig, data: Path) -> None:
-    """Serve until told to stop."""
-    host = config.bind_address
+async def _up_cluster(options: UpOptions, config: BrokerConfig, data: Path) -> None:
+    _check_options(options)
     members = cluster_members(
         options.brokers,
         slaves=options.slaves,
@@ -57,38 +63,17 @@ async def up_cluster(options: UpOptions, config: BrokerConfig, data: Path) -> No
         metrics_port=metrics_port(config),
     )
     async with Stopping(options.lifeline_fd) as stopping, AsyncExitStack() as servers:
-        kv_config = data / "namesrv" / "kvConfig.json"
-        namesrv = NameServer(host, options.nameserver_port, kv_config_path=kv_config, tls=config.tls_settings())
+        namesrv = make_name_server(options, config, data)
         await namesrv.start()
         servers.push_async_callback(namesrv.close)
         name_server = reachable(namesrv.address)
-        monitor = await start_monitor(
-            servers,
-            NameServerMetrics(namesrv),
-            host=config.metrics_prom_exporter_host,
-            port=metrics_port(config),
-            tls=config.tls_settings(),
-        )
-        shared = _shared_settings(options, config, name_server)
+        monitor = await monitor_of(servers, config, NameServerMetrics(namesrv))
         proxy = ProxyChild(config, name_server, options.grpc_port, options.logs, processes=1 + len(members))
         await proxy.start(servers)
         stop = asyncio.ensure_future(stopping())
-        brokers: list[_BrokerProcess] = []
-        servers.push_async_callback(_stop_all, brokers)
-
-        async def start(some: list[ClusterMember]) -> list[dict[str, str]]:
-            for member in some:
-                conf = _write_conf(member, shared, data, config.store_path)
-                brokers.append(await _BrokerProcess.start(member, conf, options.logs))
-            return await asyncio.gather(*(broker.server.wait_until_up() for broker in brokers[-len(some) :]))
-
-        async def start_all() -> list[dict[str, str]]:
-            masters = await start([member for member in members if not member.is_slave])
-            # These are told at once where their masters are.
-            slaves = [member for member in members if member.is_slave]
-            return masters + (await start(slaves) if slaves else [])
-
-        starting = asyncio.create_task(start_all())
+        brokers = _Brokers(options, config, name_server, data)
+        servers.push_async_callback(brokers.stop)
+        starting = asyncio.create_task(brokers.start_all(members))
         either: list[asyncio.Future[Any]] = [stop, starting]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
@@ -97,31 +82,69 @@ async def up_cluster(options: UpOptions, config: BrokerConfig, data: Path) -> No
         facts = starting.result()
         endpoint = await proxy.wait_until_up(servers)
         ready(options.ready_fd, {"nameServer": name_server, "broker": facts[0]["broker"]} | endpoint)
-        where = "temporary, gone at stop" if options.ephemeral else "kept when it stops"
         say(
-            f"spark_rocket {spark_rocket.__version__} is up: {len(brokers)} brokers of {config.broker_cluster_name}.\n",
+            f"spark_rocket {spark_rocket.__version__} is up: {len(members)} brokers of {config.broker_cluster_name}.\n",
             f"  name server  {called_address(name_server, config)}",
             *monitor.lines,
-            *(_line(broker, fact) for broker, fact in zip(brokers, facts, strict=True)),
+            *brokers.lines(facts),
             *grpc_line(endpoint, config),
             *grpc_metrics_line(endpoint),
             *proxy.lines,
-            f"  data         {data} ({where})\n",
-            *warn_open(host, checked=config.acl_enable),
-            "Try it in Python with PySpark, three lines:\n",
-            snippet(called_address(name_server, config), config),
-            "Ctrl-C stops it.",
+            *how_to_use(options, config, data, name_server),
         )
         start_console(servers, options, name_server, config)
-        watching = [asyncio.create_task(_watch(broker, data)) for broker in brokers]
+        watching = [asyncio.create_task(brokers.watch(broker)) for broker in brokers.started]
         await stop
     for task in watching:
         task.cancel()
-    with contextlib.suppress(OSError):  # the terminal may be gone
-        say("Stopped." if options.ephemeral else f"Stopped. The data is in {data}.")
+    tell_stopped(options, data)
 
 
-def check_options(options: UpOptions) -> None:
+class _Brokers:
+    """The brokers' processes."""
+
+    def __init__(self, options: UpOptions, config: BrokerConfig, name_server: str, data: Path) -> None:
+        self.started: list[_BrokerProcess] = []
+        self._logs = options.logs
+        self._shared = shared_settings(options, config, name_server)
+        self._data = data
+        self._first_store = config.store_path
+
+    async def start_all(self, members: list[ClusterMember]) -> list[dict[str, str]]:
+        """What each reports. The slaves start last: they are told at once where their masters are."""
+        masters = await self._start([member for member in members if not member.is_slave])
+        return masters + await self._start([member for member in members if member.is_slave])
+
+    async def _start(self, members: list[ClusterMember]) -> list[dict[str, str]]:
+        before = len(self.started)
+        for member in members:
+            conf = write_conf(member, self._shared, self._data, self._first_store)
+            command = self._logs.command("broker", "-c", str(conf), label=member.label)
+            self.started.append(_BrokerProcess(member, await ChildServer.start(member.label, *command)))
+        return await asyncio.gather(*(broker.server.wait_until_up() for broker in self.started[before:]))
+
+    def lines(self, facts: list[dict[str, str]]) -> list[str]:
+        return [
+            f"  broker       {fact['broker']} ({broker.member.label}, process {broker.server.process.pid})"
+            + (f"  metrics {fact['metrics']}/metrics" if "metrics" in fact else "")
+            for broker, fact in zip(self.started, facts, strict=True)
+        ]
+
+    async def watch(self, broker: _BrokerProcess) -> None:
+        status = await broker.server.ended()
+        if not broker.server.stopping:
+            label = broker.member.label
+            again = f"rocket broker -c {self._data / label / 'broker.conf'}"
+            say(f"{label} {how_it_ended(status)}. The others go on; start it again with: {again}")
+
+    async def stop(self) -> None:
+        results = await asyncio.gather(*(broker.server.stop() for broker in self.started), return_exceptions=True)
+        failed = [str(result) for result in results if isinstance(result, BaseException)]
+        if failed:
+            raise StateError(f"Not every broker could be stopped: {'; '.join(failed)}")
+
+
+def _check_options(options: UpOptions) -> None:
     """ConfigError when the file for all brokers sets what each has of its own."""
     if options.config is not None:
         for name, _, line in parse_properties(options.config.read_text(encoding="utf-8")):
@@ -132,7 +155,7 @@ def check_options(options: UpOptions) -> None:
                 )
 
 
-def _shared_settings(options: UpOptions, config: BrokerConfig, name_server: str) -> dict[str, object]:
+def shared_settings(options: UpOptions, config: BrokerConfig, name_server: str) -> dict[str, object]:
     """What all brokers have: what `up` has by itself, the file's, and the command line's."""
     shared: dict[str, object] = dict(UP_DEFAULTS)
     if options.config is not None:
@@ -146,7 +169,8 @@ def _shared_settings(options: UpOptions, config: BrokerConfig, name_server: str)
     }
 
 
-def _write_conf(member: ClusterMember, shared: dict[str, object], data: Path, first_store: Path) -> Path:
+def write_conf(member: ClusterMember, shared: dict[str, object], data: Path, first_store: Path) -> Path:
+    """Write a broker's settings, readable for this user only; the file."""
     home = data.absolute() / member.label
     home.mkdir(parents=True, exist_ok=True)
     # The first broker's store is where `rocket up` without --brokers has it: its messages are there either way.
@@ -165,23 +189,3 @@ def _write_conf(member: ClusterMember, shared: dict[str, object], data: Path, fi
 
 def _text(value: object) -> str:
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
-
-
-def _line(broker: _BrokerProcess, fact: dict[str, str]) -> str:
-    what = f"{fact['broker']} ({broker.member.label}, process {broker.server.process.pid})"
-    metrics = f"  metrics {fact['metrics']}/metrics" if "metrics" in fact else ""
-    return f"  broker       {what}{metrics}"
-
-
-async def _watch(broker: _BrokerProcess, data: Path) -> None:
-    status = await broker.server.ended()
-    if not broker.server.stopping:
-        again = f"rocket broker -c {data / broker.member.label / 'broker.conf'}"
-        say(f"{broker.member.label} {how_it_ended(status)}. The others go on; start it again with: {again}")
-
-
-async def _stop_all(brokers: list[_BrokerProcess]) -> None:
-    results = await asyncio.gather(*(broker.server.stop() for broker in brokers), return_exceptions=True)
-    failed = [str(result) for result in results if isinstance(result, BaseException)]
-    if failed:
-        raise StateError(f"Not every broker could be stopped: {'; '.join(failed)}")

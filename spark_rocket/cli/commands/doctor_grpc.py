@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 
 from spark_rocket.cli.commands.connect import Link
-from spark_rocket.cli.commands.doctor import Finding, reach
+from spark_rocket.cli.commands.doctor_checks import Finding, reach
 from spark_rocket.client.core.config import find_credentials
 from spark_rocket.errors import ClientError
 from spark_rocket.proxy.definitions import Code

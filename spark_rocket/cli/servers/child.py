@@ -1,0 +1,283 @@
+"""Servers that another server starts as processes of their own, watches, and starts again when they die.
+
+A child is a ``rocket`` command. Two pipes connect it with its parent. It writes one line to the first (``--ready-fd``)
+when it is up. It stops when the second ends (``--lifeline-fd``): the parent holds the other end, and the system closes
+that end however the parent ends.
+
+Each descriptor has one owner, a file object, which closes it once. The event loop's pipe transports are not used: that
+of uvloop closes the descriptor in a later turn of the loop, though its owner has closed it before, and by then the
+number may be that of a new connection or store file.
+
+A child that dies is started again, each time after twice the delay. One that dies within a minute again and again is
+given up, and so is one that never started. What a child says on stderr is said here with its label before it.
+
+Thread-safety: one event loop. ``testing.processes`` starts servers without a loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack
+from enum import Enum
+from io import FileIO
+
+from spark_rocket.cli.servers.foreground import tell
+from spark_rocket.errors import ConfigError
+
+_LINE_LIMIT = 1 << 20  # bytes of a line on the child's stderr
+_PIECE = 4096
+_FIRST_DELAY_S = 1.0
+_LAST_DELAY_S = 32.0
+_STABLE_S = 60.0  # a child that was up for so long begins with the first delay again
+
+
+class ChildProcess:
+    """``process`` is asyncio's, with ``stderr`` to read; its stdout goes nowhere."""
+
+    def __init__(self, process: asyncio.subprocess.Process, ready: FileIO, lifeline: FileIO) -> None:
+        self.process = process
+        self._ready = ready
+        self._lifeline = lifeline
+
+    @classmethod
+    async def start(cls, *arguments: str, environment: Mapping[str, str] | None = None) -> ChildProcess:
+        """Start ``rocket ARGUMENTS``, with these variables beside this process's own. OSError when it cannot start."""
+        with ExitStack() as kept, ExitStack() as given:  # the ends that stay here, and those that the child has
+            ready, ready_write = _pipe(kept, given)
+            lifeline_read, lifeline = _pipe(given, kept)
+            command = [sys.executable, "-m", "spark_rocket.cli", *arguments]
+            command += ["--ready-fd", str(ready_write.fileno()), "--lifeline-fd", str(lifeline_read.fileno())]
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                env={**os.environ, **(environment or {})},
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE,
+                pass_fds=(ready_write.fileno(), lifeline_read.fileno()),
+                start_new_session=True,  # Ctrl-C in the terminal is for this process, which then stops the child
+                limit=_LINE_LIMIT,
+            )
+            kept.pop_all()
+            return cls(process, ready, lifeline)
+
+    async def ready_line(self) -> bytes:
+        """Wait for the line that the child writes when it is up; empty if it ended before that. Call it once."""
+        loop = asyncio.get_running_loop()
+        readable = asyncio.Event()
+        line = b""
+        with self._ready as pipe:
+            os.set_blocking(pipe.fileno(), False)
+            loop.add_reader(pipe.fileno(), readable.set)
+            try:
+                while not line.endswith(b"\n"):
+                    await readable.wait()
+                    readable.clear()
+                    piece = pipe.read(_PIECE)
+                    if piece == b"":
+                        return b""
+                    line += piece or b""
+            finally:
+                loop.remove_reader(pipe.fileno())
+        return line
+
+    def release(self) -> None:
+        """Close the lifeline, which tells the child to stop, and what is still open of the other pipe."""
+        self._ready.close()
+        self._lifeline.close()
+
+
+def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[FileIO, FileIO]:
+    """A pipe whose ends these stacks close."""
+    reading, writing = os.pipe()
+    return (
+        reader.enter_context(os.fdopen(reading, "rb", buffering=0)),
+        writer.enter_context(os.fdopen(writing, "wb", buffering=0)),
+    )
+
+
+class ChildServer:
+    """One server's process, from its start to its end."""
+
+    def __init__(self, label: str, child: ChildProcess, *, relays: bool = True) -> None:
+        self.label = label
+        self.process = child.process
+        self.stopping = False
+        self._child = child
+        self._last_words = ""
+        self._relays = relays
+        self._is_up = False
+        self._reading = asyncio.create_task(self._relay())
+
+    @classmethod
+    async def start(
+        cls, label: str, *arguments: str, environment: Mapping[str, str] | None = None, relays: bool = True
+    ) -> ChildServer:
+        """Start ``rocket ARGUMENTS``. OSError when it cannot start.
+
+        ``label`` names it in what is said of it. ``relays``: what it says on stderr is said here.
+        """
+        return cls(label, await ChildProcess.start(*arguments, environment=environment), relays=relays)
+
+    async def _relay(self) -> None:
+        assert self.process.stderr is not None
+        with contextlib.suppress(ValueError, OSError):  # a line without an end; a terminal that is gone
+            async for line in self.process.stderr:
+                self._last_words = line.decode(errors="replace").rstrip() or self._last_words
+                if not self._relays:
+                    continue
+                if self._is_up or not self._last_words.startswith("rocket: "):
+                    print(f"{self.label}: {self._last_words}", file=sys.stderr, flush=True)
+
+    async def wait_until_up(self) -> dict[str, str]:
+        """Wait for what it reports when it is up. ConfigError with its own words if it ends before that."""
+        line = await self._child.ready_line()
+        if not line:
+            words = self.last_words(await self.ended())
+            raise ConfigError(f"{self.label} did not start. {words}")
+        self._is_up = True
+        facts: dict[str, str] = json.loads(line)
+        return facts
+
+    def last_words(self, status: int) -> str:
+        """The last line that it said on stderr, or its exit status."""
+        return self._last_words.removeprefix("rocket: ") or f"It ended with status {status}."
+
+    async def ended(self) -> int:
+        """Wait for its end; its exit status, negative for a signal."""
+        status = await self.process.wait()
+        await asyncio.wait([self._reading])
+        return status
+
+    async def stop(self, kill_after: float | None = None) -> None:
+        """Stop it with SIGTERM and wait for its end; after ``kill_after`` seconds, if given, with SIGKILL."""
+        self.stopping = True
+        try:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.terminate()
+            try:
+                await asyncio.wait_for(self.ended(), kill_after)
+            except TimeoutError:
+                with contextlib.suppress(ProcessLookupError):
+                    self.process.kill()
+                await self.ended()
+        finally:
+            self._child.release()
+
+
+class End(Enum):
+    """How a server ended."""
+
+    STOPPED = "stopped"
+    DIED = "died"
+    NOT_STARTED = "not started"
+
+
+class KeptServer:
+    """A server that is started again when it dies. ``by_hand`` is the command that a user starts it with.
+
+    A class below it may say other words than these when it is up, has not started, or has ended.
+    """
+
+    stop_seconds = 30.0
+    relays = True
+
+    def __init__(self, label: str, by_hand: str, *arguments: str, environment: Mapping[str, str]) -> None:
+        self.label = label
+        self.arguments = arguments
+        self.environment = environment
+        self._by_hand = by_hand
+        self._server: ChildServer | None = None
+        self._watching: asyncio.Task[None] | None = None
+
+    def up_text(self, facts: Mapping[str, str]) -> str:
+        return f"The {self.label} is up again."
+
+    def not_started_text(self, error: ConfigError | OSError) -> str:
+        return str(error)
+
+    def ended_text(self, server: ChildServer, status: int) -> str:
+        return f"The {self.label} {how_it_ended(status)}."
+
+    async def start(self) -> None:
+        """Start its process. OSError when that cannot be done."""
+        self._server = await ChildServer.start(
+            self.label, *self.arguments, environment=self.environment, relays=self.relays
+        )
+
+    async def wait_until_up(self) -> dict[str, str]:
+        """Wait for what it reports, and watch it from then on. ConfigError with its own words if it ends before."""
+        assert self._server is not None
+        facts = await self._server.wait_until_up()
+        self.keep()
+        return facts
+
+    def keep(self) -> None:
+        """Watch the server, which is started if it is not. Does not wait."""
+        self._watching = asyncio.create_task(keep_running(self.label, self._by_hand, self._run))
+
+    async def _run(self) -> End:
+        """One life of the server."""
+        try:
+            if self._server is None:
+                await self.start()
+                assert self._server is not None
+                tell(self.up_text(await self._server.wait_until_up()))
+            status = await self._server.ended()
+            tell(self.ended_text(self._server, status))
+        except (ConfigError, OSError) as error:
+            tell(self.not_started_text(error))
+            return End.NOT_STARTED
+        finally:
+            await self._stop_server()
+        return End.DIED if status else End.STOPPED
+
+    async def stop(self) -> None:
+        """Stop it. Idempotent."""
+        watching, self._watching = self._watching, None
+        if watching is not None:
+            watching.cancel()
+            await asyncio.wait([watching])
+        await self._stop_server()
+
+    async def _stop_server(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop(self.stop_seconds)
+
+
+def how_it_ended(status: int) -> str:
+    """An exit status in words."""
+    return f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+
+
+async def keep_running(
+    what: str,
+    by_hand: str,
+    run: Callable[[], Awaitable[End]],
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> None:
+    """Run it, and again as long as it dies, or cannot start after it was up: a shortage may end, or a port be free.
+
+    ``what`` names it. ``by_hand`` is the command that starts it.
+    """
+    delay, begun, was_up = _FIRST_DELAY_S, clock(), False
+    while (end := await run()) is End.DIED or (end is End.NOT_STARTED and was_up):
+        was_up = True
+        if clock() - begun >= _STABLE_S:
+            delay = _FIRST_DELAY_S
+        if delay > _LAST_DELAY_S:
+            tell(f"The {what} died too often and is not started again. Start it with: {by_hand}")
+            return
+        tell(f"Starting the {what} again in {delay:g} s.")
+        await sleep(delay)
+        delay *= 2
+        begun = clock()
