@@ -143,7 +143,7 @@ class StoreMachine(RuleBasedStateMachine):
         try:
             shutil.copytree(self.config.store_path, image.store_path)
         except shutil.Error as error:  # a deleted topic's files go in the background
-            if not all("consumequeue.deleted-" in str(source) for source, *_ in error.args[0]):
+            if not all("consumequeue.deleted-" in str(failed) for failed in error.args[0]):
                 raise
         self.store.close()
         shutil.rmtree(self.config.store_path)

@@ -277,6 +277,19 @@ def test_stopped_before_anything_was_enqueued(rig: Rig) -> None:
     assert rig.arrived() == [("k", START + 1_000_000)]
 
 
+def test_one_of_many_that_are_rolled_late_is_recalled(rig: Rig) -> None:
+    """Those that are rolled, and their recalls, are in the wheel before the slots behind them are delivered."""
+    for number in range(12):
+        rig.send(START + 20_233, f"m{number}")
+    rig.work()
+    rig.recall(START + 20_233, "m3")
+    rig.close()
+    rig.clock.now += 21_000
+    rig.open()
+    rig.work()
+    assert sorted(key for key, _ in rig.arrived()) == sorted(f"m{number}" for number in range(12) if number != 3)
+
+
 def test_rolled_and_recalled_and_overdue(rig: Rig) -> None:
     rig.send(START + 25_000, "recalled")
     rig.send(START + 25_000, "k")

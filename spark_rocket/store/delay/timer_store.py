@@ -356,7 +356,7 @@ class TimerMessageStore:
                 return now_ms
             ready = now_ms if self._walk is None else min(now_ms, self._walk[0] - 1)
             first = self._due.first_due
-            if first is not None and first > rolled:
+            if rolled < (_LATEST if first is None else first):
                 break  # those, and recalls of them, have to be in the wheel before it goes on
             if first is not None and first <= ready and not self._is_of_walked_slot(self._due.first_position):
                 if self._deliver_first(now_ms):
