@@ -412,6 +412,8 @@ class SyncSend(Send):
         try:
             while self._outcome is None:
                 assert self._request is not None
+                if self._request.carrier is not None:
+                    self._request.carrier.read_until(self._is_answered, self._request.deadline)
                 try:  # the timeout is a little late, which saves a look at the clock
                     answer, error = self._answers.get(True, self._request.timeout)
                 except Empty:
@@ -426,8 +428,12 @@ class SyncSend(Send):
         assert self._outcome is not None
         raise self._outcome
 
+    def _is_answered(self) -> bool:
+        return not self._answers.empty()
+
     def _submit(self, request: RemotingCommand, attempt: Request) -> None:
         self._request = attempt
+        attempt.is_waited = True
         remoting = self._pipeline.instance.remoting
         if remoting.is_reading_thread(self._address):
             raise StateError(

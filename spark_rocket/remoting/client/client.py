@@ -104,7 +104,9 @@ class RemotingClient:
                 f"invoke({addr}) on the thread that would receive its answer.",
                 remedy="In a callback or request handler use invoke_async, or hand the work to another thread.",
             )
-        return self.invoke_async(addr, request, timeout).wait()  # type: ignore[no-any-return]
+        promise = Request(int(request.code), timeout)
+        promise.is_waited = True
+        return self.invoke_async(addr, request, timeout, promise).wait()  # type: ignore[no-any-return]
 
     def invoke_async(
         self, addr: str, request: RemotingCommand, timeout: float = 3.0, promise: Request | None = None

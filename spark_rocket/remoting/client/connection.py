@@ -1,4 +1,4 @@
-"""One client connection: a blocking socket, a thread that reads it, and the table of its requests in flight.
+"""One client connection: a blocking socket, its reader, and the table of its requests in flight.
 
 A connection can be used at once. A thread of its own makes it; requests wait until then and are sent in their order, or
 fail with it. From then on another thread reads and settles promises, found by their number (``opaque``). Requests are
@@ -11,7 +11,7 @@ Above that the peer is busy: their frames are held until the next answers come, 
 for ``HOLD_S`` seconds. So a producer that sends faster than its broker answers makes one system call for dozens of
 requests. Every write begins with what is held, so one thread's requests keep their order.
 
-**Interrupts** (Ctrl-C) of a writing thread may leave half a frame on the wire, or ``_writing`` locked. So they end the
+**Interrupts** (Ctrl-C) may leave half a frame on the wire, or ``_writing`` locked. So they end the
 connection: all requests fail at once, the next one makes another connection, and the thread that closes the descriptor
 waits for the lock no longer than ``CLOSE_TIMEOUT_S``.
 
@@ -38,6 +38,7 @@ from spark_rocket.protocol.wire.frame import FrameSplitter
 from spark_rocket.remoting.address import parse_address
 from spark_rocket.remoting.client.deadlines import DeadlineTable, Timer
 from spark_rocket.remoting.client.promise import Promise, Request, no_answer, no_connection
+from spark_rocket.remoting.client.reader import Reader
 from spark_rocket.remoting.session import MAX_OPAQUE
 from spark_rocket.remoting.tls.contexts import ClientTls
 from spark_rocket.remoting.tls.socket import TlsSocket, shake_hands
@@ -92,7 +93,9 @@ class Connection:
         self._held: deque[Buffer] = deque()
         self._held_size = 0
         self._flush_due = False
-        self._reader = threading.Thread(target=self._read, name=f"rocket-reader-{address}", daemon=True)
+        self._filling: tuple[memoryview, int] | None = None  # a large frame, and how much of it has come
+        self.caller_reads = False
+        self._reader = Reader(self, f"rocket-reader-{address}")
         try:
             threading.Thread(target=self._open, name=f"rocket-connect-{address}", daemon=True).start()
         except RuntimeError as error:  # too many threads
@@ -103,7 +106,7 @@ class Connection:
 
     def is_reader(self) -> bool:
         """True on the thread that reads, which must not wait for answers."""
-        return threading.current_thread() is self._reader
+        return self._reader.is_reading()
 
     def wait_open(self, timeout: float) -> None:
         """RemotingConnectError if the connection is not there in time."""
@@ -124,7 +127,7 @@ class Connection:
                 self._socket = sock  # before lost is looked at: close() does the two in the other order
                 if self.lost is not None:
                     raise copy.copy(self.lost)
-                self._reader.start()
+                self._reader.start(sock)
                 waiting, self._waiting = self._waiting, []
                 for request, pieces in waiting:
                     if self._connected(request):
@@ -174,9 +177,12 @@ class Connection:
                 return
             if request.batch and len(pieces) == 1 and (self._held or len(self._batched) > WINDOW):
                 if self._hold(pieces[0]):
+                    self._reader.wake()
                     return
                 pieces = ()
             self._write(pieces, request.deadline)
+            if not request.is_waited:
+                self._reader.wake()
         except RemotingError:
             if self._take(opaque) is not None:  # else its promise has been settled
                 raise
@@ -234,8 +240,7 @@ class Connection:
         except RocketError:
             raise
         except BaseException:
-            self.close(INTERRUPTED)
-            self._fail_all(self._error(INTERRUPTED))
+            self.interrupted()
             raise
 
     def _write_locked(self, pieces: Pieces, deadline: float) -> None:
@@ -320,47 +325,66 @@ class Connection:
 
     # --- receiving --------------------------------------------------------------------------------------------
 
-    def _read(self) -> None:
+    def read_until(self, settled: Callable[[], bool], deadline: float) -> None:
+        """Read on the calling thread, whose request this waits for, unless another thread reads."""
+        if self._ready:
+            self._reader.read_until(settled, deadline)
+
+    def expects(self) -> bool:
+        """Whether the reader's thread has to read now."""
+        return len(self._requests) > 0 or len(self._held) > 0 or self.lost is not None
+
+    def is_lost(self) -> bool:
+        return self.lost is not None
+
+    def interrupted(self) -> None:
+        """A caller was interrupted while it wrote or read."""
+        self.close(INTERRUPTED)
+        self._fail_all(self._error(INTERRUPTED))
+
+    def abandoned(self) -> None:
+        """No thread reads any more."""
+        self._end(INTERRUPTED)
+
+    def read_some(self) -> bool:
+        """Receive once and serve what is whole. False at the end, when all requests have failed. Lock's holder only."""
         reason = "it was closed by the peer"
         try:
-            while self._receive():
+            if self._receive():
                 if self._held:
                     self._flush()
+                return True
         except ProtocolError as error:
             reason = f"it sent an invalid frame: {error.message.removesuffix('.')}"
             logger.warning("closed connection to %s: invalid frame: %s", self.address, error)
         except OSError as error:
             reason = str(error)
-        except BaseException as error:
+        except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             logger.exception("the reader of %s failed", self.address)
         self._end(reason)
+        return False
 
     def _receive(self) -> bool:
         """Receive once and serve what is whole; False at the end."""
         sock = self._socket
         assert sock is not None
         try:
+            if self._filling is not None:
+                view, filled = self._filling
+                count = sock.recv_into(view[filled:])
+                filled += count
+                self._filling = (view, filled) if filled < len(view) else None
+                if self._filling is None:
+                    self._dispatch(RemotingCommand.decode(view))
+                return count > 0
             data = sock.recv(RECEIVE_SIZE)
         except BlockingIOError:  # not all of a TLS record has come
             return True
-        if not data:
-            return False
         for frame in self._splitter.feed(data):
             self._dispatch(RemotingCommand.decode(frame))
-        large = self._splitter.detach(RECEIVE_SIZE)
-        if large is not None:
-            view, filled = large
-            while filled < len(view):
-                try:
-                    count = sock.recv_into(view[filled:])
-                except BlockingIOError:
-                    continue
-                if not count:
-                    return False
-                filled += count
-            self._dispatch(RemotingCommand.decode(view))
-        return True
+        self._filling = self._splitter.detach(RECEIVE_SIZE)
+        return len(data) > 0
 
     def _dispatch(self, command: RemotingCommand) -> None:
         if not command.flag & 1:
@@ -368,6 +392,7 @@ class Connection:
             return
         request = self._take(command.opaque)
         if request is not None:  # else its deadline has passed
+            self.caller_reads = request.is_waited
             try:
                 request.answer(command)
             except Exception as error:
@@ -400,8 +425,7 @@ class Connection:
             self._fail_all(RemotingConnectError(f"The connection to {self.address} was closed while it was made."))
 
     def join(self, timeout: float) -> None:
-        if self._reader.ident is not None and not self.is_reader():
-            self._reader.join(timeout)
+        self._reader.join(timeout)
 
     def abandon(self) -> None:
         """In a forked child: close the copy of the descriptor and leave the connection to the parent."""
@@ -417,6 +441,7 @@ class Connection:
                 self._socket.shutdown(socket.SHUT_RDWR)  # the reader sees the end
             except OSError:
                 pass
+        self._reader.wake()
 
     def _end(self, reason: str) -> None:
         self._fail_all(self._error(reason))

@@ -12,6 +12,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from typing import Any, Protocol, TypeVar
 
@@ -118,6 +119,9 @@ class Carrier(Protocol):
     def expire(self, request: Request) -> None:
         """Fail a request that has no answer yet."""
 
+    def read_until(self, settled: Callable[[], bool], deadline: float) -> None:
+        """Read for a caller that waits, unless another thread reads."""
+
 
 class Request(Promise[Any]):
     """A request in flight: the promise of its answer. Its time begins now.
@@ -135,6 +139,8 @@ class Request(Promise[Any]):
         self.batch = batch
         self.opaque = 0
         self.carrier: Carrier | None = None
+        self.is_waited = False
+        """The caller waits at once, and calls ``read_until``."""
 
     def answer(self, command: RemotingCommand) -> None:
         """The answer has come."""
@@ -143,6 +149,8 @@ class Request(Promise[Any]):
     def wait(self) -> Any:
         """The result. The request is given up at its deadline, or if the waiting is interrupted."""
         try:
+            if self.is_waited and self.carrier is not None:
+                self.carrier.read_until(self.done, self.deadline)
             return self.result(max(0.0, self.deadline - time.monotonic()))
         except TimeoutError:
             self.expire()
