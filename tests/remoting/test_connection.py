@@ -220,7 +220,7 @@ def test_a_lock_that_an_interrupted_caller_leaves_taken(
     assert isinstance(other.exception(0), RemotingConnectError)
     assert client.invoke(address, request()).code == 0
     connection.join(10)
-    assert not connection._reader.is_alive()
+    assert not connection._reader._thread.is_alive()
 
 
 def test_an_interrupted_wait_gives_its_request_up(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

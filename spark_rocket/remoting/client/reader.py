@@ -135,6 +135,10 @@ class Reader:
                 self._holder = self._thread.ident
                 alive = source.read_some()
                 self._holder = None
+            except BaseException:  # a handler's SystemExit
+                source.interrupted()
+                source.abandoned()
+                return
             finally:
                 self._lock.release()
             if not alive:

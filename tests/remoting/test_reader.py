@@ -1,0 +1,170 @@
+"""Who reads a connection: its thread, or a caller that waits for an answer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from spark_rocket.errors import RemotingConnectError, RemotingTimeoutError
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.client import reader as module
+from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.server.channel import Channel
+
+from .conftest import ECHO, SILENT, ServerThread, request
+
+Serve = Callable[..., ServerThread]
+FOR_EVER = 3600.0
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[RemotingClient]:
+    """A client whose readers stay parked until they are woken."""
+    monkeypatch.setattr(module, "PARK_S", FOR_EVER)
+    with RemotingClient() as client:
+        yield client
+
+
+def parked(client: RemotingClient, address: str) -> module.Reader:
+    """The reader of a connection that has served synchronous calls only: the thread is parked, or soon is."""
+    for _ in range(3):
+        assert client.invoke(address, request(), 20).code == 0
+    return client._connection(address, 0.0)._reader
+
+
+def drain(arrived: threading.Semaphore) -> None:
+    while arrived.acquire(blocking=False):
+        pass
+
+
+def test_a_caller_reads_its_own_answer(serve: Serve, client: RemotingClient) -> None:
+    address = serve().address
+    parked(client, address)
+    for size in (1, 100_000, 5_000_000):
+        body = bytes(size)
+        assert client.invoke(address, request(ECHO, 0, body), 20).body == body
+
+
+def test_an_async_call_wakes_the_reader(serve: Serve, client: RemotingClient) -> None:
+    address = serve().address
+    for _ in range(50):
+        parked(client, address)
+        assert client.invoke_async(address, request(), 20).result(20).code == 0
+
+
+def test_a_pushed_request_is_served_after_a_park(serve: Serve) -> None:
+    channels: list[Channel] = []
+
+    def keep(channel: Channel, command: RemotingCommand) -> RemotingCommand:
+        channels.append(channel)
+        return RemotingCommand.response(command)
+
+    server = serve({9: keep})
+    pushed = threading.Event()
+    with RemotingClient(request_handler=lambda address, command: pushed.set()) as client:
+        for _ in range(3):
+            assert client.invoke(server.address, request(9)).code == 0
+        server.run(lambda: channels[0].write(RemotingCommand.request(40, oneway=True)))
+        assert pushed.wait(10)
+
+
+def test_close_while_parked(serve: Serve, client: RemotingClient) -> None:
+    reader = parked(client, serve().address)
+    client.close()
+    reader.join(10)
+    assert not reader._thread.is_alive()
+
+
+def test_a_reading_caller_serves_the_others_and_hands_over(serve: Serve, client: RemotingClient) -> None:
+    server = serve()
+    parked(client, server.address)
+    drain(server.arrived)
+    with ThreadPoolExecutor(1) as pool:
+        # It reads while it waits in vain, and leaves the request of another thread unanswered when it stops.
+        vain = pool.submit(client.invoke, server.address, request(SILENT), 0.2)
+        assert server.arrived.acquire(timeout=10)
+        assert client.invoke_async(server.address, request(), 20).result(20).code == 0
+        assert client.invoke(server.address, request(), 20).code == 0
+        with pytest.raises(RemotingTimeoutError):
+            vain.result(10)
+    assert client.invoke_async(server.address, request(), 20).result(20).code == 0
+
+
+@pytest.mark.parametrize("polls", [False, True])
+@pytest.mark.parametrize("end", ["closed", "lost", "garbage", "late"])
+def test_what_may_happen_to_a_reading_caller(
+    serve: Serve, client: RemotingClient, monkeypatch: pytest.MonkeyPatch, polls: bool, end: str
+) -> None:
+    """With and without polling; other callers fail only when the connection does."""
+    monkeypatch.setattr(module, "QUICK_ANSWERS", 0 if polls else 1_000_000)
+    monkeypatch.setattr(module, "SPIN_S", 0.2)
+    channels: list[Channel] = []
+    came = threading.Event()
+
+    def keep(channel: Channel, command: RemotingCommand) -> None:
+        channels.append(channel)
+        came.set()
+
+    server = serve({9: keep})
+    parked(client, server.address)
+    with ThreadPoolExecutor(2) as pool:
+        drain(server.arrived)
+        reads = pool.submit(client.invoke, server.address, request(9), 0.3 if end == "late" else 30)
+        assert came.wait(10)
+        waits = pool.submit(client.invoke, server.address, request(SILENT), 30)
+        assert server.arrived.acquire(timeout=10)
+        if end == "closed":
+            client.close()
+        elif end == "lost":
+            server.close()
+        elif end == "garbage":
+            server.run(lambda: channels[0]._transport.write(b"HTTP/1.1 400 Bad Request\r\n"))
+        error = reads.exception(10)
+        assert type(error) is (RemotingTimeoutError if end == "late" else RemotingConnectError)
+        if end == "late":
+            assert not waits.done()
+            assert client.invoke(server.address, request(), 10).code == 0
+            server.close()
+        assert type(waits.exception(10)) is RemotingConnectError
+
+
+def test_an_interrupted_reading_caller_ends_the_connection(serve: Serve, client: RemotingClient) -> None:
+    """Bytes that were received and not served are lost, so nothing that follows can be told apart."""
+    address = serve().address
+    parked(client, address)
+    connection = client._connection(address, 0.0)
+
+    receive = connection._receive
+
+    def interrupt() -> bool:
+        connection._receive = receive  # type: ignore[method-assign]
+        raise KeyboardInterrupt
+
+    connection._receive = interrupt  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        client.invoke(address, request(), 20)
+    assert not client.is_connected(address)
+    assert client.invoke(address, request(), 20).code == 0
+    connection.join(10)
+    assert not connection._reader._thread.is_alive()
+
+
+def test_the_thread_outlives_no_error(serve: Serve, client: RemotingClient) -> None:
+    """Whatever is raised on the thread that reads, all requests of its connection fail."""
+    address = serve().address
+    other = client.invoke_async(address, request(SILENT), FOR_EVER)
+    client.connect(address, 10)
+    connection = client._connection(address, 0.0)
+
+    def end() -> bool:
+        raise SystemExit
+
+    connection._receive = end  # type: ignore[method-assign]
+    assert client.invoke_async(address, request(), 20).exception(20) is None
+    client.invoke_async(address, request(), 20)
+    assert isinstance(other.exception(20), RemotingConnectError)
+    connection.join(10)
+    assert not connection._reader._thread.is_alive()
