@@ -2,8 +2,8 @@
 
 After the answer of a waiting caller the thread *parks* for ``PARK_S``: the next such caller reads the socket itself
 (:meth:`Reader.read_until`). It polls for ``SPIN_S`` before it sleeps while answers come quickly, because on virtual
-machines waking a sleeping core takes as long as the answer. This way one connection has 10,000 to 16,000 synchronous
-sends a second, and 4,000 to 6,500 if only the thread reads (2 cores, benchmark ``client.send.sync``). The rules that
+machines waking a sleeping core takes as long as the answer. This way one connection has 9,200 to 12,400 synchronous
+sends a second, and 4,400 to 6,600 if only the thread reads (2 cores, benchmark ``client.send.sync``). The rules that
 keep it right:
 
 - only the holder of the lock reads, and it serves whatever comes, for everybody;
