@@ -115,3 +115,9 @@ def group_name(text: str) -> str:
         return check_group(text)
     except ClientError as error:
         raise click.BadParameter(f"{error.message} {error.remedy}") from None
+
+
+def store_directory(directory: Path) -> Path:
+    """The store in a data directory: the directory itself if it is one (Apache's layout), else ``store`` in it."""
+    is_store = any((directory / name).exists() for name in ("commitlog", "consumequeue", "config", "lock"))
+    return directory if is_store else directory / "store"

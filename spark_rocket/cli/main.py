@@ -12,7 +12,6 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import click
 
@@ -21,7 +20,6 @@ from spark_rocket.cli.lazy import LazyGroup
 from spark_rocket.errors import RocketError
 from spark_rocket.system import check_system
 
-DEFAULT_DATA = Path("rocket-data")
 COMPLETE_VARIABLE = "_ROCKET_COMPLETE"
 _CLI = "spark_rocket.cli"
 
@@ -50,7 +48,7 @@ SECTIONS = {
         "store": (f"{_CLI}.commands.store:store", "check, dump, rebuild and measure a store directory"),
         "doctor": (f"{_CLI}.commands.doctor:doctor", "check Java, Spark, Python, servers and executors"),
         "package": (f"{_CLI}.package:package", "write the connector as a zip for --py-files"),
-        "completion": (f"{_CLI}.completion:completion", "a script that lets the shell complete commands"),
+        "completion": (f"{_CLI}.main:completion", "a script that lets the shell complete commands"),
     },
 }
 
@@ -69,6 +67,26 @@ def rocket(verbose: bool) -> None:
         format="%(asctime)s %(levelname)s %(message)s",
         stream=sys.stderr,
     )
+
+
+_COMPLETION = {
+    "bash": 'eval "$(rocket completion bash)"    in ~/.bashrc',
+    "zsh": 'eval "$(rocket completion zsh)"     in ~/.zshrc, after compinit',
+    "fish": "rocket completion fish > ~/.config/fish/completions/rocket.fish",
+}
+
+
+@click.command(
+    epilog="\b\n" + "\n".join(_COMPLETION.values()),
+)
+@click.argument("shell", type=click.Choice(list(_COMPLETION)))
+def completion(shell: str) -> None:
+    """Print the script with which a shell completes verbs, options, and the names of topics and groups."""
+    from click.shell_completion import get_completion_class
+
+    maker = get_completion_class(shell)
+    assert maker is not None
+    click.echo(maker(rocket, {}, "rocket", COMPLETE_VARIABLE).source())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -104,9 +122,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, click.Abort):
         return 0
     return status or 0
-
-
-def store_directory(directory: Path) -> Path:
-    """The store in a data directory: the directory itself if it is one (Apache's layout), else ``store`` in it."""
-    is_store = any((directory / name).exists() for name in ("commitlog", "consumequeue", "config", "lock"))
-    return directory if is_store else directory / "store"

@@ -218,13 +218,13 @@ def confirm(question: str, yes: bool) -> bool:
 
     What will be done is printed before; the question ends with ``?``. StateError where nobody can be asked.
     """
-    if yes or agreed(question):
+    if yes or _agreed(question):
         return True
     print("Nothing was changed.")
     return False
 
 
-def agreed(question: str) -> bool:
+def _agreed(question: str) -> bool:
     if not sys.stdin.isatty():
         raise StateError(f"{question} Nobody is there to be asked.", remedy="Give --yes.")
     sys.stdout.flush()

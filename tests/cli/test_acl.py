@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from spark_rocket.cli.commands.connect import Link
+from spark_rocket.cli.connect import Link
 from spark_rocket.client import Admin
 from spark_rocket.client.admin.accounts import AclVersion
 from spark_rocket.errors import BrokerError

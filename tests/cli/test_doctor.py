@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from spark_rocket.cli import main
-from spark_rocket.cli.commands import doctor_checks
+from spark_rocket.cli.commands import doctor
 from spark_rocket.testing import LocalCluster
 
 Said = pytest.CaptureFixture[str]
@@ -93,7 +93,7 @@ def test_what_is_wrong_has_a_remedy(no_address: str, monkeypatch: pytest.MonkeyP
 def test_java(said: str, grade: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(tmp_path / "bin" / "java", f"echo '{said}' >&2")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    assert doctor_checks.check_java().grade == grade
+    assert doctor.check_java().grade == grade
 
 
 def test_packages_too_old_too_new_and_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ def test_packages_too_old_too_new_and_missing(monkeypatch: pytest.MonkeyPatch) -
         return versions[package]
 
     monkeypatch.setattr(importlib.metadata, "version", version)
-    found = {finding.about: finding for finding in doctor_checks.check_python()}
+    found = {finding.about: finding for finding in doctor.check_python()}
     assert {about: finding.grade for about, finding in found.items() if about != "Python"} == {
         "pyspark": "wrong", "pyarrow": "ok", "numpy": "wrong", "pandas": "wrong",
     }  # fmt: skip
@@ -116,17 +116,17 @@ def test_packages_too_old_too_new_and_missing(monkeypatch: pytest.MonkeyPatch) -
 def test_a_workers_python_that_lacks_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bare = program(tmp_path / "python", f'exec {sys.executable} -S -I "$@"')
     monkeypatch.setenv("PYSPARK_PYTHON", str(bare))
-    found = doctor_checks.check_workers_python()
+    found = doctor.check_workers_python()
     assert found.grade == "wrong"
     assert "lacks pyspark_rocket, pyarrow, numpy" in found.text
 
 
 def test_a_broker_that_advertises_what_nobody_reaches(no_address: str) -> None:
-    assert doctor_checks.check_address("broker a", no_address, ["127.0.0.1:9876"]).grade == "wrong"
+    assert doctor.check_address("broker a", no_address, ["127.0.0.1:9876"]).grade == "wrong"
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        assert doctor_checks.check_address("broker a", address, ["127.0.0.1:9876"]).grade == "ok"
-        found = doctor_checks.check_address("broker a", address, ["mq.example.com:9876"])
+        assert doctor.check_address("broker a", address, ["127.0.0.1:9876"]).grade == "ok"
+        found = doctor.check_address("broker a", address, ["mq.example.com:9876"])
         assert (found.grade, "brokerIP1" in found.remedy) == ("warning", True)
 
 
@@ -136,7 +136,7 @@ def test_executors() -> None:
         return place | {"missing": missing, "unreachable": unreachable}
 
     found = list(
-        doctor_checks.check_executors(
+        doctor.check_executors(
             lambda: [worker("a", []), worker("b", ["spark_rocket"]), worker("c", ["pyarrow"], broker="refused")]
         )
     )
@@ -150,5 +150,5 @@ def test_a_job_that_fails() -> None:
     def ask() -> list[dict[str, object]]:
         raise RuntimeError("\nno master there\nat org.apache…")
 
-    (found,) = doctor_checks.check_executors(ask)
+    (found,) = doctor.check_executors(ask)
     assert (found.grade, found.text) == ("wrong", "the job failed: no master there")

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from spark_rocket.cli import main
-from spark_rocket.cli.commands.connect import Link
-from spark_rocket.cli.commands.doctor_checks import Finding
-from spark_rocket.cli.commands.doctor_grpc import check_grpc
+from spark_rocket.cli.commands.doctor import Finding, check_grpc
+from spark_rocket.cli.connect import Link
 from spark_rocket.proxy.config import ProxyConfig
 from spark_rocket.proxy.transport.context import Context, Rpc
 from spark_rocket.testing import LocalCluster

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from spark_rocket.cli import main
-from spark_rocket.cli.servers import broker as drain_module
+from spark_rocket.cli.commands import servers as drain_module
 from spark_rocket.client import Admin, Producer, Reader
 from spark_rocket.errors import RocketError
 from spark_rocket.model import Message, MessageExt, MessageQueue

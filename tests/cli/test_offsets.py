@@ -120,7 +120,7 @@ def test_nothing_is_changed_without_a_yes(rocket: Rocket, cluster: LocalCluster,
     assert out.endswith("nothing was changed\n")
     status, _, error = rocket(*asked)
     assert (status, committed(cluster, "kept", queues)) == (1, [None, None])
-    assert "add --yes" in error
+    assert "Give --yes" in error
 
 
 def test_what_would_be_read(rocket: Rocket) -> None:

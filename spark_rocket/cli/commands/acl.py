@@ -19,7 +19,7 @@ import click
 
 from spark_rocket.cli import show
 from spark_rocket.cli.arguments import PATH, exclusive, json_option, yes_option
-from spark_rocket.cli.commands.connect import Link, cluster_option, complete_brokers, connection
+from spark_rocket.cli.connect import Link, cluster_option, complete_brokers, connection
 from spark_rocket.cli.show import Column
 from spark_rocket.cli.text import second_text
 from spark_rocket.errors import ClientError, RocketError

@@ -21,7 +21,7 @@ import click
 
 from spark_rocket.cli import show
 from spark_rocket.cli.arguments import byte_size, json_option, seconds, whole
-from spark_rocket.cli.commands.connect import Link, complete_groups, complete_topics, connection
+from spark_rocket.cli.connect import Link, complete_groups, complete_topics, connection
 from spark_rocket.cli.show import Column
 from spark_rocket.cli.text import count_text, size_text
 from spark_rocket.errors import RocketError

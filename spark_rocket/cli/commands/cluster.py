@@ -14,7 +14,7 @@ import click
 
 from spark_rocket.cli import show
 from spark_rocket.cli.arguments import json_option, watch_option
-from spark_rocket.cli.commands.connect import Link, cluster_option, connection
+from spark_rocket.cli.connect import Link, cluster_option, connection
 from spark_rocket.cli.show import Column, Table
 from spark_rocket.cli.text import camel, count_text, duration_text, percent_text, second_text
 

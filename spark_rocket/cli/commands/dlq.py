@@ -15,9 +15,9 @@ import click
 from spark_rocket.cli import show
 from spark_rocket.cli.arguments import exclusive, json_option, whole, yes_option
 from spark_rocket.cli.commands import message as messages
-from spark_rocket.cli.commands.connect import Link, complete_groups, connection
 from spark_rocket.cli.commands.group import known_group
 from spark_rocket.cli.commands.message_show import body_option
+from spark_rocket.cli.connect import Link, complete_groups, connection
 from spark_rocket.cli.show import Column
 from spark_rocket.cli.text import Bar, count_text, moment, second_text
 from spark_rocket.errors import ClientError, TopicNotFoundError

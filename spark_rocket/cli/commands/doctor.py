@@ -1,7 +1,7 @@
 """``rocket doctor``: is everything there that a pipeline needs, seen from here and from Spark's executors?
 
 It looks at Java, Spark and Python here, at the Python that workers will run, at the name server and at the addresses
-that brokers advertise, with ``--grpc`` at a gRPC endpoint (``doctor_grpc``); with ``--master`` or ``--remote`` it
+that brokers advertise, with ``--grpc`` at a gRPC endpoint; with ``--master`` or ``--remote`` it
 starts a small job that looks again from where the executors are. Each line says what was found, and below those that
 are wrong, what to change.
 
@@ -10,25 +10,45 @@ Exit status: 0 nothing is wrong, 1 something is. Corresponds to nothing in Rocke
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from spark_rocket.cli import show
 from spark_rocket.cli.arguments import exclusive
-from spark_rocket.cli.commands.connect import Link, complete_topics, connection
-from spark_rocket.cli.commands.doctor_checks import (
-    Finding,
-    check_executors,
-    check_java,
-    check_module,
-    check_python,
-    check_servers,
-    check_workers_python,
-)
+from spark_rocket.cli.connect import Link, complete_topics, connection
+from spark_rocket.errors import ClientError, RocketError
+from spark_rocket.remoting.server.sockets import is_loopback
+
+if TYPE_CHECKING:
+    from spark_rocket.proxy.probe import Probe
 
 _COLOURS = {"ok": "green", "warning": "yellow", "wrong": "red"}
+_GRPC_REMEDIES = {
+    "TOPIC_NOT_FOUND": "Create it (rocket topic create TOPIC): clients of RocketMQ 5 never create a topic.",
+    "UNAUTHORIZED": "Give an account of its plain_acl.yml: --access-key and --secret-key, or --credentials.",
+    "FORBIDDEN": "Give the account PUB or SUB on the topic in the proxy's plain_acl.yml.",
+    "INTERNAL_SERVER_ERROR": "Can the proxy reach its name servers and brokers? Its option -n and its log say more.",
+    "NOT_IMPLEMENTED": "Does the proxy's option -n name name servers?",
+}
+_SEE_LOG = "See the proxy's log."
+_TIMEOUT = 10.0  # seconds for a program that is asked for its version
+_CONNECT = 3.0
+_NEEDED = {"pyspark": ((4, 2), (5,)), "pyarrow": ((18,), None), "numpy": ((2,), None), "pandas": ((2, 2), (3,))}
 
 
 @click.command()
@@ -77,10 +97,274 @@ def _findings(link: Link, topic: str | None, grpc: str | None, spark: dict[str, 
     addresses: list[str] = []
     yield from check_servers(link, topic, addresses.append)
     if grpc is not None:
-        from spark_rocket.cli.commands.doctor_grpc import check_grpc
-
         yield from check_grpc(link, grpc, topic)
     if spark["master"] or spark["remote"]:
         from spark_rocket.datasource.executors import ask_executors
 
         yield from check_executors(lambda: ask_executors(addresses, **spark))
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was looked at, what was found, and, where it is wrong, what to do. ``grade`` is ok, warning or wrong."""
+
+    about: str
+    grade: str
+    text: str
+    remedy: str = ""
+
+
+# --- here ----------------------------------------------------------------------------------------------------------
+
+
+def check_python() -> Iterator[Finding]:
+    """This Python and the packages that the connector stands on."""
+    version = platform.python_version()
+    grade = "ok" if sys.version_info >= (3, 11) else "wrong"
+    remedy = "" if grade == "ok" else "Use Python 3.11 or newer."
+    yield Finding("Python", grade, f"{version} at {sys.executable}", remedy)
+    for package, (lowest, below) in _NEEDED.items():
+        try:
+            found = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            yield Finding(package, "wrong", "not installed here", f"pip install {package}")
+            continue
+        numbers = tuple(int(part) for part in re.findall(r"\d+", found)[:2])
+        if numbers < lowest or (below and numbers >= below):
+            wanted = f"{_dotted(lowest)} or newer" + (f", below {_dotted(below)}" if below else "")
+            remedy = f'It should be {wanted}: pip install -U "{package}>={_dotted(lowest)}"'
+            yield Finding(package, "wrong", found, remedy)
+        else:
+            yield Finding(package, "ok", found)
+
+
+def _dotted(numbers: tuple[int, ...]) -> str:
+    return ".".join(map(str, numbers))
+
+
+def check_java() -> Finding:
+    """The Java that Spark's launcher will take: JAVA_HOME's, else the one on PATH."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    remedy = "Install Java 17 or newer (Debian: apt install openjdk-17-jre-headless), or set JAVA_HOME to one."
+    if java is None:
+        return Finding("Java", "wrong", "there is none on PATH, and JAVA_HOME is not set", remedy)
+    try:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_TIMEOUT, check=True).stderr
+    except (OSError, subprocess.SubprocessError) as problem:
+        return Finding("Java", "wrong", f"{java} does not run: {problem}", remedy)
+    found = re.search(r'version "(?:1\.)?(\d+)[^"]*"', said)
+    if found is None:
+        return Finding("Java", "warning", f"{java} does not say its version", "Spark 4 needs 17 or newer.")
+    if int(found[1]) < 17:
+        return Finding("Java", "wrong", f"{found[0]} at {java}", remedy)
+    return Finding("Java", "ok", f"{found[0]} at {java}")
+
+
+def check_module() -> Finding:
+    """What Spark imports to find the format."""
+    spec = importlib.util.find_spec("pyspark_rocket")
+    remedy = "Install spark-rocket into this Python: pip install -e . in its checkout"
+    if spec is None:
+        return Finding('format("rocket")', "wrong", "this Python has no module pyspark_rocket", remedy)
+    if not hasattr(importlib.import_module("pyspark_rocket"), "DefaultSource"):
+        return Finding('format("rocket")', "wrong", f"{spec.origin} does not import", "See the packages above.")
+    return Finding('format("rocket")', "ok", f"found in {spec.origin}")
+
+
+_ASK_WORKER = (
+    "import sys; sys.path = [p for p in sys.path if p]; import importlib.util as u; "
+    "print(sys.executable, *[n for n in ('pyspark_rocket', 'pyarrow', 'numpy') if u.find_spec(n) is None])"
+)
+
+
+def check_workers_python() -> Finding:
+    """The Python that Spark starts workers with on this machine."""
+    name = os.environ.get("PYSPARK_PYTHON")
+    said = f"PYSPARK_PYTHON={name}" if name else "python3, since PYSPARK_PYTHON is not set"
+    remedy = f"export PYSPARK_PYTHON={sys.executable}"
+    try:
+        done = subprocess.run(
+            [name or "python3", "-c", _ASK_WORKER], capture_output=True, text=True, timeout=_TIMEOUT, check=True
+        )
+        executable, *missing = done.stdout.split()
+    except (OSError, subprocess.SubprocessError, ValueError) as problem:
+        return Finding("workers' Python", "wrong", f"{said}: does not run: {problem}", remedy)
+    if missing:
+        return Finding("workers' Python", "wrong", f"{said} ({executable}) lacks {', '.join(missing)}", remedy)
+    return Finding("workers' Python", "ok", said if executable == name else f"{said}: {executable}")
+
+
+# --- the servers ---------------------------------------------------------------------------------------------------
+
+
+def check_servers(link: Link, topic: str | None, found: Callable[[str], None]) -> Iterator[Finding]:
+    """Name server, brokers and topic as this machine sees them; ``found`` is told the addresses of the servers."""
+    from spark_rocket.client.core.config import ClientConfig
+
+    try:
+        servers = ClientConfig.of(link.name_server).name_servers
+    except RocketError as error:
+        yield Finding("name server", "wrong", error.message, error.remedy)
+        return
+    for server in servers:
+        found(server)
+    with link.admin() as admin:
+        try:
+            clusters = admin.cluster_info()
+        except RocketError as error:
+            yield Finding("name server", "wrong", error.message, error.remedy)
+            return
+        count = len(clusters.broker_addr_table)
+        yield Finding("name server", "ok", f"{';'.join(servers)} answers and knows {count} broker{'s' * (count != 1)}")
+        if not clusters.broker_addr_table:
+            yield Finding("brokers", "wrong", "none is registered", "Start one with this name server (namesrvAddr).")
+        for name, data in sorted(clusters.broker_addr_table.items()):
+            for broker_id, address in sorted(data.broker_addrs.items()):
+                found(address)
+                about = f"broker {name} ({'master' if broker_id == 0 else 'slave'})"
+                finding = check_address(about, address, servers)
+                if finding.grade != "wrong":
+                    try:
+                        admin.runtime_info(address)  # which any account may ask
+                    except RocketError as error:
+                        finding = Finding(about, "wrong", error.message, error.remedy)
+                yield finding
+        if topic is not None:
+            try:
+                queues = admin.offsets(topic)
+            except RocketError as error:
+                yield Finding(f"topic {topic}", "wrong", error.message, error.remedy)
+            else:
+                count = sum(high - low for low, high in queues.values())
+                yield Finding(f"topic {topic}", "ok", f"{len(queues)} queues, {count:,} messages")
+
+
+def check_address(about: str, address: str, name_servers: Sequence[str]) -> Finding:
+    problem = reach(address)
+    away = not all(is_loopback(server.rpartition(":")[0]) for server in name_servers)
+    if problem:
+        return Finding(
+            about,
+            "wrong",
+            f"advertises {address}, which cannot be reached: {problem}",
+            "Is it running, and is that its address for clients? It advertises its setting brokerIP1.",
+        )
+    if is_loopback(address.rpartition(":")[0]) and away:
+        return Finding(
+            about,
+            "warning",
+            f"advertises {address}, which is this machine itself, whoever asks",
+            "Set brokerIP1 in its broker.conf to an address that others reach.",
+        )
+    return Finding(about, "ok", f"reached at the address that it advertises, {address}")
+
+
+def reach(address: str) -> str:
+    """Nothing if something listens there, else why not."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT).close()
+    except (OSError, ValueError) as problem:
+        return str(problem)
+    return ""
+
+
+# --- a gRPC endpoint -----------------------------------------------------------------------------------------------
+
+
+def check_grpc(link: Link, endpoint: str, topic: str | None) -> Iterator[Finding]:
+    """Is it reachable, by TLS or plaintext, does it serve, and does it know the topic?"""
+    from spark_rocket.client.core.config import find_credentials
+    from spark_rocket.proxy.probe import Probe, check_http2
+    from spark_rocket.remoting.tls.settings import TlsSettings, Verify, as_settings
+
+    about = f"gRPC {endpoint}"
+    if problem := reach(endpoint):
+        remedy = "Does rocket proxy run there? --host and --grpc-port say where it listens (127.0.0.1:8081)."
+        yield Finding(about, "wrong", f"cannot be reached: {problem}", remedy)
+        return
+    calling = link.options()
+    tls = as_settings(calling["tls"])
+    found: dict[str, bytes] = {}
+    failed: dict[str, ClientError] = {}
+    for kind, settings in (("plaintext", None), ("TLS", tls or TlsSettings(enable=True, verify=Verify.NONE))):
+        try:
+            found[kind] = check_http2(endpoint, settings, link.timeout)
+        except ClientError as error:
+            failed[kind] = error
+    wanted = "plaintext" if tls is None else "TLS"
+    if wanted not in found:
+        problem, remedy = failed[wanted].message, failed[wanted].remedy
+        if found and tls is None:
+            problem, remedy = "it takes TLS only", "Add --tls, and have clients use TLS (enableSsl)."
+        yield Finding(about, "wrong", f"called with {wanted}: {problem}", remedy)
+        return
+    yield Finding(about, "ok", f"reached; it takes {' and '.join(found)}")
+    keys = (calling["access_key"], calling["secret_key"], calling.get("security_token"))
+    with closing(Probe(endpoint, found[wanted], find_credentials(*keys), link.timeout)) as probe:
+        yield _health(probe)
+        if topic is not None:
+            yield _route(probe, topic)
+
+
+def _health(probe: Probe) -> Finding:
+    try:
+        found = probe.health()
+    except ClientError as error:
+        if error.code == "UNIMPLEMENTED":
+            return Finding("gRPC health", "warning", "there is no health service, as in Apache's proxy")
+        return Finding("gRPC health", "wrong", error.message, _SEE_LOG)
+    remedy = "" if found == "SERVING" else f"It is starting or stopping: ask again. {_SEE_LOG}"
+    return Finding("gRPC health", "wrong" if remedy else "ok", found, remedy)
+
+
+def _route(probe: Probe, topic: str) -> Finding:
+    from spark_rocket.proxy.definitions import Code
+
+    about = f"gRPC route of {topic}"
+    try:
+        found = probe.route(topic)
+    except ClientError as error:
+        return Finding(about, "wrong", error.message, _SEE_LOG)
+    name = Code.Name(found.status.code)
+    if name != "OK":
+        return Finding(about, "wrong", f"{name}: {found.status.message}", _GRPC_REMEDIES.get(name, _SEE_LOG))
+    brokers = sorted({queue.broker.name for queue in found.message_queues})
+    return Finding(about, "ok", f"{len(found.message_queues)} queues on {', '.join(brokers)}")
+
+
+# --- the executors -------------------------------------------------------------------------------------------------
+
+
+def check_executors(ask: Callable[[], list[dict[str, object]]]) -> Iterator[Finding]:
+    """What the workers say of themselves: a row for each machine and Python."""
+    try:
+        workers = ask()
+    except Exception as error:  # Spark's own errors have no class in common
+        first = next((line for line in str(error).splitlines() if line.strip()), repr(error))
+        remedy = "Check the master's address, and Spark's own log."
+        yield Finding("executors", "wrong", f"the job failed: {first}", remedy)
+        return
+    for worker in workers:
+        about = f"executor on {worker['host']}"
+        yield Finding(about, "ok", f"Python {worker['python']} at {worker['executable']}")
+        missing = worker["missing"]
+        if isinstance(missing, list) and missing:
+            remedy = (
+                "Take the connector along: rocket package, then --py-files spark_rocket.zip."
+                if missing == ["spark_rocket"]
+                else "Install them there, or set PYSPARK_PYTHON to a Python that has them."
+            )
+            yield Finding(about, "wrong", f"lacks {', '.join(missing)}", remedy)
+        unreachable = worker["unreachable"]
+        assert isinstance(unreachable, dict)
+        for address, problem in unreachable.items():
+            yield Finding(
+                about,
+                "wrong",
+                f"cannot reach {address}: {problem}",
+                "Open the port between them; brokers must advertise (brokerIP1) an address that executors can reach.",
+            )
+        if not unreachable:
+            yield Finding(about, "ok", "reaches the name servers and all brokers")

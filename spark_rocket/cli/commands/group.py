@@ -15,7 +15,7 @@ import click
 
 from spark_rocket.cli import show
 from spark_rocket.cli.arguments import all_option, json_option, watch_option, whole, yes_option
-from spark_rocket.cli.commands.connect import Link, cluster_option, complete_groups, connection
+from spark_rocket.cli.connect import Link, cluster_option, complete_groups, connection
 from spark_rocket.cli.lazy import LazyGroup
 from spark_rocket.cli.show import Column, Table
 from spark_rocket.cli.text import camel, count_text, duration_text

@@ -18,8 +18,8 @@ import click
 
 from spark_rocket.cli import show
 from spark_rocket.cli.arguments import dry_run_option, exclusive, group_name, json_option, watch_option, yes_option
-from spark_rocket.cli.commands.connect import Link, complete_groups, complete_topics, connection
 from spark_rocket.cli.commands.group import LATE_MS, group_argument, kind_text, known_group
+from spark_rocket.cli.connect import Link, complete_groups, complete_topics, connection
 from spark_rocket.cli.show import Column, Table
 from spark_rocket.cli.text import count_text, duration_text, moment, number, second_text
 from spark_rocket.errors import ClientError

@@ -21,8 +21,8 @@ import click
 from spark_rocket.cli import show
 from spark_rocket.cli.arguments import PATH, exclusive, json_option, settings, whole, yes_option
 from spark_rocket.cli.commands import message_show
-from spark_rocket.cli.commands.connect import Link, complete_groups, complete_topics, connection
 from spark_rocket.cli.commands.message_show import body_option
+from spark_rocket.cli.connect import Link, complete_groups, complete_topics, connection
 from spark_rocket.cli.lazy import LazyGroup
 from spark_rocket.cli.show import Column
 from spark_rocket.cli.text import count_text, moment, moment_text

@@ -24,8 +24,8 @@ import click
 from spark_rocket.cli import show
 from spark_rocket.cli.arguments import exclusive, json_option, whole
 from spark_rocket.cli.commands import message_show
-from spark_rocket.cli.commands.connect import Link, complete_topics, connection
 from spark_rocket.cli.commands.message_show import body_option
+from spark_rocket.cli.connect import Link, complete_topics, connection
 from spark_rocket.cli.text import moment
 from spark_rocket.errors import RocketError
 

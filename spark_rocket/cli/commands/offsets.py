@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_rocket.cli import show
-from spark_rocket.cli.arguments import PATH, exclusive, group_name, yes_option
-from spark_rocket.cli.commands.connect import Link, complete_groups, complete_topics, connection
+from spark_rocket.cli.arguments import PATH, dry_run_option, exclusive, group_name, yes_option
+from spark_rocket.cli.connect import Link, complete_groups, complete_topics, connection
 from spark_rocket.cli.show import Column
 from spark_rocket.cli.text import limit, moment, moment_text
-from spark_rocket.errors import ClientError, StateError
+from spark_rocket.errors import ClientError
 from spark_rocket.model import RETRY_PREFIX
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ _group_required = click.option(
     help="the consumer group",
 )  # fmt: skip
 _json = click.option("--json", "as_json", is_flag=True, help="one JSON object a line instead of a table")
-_dry_run = click.option("--dry-run", is_flag=True, help="only say what would be done")
 
 
 def _topics(meaning: str) -> Callable[[Any], Any]:
@@ -171,7 +170,7 @@ def preview(link: Link, topics: tuple[str, ...], where: _Where, limit: int, as_j
 @_topics("the topic (may be given several times)")
 @_where_options
 @yes_option
-@_dry_run
+@dry_run_option
 def reset(
     link: Link, group: str, topics: tuple[str, ...], where: _Where, as_json: bool, yes: bool, dry_run: bool
 ) -> int:
@@ -215,7 +214,7 @@ def export(
 @_json
 @_group_required
 @yes_option
-@_dry_run
+@dry_run_option
 def import_offsets(link: Link, file: Path, group: str, as_json: bool, yes: bool, dry_run: bool) -> int:
     """Set a group to the offsets of FILE, which export wrote; - is stdin."""
     with _connected(link) as (admin, reader):
@@ -262,23 +261,13 @@ class _Change:
             if not self.as_json:
                 print("nothing was changed")
             return 0
-        if not self._is_agreed(f"Set the group {group} in {len(changes)} queues?"):
+        if not show.confirm(f"Set the group {group} in {len(changes)} queues?", self.yes):
             return 1
         for row, offset in changes:
             reader.commit_offset(group, row.queue, offset)
         if not self.as_json:
             print(f"the group {group} is set in {len(changes)} queues")
         return 0
-
-    def _is_agreed(self, question: str) -> bool:
-        if self.yes:
-            return True
-        if not sys.stdin.isatty():
-            raise StateError(f"{question} There is nobody to ask: add --yes, or --dry-run.")
-        if show.agreed(question):
-            return True
-        print("nothing was changed", file=sys.stderr)
-        return False
 
 
 # --- what is asked -------------------------------------------------------------------------------------------------

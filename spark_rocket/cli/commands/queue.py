@@ -13,9 +13,9 @@ import click
 from spark_rocket.cli import show
 from spark_rocket.cli.arguments import json_option, whole
 from spark_rocket.cli.commands import message_show
-from spark_rocket.cli.commands.connect import Link, complete_groups, complete_topics, connection
 from spark_rocket.cli.commands.message import find_queue
 from spark_rocket.cli.commands.message_show import body_option
+from spark_rocket.cli.connect import Link, complete_groups, complete_topics, connection
 from spark_rocket.cli.show import Column
 from spark_rocket.cli.text import count_text, size_text
 from spark_rocket.errors import ClientError

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_rocket.cli.arguments import PATH
+from spark_rocket.cli.arguments import PATH, store_directory
 from spark_rocket.cli.text import Bar, camel, limit, moment, moment_text, number, plain, print_table, size_text
 
 if TYPE_CHECKING:
@@ -73,8 +73,6 @@ def _directory(verb: Callable[..., int]) -> Callable[..., int]:
 
 
 def _run(verb: Callable[..., int], given: Path, conf: Path | None, values: dict[str, Any]) -> int:
-    from spark_rocket.cli.main import store_directory
-
     directory = store_directory(given)
     if not directory.is_dir():
         why = "it has no commitlog in it" if given.is_dir() else "it is a file" if given.exists() else "there is none"
@@ -92,9 +90,8 @@ def _run(verb: Callable[..., int], given: Path, conf: Path | None, values: dict[
     try:
         status = verb(directory, config, **values)
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader has had enough; what is left in the buffer must not be tried again at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except BrokenPipeError:  # the reader has had enough: main ends quietly
+        raise
     except OSError as error:
         if error.filename is None and error.errno == errno.ENOSPC:  # nothing but the output has no name
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

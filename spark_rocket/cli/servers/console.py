@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_rocket.cli.arguments import PATH, descriptor, port
-from spark_rocket.cli.commands.connect import Link, connection_but_timeout
+from spark_rocket.cli.connect import Link, connection_but_timeout
 
 if TYPE_CHECKING:
     from spark_rocket.console.settings import ConsoleSettings

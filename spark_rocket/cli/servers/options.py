@@ -14,6 +14,7 @@ import click
 
 from spark_rocket.cli.arguments import PATH, byte_size, descriptor, exclusive, port, whole
 
+DEFAULT_DATA = Path("rocket-data")
 FREE = "0 takes a free one"
 SETTINGS_VARIABLE = "ROCKET_PROXY_SETTINGS"
 """Holds settings for a proxy that another ``rocket`` command starts."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_rocket.cli.arguments import PATH, exclusive, port, whole
-from spark_rocket.cli.commands.connect import Link, connection_but_timeout
+from spark_rocket.cli.connect import Link, connection_but_timeout
 from spark_rocket.cli.servers.options import (
     FREE,
     SETTINGS_VARIABLE,

@@ -20,19 +20,22 @@ from spark_rocket.broker.addresses import called_address
 from spark_rocket.broker.metrics.exporter import BrokerMetrics
 from spark_rocket.broker.server import Broker
 from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.cli.main import DEFAULT_DATA, store_directory
+from spark_rocket.cli.arguments import store_directory
 from spark_rocket.cli.servers.foreground import (
+    NO_PORT,
+    Started,
     Stopping,
+    metrics_port,
     raise_file_limit,
     reachable,
     ready,
     say,
+    start_monitor,
     tell,
     tls_line,
     warn_open,
 )
-from spark_rocket.cli.servers.monitor import NO_PORT, Started, metrics_port, start_monitor
-from spark_rocket.cli.servers.options import BrokerOptions, ServerOptions, UpOptions
+from spark_rocket.cli.servers.options import DEFAULT_DATA, BrokerOptions, ServerOptions, UpOptions
 from spark_rocket.cli.servers.up_children import ProxyChild, start_console
 from spark_rocket.errors import StoreLockedError
 from spark_rocket.logs import fields, log_start

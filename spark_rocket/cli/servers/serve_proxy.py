@@ -17,8 +17,15 @@ from dataclasses import replace
 
 import spark_rocket
 from spark_rocket.cli.servers.child import KeptServer
-from spark_rocket.cli.servers.foreground import Stopping, raise_file_limit, ready, say, warn_open
-from spark_rocket.cli.servers.monitor import metrics_port, start_monitor
+from spark_rocket.cli.servers.foreground import (
+    Stopping,
+    metrics_port,
+    raise_file_limit,
+    ready,
+    say,
+    start_monitor,
+    warn_open,
+)
 from spark_rocket.cli.servers.options import SETTINGS_VARIABLE, ProxyOptions
 from spark_rocket.errors import ConfigError
 from spark_rocket.logs import log_start

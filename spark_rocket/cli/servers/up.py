@@ -12,8 +12,8 @@ import click
 
 from spark_rocket.cli.arguments import PATH, exclusive, port, whole
 from spark_rocket.cli.lazy import LazyGroup
-from spark_rocket.cli.main import DEFAULT_DATA
 from spark_rocket.cli.servers.options import (
+    DEFAULT_DATA,
     FREE,
     BrokerOptions,
     ServerOptions,
@@ -73,8 +73,8 @@ def up(context: click.Context, /, **given: Any) -> int:
     cls=LazyGroup,
     sections={
         "Commands, for name servers that run": {
-            "config": (f"{_CLI}.servers.namesrv:config", "settings of name servers; set some of them"),
-            "kv": (f"{_CLI}.servers.namesrv:kv", "key-value entries that name servers keep"),
+            "config": (f"{_CLI}.commands.servers:name_server_config", "settings of name servers; set some of them"),
+            "kv": (f"{_CLI}.commands.servers:kv", "key-value entries that name servers keep"),
         }
     },
     invoke_without_command=True,
@@ -100,13 +100,13 @@ def namesrv(context: click.Context, /, port: int, tls_config: Path | None, **giv
     cls=LazyGroup,
     sections={
         "Commands, for a broker that runs": {
-            "config": (f"{_CLI}.servers.broker:config", "a broker's settings; set some of them"),
-            "runtime": (f"{_CLI}.servers.broker:runtime", "what a broker says about itself"),
-            "ha": (f"{_CLI}.servers.broker:ha", "how far slaves are behind"),
-            "timers": (f"{_CLI}.servers.broker:timers", "messages that wait for their delivery time"),
-            "clean": (f"{_CLI}.servers.broker:clean", "have a broker delete files that nobody needs any more"),
-            "drain": (f"{_CLI}.servers.broker:drain", "stop new messages to a broker; say when it can be stopped"),
-            "undrain": (f"{_CLI}.servers.broker:undrain", "give a drained broker its messages back"),
+            "config": (f"{_CLI}.commands.servers:config", "a broker's settings; set some of them"),
+            "runtime": (f"{_CLI}.commands.servers:runtime", "what a broker says about itself"),
+            "ha": (f"{_CLI}.commands.servers:ha", "how far slaves are behind"),
+            "timers": (f"{_CLI}.commands.servers:timers", "messages that wait for their delivery time"),
+            "clean": (f"{_CLI}.commands.servers:clean", "have a broker delete files that nobody needs any more"),
+            "drain": (f"{_CLI}.commands.servers:drain", "stop new messages to a broker; say when it can be stopped"),
+            "undrain": (f"{_CLI}.commands.servers:undrain", "give a drained broker its messages back"),
         }
     },
     invoke_without_command=True,

@@ -21,8 +21,7 @@ from spark_rocket.broker.cluster_layout import OWN_SETTINGS, UP_DEFAULTS, Cluste
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.broker.state.known_settings import PROXY_SETTINGS
 from spark_rocket.cli.servers.child import ChildServer, how_it_ended
-from spark_rocket.cli.servers.foreground import Stopping, reachable, ready, say
-from spark_rocket.cli.servers.monitor import metrics_port
+from spark_rocket.cli.servers.foreground import Stopping, metrics_port, reachable, ready, say
 from spark_rocket.cli.servers.options import UpOptions
 from spark_rocket.cli.servers.serve import (
     grpc_line,
