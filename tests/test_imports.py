@@ -26,11 +26,23 @@ def test_layers_import_only_what_the_architecture_allows() -> None:
     assert " 0 broken" in run.stdout
 
 
-def test_no_module_imports_itself_through_others() -> None:
-    """Imports inside functions and for type checking count, also in the packages that the contract leaves out."""
+def test_neither_modules_nor_folders_import_themselves_through_others() -> None:
+    """Imports inside functions and for type checking count, which import-linter's contract leaves out."""
     graph = grimp.build_graph("spark_rocket", exclude_type_checking_imports=False, cache_dir=None)
     imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     TopologicalSorter(imports).prepare()  # CycleError names the circle
+    for depth in range(2, 5):
+        folders: dict[str, set[str]] = {}
+        for module, imported in imports.items():
+            name = _cut(module, depth)
+            parent = name.rpartition(".")[0]
+            same_parent = {cut for cut in (_cut(one, depth) for one in imported) if cut.rpartition(".")[0] == parent}
+            folders.setdefault(name, set()).update(same_parent - {name})
+        TopologicalSorter(folders).prepare()
+
+
+def _cut(module: str, depth: int) -> str:
+    return ".".join(module.split(".")[:depth])
 
 
 @pytest.mark.parametrize("module", ["spark_rocket.namesrv", "spark_rocket.broker", "spark_rocket.cli"])

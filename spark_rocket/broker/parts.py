@@ -26,7 +26,6 @@ from dataclasses import dataclass
 from spark_rocket.broker.delivery.delayed import DelayRules
 from spark_rocket.broker.delivery.durability_gate import DurabilityGate
 from spark_rocket.broker.delivery.long_polling import PullRequestHoldService
-from spark_rocket.broker.metrics.stats import BrokerStats
 from spark_rocket.broker.overload import BrokerOverload
 from spark_rocket.broker.pop.order import ConsumerOrderInfoManager
 from spark_rocket.broker.pop.service import PopService
@@ -38,6 +37,7 @@ from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.broker.state.config_files import ConfigFile
 from spark_rocket.broker.state.groups import MessageRequestModeManager, SubscriptionGroupManager
 from spark_rocket.broker.state.offsets import ConsumerOffsetManager
+from spark_rocket.broker.state.stats import BrokerStats
 from spark_rocket.broker.state.topics import TopicConfigManager
 from spark_rocket.broker.transactions.service import TransactionalMessageService
 from spark_rocket.model import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
@@ -80,6 +80,7 @@ class BrokerParts:
         self.clock = context.clock
         self.monotonic = context.monotonic
         self.loop = asyncio.get_running_loop()
+        self.boot_time = context.clock()
         self.address = format_address(*self.store_host)
         self.name = f"{config.broker_name}[{config.broker_id}] at {self.address}"
         self.on_new_queue: Callable[[str, int], None] | None = None
@@ -99,7 +100,7 @@ class BrokerParts:
 
     def _prepare_waiting_clients(self) -> None:
         self.waiting = PopLongPollingService(self.loop, self.config, self.clock)
-        self.held = PullRequestHoldService(self.loop, self.waiting)
+        self.held = PullRequestHoldService(self.loop, self.waiting.watched, self.waiting.notify_arriving)
         self.clients = ClientManager(self.clock, notify_consumer_ids_changed, self.monotonic)
         self.locks = RebalanceLockManager(self.monotonic, self.config.rebalance_lock_max_live_time)
         self.stats = BrokerStats()

@@ -19,7 +19,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from spark_rocket.broker.addresses import advertised_ip, bind_port_for_slaves, bind_vip_port
-from spark_rocket.broker.metrics.stats import SAMPLE_SECONDS
 from spark_rocket.broker.overload import BrokerOverload
 from spark_rocket.broker.parts import BrokerContext
 from spark_rocket.broker.processors.accounts import AccountProcessor
@@ -40,10 +39,11 @@ from spark_rocket.broker.processors.send_back import SendBackProcessor
 from spark_rocket.broker.processors.statistics import StatisticsProcessor
 from spark_rocket.broker.replication import ReplicationSlave
 from spark_rocket.broker.replication.refusals import refusals
-from spark_rocket.broker.replication.sync import SlaveSynchronize
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.broker.state.clients import monotonic_ms
 from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.stats import SAMPLE_SECONDS
+from spark_rocket.broker.synchronize import SlaveSynchronize
 from spark_rocket.errors import ConfigError, StateError
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.overload import OverloadStats
@@ -242,7 +242,7 @@ class Broker:
             ("timer", _TIMER_FLUSH_SECONDS, saving.flush_timer),
             ("delays", config.flush_delay_offset_interval / 1000, saving.save_delay_offsets),
             ("clients", _CLIENT_SCAN_SECONDS, self._expire_clients),
-            ("stats", SAMPLE_SECONDS, service.runtime.sample),
+            ("stats", SAMPLE_SECONDS, service.sample),
             ("resources", config.clean_resource_interval / 1000, self._clean_resources),
         ):
             self._every(name, seconds, action)
@@ -284,7 +284,7 @@ class Broker:
 
     def _trace(self, service: BrokerService, handlers: dict[int, Handler]) -> None:
         try:
-            from spark_rocket.broker.metrics.tracing import BrokerTracing, make_provider  # optional dependency
+            from spark_rocket.broker.tracing import BrokerTracing, make_provider  # optional dependency
         except ImportError as error:
             raise ConfigError(
                 "openTelemetryEnable=true, and opentelemetry-api is not installed.",

@@ -17,11 +17,10 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from spark_rocket.broker.delivery.delayed import Waiting
-from spark_rocket.broker.metrics.runtime_info import RuntimeInfo
-from spark_rocket.broker.metrics.stats import TopicCounts
 from spark_rocket.broker.parts import BrokerContext, BrokerParts
 from spark_rocket.broker.replication.slave import ReplicationSlave
-from spark_rocket.broker.state.saving import StateSaver
+from spark_rocket.broker.saving import StateSaver
+from spark_rocket.broker.state.stats import TopicCounts
 from spark_rocket.broker.state.topics import SIMPLE_QUEUES
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import (
@@ -41,7 +40,7 @@ from spark_rocket.remoting.server.channel import Channel
 
 if TYPE_CHECKING:
     from spark_rocket.broker.acl.control import AccessControl
-    from spark_rocket.broker.metrics.tracing import BrokerTracing
+    from spark_rocket.broker.tracing import BrokerTracing
 
 # How long the answer to a change waits for the name servers before it is given all the same.
 TELL_SECONDS = 1.0
@@ -66,7 +65,6 @@ class BrokerService(BrokerParts):
     def __init__(self, context: BrokerContext) -> None:
         super().__init__(context)
         self.saving = StateSaver(self)
-        self.runtime = RuntimeInfo(self)
         self.slave: ReplicationSlave | None = None
         """What follows the master, if this broker is a slave."""
         self.tracing: BrokerTracing | None = None
@@ -90,6 +88,14 @@ class BrokerService(BrokerParts):
         self.saving.on_written = self._file_written
         if self.pop is not None:
             self.pop.first_is_in_memory = self.first_is_in_memory
+
+    def sample(self) -> None:
+        """Read the counters from which rates are computed; every ``SAMPLE_SECONDS``."""
+        if self.timer is None:
+            self.stats.sample()
+        else:
+            self.stats.sample(self.timer.enqueued, self.timer.delivered)
+        self.store.sample()
 
     # --- after a change -----------------------------------------------------------------------------------------
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from spark_rocket.broker.delivery.filters import ALL, PullFilter
-from spark_rocket.broker.metrics.stats import BrokerStats
 from spark_rocket.broker.pop.requests import PopRequest
 from spark_rocket.broker.pop.service import PopService
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.broker.state.groups import SubscriptionGroupManager
 from spark_rocket.broker.state.offsets import ConsumerOffsetManager
+from spark_rocket.broker.state.stats import BrokerStats
 from spark_rocket.broker.state.topics import TopicConfigManager, new_topic
 from spark_rocket.protocol.ids import ExtraInfo
 from spark_rocket.protocol.record.record import RecordView, iter_records

@@ -9,9 +9,9 @@ from concurrent.futures import Future
 
 import pytest
 
-from spark_rocket.broker.metrics.stats import BrokerStats
 from spark_rocket.broker.processors import query as query_processor
 from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.state.stats import BrokerStats
 from spark_rocket.broker.state.topics import alter_attributes
 from spark_rocket.model import Message, MessageQueue, topic_problem
 from spark_rocket.protocol.ids import decode_offset_msg_id
@@ -346,7 +346,7 @@ def test_runtime_info_has_every_key_of_5_3_3(wire: Wire, service: BrokerService,
     wire.send(topic, b"x")
     wire.pull(topic, 0)
     sampled: Future[None] = Future()
-    service.loop.call_soon_threadsafe(lambda: sampled.set_result(service.runtime.sample()))
+    service.loop.call_soon_threadsafe(lambda: sampled.set_result(service.sample()))
     sampled.result(30)
     table = _runtime(wire)
     assert set(KEYS_OF_5_3_3) <= set(table)

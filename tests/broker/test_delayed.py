@@ -320,13 +320,13 @@ def test_the_timers_figures(tmp_path: Path, clock: Clock) -> None:
         wire.send("Late", b"x", {"TIMER_DELAY_SEC": "30"})
         wire.send("Late", b"x", {"TIMER_DELAY_SEC": "90000"})  # in another part of the file
         server.wake()
-        server.run(service.runtime.sample)
+        server.run(service.sample)
         assert figures(wire) == ["0", "0", "2", "0.2", "0.0"]
-        server.run(service.runtime.sample)
+        server.run(service.sample)
         clock.now += 60_000
         assert figures(wire)[0] != "0", "nobody has delivered what is due"
         server.wake()
-        server.run(service.runtime.sample)
+        server.run(service.sample)
         assert len(wire.messages("Late")) == 1
         assert figures(wire) == ["0", "0", "1", "0.0", "0.1"]
     with served(tmp_path, clock, timerWheelEnable=False) as (_, wire):

@@ -16,7 +16,7 @@ def run(scenario: Callable[[PullRequestHoldService, list[str]], Awaitable[None]]
     answered: list[str] = []
 
     async def main() -> None:
-        service = PullRequestHoldService(asyncio.get_running_loop())
+        service = PullRequestHoldService(asyncio.get_running_loop(), (), lambda *arrived: None)
         await scenario(service, answered)
         assert service.count == sum(map(len, service._by_queue.values())) == sum(map(len, service._by_channel.values()))
 

@@ -16,8 +16,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from spark_rocket.broker.metrics.exporter import BrokerMetrics
-from spark_rocket.broker.metrics.runtime_info import VERSION_TEXT
 from spark_rocket.broker.metrics.table import METRICS
+from spark_rocket.broker.processors.statistics import VERSION_TEXT
 from spark_rocket.broker.server import Broker
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.broker.state.config import BrokerConfig

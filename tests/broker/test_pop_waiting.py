@@ -30,7 +30,9 @@ class Scene:
     def __init__(self, **settings: int) -> None:
         self.now = NOW
         self.waiting = PopLongPollingService(asyncio.get_running_loop(), BrokerConfig(**settings), lambda: self.now)
-        self.held = PullRequestHoldService(asyncio.get_running_loop(), self.waiting)
+        self.held = PullRequestHoldService(
+            asyncio.get_running_loop(), self.waiting.watched, self.waiting.notify_arriving
+        )
         self.ran: list[str] = []
         self.answered: list[str] = []
         self._one_more = asyncio.Event()

@@ -34,7 +34,7 @@ class WaitingMachine(RuleBasedStateMachine):
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.waiting = PopLongPollingService(self.loop, BrokerConfig(), lambda: 1_000)
-        self.held = PullRequestHoldService(self.loop, self.waiting)
+        self.held = PullRequestHoldService(self.loop, self.waiting.watched, self.waiting.notify_arriving)
         self.messages: dict[int, list[int]] = {queue: [] for queue in QUEUES}
         self.at = {(group, queue): 0 for group in GROUPS for queue in QUEUES}
         self.wanted = {"G": ALL, "H": PullFilter(frozenset((1,)))}

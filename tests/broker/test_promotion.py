@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.broker.replication import sync as sync_module
+from spark_rocket.broker import synchronize as sync_module
 from spark_rocket.broker.server import Broker
 from spark_rocket.client import Admin, Producer
 from spark_rocket.client.send.transaction import LocalTransactionState, TransactionProducer

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from spark_rocket.broker import synchronize as sync_module
 from spark_rocket.broker.metrics.exporter import BrokerMetrics
-from spark_rocket.broker.replication import sync as sync_module
 from spark_rocket.broker.server import Broker
 from spark_rocket.client import Admin, Producer, Reader
 from spark_rocket.client.consume.pull import PullStatus

@@ -7,8 +7,8 @@ from datetime import date
 
 import pytest
 
-from spark_rocket.broker.metrics.stats import BROKER, BYTES, DAY, HOUR, MESSAGES, SEND_BACKS, BrokerStats, StatsWindows
 from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.state.stats import BROKER, BYTES, DAY, HOUR, MESSAGES, SEND_BACKS, BrokerStats, StatsWindows
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.protocol.wire.bodies import (
     BrokerStatsDataBody,

@@ -13,10 +13,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from spark_rocket.broker.metrics import tracing as tracing_module
-from spark_rocket.broker.metrics.tracing import make_provider
+from spark_rocket.broker import tracing as tracing_module
 from spark_rocket.broker.server import Broker
 from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.tracing import make_provider
 from spark_rocket.errors import ConfigError
 from spark_rocket.model import Message
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode

@@ -17,7 +17,6 @@ import logging
 from collections.abc import Callable, Container
 from typing import TypeVar
 
-from spark_rocket.broker.pop.waiting import PopLongPollingService
 from spark_rocket.remoting.server.channel import Channel
 
 _log = logging.getLogger(__name__)
@@ -47,12 +46,15 @@ class HeldPull:
 
 
 class PullRequestHoldService:
-    """The held pulls by queue and by connection; ``pops`` wait for the same messages."""
+    """The held pulls by queue and by connection."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, pops: PopLongPollingService | None = None) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, watched: Container[str], notify: Callable[[str, int, int | None], None]
+    ) -> None:
+        """``notify`` is called with topic, queue and tag code of what comes for the topics in ``watched``."""
         self._loop = loop
-        self._pops = pops
-        self._watched: Container[str] = () if pops is None else pops.watched
+        self._watched = watched
+        self._notify = notify
         self._by_queue: dict[tuple[str, int], set[HeldPull]] = {}
         self._by_channel: dict[Channel, set[HeldPull]] = {}
         self._woken: list[HeldPull] = []
@@ -69,8 +71,8 @@ class PullRequestHoldService:
         self, topic: str, queue_id: int, next_offset: int, tags_code: int | None, store_timestamp: int = 0
     ) -> None:
         """A message (``tags_code``) or several (None) came; ``next_offset`` is one past the last."""
-        if topic in self._watched and self._pops is not None:
-            self._pops.notify_arriving(topic, queue_id, tags_code)
+        if topic in self._watched:
+            self._notify(topic, queue_id, tags_code)
         held = self._by_queue.get((topic, queue_id))
         if not held:
             return

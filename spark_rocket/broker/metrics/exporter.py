@@ -1,8 +1,7 @@
 """What a broker says at /metrics, /health and /ready.
 
-Nothing is counted for it but what broker/stats.py has anyway; lags and ends are worked out when asked for. That is done
-in small steps, between which requests are served: each step sees the tables as they are then, so figures of one scrape
-may be some milliseconds apart.
+The counters are those of ``state.stats``. Lags and ends are computed for each scrape, in small steps between which
+requests are served. Each step sees the tables as they are then, so figures of one scrape may be milliseconds apart.
 
 When the oldest message of a lag was stored is read from the log, once as long as it stays the oldest.
 Thread-safety: event loop only. Corresponds to BrokerMetricsManager and ConsumerLagCalculator, whose estimates for
@@ -15,9 +14,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from spark_rocket.broker.metrics.runtime_info import VERSION_TEXT
-from spark_rocket.broker.metrics.stats import MESSAGE_TYPES
 from spark_rocket.broker.metrics.table import METRICS
+from spark_rocket.broker.processors.statistics import VERSION_TEXT
+from spark_rocket.broker.state.stats import MESSAGE_TYPES
 from spark_rocket.model import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from spark_rocket.protocol.wire.codes import PERM_WRITE
 from spark_rocket.remoting.exposition import Exposition, label_text

@@ -36,7 +36,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-from spark_rocket.broker.metrics.stats import BrokerStats
 from spark_rocket.broker.pop.check_points import (
     REVIVE_GROUP,
     TAG_ACK,
@@ -50,6 +49,7 @@ from spark_rocket.broker.pop.check_points import (
 from spark_rocket.broker.pop.revive_log import ReviveLog
 from spark_rocket.broker.state.groups import SubscriptionGroupManager
 from spark_rocket.broker.state.offsets import ConsumerOffsetManager
+from spark_rocket.broker.state.stats import BrokerStats
 from spark_rocket.broker.state.topics import TopicConfigManager
 from spark_rocket.errors import ProtocolError, StoreCorruptError
 from spark_rocket.model import DLQ_PREFIX, RETRY_PREFIX

@@ -25,7 +25,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from spark_rocket.broker.delivery.filters import get_matching
-from spark_rocket.broker.metrics.stats import BrokerStats
 from spark_rocket.broker.pop.acks import MAX_SPAN, AckGatherer, bad_receipt, check_receipt, too_late
 from spark_rocket.broker.pop.check_points import REVIVE_PREFIX, CheckPoint, Key
 from spark_rocket.broker.pop.order import ALREADY_ACKED, ILLEGAL, ConsumerOrderInfoManager
@@ -35,6 +34,7 @@ from spark_rocket.broker.pop.revive_log import ReviveLog, recover_offsets
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.broker.state.groups import SubscriptionGroupManager
 from spark_rocket.broker.state.offsets import ConsumerOffsetManager
+from spark_rocket.broker.state.stats import BrokerStats
 from spark_rocket.broker.state.topics import TopicConfigManager
 from spark_rocket.errors import RefusedError, StoreCorruptError
 from spark_rocket.model import RETRY_PREFIX
@@ -65,7 +65,7 @@ _PASSED = (GetMessageStatus.NO_MATCHED_MESSAGE, GetMessageStatus.MESSAGE_WAS_REM
 
 
 if TYPE_CHECKING:
-    from spark_rocket.broker.metrics.tracing import BrokerTracing
+    from spark_rocket.broker.tracing import BrokerTracing
 
 
 class PopService:

@@ -1,5 +1,4 @@
-"""Administration: topics (17, 18, 215, 21, 351), groups (200, 225, 201, 352, 207), settings (25, 26), state (28, 43,
-45).
+"""Administration: topics (17, 18, 215, 21, 351), groups (200, 225, 201, 352, 207), settings (25, 26), state (43, 45).
 
 An answer to the creation of a topic waits until ``topics.json`` is written and the name servers that answer know the
 topic, so whoever created it can use it at once. Changes of groups are answered when their file is written, too, and
@@ -24,7 +23,6 @@ from spark_rocket.protocol.java_properties import render_properties
 from spark_rocket.protocol.setting import SettingsUpdate
 from spark_rocket.protocol.wire.bodies import (
     CreateTopicListRequestBody,
-    KVTable,
     SubscriptionGroupConfig,
     SubscriptionGroupList,
     TopicConfig,
@@ -248,10 +246,6 @@ class AdminProcessor(Processor):
         wanted = {"filterServerNums": "0", "useTLS": "false" if config.client_tls() is None else "true"}
         text = render_properties(list({**wanted, **dict(config.to_properties())}.items()))
         return RemotingCommand.response(request, 0, None, ext, text.encode())
-
-    @answers(RequestCode.GET_BROKER_RUNTIME_INFO)
-    def runtime_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        return RemotingCommand.response(request, body=KVTable(table=self._service.runtime.table()).to_json())
 
     @answers(RequestCode.DELETE_EXPIRED_COMMITLOG)
     def delete_expired_log(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:

@@ -31,9 +31,9 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_rocket.broker.delivery.delayed import Waiting, delay_level, is_timed
-from spark_rocket.broker.metrics.stats import DELAY, FIFO, NORMAL, TRANSACTION
 from spark_rocket.broker.processors.base import Processor, answers
 from spark_rocket.broker.service import BrokerService, SendTarget
+from spark_rocket.broker.state.stats import DELAY, FIFO, NORMAL, TRANSACTION
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.model import HALF_TOPIC, SHARDING_KEY
 from spark_rocket.protocol.ids import RecallMessageHandle, pack_host

@@ -6,6 +6,7 @@ code   what it answers
 315    counters of messages and bytes for topics, groups and the broker
 328    connected producers
 305    system topics
+28     the broker's state, as ``mqadmin brokerStatus`` and consoles show it
 316    deletes the queues of topics that do not exist
 907    state of the replication
 61     pending timed messages for each topic
@@ -14,22 +15,29 @@ code   what it answers
 Apache's broker keeps a file with the timer's counts. Here they are counted in the timer log on request, without the
 messages of the current second that are already delivered. A recall counts -1, as there.
 
+The keys of 28, and the texts of their values, are those of a broker of 5.3.3; a few are our own. Where Apache's broker
+has a queue in front of a thread pool, the figures are those of the waiting requests of that kind
+(remoting/server/request_queue.py). Light pulls wait with the others, so their own queue is always empty.
+
 Corresponds to AdminBrokerProcessor.{viewBrokerStatsData, getAllProducerInfo, getSystemTopicListFromBroker,
-cleanUnusedTopic, getBrokerHaStatus, getTimerMetrics} and DefaultHAService.getRuntimeInfo.
+cleanUnusedTopic, getBrokerHaStatus, getTimerMetrics, prepareRuntimeInfo} and DefaultHAService.getRuntimeInfo.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 
-from spark_rocket.broker.metrics.stats import BROKER, BYTES, DAY, HOUR, MESSAGES, MINUTE, SEND_BACKS, Key
+from spark_rocket.broker.overload import ACK, PULL, QUERY, SEND, TRANSACTION
 from spark_rocket.broker.processors.base import Processor, answers
+from spark_rocket.broker.state.stats import BROKER, BYTES, DAY, HOUR, MESSAGES, MINUTE, SEND_BACKS, Key
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import SYSTEM_TOPICS
 from spark_rocket.protocol.filter.tags import java_hash
 from spark_rocket.protocol.wire.bodies import (
     BrokerStatsDataBody,
     BrokerStatsItem,
+    KVTable,
     ProducerInfo,
     ProducerTableInfo,
     TopicList,
@@ -42,12 +50,15 @@ from spark_rocket.protocol.wire.bodies.stats import (
     TimerMetric,
     TimerMetricsSerializeWrapper,
 )
-from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.codes import CURRENT_VERSION, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import ViewBrokerStatsDataRequestHeader
 from spark_rocket.remoting.server.channel import Channel
 
+VERSION_TEXT = "V5_3_3"
+
 _log = logging.getLogger(__name__)
+_QUEUES = {"send": SEND, "pull": PULL, "query": QUERY, "ack": ACK}
 _OF_TOPICS = {"TOPIC_PUT_NUMS": MESSAGES, "TOPIC_PUT_SIZE": BYTES}
 _OF_GROUPS = {"GROUP_GET_NUMS": MESSAGES, "GROUP_GET_SIZE": BYTES, "SNDBCK_PUT_NUMS": SEND_BACKS}
 _OF_BROKER = {"BROKER_PUT_NUMS": MESSAGES, "BROKER_GET_NUMS": SEND_BACKS}
@@ -152,3 +163,85 @@ class StatisticsProcessor(Processor):
         found = {names[code]: TimerMetric(count, now) for code, count in counts.items() if code in names}
         version = DataVersion(timestamp=now, counter=service.timer.slots_done)
         return RemotingCommand.response(request, body=TimerMetricsSerializeWrapper(found, version).to_json())
+
+    # --- GET_BROKER_RUNTIME_INFO ----------------------------------------------------------------------------------
+
+    @answers(RequestCode.GET_BROKER_RUNTIME_INFO)
+    def runtime_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        service = self._service
+        seconds = max(service.clock() - service.boot_time, 0) // 1000
+        table = {
+            "brokerVersionDesc": VERSION_TEXT,
+            "brokerVersion": str(CURRENT_VERSION),
+            "brokerActive": str(not service.config.is_slave).lower(),
+            "startTime": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(service.boot_time / 1000)),
+            "runtime": f"[ {seconds // 86400} days, {seconds // 3600 % 24} hours, {seconds // 60 % 60} minutes, "
+            f"{seconds % 60} seconds ]",
+            "startAcceptSendRequestTimeStamp": str(service.config.start_accept_send_request_time_stamp),
+            "pageCacheLockTimeMills": "0",  # nobody else appends while this is asked
+            "earliestMessageTimeStamp": str(service.store.first_store_time()),
+            "heldPulls": str(service.held.count),
+            "heldPops": str(service.waiting.count),
+            **self._counts(),
+            **self._queue_sizes(),
+            **self._timer(),
+            **service.schedule.runtime_info(),
+            **service.store.runtime_info(),
+        }
+        return RemotingCommand.response(request, body=KVTable(table=table).to_json())
+
+    def _counts(self) -> dict[str, str]:
+        stats = self._service.stats
+        windows = stats.windows
+        puts, found, missed, total, transferred = (" ".join(f"{rate:.6f}" for rate in rates) for rates in stats.rates())
+        return {
+            "putTps": puts,
+            "getFoundTps": found,
+            "getMissTps": missed,
+            "getTotalTps": total,
+            "getTransferredTps": transferred,
+            "getTransferedTps": transferred,  # as it is spelled before 5.0
+            "getMessageTotal": str(stats.gets),
+            "msgPutTotalTodayNow": str(stats.puts),
+            "msgPutTotalTodayMorning": str(windows.morning[0]),
+            "msgPutTotalYesterdayMorning": str(windows.yesterday_morning[0]),
+            "msgGetTotalTodayNow": str(stats.gets),
+            "msgGetTotalTodayMorning": str(windows.morning[1]),
+            "msgGetTotalYesterdayMorning": str(windows.yesterday_morning[1]),
+        }
+
+    def _queue_sizes(self) -> dict[str, str]:
+        overload = self._service.overload
+        found = {}
+        for name, kind in _QUEUES.items():
+            size, capacity, waited = overload.queue(kind)
+            found[f"{name}ThreadPoolQueueSize"] = str(size)
+            found[f"{name}ThreadPoolQueueCapacity"] = str(capacity)
+            found[f"{name}ThreadPoolQueueHeadWaitTimeMills"] = str(waited)
+        size, capacity, _ = overload.queue(TRANSACTION)
+        return {
+            **found,
+            "litePullThreadPoolQueueSize": "0",
+            "litePullThreadPoolQueueCapacity": found["pullThreadPoolQueueCapacity"],
+            "litePullThreadPoolQueueHeadWaitTimeMills": "0",
+            "EndTransactionQueueSize": str(size),
+            "EndTransactionThreadPoolQueueCapacity": str(capacity),
+        }
+
+    def _timer(self) -> dict[str, str]:
+        service = self._service
+        timer = service.timer
+        if timer is None:
+            return {
+                "timerReadBehind": "0",
+                "timerOffsetBehind": "0",
+                "timerCongestNum": "0",
+                "timerEnqueueTps": "0.0",
+                "timerDequeueTps": "0.0",
+            }
+        enqueued, delivered = service.stats.timer_rates()
+        return {
+            **timer.runtime_info(service.clock()),
+            "timerEnqueueTps": str(enqueued),
+            "timerDequeueTps": str(delivered),
+        }

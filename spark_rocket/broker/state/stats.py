@@ -127,7 +127,7 @@ class BrokerStats:
         """Transactions by topic."""
         self.rolled_back: dict[str, int] = {}
         most = max(_WINDOWS) // SAMPLE_SECONDS + 1
-        self._samples: deque[tuple[int, int, int, int]] = deque([(0, 0, 0, 0)], maxlen=most)
+        self._samples: deque[tuple[int, ...]] = deque([(0,) * 6], maxlen=most)
         self.windows = StatsWindows(self)
 
     def topic(self, topic: str) -> TopicCounts:
@@ -167,13 +167,18 @@ class BrokerStats:
         counts.gets += count
         counts.get_bytes += size
 
-    def sample(self) -> None:
-        self._samples.append((self.puts, self.gets, self.get_misses, self.finds))
+    def sample(self, enqueued: int = 0, delivered: int = 0) -> None:
+        """``enqueued``, ``delivered``: the timer's counts, if there is a timer."""
+        self._samples.append((self.puts, self.gets, self.get_misses, self.finds, enqueued, delivered))
         self.windows.sample()
 
     def minute_rates(self) -> tuple[float, float]:
         """Puts and gets a second over the last minute of samples."""
         return self._rate(0, 60), self._rate(1, 60)
+
+    def timer_rates(self) -> tuple[float, float]:
+        """Messages a second that the timer took and delivered, over 10 s."""
+        return self._rate(4, SAMPLE_SECONDS), self._rate(5, SAMPLE_SECONDS)
 
     def rates(self) -> Rates:
         """Over 10 s, 1 min and 10 min."""
