@@ -13,7 +13,7 @@ from spark_rocket.proxy import definitions
 
 SECONDS = 30.0
 _SERVICE = definitions.messaging().descriptor.services_by_name["MessagingService"]
-_METHODS = {method.name: method for method in _SERVICE.methods}
+METHODS = {method.name: method for method in _SERVICE.methods}
 
 
 class Caller:
@@ -54,6 +54,47 @@ class Caller:
         """The answers of ReceiveMessage or PullMessage: an iterator that can be cancelled."""
         return self._stub(method)(self._request(method, request, fields), timeout=timeout, metadata=self._pairs())
 
+    def raw(self, path: str, payload: bytes, metadata: dict[str, str] | None = None) -> list[bytes]:
+        """The answers of ``/service/Method``, or of a method of the messaging service, to any bytes."""
+        method = METHODS.get(path)
+        sides = (method.client_streaming, method.server_streaming) if method is not None else (False, False)
+        kinds = "_".join("stream" if many else "unary" for many in sides)
+        path = f"/{definitions.SERVICE}/{path}" if method is not None else path
+        pairs = self._pairs() if metadata is None else list(metadata.items())
+        answer = getattr(self._channel, kinds)(path)(
+            iter([payload]) if sides[0] else payload, timeout=SECONDS, metadata=pairs
+        )
+        return list(answer) if sides[1] else [answer]
+
+    def answers(self, group: str, topic: str, broker: str = "", *, seconds: float = 20, **fields: Any) -> list[Any]:
+        """The answers of a receive that polls so long; by default messages are invisible for a minute."""
+        request = definitions.ReceiveMessageRequest(
+            group=resource(group), message_queue={"topic": resource(topic)}, **{"batch_size": 32, **fields}
+        )
+        request.message_queue.broker.name = broker
+        request.long_polling_timeout.FromMilliseconds(int(seconds * 1000))
+        if not (request.auto_renew or request.HasField("invisible_duration")):
+            request.invisible_duration.seconds = 60
+        return list(self.stream("ReceiveMessage", request))
+
+    def receive(self, group: str, topic: str, broker: str = "", *, seconds: float = 20, **fields: Any) -> list[Any]:
+        """The messages of a receive."""
+        status, *answers = self.answers(group, topic, broker, seconds=seconds, **fields)
+        messages = [answer.message for answer in answers if answer.WhichOneof("content") == "message"]
+        code = definitions.Code
+        assert status.status.code == (code.OK if messages else code.MESSAGE_NOT_FOUND), status
+        return messages
+
+    def ack(self, group: str, topic: str, *messages: Any) -> Any:
+        """The answer to acks of these messages."""
+        systems = [message.system_properties for message in messages]
+        return self.call(
+            "AckMessage",
+            group=resource(group),
+            topic=resource(topic),
+            entries=[{"message_id": one.message_id, "receipt_handle": one.receipt_handle} for one in systems],
+        )
+
     def telemetry(self) -> Telemetry:
         """A stream to talk over: a context manager."""
         return Telemetry(self._stub("Telemetry"), self._pairs())
@@ -70,7 +111,7 @@ class Caller:
         return list(self.metadata.items())
 
     def _stub(self, name: str) -> Any:
-        method = _METHODS[name]
+        method = METHODS[name]
         make = getattr(
             self._channel,
             f"{'stream' if method.client_streaming else 'unary'}_{'stream' if method.server_streaming else 'unary'}",
@@ -83,7 +124,7 @@ class Caller:
 
     @staticmethod
     def _request(method: str, request: Any, fields: dict[str, Any]) -> Any:
-        return getattr(definitions, _METHODS[method].input_type.name)(**fields) if request is None else request
+        return getattr(definitions, METHODS[method].input_type.name)(**fields) if request is None else request
 
 
 class Telemetry:

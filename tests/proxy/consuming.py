@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ from spark_rocket.proxy.methods.pulling import PullFamily
 from spark_rocket.proxy.methods.receiving import ReceiveFamily
 from tests.broker.wire import Wire
 from tests.kit.brokers import Served, served
+from tests.kit.waiting import until
 from tests.proxy.brokers import cluster_of
 from tests.proxy.direct import DirectContext
 from tests.store.helpers import Clock
@@ -111,6 +113,16 @@ class Consuming:
         )
         return self.do(self.receiving.change_invisible_duration(self.context(), request))
 
+    def change_group(self, **settings: Any) -> None:
+        """Set fields of its group's settings."""
+
+        def change() -> None:
+            known = self.service.groups.find(self.group)
+            assert known is not None
+            self.service.groups.put(replace(known, **settings))
+
+        self.run(change)
+
     def register(self) -> tuple[str, str]:
         """Its heartbeat: it is a member of its group until ``leave``."""
         member = (self.client_id, self.group)
@@ -158,9 +170,7 @@ class Consuming:
 
     def wait_for(self, condition: Any) -> None:
         """Until something is true on the loop."""
-        until = time.monotonic() + 30
-        while not self.run(condition):
-            assert time.monotonic() < until
+        until(lambda: self.run(condition))
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         return self.server.do(work)
@@ -177,8 +187,7 @@ def a_client_of(world: Consuming) -> Iterator[Consuming]:
     world.run(lambda: world.service.topics.ensure(world.topic, 4))
     yield world
     world.settle()
-    receipts = world.receiving.receipts
-    assert (receipts.count, receipts._kept) == (0, {}), "renewals are left"
+    assert world.receiving.receipts.count == 0, "renewals are left"
 
 
 @contextmanager

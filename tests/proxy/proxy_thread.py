@@ -8,10 +8,9 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from spark_rocket.proxy import definitions
 from spark_rocket.proxy.cluster.cluster import Cluster
 from spark_rocket.proxy.server import Families
-from tests.proxy.caller import consumer_settings, resource
+from tests.proxy.caller import consumer_settings
 from tests.proxy.direct import DirectCaller
 
 T = TypeVar("T")
@@ -84,30 +83,10 @@ class ThreadCaller(DirectCaller):
         """Say a consumer's settings on a stream that stays open."""
         self.proxy.do(self._open(consumer_settings(group, *topics)))
 
-    def receive(self, group: str, topic: str, broker: str = "", *, seconds: float = 0.1, **fields: Any) -> list[Any]:
-        """The answers of a ReceiveMessage that polls so long."""
-        request = definitions.ReceiveMessageRequest(
-            group=resource(group), message_queue={"topic": resource(topic)}, **{"batch_size": 32, **fields}
-        )
-        request.message_queue.broker.name = broker
-        request.long_polling_timeout.FromMilliseconds(int(seconds * 1000))
-        request.invisible_duration.seconds = 60
-        return self.stream("ReceiveMessage", request)
-
     def messages(self, group: str, topic: str, broker: str = "", **fields: Any) -> list[Any]:
-        """The messages of a receive."""
-        answers = self.receive(group, topic, broker, **fields)
+        """The messages that are there; none of a broker that is away."""
+        answers = self.answers(group, topic, broker, seconds=0.1, **fields)
         return [answer.message for answer in answers if answer.WhichOneof("content") == "message"]
-
-    def ack(self, group: str, topic: str, *messages: Any) -> Any:
-        return self.call(
-            "AckMessage",
-            group=resource(group),
-            topic=resource(topic),
-            entries=[
-                {"message_id": "m", "receipt_handle": message.system_properties.receipt_handle} for message in messages
-            ],
-        )
 
 
 @contextmanager

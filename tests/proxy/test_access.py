@@ -16,7 +16,7 @@ from spark_rocket.protocol.auth import Credentials, authorization_of
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.access import _NEEDS, GrpcAccessControl
 from spark_rocket.testing import LocalCluster
-from tests.proxy.caller import _METHODS, Caller
+from tests.proxy.caller import METHODS, Caller
 
 ALICE = Credentials("alice-key", "al1ce-s3cr3t")
 MALLORY = Credentials("mallory-key", "mall0ry-s3cr3t")
@@ -107,7 +107,9 @@ def test_who_shows_who_it_is_and_who_does_not(as_: Callable[..., Caller]) -> Non
     assert send(as_(authorization="MQv2-HMAC-SHA1 Credential=white-key, Signature=00"), "orders").status.code == OK
 
 
-def test_a_time_that_is_far_away(as_: Callable[..., Caller], guarded: LocalCluster) -> None:
+def test_a_time_that_is_far_away(
+    as_: Callable[..., Caller], guarded: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Clients write local time and call it UTC: by default a day is taken, either way."""
     for shift in (-15 * 3600, 15 * 3600):
         caller = as_(ALICE)
@@ -120,11 +122,9 @@ def test_a_time_that_is_far_away(as_: Callable[..., Caller], guarded: LocalClust
         status = send(caller, "orders").status
         assert status.code == UNAUTHORIZED
         assert "aclMaxClockSkew" in status.message
-        before, control._clock_skew_ms = control._clock_skew_ms, 0  # looked at no more
-        try:
+        with monkeypatch.context() as any_time:
+            any_time.setattr(control, "_clock_skew_ms", 0)
             assert send(caller, "orders").status.code == OK
-        finally:
-            control._clock_skew_ms = before
     caller = as_(ALICE)
     caller.metadata |= headers(ALICE, datetime.now(timezone(timedelta(hours=2))).isoformat())  # as Rust's client
     assert send(caller, "orders").status.code == OK
@@ -179,21 +179,15 @@ def test_each_method_asks_for_its_permission(as_: Callable[..., Caller]) -> None
 
 def test_every_method_authenticates_before_it_parses(guarded: LocalCluster, as_: Callable[..., Caller]) -> None:
     """What is behind a wrong signature, or none, is not even looked at."""
-    garbage = b"\xff" * 100
     for caller in (as_(), as_(Credentials("alice-key", "wr0ng-s3cr3t"))):
-        for name, method in _METHODS.items():
-            kinds = ("stream" if many else "unary" for many in (method.client_streaming, method.server_streaming))
-            call = getattr(caller._channel, "_".join(kinds))(f"/{definitions.SERVICE}/{name}")
-            given = iter([garbage]) if method.client_streaming else garbage
-            answer_of = getattr(definitions, method.output_type.name).FromString
+        for name, method in METHODS.items():
             if method.client_streaming:
                 with pytest.raises(grpc.RpcError) as ended:
-                    next(call(given, timeout=30, metadata=caller._pairs()))
+                    caller.raw(name, b"\xff" * 100)
                 assert ended.value.code() is grpc.StatusCode.UNAUTHENTICATED
                 continue
-            answer = call(given, timeout=30, metadata=caller._pairs())
-            raw = next(answer) if method.server_streaming else answer
-            assert answer_of(raw).status.code == UNAUTHORIZED, name
+            (raw,) = caller.raw(name, b"\xff" * 100)
+            assert getattr(definitions, method.output_type.name).FromString(raw).status.code == UNAUTHORIZED, name
 
 
 def test_every_method_is_in_the_list() -> None:

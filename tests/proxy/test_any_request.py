@@ -14,11 +14,11 @@ from spark_rocket.proxy import definitions
 from spark_rocket.proxy.methods import receiving
 from spark_rocket.proxy.server import ProxyServer
 from spark_rocket.testing import LocalCluster
-from tests.proxy.caller import _METHODS
+from tests.proxy.caller import METHODS
 from tests.proxy.direct import DirectContext
 
 Code = definitions.Code
-_METHOD_NAMES = [name for name in _METHODS if name != "Telemetry"]
+_METHOD_NAMES = [name for name in METHODS if name != "Telemetry"]
 _MISTAKES = (Code.CODE_UNSPECIFIED, Code.INTERNAL_ERROR, Code.INTERNAL_SERVER_ERROR)
 _TEXTS = [
     "",
@@ -137,8 +137,7 @@ def test_anything_in_every_field(cluster: LocalCluster, proxy: ProxyServer, monk
     cluster.create_group("GO", ordered=True)
     families = proxy.families
     assert families is not None
-    (receives,) = (one for one in families._made if isinstance(one, receiving.ReceiveFamily))
-    monkeypatch.setattr(receives, "_min_polling_ms", 1)
+    monkeypatch.setattr(families.receiving, "_min_polling_ms", 1)
     monkeypatch.setattr(receiving, "MAX_POLLING_MS", 1)
     rpcs, asking = families.rpcs(), Asking(7)
 
@@ -147,7 +146,7 @@ def test_anything_in_every_field(cluster: LocalCluster, proxy: ProxyServer, monk
         client_id = f"any@{asking.random.randrange(5)}"
         context = DirectContext(client_id, deadline=time.monotonic() + 30, **version)
         rpc = rpcs[f"/{definitions.SERVICE}/{name}"]
-        answer = getattr(definitions, _METHODS[name].output_type.name).FromString
+        answer = getattr(definitions, METHODS[name].output_type.name).FromString
         if rpc.response_streaming:
             return [answer(one) async for one in rpc.handler(context, raw)]
         return [answer(await rpc.handler(context, raw))]

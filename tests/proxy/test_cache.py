@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 import pytest
 
@@ -31,98 +29,74 @@ class World:
         return self.says
 
 
-def in_world(work: Callable[[World], Coroutine[Any, Any, None]]) -> None:
-    async def run() -> None:
-        await work(World())
-
-    asyncio.run(run())
+@pytest.fixture
+def world() -> World:
+    return World()
 
 
-def test_one_question_at_a_time_and_none_while_it_is_fresh() -> None:
-    async def work(world: World) -> None:
-        assert world.cache.known("a") is None
-        assert await asyncio.gather(*(world.cache.get("a") for _ in range(5))) == ["first"] * 5
-        assert world.asked == ["a"]
-        world.now = 19.9
-        assert (world.cache.known("a"), await world.cache.get("a"), world.asked) == ("first", "first", ["a"])
-
-    in_world(work)
+async def test_one_question_at_a_time_and_none_while_it_is_fresh(world: World) -> None:
+    assert world.cache.known("a") is None
+    assert await asyncio.gather(*(world.cache.get("a") for _ in range(5))) == ["first"] * 5
+    assert world.asked == ["a"]
+    world.now = 19.9
+    assert (world.cache.known("a"), await world.cache.get("a"), world.asked) == ("first", "first", ["a"])
 
 
-def test_an_older_value_is_the_answer_while_it_is_asked_again() -> None:
-    async def work(world: World) -> None:
+async def test_an_older_value_is_the_answer_while_it_is_asked_again(world: World) -> None:
+    await world.cache.get("a")
+    world.now, world.says = 20.1, "second"
+    assert world.cache.known("a") is None
+    assert await world.cache.get("a") == "first"
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert (world.cache.known("a"), world.asked) == ("second", ["a", "a"])
+
+
+async def test_a_value_that_is_too_old_is_asked_for_first(world: World) -> None:
+    await world.cache.get("a")
+    world.now, world.says = 60.1, "second"
+    assert await world.cache.get("a") == "second"
+
+
+async def test_that_there_is_none_is_believed_shortly(world: World) -> None:
+    world.says = None
+    assert await world.cache.get("a") is None
+    world.says = "created"
+    assert await world.cache.get("a") is None
+    world.now = 1.1
+    assert await world.cache.get("a") == "created"
+
+
+async def test_what_was_known_counts_while_nobody_answers(world: World) -> None:
+    world.fails = True
+    with pytest.raises(RemotingConnectError):
         await world.cache.get("a")
-        world.now, world.says = 20.1, "second"
-        assert world.cache.known("a") is None
-        assert await world.cache.get("a") == "first"
-        for _ in range(3):
-            await asyncio.sleep(0)
-        assert (world.cache.known("a"), world.asked) == ("second", ["a", "a"])
-
-    in_world(work)
-
-
-def test_a_value_that_is_too_old_is_asked_for_first() -> None:
-    async def work(world: World) -> None:
-        await world.cache.get("a")
-        world.now, world.says = 60.1, "second"
-        assert await world.cache.get("a") == "second"
-
-    in_world(work)
+    world.fails = False
+    await world.cache.get("a")
+    world.now, world.fails = 100.0, True
+    assert await world.cache.get("a") == "first"
+    asked = len(world.asked)
+    assert (await world.cache.get("a"), len(world.asked)) == ("first", asked)  # not at once again
+    world.now, world.fails, world.says = 200.0, False, "second"
+    assert await world.cache.get("a") == "second"
 
 
-def test_that_there_is_none_is_believed_shortly() -> None:
-    async def work(world: World) -> None:
-        world.says = None
-        assert await world.cache.get("a") is None
-        world.says = "created"
-        assert await world.cache.get("a") is None
-        world.now = 1.1
-        assert await world.cache.get("a") == "created"
-
-    in_world(work)
+async def test_a_suspicion_is_followed_up_but_not_all_the_time(world: World) -> None:
+    await world.cache.get("a")
+    world.says = "second"
+    world.cache.suspect("a")  # just asked
+    assert await world.cache.get("a") == "first"
+    world.now = 0.6
+    world.cache.suspect("a")
+    assert await world.cache.get("a") == "second"
 
 
-def test_what_was_known_counts_while_nobody_answers() -> None:
-    async def work(world: World) -> None:
-        world.fails = True
-        with pytest.raises(RemotingConnectError):
-            await world.cache.get("a")
-        world.fails = False
-        await world.cache.get("a")
-        world.now, world.fails = 100.0, True
-        assert await world.cache.get("a") == "first"
-        asked = len(world.asked)
-        assert (await world.cache.get("a"), len(world.asked)) == ("first", asked)  # not at once again
-        world.now, world.fails, world.says = 200.0, False, "second"
-        assert await world.cache.get("a") == "second"
-
-    in_world(work)
-
-
-def test_a_suspicion_is_followed_up_but_not_all_the_time() -> None:
-    async def work(world: World) -> None:
-        await world.cache.get("a")
-        world.says = "second"
-        world.cache.suspect("a")  # just asked
-        assert await world.cache.get("a") == "first"
-        world.now = 0.6
-        world.cache.suspect("a")
-        assert await world.cache.get("a") == "second"
-
-    in_world(work)
-
-
-def test_it_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_is_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "MOST", 3)
-
-    async def work(world: World) -> None:
-        for name in "abcd":
-            await world.cache.get(name)
-        assert [world.cache.known(name) for name in "abcd"] == [None, "first", "first", "first"]
-        world.says = None
-        for at in range(9):
-            await world.cache.get(f"invented {at}")
-        assert world.cache.known("d") == "first"
-
-    in_world(work)
+    for name in "abcd":
+        await world.cache.get(name)
+    assert [world.cache.known(name) for name in "abcd"] == [None, "first", "first", "first"]
+    world.says = None
+    for at in range(9):
+        await world.cache.get(f"invented {at}")
+    assert world.cache.known("d") == "first"

@@ -6,7 +6,7 @@ import itertools
 import json
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from spark_rocket.proxy.methods.sending import queue_of_group
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
+from tests.kit.waiting import until
 from tests.proxy.caller import resource
 from tests.proxy.outgoing import Type, message, send, sent
 from tests.proxy.proxy_thread import ProxyThread, ThreadCaller, proxy_of
@@ -68,14 +69,6 @@ def second(brokers: LocalCluster) -> Iterator[Any]:
         broker.restart()
 
 
-def eventually(condition: Callable[[], Any]) -> Any:
-    until = time.monotonic() + 60
-    while not (found := condition()):
-        assert time.monotonic() < until
-        time.sleep(0.02)
-    return found
-
-
 def brokers_of(entries: Any) -> set[str]:
     return {queue.broker.name for queue in entries.message_queues}
 
@@ -92,7 +85,7 @@ def all_of(client: ThreadCaller, group: str, topic: str, count: int) -> list[Any
             found.extend(some)
         return len(found) >= count
 
-    eventually(more)
+    until(more)
     assert len(found) == count
     return found
 
@@ -169,13 +162,13 @@ def test_a_broker_that_is_killed_and_comes_back(client: ThreadCaller, topic: str
     status = client.ack(group, topic, taken).status
     assert (status.code, B in status.message) == (Code.INTERNAL_SERVER_ERROR, True), status
     second.restart()
-    assert eventually(lambda: client.ack(group, topic, taken).status.code == Code.OK)
-    eventually(lambda: B in brokers_of(client.call("QueryRoute", topic=resource(topic))))
+    assert until(lambda: client.ack(group, topic, taken).status.code == Code.OK)
+    until(lambda: B in brokers_of(client.call("QueryRoute", topic=resource(topic))))
     found = all_of(client, group, topic, 15)
     assert {bytes(one.body) for one in (taken, *found)} == bodies
     for _ in range(8):
         sent(client, message(topic))
-    assert eventually(lambda: client.messages(group, topic, B))  # it takes messages again
+    assert until(lambda: client.messages(group, topic, B))  # it takes messages again
 
 
 def test_an_ordered_message_fails_when_its_broker_has_died(client: ThreadCaller, topic: str, second: Any) -> None:
@@ -196,11 +189,11 @@ def broker_of(client: ThreadCaller, topic: str, message_group: str) -> str:
 def test_a_broker_that_dies_under_a_held_receive(client: ThreadCaller, topic: str, group: str, second: Any) -> None:
     client.call("QueryRoute", topic=resource(topic))
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(client.receive, group, topic, B, seconds=20)
+        waiting = pool.submit(client.answers, group, topic, B)
         with RemotingClient() as remoting:
             wire = Wire(remoting, second.address)
             held = {"consumerGroup": group, "topic": topic, "queueId": -1}
-            eventually(lambda: wire.ask(RequestCode.POLLING_INFO, **held).ext_fields.get("pollingNum") == "1")
+            until(lambda: wire.ask(RequestCode.POLLING_INFO, **held).ext_fields.get("pollingNum") == "1")
         began = time.monotonic()
         second.kill()
         (answer,) = waiting.result(30)
@@ -223,7 +216,7 @@ def test_a_broker_that_is_started_again_hears_of_producers(client: ThreadCaller,
             answer = Wire(remoting, second.address).ask(RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup=topic)
         return answer.code == 0 and client.client_id.encode() in bytes(answer.body)
 
-    eventually(listed)
+    until(listed)
 
 
 # --- restarts of the proxy --------------------------------------------------------------------------------------
@@ -247,7 +240,7 @@ def test_transactions_go_on_through_a_restart_of_the_proxy(brokers: LocalCluster
             found = [command.recover_orphaned_transaction_command for command in client.told]
             return next((one for one in reversed(found) if one.message.body == b"asked"), None)
 
-        command = eventually(question)  # with an id of its own: the broker has put the half message there anew
+        command = until(question)  # with an id of its own: the broker has put the half message there anew
         assert end(client, topic, asked.message_id, command.transaction_id, checked=True).code == Code.OK
         assert {bytes(one.body) for one in all_of(client, group, topic, 2)} == {b"decided", b"asked"}
 
@@ -281,7 +274,7 @@ def test_order_goes_on_through_a_restart_of_the_proxy(brokers: LocalCluster, top
             sent(client, message(topic, b"%d" % at, **ordered))
         assert client.messages(group, topic, where) == []  # those before are not acked
         assert client.ack(group, topic, *had).status.code == Code.OK  # handles outlive a proxy
-        rest = eventually(lambda: client.messages(group, topic, where))
+        rest = until(lambda: client.messages(group, topic, where))
         assert [bytes(one.body) for one in rest] == [b"2", b"3", b"4", b"5"]
         assert client.ack(group, topic, *rest).status.code == Code.OK
 
@@ -312,7 +305,7 @@ def test_the_proxy_has_an_account_of_its_own_and_speaks_tls(group: str) -> None:
 def answers_without(client: ThreadCaller) -> Iterator[Any]:
     yield client.call("QueryRoute", topic=resource("T")).status
     yield send(client, message("T")).status
-    yield client.receive("G", "T")[0].status
+    yield client.answers("G", "T", seconds=0.1)[0].status
     yield client.call("QueryAssignment", topic=resource("T"), group=resource("G")).status
 
 

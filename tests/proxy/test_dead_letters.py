@@ -31,15 +31,7 @@ class World:
         (self.message,) = self.receive()
 
     def receive(self) -> list[Any]:
-        answers = self.client.stream(
-            "ReceiveMessage",
-            group=resource(GROUP),
-            message_queue={"topic": resource("T")},
-            batch_size=32,
-            invisible_duration={"seconds": 30},
-            long_polling_timeout={"seconds": 5},
-        )
-        return [answer.message for answer in answers if answer.WhichOneof("content") == "message"]
+        return self.client.receive(GROUP, "T", seconds=5, invisible_duration={"seconds": 30})
 
     @property
     def handle(self) -> str:

@@ -75,8 +75,7 @@ def test_calls_are_counted_by_method_and_code(cluster: LocalCluster) -> None:
         client.metadata["x-mq-client-id"] = "c"
         pull = client.stream("PullMessage", group=resource("G"), message_queue={"topic": resource("Unknown")})
         assert [answer.status.code for answer in pull] == [Code.TOPIC_NOT_FOUND]
-        check = client._channel.unary_unary("/grpc.health.v1.Health/Check")
-        check(b"", timeout=SECONDS)
+        client.raw("/grpc.health.v1.Health/Check", b"", {})
         with client.publish("Counted"):
             found = samples_of(url)
             assert found["rocket_proxy_calls", "Telemetry", ""] == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from spark_rocket.proxy.definitions import Code
 from spark_rocket.proxy.messages.message_out import milliseconds_of
 from spark_rocket.proxy.messages.statuses import StatusError
 from spark_rocket.proxy.methods import receiving
+from tests.kit.waiting import until_async
 from tests.proxy.consuming import Consuming, a_client_of, consuming
 
 
@@ -149,7 +150,7 @@ def test_a_compressed_body_is_given_plain(client: Consuming) -> None:
 
 
 def test_a_group_in_order_gets_a_queue_in_order_and_nothing_else_of_it_until_that_is_acked(client: Consuming) -> None:
-    make_ordered(client)
+    client.change_group(consume_message_orderly=True)
     client.send(b"1", b"2", b"3", queue_id=1, __SHARDINGKEY="customer")
     first = client.receive(batch_size=2)
     assert [message.body for message in first] == [b"1", b"2"]
@@ -169,34 +170,16 @@ def test_a_group_in_order_gets_a_queue_in_order_and_nothing_else_of_it_until_tha
 
 
 def test_the_same_attempt_in_order_gets_the_same_again(client: Consuming) -> None:
-    make_ordered(client)
+    client.change_group(consume_message_orderly=True)
     client.send(b"1", queue_id=0, __SHARDINGKEY="customer")
     assert client.bodies(attempt_id="a1") == [b"1"]
     assert client.bodies(attempt_id="a1") == [b"1"]
     assert client.bodies(attempt_id="a2") == []
 
 
-def make_ordered(client: Consuming) -> None:
-    def change() -> None:
-        settings = client.service.groups.find(client.group)
-        assert settings is not None
-        client.service.groups.put(replace(settings, consume_message_orderly=True))
-
-    client.run(change)
-
-
-def _limit(client: Consuming, retry_max_times: int, *, ordered: bool = False) -> None:
-    def change() -> None:
-        settings = client.service.groups.find(client.group)
-        assert settings is not None
-        client.service.groups.put(replace(settings, retry_max_times=retry_max_times, consume_message_orderly=ordered))
-
-    client.run(change)
-
-
 @pytest.mark.parametrize("ordered", [False, True])
 def test_after_its_last_attempt_a_message_is_a_dead_letter(client: Consuming, ordered: bool) -> None:
-    _limit(client, 2, ordered=ordered)
+    client.change_group(retry_max_times=2, consume_message_orderly=ordered)
     client.send(b"poison", queue_id=0)
     attempts: list[int] = []
     while messages := client.receive():
@@ -213,7 +196,7 @@ def test_after_its_last_attempt_a_message_is_a_dead_letter(client: Consuming, or
 
 @pytest.mark.parametrize("ordered", [False, True])
 def test_whoever_reads_dead_letters_has_all_attempts(client: Consuming, ordered: bool) -> None:
-    _limit(client, 1, ordered=ordered)
+    client.change_group(retry_max_times=1, consume_message_orderly=ordered)
     client.send(b"poison", queue_id=0)
     for reader in ("first", "second", "third"):
         attempts: list[int] = []
@@ -224,11 +207,11 @@ def test_whoever_reads_dead_letters_has_all_attempts(client: Consuming, ordered:
         client.pass_time(61_001)
         client.topic = f"%DLQ%{client.group}"
         client.group = f"{reader}-{ordered}"
-        _limit(client, 1, ordered=ordered)
+        client.change_group(retry_max_times=1, consume_message_orderly=ordered)
 
 
 def test_a_dead_letter_that_cannot_be_one_is_delivered(client: Consuming, monkeypatch: pytest.MonkeyPatch) -> None:
-    _limit(client, 0, ordered=True)
+    client.change_group(retry_max_times=0, consume_message_orderly=True)
     client.send(b"poison", queue_id=0)
     client.receive()
     client.pass_time(61_001)
@@ -265,7 +248,7 @@ def test_what_a_broker_answers_when_the_call_is_over_comes_again_soon(client: Co
     async def start() -> asyncio.Task[Any]:
         request = client.request(long_polling_timeout={"seconds": 20})
         task = asyncio.ensure_future(anext(client.receiving.receive_message(client.context(), request)))
-        await _until(lambda: client.service.waiting.count == 1)
+        await until_async(lambda: client.service.waiting.count == 1)
         return task
 
     async def cancel(task: asyncio.Task[Any]) -> None:
@@ -287,9 +270,9 @@ def test_a_call_that_ends_as_its_messages_come_gives_them_back(client: Consuming
     async def cancel_with_the_answer() -> None:
         request = client.request(long_polling_timeout={"seconds": 20})
         task = asyncio.ensure_future(anext(client.receiving.receive_message(client.context(), request)))
-        await _until(lambda: client.service.waiting.count == 1)
+        await _turns_until(lambda: client.service.waiting.count == 1)
         client.service.store.put_message(client.topic, 0, b"a", b"UNIQ_KEY\x01U1", born_timestamp=1, born_host=_HOST)
-        await _until(lambda: client.service.waiting.count == 0)
+        await _turns_until(lambda: client.service.waiting.count == 0)
         assert not task.done()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -301,8 +284,8 @@ def test_a_call_that_ends_as_its_messages_come_gives_them_back(client: Consuming
     assert client.bodies() == [b"a"]
 
 
-async def _until(condition: Callable[[], bool]) -> None:
-    """Turn by turn of the loop, until it is so."""
+async def _turns_until(condition: Callable[[], bool]) -> None:
+    """Turn by turn of the loop, so that nothing else is done when it is so."""
     while not condition():  # noqa: ASYNC110
         await asyncio.sleep(0)
 
@@ -497,7 +480,7 @@ def test_a_message_stays_invisible_and_its_new_handle_acks_it(client: Consuming)
 
 
 def test_a_message_set_aside_counts_no_attempt(client: Consuming) -> None:
-    _limit(client, 1)
+    client.change_group(retry_max_times=1)
     client.send(b"a")
     for _ in range(4):
         (message,) = client.receive()
@@ -545,7 +528,7 @@ def test_an_acked_message_cannot_be_changed(client: Consuming) -> None:
 
 
 def test_a_change_in_order(client: Consuming) -> None:
-    make_ordered(client)
+    client.change_group(consume_message_orderly=True)
     client.send(b"1", b"2", queue_id=3, __SHARDINGKEY="c")
     (first,) = client.receive(batch_size=1)
     handle = client.change(first.system_properties.receipt_handle, 10).receipt_handle

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
@@ -18,6 +18,7 @@ from spark_rocket.proxy import definitions
 from spark_rocket.proxy.definitions import Code, MessageType
 from spark_rocket.proxy.messages.message_out import milliseconds_of
 from spark_rocket.testing import LocalCluster
+from tests.kit.waiting import until
 from tests.proxy.caller import Caller, resource
 from tests.proxy.outgoing import message
 
@@ -42,35 +43,16 @@ class Consumer:
         }
         return definitions.ReceiveMessageRequest(**{**every, **fields})
 
-    def receive(self, **fields: Any) -> list[Any]:
-        status, *messages, _ = self.client.stream("ReceiveMessage", self.request(**fields))
-        assert status.status.code == (Code.OK if messages else Code.MESSAGE_NOT_FOUND), status
-        return [each.message for each in messages]
-
     def take(self, count: int, **fields: Any) -> list[Any]:
         """So many messages, each acked."""
         taken: list[Any] = []
         while len(taken) < count:
-            messages = self.receive(**fields)
+            messages = self.client.receive(self.group, self.topic, **fields)
             assert messages, f"{len(taken)} of {count} messages came"
-            self.ack(messages)
+            answer = self.client.ack(self.group, self.topic, *messages)
+            assert answer.status.code == Code.OK, answer
             taken += messages
         return taken
-
-    def ack(self, messages: list[Any]) -> None:
-        answer = self.client.call(
-            "AckMessage",
-            group=resource(self.group),
-            topic=resource(self.topic),
-            entries=[
-                {
-                    "message_id": each.system_properties.message_id,
-                    "receipt_handle": each.system_properties.receipt_handle,
-                }
-                for each in messages
-            ],
-        )
-        assert answer.status.code == Code.OK, answer
 
 
 @pytest.fixture
@@ -86,13 +68,6 @@ def producer(cluster: LocalCluster) -> Iterator[Producer]:
 
 def _by_id(messages: list[Any]) -> dict[str, Any]:
     return {each.system_properties.message_id: each for each in messages}
-
-
-def _wait_for(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + _SECONDS
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.005)
 
 
 # --- what classic producers sent ---------------------------------------------------------------------------------
@@ -215,7 +190,7 @@ def test_what_comes_for_a_connection_that_broke_is_given_to_others(
     with Caller(cluster.grpc_endpoint, "leaving@1") as caller:
         consumer = Consumer(caller, group, topic)
         calls = [caller.stream("ReceiveMessage", consumer.request()) for _ in range(2)]
-        _wait_for(lambda: service.waiting.count == before + 2)
+        until(lambda: service.waiting.count == before + 2)
         calls[0].cancel()
     producer.send(Message.of(topic, b"late"))
     with Caller(cluster.grpc_endpoint, "staying@1") as caller:
@@ -244,24 +219,17 @@ def test_a_call_that_ends_in_the_middle_gives_its_messages_back(
 # --- what is no request -----------------------------------------------------------------------------------------
 
 
-def _raw(client: Caller, method: str, payload: bytes, metadata: list[tuple[str, str]] | None = None) -> Any:
-    call = client._channel.unary_stream if method in ("ReceiveMessage", "PullMessage") else client._channel.unary_unary
-    pairs = client._pairs() if metadata is None else metadata
-    answer = call(f"/{definitions.SERVICE}/{method}")(payload, timeout=_SECONDS, metadata=pairs)
-    return list(answer) if method in ("ReceiveMessage", "PullMessage") else answer
-
-
 @pytest.mark.parametrize(
     "method", ["ReceiveMessage", "AckMessage", "ChangeInvisibleDuration", "PullMessage", "GetOffset"]
 )
 def test_half_a_request(consumer: Consumer, method: str) -> None:
     with pytest.raises(grpc.RpcError) as failure:
-        _raw(consumer.client, method, consumer.request().SerializeToString()[:-3] + b"\x0a\xff")
+        consumer.client.raw(method, consumer.request().SerializeToString()[:-3] + b"\x0a\xff")
     assert failure.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_a_receive_of_nobody(consumer: Consumer) -> None:
-    (raw,) = _raw(consumer.client, "ReceiveMessage", consumer.request().SerializeToString(), [])
+    (raw,) = consumer.client.raw("ReceiveMessage", consumer.request().SerializeToString(), {})
     assert definitions.ReceiveMessageResponse.FromString(raw).status.code == Code.CLIENT_ID_REQUIRED
 
 

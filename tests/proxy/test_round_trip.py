@@ -31,20 +31,9 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DirectCaller]:
 
 
 def receive(client: DirectCaller) -> list[Any]:
-    answers = client.stream(
-        "ReceiveMessage",
-        group=resource(GROUP),
-        message_queue={"topic": resource("T")},
-        batch_size=32,
-        invisible_duration={"seconds": 30},
-        long_polling_timeout={"seconds": 5},
-    )
-    messages = [answer.message for answer in answers if answer.WhichOneof("content") == "message"]
+    messages = client.receive(GROUP, "T", seconds=5)
     for one in messages:
-        system = one.system_properties
-        entry = {"message_id": system.message_id, "receipt_handle": system.receipt_handle}
-        ack = client.call("AckMessage", group=resource(GROUP), topic=resource("T"), entries=[entry])
-        assert ack.status.code == Code.OK
+        assert client.ack(GROUP, "T", one).status.code == Code.OK
     return messages
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import grpc
@@ -21,6 +19,7 @@ from spark_rocket.proxy.methods.clients import ClientRegistry
 from spark_rocket.proxy.server import ProxyServer
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
+from tests.kit.waiting import until
 from tests.proxy.caller import SECONDS, Caller, Telemetry, consumer_settings, producer_settings, resource
 
 Code = definitions.Code
@@ -38,16 +37,10 @@ def run(service: BrokerService) -> Callable[[Callable[[], Any]], Any]:
     """Runs something on the broker's loop and gives what comes of it."""
 
     def run(action: Callable[[], R]) -> R:
-        done: Future[R] = Future()
+        async def act() -> R:
+            return action()
 
-        def act() -> None:
-            try:
-                done.set_result(action())
-            except BaseException as error:
-                done.set_exception(error)
-
-        service.loop.call_soon_threadsafe(act)
-        return done.result(SECONDS)
+        return asyncio.run_coroutine_threadsafe(act(), service.loop).result(SECONDS)
 
     return run
 
@@ -60,13 +53,6 @@ def members(wire: Wire, group: str) -> list[str]:
 def producers(wire: Wire, group: str) -> list[str]:
     answer = wire.ask(RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup=group)
     return [one["clientId"] for one in json.loads(bytes(answer.body))["connectionSet"]] if answer.code == 0 else []
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 def refused(stream: Telemetry) -> tuple[grpc.StatusCode, str]:
@@ -170,10 +156,10 @@ def test_a_client_that_falls_silent_is_forgotten(
         with client.subscribe(group, topic) as stream:
             run(registry.expire)
             assert members(wire, group) == [client.client_id]
-            found = registry._clients[client.client_id]
+            found = registry.named(client.client_id)
             found.last_seen -= 120.001
             run(registry.expire)
-            eventually(lambda: members(wire, group) == [])
+            until(lambda: members(wire, group) == [])
             assert gone == [(client.client_id, (group,))]
             assert client.call("Heartbeat", group=resource(group)).status.code == Code.UNRECOGNIZED_CLIENT_TYPE
             stream.say_settings(consumer_settings(group, topic))
@@ -196,7 +182,7 @@ def test_a_broker_that_has_forgotten_a_client_is_told_again(
         for channel in service.clients.producers[topic].channels():
             run(channel.close)
         client.call("GetOffset", message_queue={"topic": {"name": topic}}, group=resource(group))
-        eventually(lambda: producers(wire, topic) == [client.client_id])
+        until(lambda: producers(wire, topic) == [client.client_id])
 
 
 def test_many_clients_come_and_go_and_nothing_stays(
@@ -208,8 +194,7 @@ def test_many_clients_come_and_go_and_nothing_stays(
     run: Callable[..., Any],
 ) -> None:
     def sizes() -> tuple[int, ...]:
-        tables = (registry._clients, registry._publishers, registry._members)
-        return (*map(len, tables), len(service.clients.producers), len(service.clients.consumers), registry._size)
+        return len(registry), len(service.clients.producers), len(service.clients.consumers)
 
     before = sizes()
     with Caller(cluster.grpc_endpoint, "") as caller:
@@ -223,11 +208,11 @@ def test_many_clients_come_and_go_and_nothing_stays(
             if number % 3 == 0:
                 assert caller.call("NotifyClientTermination").status.code == Code.OK
         assert sizes() != before
-    for known in list(registry._clients.values()):
-        if known.id.startswith("many@"):
-            known.last_seen -= 120.001
+    for number in range(300):
+        if registry.owner(f"many@{number}") is not None:
+            registry.named(f"many@{number}").last_seen -= 120.001
     run(registry.expire)
-    eventually(lambda: sizes() == before)
+    until(lambda: sizes() == before)
 
 
 @pytest.mark.parametrize("limit", ["MAX_CLIENTS", "MAX_ALL_SETTINGS"])
@@ -267,7 +252,7 @@ def test_settings_that_cannot_be(client: Caller, registry: ClientRegistry, setti
         code, details = refused(stream)
         assert code == grpc.StatusCode.INVALID_ARGUMENT
         assert said in details
-    assert client.client_id not in registry._clients
+    assert registry.owner(client.client_id) is None
 
 
 @pytest.mark.parametrize("kind", ["LITE_PUSH_CONSUMER", "LITE_SIMPLE_CONSUMER"])
@@ -324,22 +309,20 @@ def test_streams_that_break_leave_the_client_until_it_is_silent(
     monkeypatch.setattr(registry, "stream_ended", lambda *given: (stream_ended(*given), ended.set()))
     with Caller(cluster.grpc_endpoint, client.client_id) as other:
         broken = other.subscribe(group, topic)
-        known = registry._clients[client.client_id]
+        known = registry.named(client.client_id)
         assert len(known.streams) == 1
     with pytest.raises(grpc.RpcError):
         broken.hear()
     assert ended.wait(SECONDS)
     assert known.streams == []
     with client.subscribe(group, topic):
-        assert registry._clients[client.client_id] is known
+        assert registry.named(client.client_id) is known
         assert members(wire, group) == [client.client_id]
 
 
 def test_bytes_that_are_no_command_end_the_stream(client: Caller) -> None:
-    stub = client._channel.stream_stream(f"/{definitions.SERVICE}/Telemetry")
-    call = stub(iter([b"\xff\xff"]), timeout=SECONDS, metadata=client._pairs())
     with pytest.raises(grpc.RpcError) as caught:
-        next(call)
+        client.raw("Telemetry", b"\xff\xff")
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 
