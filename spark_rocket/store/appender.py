@@ -158,7 +158,10 @@ class MessageAppender:
         self.store_timestamp = timestamp
         if queued and self._on_arrive is not None:
             self._on_arrive(topic, queue_id, number + 1, tags_code or 0, timestamp)
-        self._count(1, size, begun)
+        self.put_total += 1
+        self.put_bytes += size
+        if (took := self._clock() - begun) > 0:
+            self.times.slow[took] += 1
         return PutResult(PutStatus.PUT_OK, number, offset, offset + size, 1, timestamp)
 
     def put_batch(
@@ -213,16 +216,12 @@ class MessageAppender:
         if self._on_arrive is not None:
             for code in set(plan.codes.tolist()):
                 self._on_arrive(topic, queue_id, queue.max_offset, code, timestamp)
-        self._count(plan.count, size, begun)
-        return PutResult(PutStatus.PUT_OK, number, offset, offset + size, plan.count, timestamp, physical)
-
-    def _count(self, count: int, size: int, begun: int) -> None:
-        self.put_total += count
+        self.put_total += plan.count
+        self._merged += plan.count - 1
         self.put_bytes += size
-        self._merged += count - 1
-        took = self._clock() - begun
-        if took > 0:
+        if (took := self._clock() - begun) > 0:
             self.times.slow[took] += 1
+        return PutResult(PutStatus.PUT_OK, number, offset, offset + size, plan.count, timestamp, physical)
 
     def _open_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         if not is_storable(topic, queue_id):
