@@ -25,8 +25,8 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_rocket.protocol.record.layout import AT, BATCH_HEADER, BATCH_OVERHEAD, CRC_MASK, INT, PROPERTIES_LENGTH
+from spark_rocket.protocol.record.uniform import layout_of, look_at
 from spark_rocket.store.layout import MAX_PROPERTIES
-from spark_rocket.store.log.uniform import layout_of
 from spark_rocket.store.queues.tags import tags_code
 from spark_rocket.store.results import PutError, PutStatus
 
@@ -152,18 +152,18 @@ def _plan_uniform(raw: Bytes, overhead: int, batch_properties: bytes) -> BatchPl
             return None
     codes, names, suffix = np.zeros(count, np.int64), frozenset[bytes](), batch_properties
     if property_length:
-        rows = np.ascontiguousarray(np.frombuffer(raw, np.uint8).reshape(count, size)[:, at + 2 :])
-        layout = layout_of(rows)
-        if layout.has_nul:
+        rows = look_at(np.ascontiguousarray(np.frombuffer(raw, np.uint8).reshape(count, size)[:, at + 2 :]))
+        if not rows.low.all():
             raise _nul()
-        if layout.values is None:
+        layout = layout_of(rows)
+        if layout is None:
             return None
-        names, suffix = layout.names, _suffix(rows[0].tobytes(), batch_properties)
-        start, end = layout.values.get(b"TAGS", (0, 0))
-        if layout.same[start:end].all():
-            codes[:] = tags_code(rows[0].tobytes())
+        names, suffix = layout.names, _suffix(rows.first, batch_properties)
+        if rows.vary(*layout.values.get(b"TAGS", (0, 0))):
+            every = Struct(f"{property_length}s").iter_unpack(rows.cells.data)
+            codes[:] = [tags_code(properties) for (properties,) in every]
         else:
-            codes[:] = [tags_code(properties) for (properties,) in Struct(f"{property_length}s").iter_unpack(rows.data)]
+            codes[:] = tags_code(rows.first)
     if property_length + len(suffix) > MAX_PROPERTIES:
         raise _too_long(property_length + len(suffix))
     sizes = np.full(count, overhead + body_length + property_length + len(suffix), np.int64)

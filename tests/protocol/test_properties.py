@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from spark_rocket.protocol.record.properties import (
     find_property,
     remove_property,
 )
+from spark_rocket.protocol.record.uniform import layout_of, look_at
 
 TABLE = [
     ({}, b""),
@@ -121,3 +123,25 @@ def test_any_bytes_give_a_value(raw: bytes) -> None:
     assert len(properties) <= raw.count(b"\x01")
     find_property(raw, b"a")
     assert find_property(remove_property(raw, b"a"), b"a") is None
+
+
+_PIECES = st.sampled_from([b"\x01", b"\x02", b"TAGS", b"KEYS", b"a", b"b", b"\0", "é".encode()])
+
+
+@given(st.lists(_PIECES, max_size=12).map(b"".join), st.integers(0, 40), st.data())
+def test_many_strings_at_once_as_one_by_one(text: bytes, places: int, data: st.DataObject) -> None:
+    """Strings of one length, which differ in some bytes: what is said of all is true of each."""
+    rows = [bytearray(text) for _ in range(3)]
+    for _ in range(places if text else 0):
+        row, at = data.draw(st.sampled_from(rows)), data.draw(st.integers(0, len(text) - 1))
+        row[at] = data.draw(st.sampled_from(b"\x01\x02abcdefgh\xc3"))
+    layout = layout_of(look_at(np.array([list(row) for row in rows], np.uint8).reshape(3, len(text))))
+    for row in map(bytes, rows) if layout is not None else ():
+        assert layout is not None
+        found = {name: row[start:end] for name, (start, end) in layout.values.items()}
+        assert found == {name: find_property(row, name) for name in layout.names if name in found}
+        assert all(find_property(row, name) is None for name in layout.names - found.keys())
+        if layout.is_exact:
+            assert decode_properties(row) == {name.decode(): value.decode() for name, value in found.items()}
+    if layout is None:
+        assert len(set(map(bytes, rows))) > 1 or b"\0" in text

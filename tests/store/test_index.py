@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from spark_rocket.errors import StoreError
 from spark_rocket.protocol.filter.tags import java_hash
+from spark_rocket.protocol.record import uniform
 from spark_rocket.protocol.record.record import decode_record
 from spark_rocket.store import MessageStore
 from spark_rocket.store.index import index_file
@@ -24,7 +25,6 @@ from spark_rocket.store.index import service as index_service
 from spark_rocket.store.index.index_file import DamagedIndexError, IndexFile
 from spark_rocket.store.index.keys import key_hash
 from spark_rocket.store.index.service import IndexService
-from spark_rocket.store.log import uniform
 from spark_rocket.store.log.record_scan import LogScan
 from spark_rocket.store.tools.check import check_store
 from tests.store.conftest import MakeStore

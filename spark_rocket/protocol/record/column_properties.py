@@ -6,8 +6,8 @@ A property string is ``name 0x01 value`` pairs separated by 0x02, with or withou
 The strings are gathered one after the other, each with one byte more in front, which becomes a 0x02, and without a
 final 0x02. Then the separators of the whole run, found with one scan, must alternate 2 1 2 1 …: text before a 1 is a
 name, text before the next 2 is a value, and both columns are ``take``n from one array whose offsets alternate separator
-and text. Where every record has the same names in the same places, as from one producer, the first tells for all, and
-only bytes that are not the same everywhere are looked at: between the least and the greatest of each place.
+and text. Where every record has the same names in the same places, as from one producer, the first tells for all
+(``uniform.py``).
 Strings that break the pattern (a part without 0x01, a 0x01 inside a value, a name given twice, or not UTF-8
 and so perhaps shown like another) send the run to the slow and exact path, one dictionary a record.
 
@@ -25,7 +25,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_rocket.protocol.record.properties import decode_properties
-from spark_rocket.protocol.record.run import Scratch, Tails, column_extremes
+from spark_rocket.protocol.record.run import Scratch
+from spark_rocket.protocol.record.uniform import Rows, layout_of, look_at
 
 _I64 = np.ndarray[Any, np.dtype[np.int64]]
 _U64 = np.ndarray[Any, np.dtype[np.uint64]]
@@ -73,7 +74,7 @@ def repeated_texts(texts: tuple[bytes, ...], count: int) -> pa.Array:
 class PropertyColumns:
     """The properties of ``len(starts)`` records that lie in ``raw`` at ``starts`` … ``ends``."""
 
-    def __init__(self, raw: _U8, starts: _I64, ends: _I64, scratch: Scratch, tails: Tails | None = None) -> None:
+    def __init__(self, raw: _U8, starts: _I64, ends: _I64, scratch: Scratch, tails: Rows | None = None) -> None:
         """``tails``: the same strings as rows, if they are all as long and somebody has them."""
         self._count = len(starts)
         self._pair_offsets: _I64 = np.zeros(self._count + 1, np.int64)
@@ -82,7 +83,7 @@ class PropertyColumns:
         self._values: pa.Array | None = None
         self._texts: pa.Array | None = None  # separator, text, separator, text … where the usual path was taken
         self._layout: list[bytes] | None = None  # the names of every record, when all have the same
-        self._rows: _U8 | None = None  # the strings of all records, when names and values lie in the same places
+        self._rows: Rows | None = None  # the strings of all records, when names and values lie in the same places
         if self._count:
             if tails is None:
                 tails = self._as_rows(raw, starts, ends, scratch)
@@ -122,7 +123,7 @@ class PropertyColumns:
 
     # --- records with the same names in the same places -------------------------------------------------------
 
-    def _as_rows(self, raw: _U8, starts: _I64, ends: _I64, scratch: Scratch) -> Tails | None:
+    def _as_rows(self, raw: _U8, starts: _I64, ends: _I64, scratch: Scratch) -> Rows | None:
         """The strings, if they are all as long."""
         count, length = self._count, int(ends[0] - starts[0])
         if not bool((ends - starts == length).all()):
@@ -131,39 +132,24 @@ class PropertyColumns:
         if length:
             every = np.ndarray((len(raw) - length + 1,), f"V{length}", raw, strides=(1,))
             rows.view(f"V{length}")[:, 0] = every[starts]
-        return Tails(rows, *column_extremes(rows))
+        return look_at(rows)
 
-    def _split_alike(self, tails: Tails) -> bool:
-        count, rows, low, high = self._count, tails.rows, tails.low, tails.high
-        varies = low != high
-        if bool((low[varies] <= 2).any()) or bool((high[varies] > 127).any()):
+    def _split_alike(self, rows: Rows) -> bool:
+        layout = layout_of(rows)
+        if layout is None or not layout.is_exact:
             return False
-        text = rows[0].tobytes().removesuffix(b"\2")
-        if not text.isascii():
-            return False
-        names: list[bytes] = []
-        places: list[tuple[int, int]] = []
-        at = 0
-        for pair in text.split(b"\2") if text else ():
-            name, one, value = pair.partition(b"\1")
-            begin = at + len(name) + 1
-            at = begin + len(value) + 1
-            if not one or b"\1" in value or name in names or bool(varies[begin - 1 - len(name) : begin].any()):
-                return False
-            names.append(name)
-            places.append((begin, at - 1))
-        self._layout, self._places, self._rows, self._varies = names, places, rows, varies
-        self._per_record = len(names)
-        self._pair_offsets = np.arange(count + 1) * len(names)
+        self._rows, self._layout, self._places = rows, list(layout.values), list(layout.values.values())
+        self._per_record = len(self._layout)
+        self._pair_offsets = np.arange(self._count + 1) * self._per_record
         return True
 
     def _cut(self, start: int, end: int) -> pa.Array:
         """A column of values."""
         assert self._rows is not None
         count, length = self._count, end - start
-        if not bool(self._varies[start:end].any()):
-            return repeated_text(self._rows[0, start:end].tobytes().decode(), count)
-        data = pa.py_buffer(self._rows[:, start:end].copy())
+        if not self._rows.vary(start, end):
+            return repeated_text(self._rows.first[start:end].decode(), count)
+        data = pa.py_buffer(self._rows.cells[:, start:end].copy())
         return pa.Array.from_buffers(pa.string(), count, [None, even_edges((length,), count), data])
 
     # --- the usual path ---------------------------------------------------------------------------------------
@@ -270,12 +256,12 @@ class PropertyColumns:
     def _value_array(self) -> pa.Array:
         if self._values is None and self._rows is not None:
             rows, places = self._rows, self._places
-            first = b"".join([rows[0, start:end].tobytes() for start, end in places])
+            first = b"".join([rows.first[start:end] for start, end in places])
             data = np.frombuffer(bytearray(first * self._count), np.uint8).reshape(self._count, -1)
             at = 0
             for start, end in places:
-                if bool(self._varies[start:end].any()):
-                    data[:, at : at + end - start] = rows[:, start:end]
+                if rows.vary(start, end):
+                    data[:, at : at + end - start] = rows.cells[:, start:end]
                 at += end - start
             edges = even_edges(tuple(end - start for start, end in places), self._count)
             self._values = pa.Array.from_buffers(

@@ -4,8 +4,7 @@
 ``ARROW_SCHEMA`` and decodes only the requested ones. Runs of 2 to 8 MiB are fastest: smaller ones pay for the calls,
 larger ones for fresh memory.
 
-1. One scan for the magic number finds the starts of all records; each must be where the record before ends. If bytes in
-   bodies look like a magic number, a loop follows the sizes instead (``run.py``).
+1. A loop follows the sizes of the records from the first to the end of the run (``run.py``).
 2. One indexing operation on a view with a stride of one byte gathers the headers.
 3. Bodies, topics and property strings are taken from one binary array over the received buffer.
 4. One scan splits the property strings (``column_properties.py``).
@@ -205,7 +204,7 @@ class _Columns:
         if length and (run.parted_alike or bool((run.topic_end - run.topic_start == length).all())):
             # One topic is the usual case: compare, and write it down once.
             if run.tails is not None:
-                topics, is_one = run.tails.rows[:, 1 : 1 + length], not run.tails.vary(1, 1 + length)
+                topics, is_one = run.tails.cells[:, 1 : 1 + length], not run.tails.vary(1, 1 + length)
             else:
                 view = np.ndarray((len(run.raw) - length + 1, length), np.uint8, run.raw, strides=(1, 1))
                 topics = view[run.topic_start]

@@ -16,7 +16,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -37,20 +36,17 @@ from spark_rocket.protocol.record.layout import (
     STORE_HOST_V6,
     V6_SHIFT,
 )
+from spark_rocket.protocol.record.uniform import Rows, look_at
 from spark_rocket.protocol.record.unwrap import needs_unwrap, record_name, unwrap_records
 
 _MAX_BUFFER = 2**31 - 1 - 64  # Arrow's offsets for binary and string are 32 bits wide
 _HEADER = np.dtype(HEADER_DTYPE)
-_MAGIC_FIRST_BYTE = MAGIC_V1 >> 24
-_SCAN_BELOW = 640  # record size in bytes below which one scan is faster than following the chain
-_BLOCK = 1 << 20
 _REMEDY = "The response or file is damaged or cut short: read it again, or check the store."
 _Any = np.ndarray[Any, Any]
 _I64 = np.ndarray[Any, np.dtype[np.int64]]
 _U8 = np.ndarray[Any, np.dtype[np.uint8]]
 _KEEP_BYTES = 32 * 1024 * 1024  # larger blocks are not kept
 _KEEP_IDLE = 4
-_AT_ONCE = 64
 
 
 class Scratch:
@@ -67,22 +63,6 @@ class Scratch:
             if len(block) <= _KEEP_BYTES:
                 self._blocks[name] = block
         return block[:size]
-
-
-@dataclass(frozen=True)
-class Tails:
-    """What is behind the body, of records that are parted alike: a row for each, and each column's extremes."""
-
-    rows: _U8
-    low: _U8
-    high: _U8
-
-    def vary(self, start: int, end: int) -> bool:
-        return self.low[start:end].tobytes() != self.high[start:end].tobytes()
-
-    def behind(self, start: int) -> Tails:
-        """The rest of them."""
-        return Tails(self.rows[:, start:], self.low[start:], self.high[start:])
 
 
 _idle: list[Scratch] = []
@@ -102,17 +82,6 @@ def borrowed_scratch() -> Iterator[Scratch]:
             _idle.append(scratch)
 
 
-def column_extremes(rows: _U8) -> tuple[_U8, _U8]:
-    """Of contiguous rows the least and the greatest byte of each column. Many rows at a time, for a row is short."""
-    length = rows.shape[1]
-    whole = len(rows) // _AT_ONCE * _AT_ONCE
-    if not whole:
-        return rows.min(axis=0), rows.max(axis=0)
-    wide, rest = rows[:whole].reshape(-1, _AT_ONCE * length), rows[whole:]
-    low, high = wide.min(axis=0).reshape(_AT_ONCE, length), wide.max(axis=0).reshape(_AT_ONCE, length)
-    return np.concatenate((low, rest)).min(axis=0), np.concatenate((high, rest)).max(axis=0)
-
-
 class RecordRun:
     """A run of records whose lengths have all been checked: positions of every part, and the fixed header fields."""
 
@@ -126,12 +95,12 @@ class RecordRun:
         if self._step:
             self.starts = np.arange(0, len(raw), self._step)
         else:
-            self.starts = record_starts(raw, scratch)
+            self.starts = record_starts(raw)
             padded = raw if len(raw) else np.zeros(HEADER_SIZE, np.uint8)
             every = np.ndarray((len(padded) - HEADER_SIZE + 1,), f"V{HEADER_SIZE}", padded, strides=(1,))
             self._heads = every[self.starts].view(_HEADER)
         self.parted_alike = False  # whether all records are as long, and so is each of their parts
-        self.tails: Tails | None = None  # then, and if asked for, everything behind the bodies
+        self.tails: Rows | None = None  # then, and if asked for, everything behind the bodies
         self.sizes = self.number("size")
         self.born_extra: int | _I64 = 0  # bytes that IPv6 hosts take more: 0 or 12
         self.store_extra: int | _I64 = 0
@@ -157,7 +126,7 @@ class RecordRun:
         count = len(raw) // first
         heads = scratch.bytes("heads", count * HEADER_SIZE).reshape(count, -1)
         heads[:] = np.ndarray(heads.shape, np.uint8, raw, strides=(first, 1))
-        low, high = column_extremes(heads)
+        _, low, high = look_at(heads)
         if low[:4].tobytes() != high[:4].tobytes():
             return 0
         self._heads = heads.view(_HEADER)[:, 0]
@@ -184,7 +153,7 @@ class RecordRun:
         else:
             rows = scratch.bytes("tails", count * (step - body_end)).reshape(count, -1)
             rows[:] = self.cells(body_end, step)
-            tails = Tails(rows, *column_extremes(rows))
+            tails = look_at(rows)
             if tails.vary(0, 1) or tails.vary(topic_end - body_end, topic_end - body_end + 2):
                 return False
             self.tails = tails
@@ -304,7 +273,7 @@ class RecordRun:
             self.born_extra, self.store_extra = np.asarray(self.born_extra)[keep], np.asarray(self.store_extra)[keep]
 
 
-def record_starts(raw: _U8, scratch: Scratch) -> _I64:
+def record_starts(raw: _U8) -> _I64:
     """Where each record starts."""
     end = len(raw)
     if end == 0:
@@ -312,16 +281,6 @@ def record_starts(raw: _U8, scratch: Scratch) -> _I64:
     first = INT.unpack_from(raw.data, 0)[0] if end >= FIXED_SIZE else 0
     if first < FIXED_SIZE or first > end:
         raise ProtocolError(f"The record at byte 0 says it is {first} bytes long, of {end} received.", remedy=_REMEDY)
-    if first < _SCAN_BELOW:
-        # Candidates by the first byte of the magic, then by all of it; the chain check makes it a proof.
-        found: _I64 = _positions(raw[AT["magic"] : end - FIXED_SIZE + AT["magic"] + 1], _MAGIC_FIRST_BYTE, scratch)
-        magic = gather(raw, found + AT["magic"], ">u4")
-        found = found[(magic == MAGIC_V1) | (magic == MAGIC_V2)]
-        if len(found) and found[0] == 0:
-            sizes = gather(raw, found, ">i4")
-            ends = found + sizes
-            if ends[-1] == end and bool((ends[:-1] == found[1:]).all()) and bool((sizes >= FIXED_SIZE).all()):
-                return found
     starts: list[int] = []
     append, size_at, at, last = starts.append, INT.unpack_from, 0, end - FIXED_SIZE
     view = raw.data
@@ -335,23 +294,6 @@ def record_starts(raw: _U8, scratch: Scratch) -> _I64:
     if at != end:
         raise ProtocolError(f"The run of {end} bytes ends inside the {_record(raw, starts[-1])}.", remedy=_REMEDY)
     return np.array(starts, np.int64)
-
-
-def _positions(data: _U8, byte: int, scratch: Scratch) -> _I64:
-    """Where a rare byte occurs: words of eight first, then the bytes of the words that have it.
-
-    In blocks, because fresh memory for a mask of everything would cost more than the search.
-    """
-    mask = scratch.bytes("mask", min(_BLOCK, -(-len(data) // 8) * 8)).view(bool)
-    found = []
-    for start in range(0, len(data), _BLOCK):
-        block = data[start : start + _BLOCK]
-        np.equal(block, byte, out=mask[: len(block)])
-        mask[len(block) :] = False
-        words = np.flatnonzero(mask.view(np.uint64) != 0)
-        inside = np.flatnonzero(mask.reshape(-1, 8)[words])
-        found.append(words[inside >> 3] * 8 + (inside & 7) + start)
-    return np.concatenate(found)
 
 
 def gather(raw: _U8, positions: _I64, dtype: str) -> _I64:

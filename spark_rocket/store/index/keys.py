@@ -14,8 +14,8 @@ import numpy.typing as npt
 from spark_rocket.protocol.filter.tags import java_hash, java_hash_many
 from spark_rocket.protocol.record.layout import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from spark_rocket.protocol.record.properties import find_property
+from spark_rocket.protocol.record.uniform import layout_of, rows_of
 from spark_rocket.store.log.record_scan import Ints, RecordBlock
-from spark_rocket.store.log.uniform import layout_of, rows_of
 
 Hashes = npt.NDArray[np.int32]
 
@@ -57,18 +57,16 @@ def _keys_of_uniform(block: RecordBlock) -> tuple[Ints, Hashes] | None:
     count = len(block)
     topics = rows_of(block.data, block.topic_starts, block.topic_ends)
     rows = rows_of(block.data, block.property_starts, block.property_ends)
-    if topics is None or rows is None or not (topics == topics[0]).all():
+    layout = layout_of(rows) if rows is not None else None
+    if topics is None or rows is None or layout is None or topics.vary(0, len(topics.low)):
         return None
-    values = layout_of(rows).values
-    if values is None:
-        return None
-    prefix = java_hash(f"{topics[0].tobytes().decode('utf-8', 'replace')}#") & 0xFFFFFFFF
+    prefix = java_hash(f"{topics.first.decode('utf-8', 'replace')}#") & 0xFFFFFFFF
     hashes = []
     for name in (b"UNIQ_KEY", b"KEYS"):
-        if name in values:
-            start, stop = values[name]
-            units = rows[:, start:stop]
-            if start == stop or units.max() >= 0x80 or (name == b"KEYS" and (units == ord(" ")).any()):
+        if name in layout.values:
+            start, stop = layout.values[name]
+            units = rows.cells[:, start:stop]
+            if start == stop or rows.high[start:stop].max() >= 0x80 or (name == b"KEYS" and (units == ord(" ")).any()):
                 return None
             powers = np.full(stop - start + 1, 31, np.uint32)
             powers[-1] = 1

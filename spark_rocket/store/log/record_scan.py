@@ -34,9 +34,9 @@ from spark_rocket.protocol.record.layout import (
     V6_SHIFT,
 )
 from spark_rocket.protocol.record.record import ScanKind, scan_record
+from spark_rocket.protocol.record.uniform import records_alike, rows_of
 from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.log.mapped_file_queue import MappedFileQueue
-from spark_rocket.store.log.uniform import records_alike, rows_of
 
 CHUNK = 4 << 20
 _MAGICS = (MAGIC_V1.to_bytes(4, "big"), MAGIC_V2.to_bytes(4, "big"))
@@ -84,8 +84,8 @@ class RecordBlock:
 
     def topics(self) -> list[str]:
         rows = rows_of(self.data, self.topic_starts, self.topic_ends)
-        if rows is not None and (rows == rows[0]).all():
-            return [rows[0].tobytes().decode("utf-8", "replace")] * len(self)
+        if rows is not None and not rows.vary(0, len(rows.low)):
+            return [rows.first.decode("utf-8", "replace")] * len(self)
         ranges = zip(self.topic_starts.tolist(), self.topic_ends.tolist(), strict=True)
         raw = [self.data[start:end] for start, end in ranges]
         names = {value: value.decode("utf-8", "replace") for value in set(raw)}

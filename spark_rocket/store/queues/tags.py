@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from spark_rocket.protocol.filter.tags import java_hash
 from spark_rocket.protocol.record.properties import find_property
-from spark_rocket.store.log.uniform import layout_of, rows_of
+from spark_rocket.protocol.record.uniform import layout_of, rows_of
 
 Ints = npt.NDArray[np.int64]
 
@@ -36,12 +36,9 @@ def tags_code(properties: bytes) -> int:
 def tags_codes(data: bytes, starts: Ints, ends: Ints) -> Ints:
     """Tags codes of many messages, whose property strings are these ranges."""
     rows = rows_of(data, starts, ends)
-    if rows is not None:
-        layout = layout_of(rows)
-        if layout.values is not None:
-            start, end = layout.values.get(b"TAGS", (0, 0))
-            if layout.same[start:end].all():
-                return np.full(len(rows), tags_code(rows[0].tobytes()), np.int64)
+    layout = layout_of(rows) if rows is not None else None
+    if rows is not None and layout is not None and not rows.vary(*layout.values.get(b"TAGS", (0, 0))):
+        return np.full(len(starts), tags_code(rows.first), np.int64)
     ranges = zip(starts.tolist(), ends.tolist(), strict=True)
     return np.array([tags_code(data[start:end]) for start, end in ranges], np.int64)
 
