@@ -16,7 +16,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -96,9 +96,7 @@ class RecordRun:
             self.starts = np.arange(0, len(raw), self._step)
         else:
             self.starts = record_starts(raw)
-            padded = raw if len(raw) else np.zeros(HEADER_SIZE, np.uint8)
-            every = np.ndarray((len(padded) - HEADER_SIZE + 1,), f"V{HEADER_SIZE}", padded, strides=(1,))
-            self._heads = every[self.starts].view(_HEADER)
+            self._heads = heads_of(raw, self.starts)
         self.parted_alike = False  # whether all records are as long, and so is each of their parts
         self.tails: Rows | None = None  # then, and if asked for, everything behind the bodies
         self.sizes = self.number("size")
@@ -108,11 +106,14 @@ class RecordRun:
         if self.plain and self._find_equal_parts(scratch if with_tails else None):
             self.parted_alike = True
             return
-        sys_flags = self.number("sys_flag").astype(np.int32)
-        magic = self._heads["magic"].astype(np.uint32)
-        v1 = magic == MAGIC_V1
-        self.plain = bool(v1.all()) and not bool((sys_flags & HOSTS_MASK).any())
-        self._find_parts(v1, magic, sys_flags)
+        parts = find_parts(raw, self.starts, self.starts + self.sizes, self._heads)
+        bad = np.flatnonzero(parts.faults)
+        if len(bad):
+            raise _damaged(raw, int(self.starts[bad[0]]), FAULTS[parts.faults[bad[0]]])
+        self.plain = parts.plain
+        self.born_extra, self.store_extra = parts.born_extra, parts.store_extra
+        self.body_start, self.body_end, self.topic_start, self.topic_end, self.properties_start = parts.places
+        self.properties_end = self.starts + self.sizes
 
     def _equal_step(self, scratch: Scratch) -> int:
         """Of records of one size, as sensors and counters send them: if each says so, the chain is proven. Else 0.
@@ -137,7 +138,7 @@ class RecordRun:
         return first
 
     def _find_equal_parts(self, scratch: Scratch | None) -> bool:
-        """Where the first record's parts say it for all. What is wrong with others is found by ``_find_parts``."""
+        """Where the first record's parts say it for all. What is wrong with others is found by ``find_parts``."""
         raw, step, count = self.raw, self._step, len(self.starts)
         body_end = HEADER_SIZE + self._same.get("body_length", -1)
         if not HEADER_SIZE <= body_end <= step - 3:
@@ -165,37 +166,6 @@ class RecordRun:
     def cells(self, start: int, end: int) -> _U8:
         """The same bytes of every record, a row for each; only where all are parted alike."""
         return np.ndarray((len(self.starts), end - start), np.uint8, self.raw, start, (self._step, 1))
-
-    def _find_parts(self, v1: _Any, magic: _Any, sys_flags: _Any) -> None:
-        raw, starts = self.raw, self.starts
-        ends = starts + self.sizes
-        if self.plain:
-            self.body_start = starts + HEADER_SIZE
-            body_length = self.number("body_length")
-            topic_prefix: int | _I64 = 1
-        else:
-            refuse(~v1 & (magic != MAGIC_V2), raw, starts, "has an unknown magic number")
-            self.born_extra = V6_SHIFT * ((sys_flags & BORN_HOST_V6) != 0)
-            self.store_extra = V6_SHIFT * ((sys_flags & STORE_HOST_V6) != 0)
-            self.body_start = starts + HEADER_SIZE + self.born_extra + self.store_extra
-            topic_prefix = np.where(v1, 1, 2)
-            refuse(self.body_start + topic_prefix + 2 > ends, raw, starts, "is shorter than its fixed fields")
-            body_length = gather(raw, self.body_start - 4, ">i4")
-        self.body_end = self.body_start + body_length
-        wrong = (body_length < 0) | (self.body_end + topic_prefix + 2 > ends)
-        refuse(wrong, raw, starts, "has a body that does not fit")
-        topic_length = raw[self.body_end].astype(np.int64)
-        if not self.plain:
-            two = topic_prefix == 2
-            topic_length[two] = gather(raw, self.body_end[two], ">i2")
-        self.topic_start = self.body_end + topic_prefix
-        self.topic_end = self.topic_start + topic_length
-        refuse((topic_length < 0) | (self.topic_end + 2 > ends), raw, starts, "has a topic that does not fit")
-        self.properties_start = self.topic_end + 2
-        properties_length = gather(raw, self.topic_end, ">i2") if len(starts) else np.empty(0, np.int64)
-        self.properties_end = self.properties_start + properties_length
-        wrong = (properties_length < 0) | (self.properties_end != ends)
-        refuse(wrong, raw, starts, "has properties that do not end where it ends")
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -227,7 +197,9 @@ class RecordRun:
         crc32 = zlib.crc32
         spans = zip(self.body_start.tolist(), self.body_end.tolist(), strict=True)
         real = np.array([crc32(view[start:end]) for start, end in spans], np.int64) & CRC_MASK
-        refuse(real != self.number("body_crc"), self.raw, self.starts, "has a body that does not match its CRC")
+        wrong = np.flatnonzero(real != self.number("body_crc"))
+        if len(wrong):
+            raise _damaged(self.raw, int(self.starts[wrong[0]]), "has a body that does not match its CRC")
 
     def unwrapped(self, wrapped: _Any, start: int | None, end: int | None, damaged: dict[int, str] | None) -> bytearray:
         """The same records with compressed bodies and inner batches undone."""
@@ -306,9 +278,83 @@ def gather(raw: _U8, positions: _I64, dtype: str) -> _I64:
     return found
 
 
-def refuse(wrong: _Any, raw: _U8, starts: _I64, what: str) -> None:
-    if wrong.any():
-        raise ProtocolError(f"The {_record(raw, int(starts[wrong.argmax()]))}, {what}.", remedy=_REMEDY)
+FAULTS = (
+    "",
+    "has an unknown magic number",
+    "is shorter than its fixed fields",
+    "has a body that does not fit",
+    "has a topic that does not fit",
+    "has properties that do not end where it ends",
+)
+
+
+class Parts(NamedTuple):
+    """Where the parts of records are, and what is wrong with each, as an index of ``FAULTS``."""
+
+    places: tuple[_I64, _I64, _I64, _I64, _I64]
+    """Start and end of bodies, start and end of topics, start of properties; somewhere inside a faulty record."""
+    faults: _I64
+    plain: bool
+    """Whether all have the v1 magic and IPv4 hosts."""
+    born_extra: int | _I64
+    """Bytes that IPv6 hosts take more: 0 or 12."""
+    store_extra: int | _I64
+
+
+def find_parts(raw: _U8, starts: _I64, ends: _I64, heads: _Any) -> Parts:
+    """The parts of records of at least ``FIXED_SIZE`` bytes, whose other lengths may be anything.
+
+    ``heads``: the records' first bytes, as ``heads_of`` has them.
+    """
+    faults = np.zeros(len(starts), np.int64)
+    least = starts + HEADER_SIZE  # inside every record
+
+    def inside(places: _I64, wrong: _Any, fault: int) -> _I64:
+        if not wrong.any():
+            return places
+        faults[wrong & (faults == 0)] = fault
+        return np.where(wrong, least, places)
+
+    magic, sys_flags = heads["magic"], heads["sys_flag"]
+    v2 = magic != MAGIC_V1
+    plain = not v2.any() and not bool((sys_flags & HOSTS_MASK).any())
+    topic_prefix: int | _I64 = 1
+    born_extra: int | _I64 = 0
+    store_extra: int | _I64 = 0
+    body_start = least
+    if not plain:
+        inside(least, v2 & (magic != MAGIC_V2), 1)
+        topic_prefix = 1 + v2.astype(np.int64)
+        born_extra = V6_SHIFT * ((sys_flags & BORN_HOST_V6) != 0)
+        store_extra = V6_SHIFT * ((sys_flags & STORE_HOST_V6) != 0)
+        body_start = least + born_extra + store_extra
+        body_start = inside(body_start, body_start + topic_prefix + 2 > ends, 2)
+    length = heads["body_length"].astype(np.int64) if plain else gather(raw, body_start - 4, ">i4")
+    body_end = body_start + length
+    body_end = inside(body_end, (length < 0) | (body_end + topic_prefix + 2 > ends), 3)
+    length = raw[body_end].astype(np.int64)
+    if not plain:
+        length[v2] = gather(raw, body_end[v2], ">i2")
+    topic_start = body_end + topic_prefix
+    topic_end = topic_start + length
+    topic_end = inside(topic_end, (length < 0) | (topic_end + 2 > ends), 4)
+    length = gather(raw, topic_end, ">i2")
+    properties_start = topic_end + 2
+    inside(properties_start, (length < 0) | (properties_start + length != ends), 5)
+    places = (body_start, body_end, topic_start, topic_end, properties_start)
+    return Parts(places, faults, plain, born_extra, store_extra)
+
+
+def heads_of(raw: _U8, starts: _I64) -> _Any:
+    """The headers of records, as far as IPv4 hosts go."""
+    if not len(starts):
+        return np.empty(0, _HEADER)
+    every = np.ndarray((len(raw) - HEADER_SIZE + 1,), f"V{HEADER_SIZE}", raw, strides=(1,))
+    return every[starts].view(_HEADER)
+
+
+def _damaged(raw: _U8, start: int, what: str) -> ProtocolError:
+    return ProtocolError(f"The {_record(raw, start)}, {what}.", remedy=_REMEDY)
 
 
 def _record(raw: _U8, start: int) -> str:

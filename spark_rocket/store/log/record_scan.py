@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -21,7 +20,6 @@ import numpy.typing as npt
 
 from spark_rocket.protocol.record.layout import (
     AT,
-    BORN_HOST_V6,
     CRC_MASK,
     FIXED_SIZE,
     HEADER_SIZE,
@@ -30,23 +28,19 @@ from spark_rocket.protocol.record.layout import (
     MAGIC_V2,
     SIZE_AND_MAGIC,
     SIZE_AND_PLACE,
-    STORE_HOST_V6,
-    V6_SHIFT,
 )
 from spark_rocket.protocol.record.record import ScanKind, scan_record
+from spark_rocket.protocol.record.run import find_parts, gather, heads_of
 from spark_rocket.protocol.record.uniform import records_alike, rows_of
 from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.log.mapped_file_queue import MappedFileQueue
 
 CHUNK = 4 << 20
 _MAGICS = (MAGIC_V1.to_bytes(4, "big"), MAGIC_V2.to_bytes(4, "big"))
-_WINDOW = 64  # bytes of a record's head that are gathered: all whose place does not depend on the hosts
-_PADDING = bytes(64)
 _SMALL = 2_048  # bytes
 _MOST_GOOD = 64
 
 Ints = npt.NDArray[np.int64]
-Bytes2D = npt.NDArray[np.uint8]
 
 
 class Stop(Enum):
@@ -205,30 +199,23 @@ def parse(
 
     ``physical_offsets``: where they stand in the log, when they do not stand there one behind the other.
     """
-    padded = data if end + _WINDOW <= len(data) else data + _PADDING
-    source = np.frombuffer(padded, np.uint8)
+    source = np.frombuffer(data, np.uint8)
     at = np.array(starts, np.int64)
     sizes = np.diff(at, append=end)
-    heads = np.lib.stride_tricks.sliding_window_view(source, _WINDOW)[at]
-    sys_flags = _column(heads, AT["sys_flag"], ">i4")
-    born_v6 = (sys_flags & BORN_HOST_V6) != 0
-    body_starts = at + HEADER_SIZE + V6_SHIFT * born_v6 + V6_SHIFT * ((sys_flags & STORE_HOST_V6) != 0)
-    store_timestamps = _column(heads, AT["store_timestamp"], ">i8")
-    if born_v6.any():
-        store_timestamps = np.where(
-            born_v6, _gather(source, at + AT["store_timestamp"] + V6_SHIFT, ">i8"), store_timestamps
-        )
-    ends = at + sizes
-    topic_starts, topic_ends, property_starts, good, body_ends = _parts(source, at, ends, body_starts, heads)
+    heads = heads_of(source, at)
+    parts = find_parts(source, at, at + sizes, heads)
+    body_starts, body_ends, topic_starts, topic_ends, property_starts = parts.places
+    store_timestamps = heads["store_timestamp"].astype(np.int64)
+    if np.any(parts.born_extra):
+        store_timestamps = gather(source, at + AT["store_timestamp"] + parts.born_extra, ">i8")
+    good = (parts.faults == 0) & (topic_ends > topic_starts)
     reason = "" if good.all() else "lengths of body, topic and properties do not make up the record's size"
-    in_place = _column(heads, AT["physical_offset"], ">i8") == (
-        at + base if physical_offsets is None else physical_offsets
-    )
+    in_place = heads["physical_offset"] == (at + base if physical_offsets is None else physical_offsets)
     count = _first_false(good)
     if not in_place[:count].all():
         count, reason = _first_false(in_place), "the record's physical offset is not where it stands"
     if check_crc:
-        whole = _have_crcs(data, body_starts[:count], body_ends[:count], _column(heads, AT["body_crc"], ">i4")[:count])
+        whole = _have_crcs(data, body_starts[:count], body_ends[:count], heads["body_crc"][:count])
         if not whole.all():
             count, reason = _first_false(whole), "the body does not have the CRC that the record says"
     block = RecordBlock(
@@ -236,44 +223,19 @@ def parse(
         base,
         at[:count],
         sizes[:count],
-        _column(heads, AT["queue_id"], ">i4")[:count],
-        _column(heads, AT["queue_offset"], ">i8")[:count],
-        sys_flags[:count],
+        heads["queue_id"][:count].astype(np.int64),
+        heads["queue_offset"][:count].astype(np.int64),
+        heads["sys_flag"][:count].astype(np.int64),
         store_timestamps[:count],
         topic_starts[:count],
         topic_ends[:count],
         property_starts[:count],
-        ends[:count],
+        (at + sizes)[:count],
     )
     return block, reason
 
 
-def _parts(
-    source: npt.NDArray[np.uint8], at: Ints, ends: Ints, body_starts: Ints, heads: Bytes2D
-) -> tuple[Ints, Ints, Ints, npt.NDArray[np.bool_], Ints]:
-    """Where topics start and end and properties start, which records' lengths add up, and where bodies end.
-
-    Lengths may be anything in a bad record, so every position is kept inside its record before it is used.
-    """
-    body_lengths = _gather(source, body_starts - 4, ">i4")
-    topic_at = body_starts + body_lengths
-    good = (body_starts <= ends) & (body_lengths >= 0) & (topic_at + 3 <= ends)
-    topic_at = np.where(good, topic_at, at)
-    v2 = _column(heads, AT["magic"], ">u4") == MAGIC_V2
-    topic_lengths = source[topic_at].astype(np.int64)
-    if v2.any():
-        topic_lengths = np.where(v2, _gather(source, topic_at, ">i2"), topic_lengths)
-    topic_starts = topic_at + 1 + v2
-    topic_ends = topic_starts + topic_lengths
-    good &= (topic_lengths > 0) & (topic_ends + 2 <= ends)
-    topic_ends = np.where(good, topic_ends, at)
-    property_lengths = _gather(source, topic_ends, ">i2")
-    property_starts = topic_ends + 2
-    good &= (property_lengths >= 0) & (property_starts + property_lengths == ends)
-    return topic_starts, topic_ends, property_starts, good, topic_at
-
-
-def _have_crcs(data: bytes, starts: Ints, ends: Ints, crcs: Ints) -> npt.NDArray[np.bool_]:
+def _have_crcs(data: bytes, starts: Ints, ends: Ints, crcs: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
     # A copy of a small body costs less than a view of it.
     view = data if len(data) < len(starts) * _SMALL else memoryview(data)
     found = [crc32(view[start:end]) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
@@ -283,17 +245,6 @@ def _have_crcs(data: bytes, starts: Ints, ends: Ints, crcs: Ints) -> npt.NDArray
 
 def _first_false(flags: npt.NDArray[np.bool_]) -> int:
     return len(flags) if flags.all() else int(np.argmin(flags))
-
-
-def _column(heads: Bytes2D, at: int, kind: str) -> Ints:
-    width = np.dtype(kind).itemsize
-    return np.ascontiguousarray(heads[:, at : at + width]).view(kind)[:, 0].astype(np.int64)
-
-
-def _gather(source: npt.NDArray[np.uint8], at: Ints, kind: str) -> Ints:
-    width = np.dtype(kind).itemsize
-    windows: Any = np.lib.stride_tricks.sliding_window_view(source, width)
-    return np.ascontiguousarray(windows[at]).view(kind)[:, 0].astype(np.int64)
 
 
 @dataclass(slots=True)
