@@ -24,17 +24,17 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 import spark_rocket
-from spark_rocket.console.api_cluster import ClusterApi
-from spark_rocket.console.api_groups import GroupApi
-from spark_rocket.console.api_messages import MessageApi
-from spark_rocket.console.api_topics import TopicApi
-from spark_rocket.console.context import Context, log
-from spark_rocket.console.guard import Guard, cookie_name, failure, json_response, read_json
+from spark_rocket.console.answers import Refused, describe, failure, json_response, read_json
+from spark_rocket.console.api.cluster import ClusterApi
+from spark_rocket.console.api.context import Context, log
+from spark_rocket.console.api.groups import GroupApi
+from spark_rocket.console.api.messages import MessageApi
+from spark_rocket.console.api.topics import TopicApi
+from spark_rocket.console.guard import Guard, cookie_name
 from spark_rocket.console.links import Links
 from spark_rocket.console.passwords import Session, Sessions
 from spark_rocket.console.sampler import Sampler
 from spark_rocket.console.settings import ConsoleSettings
-from spark_rocket.console.trouble import Refused, describe
 
 STATIC = Path(__file__).parent / "static"
 MOST_LOGINS = 16  # waiting

@@ -5,7 +5,6 @@ Host      on a loopback address only the machine's own names: a page elsewhere w
           (DNS rebinding) is refused. ``allowed_hosts`` adds names, and is then held everywhere
 changes   are JSON, from a page of this console (Origin, Sec-Fetch-Site), with the session's token in X-CSRF-Token
 login     where there are users, /api answers nobody without a session
-bodies    at most ``MOST_BODY`` bytes, that of a login 4 KiB
 answers   a Content-Security-Policy without inline script or style, nothing is framed, nothing sniffed
 ========  ========================================================================================================
 
@@ -15,20 +14,17 @@ Thread-safety: one event loop. Corresponds to nothing in RocketMQ.
 from __future__ import annotations
 
 import hmac
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from starlette.requests import Request
-from starlette.responses import Response
 
+from spark_rocket.console.answers import Refused, describe, failure
 from spark_rocket.console.passwords import Session, Sessions
 from spark_rocket.console.settings import ConsoleSettings
-from spark_rocket.console.trouble import Refused, Trouble, describe
-from spark_rocket.protocol.wire import json as json_codec
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-MOST_BODY = 8 << 20
 OPEN_PATHS = frozenset(("/api/session", "/api/login", "/api/alive"))
 _LOOPBACK_NAMES = frozenset(("127.0.0.1", "localhost", "::1"))
 _SAFE = frozenset(("GET", "HEAD"))
@@ -144,35 +140,6 @@ def _from_elsewhere() -> Refused:
 
 def cookie_name(settings: ConsoleSettings) -> str:
     return "__Host-rocket-console" if settings.is_tls else "rocket-console"
-
-
-def json_response(value: Any, status: int = 200) -> Response:
-    return Response(json_codec.dumps(value), status, media_type="application/json")
-
-
-def failure(trouble: Trouble) -> Response:
-    return json_response({"error": trouble.to_json()}, trouble.status)
-
-
-async def read_json(request: Request, most: int = MOST_BODY) -> dict[str, Any]:
-    """A request's JSON object, of at most so many bytes."""
-    body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > most:
-            raise Refused(
-                f"The request has more than {most:,} bytes.",
-                remedy="Send less at once.",
-                status=413,
-                code="TOO_LARGE",
-            )
-    try:
-        value = json_codec.loads(bytes(body) or b"{}")
-    except ValueError:
-        raise Refused("The request is not JSON.", remedy="Send a JSON object.", code="NOT_JSON") from None
-    if not isinstance(value, dict):
-        raise Refused("The request is not a JSON object.", remedy="Send a JSON object.", code="NOT_JSON")
-    return value
 
 
 def name_of(host: str) -> str:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from spark_rocket.client import Admin, Reader
-from spark_rocket.console.trouble import Refused
+from spark_rocket.console.answers import Refused
 
 T = TypeVar("T")
 

@@ -25,10 +25,10 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from spark_rocket.client.admin import Admin, TopicInfo, TopicKind
+from spark_rocket.console.answers import Trouble, describe
 from spark_rocket.console.links import REQUEST_SECONDS, Links
 from spark_rocket.console.series import Series
 from spark_rocket.console.state import GONE, BrokerRecord, GroupRecord, TopicRecord
-from spark_rocket.console.trouble import Trouble, describe
 from spark_rocket.errors import RocketError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.wire.codes import RequestCode

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from spark_rocket.client.admin import BrokerStatus, GroupHistory, GroupInfo, GroupKind, GroupState, TopicInfo, TopicKind
 from spark_rocket.client.consume.reader import DEFAULT_GROUP
+from spark_rocket.console.answers import Trouble
 from spark_rocket.console.series import Rate, Series
-from spark_rocket.console.trouble import Trouble
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.wire.bodies import TopicStatsTable
 

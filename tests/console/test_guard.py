@@ -12,12 +12,11 @@ import pytest
 from starlette.datastructures import URL
 from starlette.requests import Request
 
+from spark_rocket.console.answers import MOST_BODY, Refused
+from spark_rocket.console.api.context import Asked
 from spark_rocket.console.app import make_app
-from spark_rocket.console.context import Asked
-from spark_rocket.console.guard import MOST_BODY
 from spark_rocket.console.passwords import FREE_FAILURES, IDLE_SECONDS, LIFE_SECONDS, PAUSE_SECONDS, Sessions, hashed
 from spark_rocket.console.settings import ConsoleSettings, read_users
-from spark_rocket.console.trouble import Refused
 from spark_rocket.errors import ConfigError
 from spark_rocket.remoting.tls.settings import TlsSettings
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from spark_rocket.console.api_cluster import place
-from spark_rocket.console.context import Asked, Context, page_of
+from spark_rocket.console.answers import Refused, describe
+from spark_rocket.console.api.cluster import place
+from spark_rocket.console.api.context import Asked, Context, page_of
 from spark_rocket.console.sampler import TOPICS
 from spark_rocket.console.state import GroupRecord, TopicRecord, is_listed
-from spark_rocket.console.trouble import Refused, describe
 from spark_rocket.errors import RocketError, TopicNotFoundError
 
 _COLUMNS = ("name", "queues", "messages", "bytes", "rate", "lastUpdate", "type", "brokers")

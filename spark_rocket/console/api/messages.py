@@ -16,9 +16,9 @@ from typing import Any
 from starlette.responses import Response
 
 from spark_rocket.console import bodies
+from spark_rocket.console.answers import Refused, describe
+from spark_rocket.console.api.context import Asked, Context, attachment
 from spark_rocket.console.avro import can_avro
-from spark_rocket.console.context import Asked, Context, attachment
-from spark_rocket.console.trouble import Refused, describe
 from spark_rocket.errors import ClientError, RocketError
 from spark_rocket.model import KEYS, SHARDING_KEY, TAGS, Message, MessageExt, MessageQueue
 

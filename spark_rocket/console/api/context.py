@@ -19,12 +19,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from spark_rocket.client import Admin
-from spark_rocket.console.guard import failure, json_response, read_json
+from spark_rocket.console.answers import Refused, describe, failure, json_response, read_json
 from spark_rocket.console.links import Links
 from spark_rocket.console.passwords import Session
 from spark_rocket.console.sampler import Sampler
 from spark_rocket.console.settings import ConsoleSettings
-from spark_rocket.console.trouble import Refused, describe
 from spark_rocket.errors import RocketError
 from spark_rocket.model import MessageQueue
 

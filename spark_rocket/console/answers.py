@@ -1,12 +1,16 @@
-"""What went wrong, as the pages show it: a code, what happened, and what to do. Never a stack trace.
+"""JSON requests and answers, and errors as the pages show them: a code, what happened, what to do. No stack traces.
 
-Pure. Corresponds to nothing in RocketMQ.
+A request has at most ``MOST_BODY`` bytes, that of a login 4 KiB. Pure. Corresponds to nothing in RocketMQ.
 """
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
 
 from spark_rocket.errors import (
     BrokerError,
@@ -16,8 +20,11 @@ from spark_rocket.errors import (
     RocketError,
     TopicNotFoundError,
 )
+from spark_rocket.protocol.wire import json as json_codec
 
 _log = logging.getLogger(__name__)
+
+MOST_BODY = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +75,32 @@ def _status(error: RocketError) -> int:
     if isinstance(error, BrokerError):
         return 409
     return 400 if isinstance(error, ClientError | ConfigError) else 500
+
+
+def json_response(value: Any, status: int = 200) -> Response:
+    return Response(json_codec.dumps(value), status, media_type="application/json")
+
+
+def failure(trouble: Trouble) -> Response:
+    return json_response({"error": trouble.to_json()}, trouble.status)
+
+
+async def read_json(request: Request, most: int = MOST_BODY) -> dict[str, Any]:
+    """A request's JSON object, of at most so many bytes."""
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > most:
+            raise Refused(
+                f"The request has more than {most:,} bytes.",
+                remedy="Send less at once.",
+                status=413,
+                code="TOO_LARGE",
+            )
+    try:
+        value = json_codec.loads(bytes(body) or b"{}")
+    except ValueError:
+        raise Refused("The request is not JSON.", remedy="Send a JSON object.", code="NOT_JSON") from None
+    if not isinstance(value, dict):
+        raise Refused("The request is not a JSON object.", remedy="Send a JSON object.", code="NOT_JSON")
+    return value

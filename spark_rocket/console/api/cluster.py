@@ -13,10 +13,10 @@ from typing import Any
 
 import spark_rocket
 from spark_rocket.client.admin import GroupKind
+from spark_rocket.console.answers import Refused
+from spark_rocket.console.api.context import Asked, Context
 from spark_rocket.console.avro import can_avro
-from spark_rocket.console.context import Asked, Context
 from spark_rocket.console.sampler import GROUPS, OVERVIEW, TOPICS
-from spark_rocket.console.trouble import Refused
 from spark_rocket.model import MessageQueue
 
 _BEGAN = time.time()
