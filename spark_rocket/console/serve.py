@@ -115,9 +115,12 @@ class _Server(uvicorn.Server):
 
 
 def address_of(settings: ConsoleSettings, port: int) -> str:
-    """Where a browser opens it: on every interface, by the first allowed name, else by this machine's own address."""
+    """An address for a browser: for a wildcard, the first allowed name, else this machine's address.
+
+    A machine without a route to other networks has 127.0.0.1 only.
+    """
     host = settings.host.strip("[]")
-    if host in ("0.0.0.0", "::"):
+    if settings.is_wildcard:
         host = next(map(name_of, settings.allowed_hosts), own_ip() if host == "0.0.0.0" else "::1")
     return f"{'https' if settings.is_tls else 'http'}://{format_address(host, port)}"
 

@@ -58,6 +58,11 @@ class ConsoleSettings:
         return is_loopback(self.host)
 
     @property
+    def is_wildcard(self) -> bool:
+        """Whether it listens on every address of this machine."""
+        return self.host.strip("[]") in ("0.0.0.0", "::")
+
+    @property
     def needs_login(self) -> bool:
         return bool(self.users)
 

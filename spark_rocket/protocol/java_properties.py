@@ -76,6 +76,11 @@ def expand_variables(value: str, environment: Mapping[str, str]) -> str:
     return _VARIABLE.sub(fill, value)
 
 
+def has_variable(value: str) -> bool:
+    """Whether :func:`expand_variables` might change the value, in some environment."""
+    return _VARIABLE.search(value) is not None
+
+
 def _logical_lines(text: str) -> Iterator[tuple[int, int, str]]:
     """Each entry with the numbers of its first and of its last line."""
     pending = ""

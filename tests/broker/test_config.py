@@ -178,6 +178,15 @@ def test_an_update_that_cannot_be_changes_nothing(text: str) -> None:
     assert config == BrokerConfig()
 
 
+@pytest.mark.parametrize("name", ["regionId", "useEpollNativeSelector", "misspelt"])
+def test_an_update_refuses_a_variable(name: str) -> None:
+    """broker.conf would keep ``${HOME}`` as it is, and the next start would expand it."""
+    config = BrokerConfig()
+    with pytest.raises(ConfigError, match=f"{name} has a variable"):
+        config.update(f"{name}=a${{HOME}}b\nbrokerPermission=4")
+    assert (config.region_id, config.broker_permission) == ("DefaultRegion", 6)
+
+
 MISSPELT = [
     ("innerClientAuthenticationCredential", '{"accessKey": "broker", "secretKey": "hunter2hunter2"}'),
     ("inerClientAuthenticationCredentials", "hunter2"),

@@ -87,7 +87,7 @@ def test_rocket_console_elsewhere_behind_a_login(cluster: LocalCluster, allowed:
     rocket = Rocket("console", "-n", cluster.name_server, "--host", "0.0.0.0", "--port", "0", *allowed, env=given)
     try:
         url = rocket.until(r"console of \S+ on (http://\S+:\d+)")[1]
-        rocket.until("OPEN TO OTHERS, behind a login")
+        rocket.until(r"OPEN TO OTHERS, behind a login: listening on every address of this machine \(0\.0\.0\.0\)")
         assert "rocket console" in httpx.get(f"{url}/groups").text
         assert httpx.get(f"{url}/api/overview").status_code == 401
         answer = httpx.post(f"{url}/api/login", json={"user": "admin", "password": "correct horse"})

@@ -39,7 +39,7 @@ from spark_rocket.broker.state.known_settings import (
 from spark_rocket.errors import ConfigError
 from spark_rocket.model import TRACE_TOPIC
 from spark_rocket.protocol.auth import Credentials, inner_credentials
-from spark_rocket.protocol.java_properties import expand_variables, parse_properties, render_properties
+from spark_rocket.protocol.java_properties import expand_variables, has_variable, parse_properties, render_properties
 from spark_rocket.protocol.setting import SettingsUpdate, fixed, settings_of, text_of
 from spark_rocket.protocol.setting import setting as _setting
 from spark_rocket.remoting.http.monitor import MetricsExporterType
@@ -316,6 +316,11 @@ class BrokerConfig:
             spec = _SPECS.get(name)
             if name.startswith("tls."):
                 raise fixed(name)
+            if has_variable(text):
+                raise ConfigError(
+                    f"{name} has a variable, ${{…}}: broker.conf would keep it, and expand it at the next start.",
+                    remedy="Give the value itself, or edit broker.conf and restart the broker.",
+                )
             if spec is None:
                 check_refused(name, text, "update")
                 update.others[name] = text

@@ -85,7 +85,8 @@ def _serve(settings: ConsoleSettings, ready_fd: int | None, lifeline_fd: int | N
         say(f"spark_rocket {spark_rocket.__version__}: console of {settings.name_server} on {address}")
         if not settings.is_loopback:
             scheme = "HTTPS" if settings.is_tls else "plain HTTP: passwords and messages can be read on their way"
-            say(f"OPEN TO OTHERS, behind a login: listening on {settings.host}, {scheme}.")
+            where = f"every address of this machine ({settings.host})" if settings.is_wildcard else settings.host
+            say(f"OPEN TO OTHERS, behind a login: listening on {where}, {scheme}.")
 
     async def serve() -> None:
         async with Stopping(lifeline_fd) as stopping:
