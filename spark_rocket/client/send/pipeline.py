@@ -38,7 +38,7 @@ from spark_rocket.errors import (
 )
 from spark_rocket.model import Message, MessageQueue, SendResult, SendStatus
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.remoting.client.promise import Promise, Request
+from spark_rocket.remoting.client.promise import Pending, Promise
 
 logger = logging.getLogger(__name__)
 
@@ -218,8 +218,8 @@ class Pipeline:
         return error
 
 
-class Send:
-    """See the module. ``places`` are those that it has in flight."""
+class Send(Pending):
+    """See the module. It is also the request of its present attempt. ``places`` are those that it has in flight."""
 
     promise: Promise[SendResult]
     places = 1
@@ -234,12 +234,13 @@ class Send:
         timeout: float,
         deadline: float,
     ) -> None:
+        super().__init__(out.code, timeout, batch=True)
         self._pipeline = pipeline
         self._out = out
         self._messages = messages
         self._fixed = fixed
-        self._timeout = timeout
-        self._deadline = deadline
+        self._time = timeout  # for all attempts
+        self._until = deadline
         self._retries = 0 if fixed is not None else self._retries_of(pipeline.policy)
         self._last_broker: str | None = None
         self._queue: MessageQueue | None = fixed
@@ -260,7 +261,7 @@ class Send:
             raise
 
     def _attempt(self) -> None:
-        pipeline, out, deadline = self._pipeline, self._out, self._deadline
+        pipeline, out, deadline = self._pipeline, self._out, self._until
         self._begun = time.monotonic()
         try:
             if self._begun >= deadline:
@@ -278,21 +279,24 @@ class Send:
         try:
             self._address = address or pipeline.router.address(queue, deadline)
             request = out.request(pipeline.group, queue)
-            attempt = _Attempt(self._answered, int(request.code), pipeline.policy.request_timeout(deadline))
+            self.begin(pipeline.policy.request_timeout(deadline))
             if self._retries > 0:  # half of the time, no more, is for coming by a connection
-                attempt.connect_by = min(attempt.deadline, (self._begun + deadline) / 2)
-            self._submit(request, attempt)
+                self.connect_by = min(self.deadline, (self._begun + deadline) / 2)
+            self._submit(request)
         except RocketError as error:
             self._attempted(None, error)
         except Exception as error:
             self.end(None, error)
 
-    def _submit(self, request: RemotingCommand, attempt: Request) -> None:
-        self._pipeline.instance.remoting.submit(self._address, request, attempt)
+    def _submit(self, request: RemotingCommand) -> None:
+        self._pipeline.instance.remoting.submit(self._address, request, self)
 
-    def _answered(self, answer: RemotingCommand | None, error: RocketError | None) -> None:
-        """For the connection: an attempt's outcome."""
-        self._attempted(answer, error)
+    def answer(self, command: RemotingCommand) -> None:
+        self._attempted(command, None)
+
+    def fail(self, error: BaseException) -> None:
+        assert isinstance(error, RocketError)
+        self._attempted(None, error)
 
     def _attempted(self, answer: RemotingCommand | None, error: RocketError | None) -> None:
         pipeline, queue, out = self._pipeline, self._queue, self._out
@@ -324,7 +328,7 @@ class Send:
 
     def _go_on(self, result: SendResult | None, error: RocketError | None) -> None:
         """End the send, or make another attempt."""
-        policy, in_time = self._pipeline.policy, time.monotonic() < self._deadline
+        policy, in_time = self._pipeline.policy, time.monotonic() < self._until
         if result is not None:
             unsafe = result.status is not SendStatus.SEND_OK and policy.when_not_stored_safely
             again = unsafe and self._retries > 0 and in_time
@@ -346,13 +350,13 @@ class Send:
 
     def _retry(self, refresh: bool) -> None:
         instance = self._pipeline.instance
-        instance.remoting.timer.call_at(self._deadline, lambda: self.end(None, self._late(None)))
+        instance.remoting.timer.call_at(self._until, lambda: self.end(None, self._late(None)))
         instance.later(lambda: self._next(refresh))
 
     def _next(self, refresh: bool) -> None:
         if self._pipeline.in_flight.has(self):
             if refresh:
-                self._pipeline.router.refresh(self._out.topic, self._deadline)
+                self._pipeline.router.refresh(self._out.topic, self._until)
             self._attempt()
 
     def _tell_hooks(self, result: SendResult | None, error: Exception | None) -> None:
@@ -363,7 +367,7 @@ class Send:
             hooks.after(context)
 
     def _late(self, error: RocketError | None) -> RemotingTimeoutError:
-        return late(self._out.topic, self._timeout, error)
+        return late(self._out.topic, self._time, error)
 
     def end(self, result: SendResult | None, error: Exception | None) -> None:
         """Settle, once."""
@@ -388,6 +392,7 @@ class SyncSend(Send):
 
     places = 0
     mode = "sync"
+    is_waited = True
 
     def __init__(
         self,
@@ -400,7 +405,6 @@ class SyncSend(Send):
     ) -> None:
         super().__init__(pipeline, out, messages, fixed, timeout, deadline)
         self._answers: SimpleQueue[tuple[RemotingCommand | None, RocketError | None]] = SimpleQueue()
-        self._request: Request | None = None
         self._outcome: SendResult | Exception | None = None
 
     def _retries_of(self, policy: RetryPolicy) -> int:
@@ -411,13 +415,12 @@ class SyncSend(Send):
         self.start()
         try:
             while self._outcome is None:
-                assert self._request is not None
-                if self._request.carrier is not None:
-                    self._request.carrier.read_until(self._is_answered, self._request.deadline)
+                if self.carrier is not None:
+                    self.carrier.read_until(self._is_answered, self.deadline)
                 try:  # the timeout is a little late, which saves a look at the clock
-                    answer, error = self._answers.get(True, self._request.timeout)
+                    answer, error = self._answers.get(True, self.timeout)
                 except Empty:
-                    self._request.expire()
+                    self.expire()
                     answer, error = self._answers.get()  # now, or in a moment if it is being delivered
                 self._attempted(answer, error)
         except BaseException as cause:
@@ -431,19 +434,21 @@ class SyncSend(Send):
     def _is_answered(self) -> bool:
         return not self._answers.empty()
 
-    def _submit(self, request: RemotingCommand, attempt: Request) -> None:
-        self._request = attempt
-        attempt.is_waited = True
+    def _submit(self, request: RemotingCommand) -> None:
         remoting = self._pipeline.instance.remoting
         if remoting.is_reading_thread(self._address):
             raise StateError(
                 f"send to {self._address} on the thread that would receive its answer.",
                 remedy="In a callback use send_async, or hand the work to another thread.",
             )
-        remoting.submit(self._address, request, attempt)
+        remoting.submit(self._address, request, self)
 
-    def _answered(self, answer: RemotingCommand | None, error: RocketError | None) -> None:
-        self._answers.put((answer, error))
+    def answer(self, command: RemotingCommand) -> None:
+        self._answers.put((command, None))
+
+    def fail(self, error: BaseException) -> None:
+        assert isinstance(error, RocketError)
+        self._answers.put((None, error))
 
     def _retry(self, refresh: bool) -> None:
         self._next(refresh)
@@ -454,24 +459,6 @@ class SyncSend(Send):
     def _failed(self, error: Exception) -> None:
         self._outcome = error
         self._answers.put((None, None))  # wakes the caller, if another thread ends the send
-
-
-class _Attempt(Request):
-    """The request of one attempt."""
-
-    def __init__(
-        self, answered: Callable[[RemotingCommand | None, RocketError | None], None], code: int, timeout: float
-    ) -> None:
-        super().__init__(code, timeout, batch=True)
-        self._answered = answered
-
-    def answer(self, command: RemotingCommand) -> None:
-        self._answered(command, None)
-
-    def fail(self, error: BaseException) -> bool:
-        assert isinstance(error, RocketError)
-        self._answered(None, error)
-        return True
 
 
 def late(topic: str, timeout: float, error: RocketError | None) -> RemotingTimeoutError:

@@ -28,7 +28,7 @@ from spark_rocket.protocol.wire.command import FLAG_ONEWAY, RemotingCommand
 from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH
 from spark_rocket.remoting.client.connection import Connection, RequestHandler
 from spark_rocket.remoting.client.deadlines import Timer
-from spark_rocket.remoting.client.promise import Request
+from spark_rocket.remoting.client.promise import Pending, Request
 from spark_rocket.remoting.tls.contexts import ClientTls
 from spark_rocket.remoting.tls.settings import TlsSettings
 
@@ -131,7 +131,7 @@ class RemotingClient:
         promise.add_done_callback(lambda _: self._permits.release())
         return promise
 
-    def submit(self, addr: str, request: RemotingCommand, promise: Request) -> None:
+    def submit(self, addr: str, request: RemotingCommand, promise: Pending) -> None:
         """Send a request whose answer settles ``promise``, for a caller that bounds its requests itself.
 
         RemotingError if the request was not sent.

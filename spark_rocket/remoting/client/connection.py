@@ -37,7 +37,7 @@ from spark_rocket.protocol.wire.command import Buffer, RemotingCommand
 from spark_rocket.protocol.wire.frame import FrameSplitter
 from spark_rocket.remoting.address import parse_address
 from spark_rocket.remoting.client.deadlines import DeadlineTable, Timer
-from spark_rocket.remoting.client.promise import Promise, Request, no_answer, no_connection
+from spark_rocket.remoting.client.promise import Pending, Promise, no_answer, no_connection
 from spark_rocket.remoting.client.reader import Reader
 from spark_rocket.remoting.session import MAX_OPAQUE
 from spark_rocket.remoting.tls.contexts import ClientTls
@@ -78,7 +78,7 @@ class Connection:
         self.avoid_until = 0.0
         """Until when no other attempt is made: connecting took long and failed, because the peer does not answer."""
         self.opened: Promise[None] = Promise()
-        self._requests: DeadlineTable[int, Request] = DeadlineTable(timer, self._expired)
+        self._requests: DeadlineTable[int, Pending] = DeadlineTable(timer, self._expired)
         self._batched: set[int] = set()  # the numbers of unanswered requests that may be held
         self._numbers = itertools.count(1)
         self._timer = timer
@@ -89,7 +89,7 @@ class Connection:
         self._socket: socket.socket | TlsSocket | None = None
         self._ready = False  # connected, and what waited for that is written
         self._writing = threading.Lock()
-        self._waiting: list[tuple[Request, Pieces]] = []  # for the connection to be made
+        self._waiting: list[tuple[Pending, Pieces]] = []  # for the connection to be made
         self._held: deque[Buffer] = deque()
         self._held_size = 0
         self._flush_due = False
@@ -144,14 +144,14 @@ class Connection:
                 self._socket.close()
             self._fail_all(error)
 
-    def _connected(self, request: Request) -> bool:
+    def _connected(self, request: Pending) -> bool:
         """There is a connection for a request now; False if it came too late."""
         if self._requests.take(request.opaque) is None:
             return False
         self._requests.put(request.opaque, request, request.deadline)
         return True
 
-    def _write_waiting(self, request: Request, pieces: Pieces) -> None:
+    def _write_waiting(self, request: Pending, pieces: Pieces) -> None:
         try:
             self._write_locked(pieces, request.deadline)
         except RemotingError as error:
@@ -160,7 +160,7 @@ class Connection:
 
     # --- sending ----------------------------------------------------------------------------------------------
 
-    def submit(self, command: RemotingCommand, request: Request) -> None:
+    def submit(self, command: RemotingCommand, request: Pending) -> None:
         """Send a request. RemotingError if it was not sent and never will be; else its promise tells what happens."""
         opaque = request.opaque = command.opaque = next(self._numbers) & MAX_OPAQUE
         request.carrier = self
@@ -197,32 +197,32 @@ class Connection:
         command.opaque = command.opaque if command.is_response else next(self._numbers) & MAX_OPAQUE
         self._write(_pieces(command), deadline)
 
-    def expire(self, request: Request) -> None:
+    def expire(self, request: Pending) -> None:
         """Fail a request that has no answer yet."""
         if self._take(request.opaque) is not None:
             self._expired(request)
 
-    def _take(self, opaque: int) -> Request | None:
+    def _take(self, opaque: int) -> Pending | None:
         request = self._requests.take(opaque)
         if request is not None and request.batch:
             self._batched.discard(opaque)
         return request
 
-    def _expired(self, request: Request) -> None:
+    def _expired(self, request: Pending) -> None:
         self._batched.discard(request.opaque)
         if not self._ready:
             request.fail(no_connection(self.address, request.timeout - (request.deadline - request.connect_by)))
         else:
             request.fail(no_answer(self.address, request.code, request.timeout))
 
-    def _wait(self, request: Request, pieces: Pieces) -> bool:
+    def _wait(self, request: Pending, pieces: Pieces) -> bool:
         """Keep a request until the connection is made; False if it is made already."""
         with self._writing:
             if self._ready:
                 return False
             if self.lost is not None:
                 raise copy.copy(self.lost)
-            self._waiting = [entry for entry in self._waiting if not entry[0].done()]
+            self._waiting = [entry for entry in self._waiting if entry[0].opaque in self._requests]
             self._waiting.append((request, pieces))
             return True
 

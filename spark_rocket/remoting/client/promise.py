@@ -12,6 +12,7 @@ import logging
 import os
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from typing import Any, Protocol, TypeVar
@@ -39,7 +40,9 @@ class Promise(Future[T]):
     """
 
     _initialized = False
-    _outcome: tuple[Any, BaseException | None] | None = None
+    _settled = False  # before Future was initialized
+    _value: Any = None
+    _error: BaseException | None = None
 
     def __init__(self) -> None:
         pass  # see __getattr__
@@ -49,8 +52,8 @@ class Promise(Future[T]):
             if not self._initialized:
                 super().__init__()
                 self._initialized = True
-                if self._outcome is not None:
-                    self._pass_on(*self._outcome)
+                if self._settled:
+                    self._pass_on(self._value, self._error)
         return object.__getattribute__(self, name)
 
     def _pass_on(self, value: Any, error: BaseException | None) -> None:
@@ -63,12 +66,11 @@ class Promise(Future[T]):
         return False
 
     def done(self) -> bool:
-        return self._outcome is not None or super().done()
+        return self._settled or super().done()
 
     def result(self, timeout: float | None = None) -> T:
-        outcome = self._outcome
-        if outcome is not None and outcome[1] is None:
-            return outcome[0]  # type: ignore[no-any-return]
+        if self._settled and self._error is None:
+            return self._value  # type: ignore[no-any-return]
         return super().result(timeout)
 
     def resolve(self, value: T) -> bool:
@@ -82,9 +84,9 @@ class Promise(Future[T]):
     def _settle(self, value: Any, error: BaseException | None) -> bool:
         with _lock:
             if not self._initialized:
-                if self._outcome is not None:
+                if self._settled:
                     return False
-                self._outcome = value, error
+                self._value, self._error, self._settled = value, error, True
                 return True
         try:
             self._pass_on(value, error)
@@ -116,34 +118,54 @@ def failed(error: BaseException) -> Promise[T]:
 class Carrier(Protocol):
     """A connection, as its requests see it."""
 
-    def expire(self, request: Request) -> None:
+    def expire(self, request: Pending) -> None:
         """Fail a request that has no answer yet."""
 
     def read_until(self, settled: Callable[[], bool], deadline: float) -> None:
         """Read for a caller that waits, unless another thread reads."""
 
 
-class Request(Promise[Any]):
-    """A request in flight: the promise of its answer. Its time begins now.
+class Pending(ABC):
+    """A request in flight, as its connection sees it. ``answer`` or ``fail`` is called once, and must be quick."""
 
-    Subclasses may make something of the answer (``answer``) and of errors (``fail``), on the thread that settles.
-    """
+    carrier: Carrier | None = None
+    opaque = 0
+    is_waited = False
+    """The caller waits at once, and calls ``read_until``."""
 
     def __init__(self, code: int, timeout: float, *, batch: bool = False) -> None:
         """``batch``: the request may be written together with others, because brokers answer it soon."""
-        super().__init__()
         self.code = code
-        self.timeout = timeout
-        self.deadline = time.monotonic() + timeout
-        self.connect_by = self.deadline  # the request fails if there is no connection by then
         self.batch = batch
-        self.opaque = 0
-        self.carrier: Carrier | None = None
-        self.is_waited = False
-        """The caller waits at once, and calls ``read_until``."""
+        self.begin(timeout)
 
+    def begin(self, timeout: float) -> None:
+        """The request's time begins now."""
+        self.timeout = timeout
+        self.deadline = self.connect_by = time.monotonic() + timeout  # it fails if there is no connection by then
+
+    @abstractmethod
     def answer(self, command: RemotingCommand) -> None:
         """The answer has come."""
+
+    @abstractmethod
+    def fail(self, error: BaseException) -> object:
+        """No answer will come."""
+
+    def expire(self) -> None:
+        """Give up waiting for an answer, if none has come."""
+        if self.carrier is not None:
+            self.carrier.expire(self)
+
+
+class Request(Promise[Any], Pending):
+    """The promise of a request's answer. Subclasses may make something of the answer (``answer``) or of errors."""
+
+    def __init__(self, code: int, timeout: float, *, batch: bool = False) -> None:
+        Promise.__init__(self)
+        Pending.__init__(self, code, timeout, batch=batch)
+
+    def answer(self, command: RemotingCommand) -> None:
         self.resolve(command)
 
     def wait(self) -> Any:
@@ -158,11 +180,6 @@ class Request(Promise[Any]):
         except BaseException:
             self.expire()
             raise
-
-    def expire(self) -> None:
-        """Give up waiting for an answer, if none has come."""
-        if self.carrier is not None:
-            self.carrier.expire(self)
 
 
 def no_connection(address: str, seconds: float) -> RemotingConnectError:
