@@ -27,7 +27,7 @@ from typing import TypeAlias
 from spark_rocket.client.send.outgoing import Outgoing, batch_properties
 from spark_rocket.client.send.pipeline import Pipeline, Send, interrupted
 from spark_rocket.model import Message, MessageQueue, SendResult
-from spark_rocket.remoting.client.promise import Promise
+from spark_rocket.remoting.client.promise import Promise, resolve_each
 
 logger = logging.getLogger(__name__)
 
@@ -74,8 +74,8 @@ class BatchSend(Send):
         if len(ids) != len(keys):
             ids = [result.offset_msg_id] * len(keys)
         status, queue, offset = result.status, result.queue, result.queue_offset
-        for index, promise in enumerate(self._promises):
-            promise.resolve(SendResult(status, keys[index], ids[index], queue, offset + index))
+        results = [SendResult(status, keys[at], ids[at], queue, offset + at) for at in range(len(keys))]
+        resolve_each(self._promises, results)
 
     def _failed(self, error: Exception) -> None:
         self._accumulator.answered(self._size)

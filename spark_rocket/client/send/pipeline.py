@@ -224,6 +224,7 @@ class Send(Pending):
     promise: Promise[SendResult]
     places = 1
     mode = "async"
+    batch = True
 
     def __init__(
         self,
@@ -234,7 +235,7 @@ class Send(Pending):
         timeout: float,
         deadline: float,
     ) -> None:
-        super().__init__(out.code, timeout, batch=True)
+        self.code = out.code
         self._pipeline = pipeline
         self._out = out
         self._messages = messages

@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from typing import Any, Protocol, TypeVar
 
@@ -99,6 +99,19 @@ class Promise(Future[T]):
         return True
 
 
+def resolve_each(promises: Sequence[Promise[T]], values: Sequence[T]) -> None:
+    """Settle many promises, each with its value."""
+    rest: list[tuple[Promise[T], T]] = []
+    with _lock:
+        for promise, value in zip(promises, values, strict=True):
+            if promise._initialized or promise._settled:
+                rest.append((promise, value))
+            else:
+                promise._value, promise._settled = value, True
+    for promise, value in rest:
+        promise.resolve(value)
+
+
 def _after_fork_in_child() -> None:
     global _lock
     _lock = threading.Lock()
@@ -128,16 +141,16 @@ class Carrier(Protocol):
 class Pending(ABC):
     """A request in flight, as its connection sees it. ``answer`` or ``fail`` is called once, and must be quick."""
 
+    code: int
+    timeout: float
+    deadline: float
+    connect_by: float
     carrier: Carrier | None = None
     opaque = 0
+    batch = False
+    """The request may be written together with others, because brokers answer it soon."""
     is_waited = False
     """The caller waits at once, and calls ``read_until``."""
-
-    def __init__(self, code: int, timeout: float, *, batch: bool = False) -> None:
-        """``batch``: the request may be written together with others, because brokers answer it soon."""
-        self.code = code
-        self.batch = batch
-        self.begin(timeout)
 
     def begin(self, timeout: float) -> None:
         """The request's time begins now."""
@@ -162,8 +175,10 @@ class Request(Promise[Any], Pending):
     """The promise of a request's answer. Subclasses may make something of the answer (``answer``) or of errors."""
 
     def __init__(self, code: int, timeout: float, *, batch: bool = False) -> None:
-        Promise.__init__(self)
-        Pending.__init__(self, code, timeout, batch=batch)
+        super().__init__()
+        self.code = code
+        self.batch = batch
+        self.begin(timeout)
 
     def answer(self, command: RemotingCommand) -> None:
         self.resolve(command)
