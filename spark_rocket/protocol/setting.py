@@ -135,6 +135,20 @@ def settings_of(config: type[Any]) -> dict[str, Setting]:
     return {spec.name: spec for spec in found}
 
 
+def read_settings(path: Path, what: str) -> str:
+    """The text of a file with settings; ConfigError that names it if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"The {what} configuration {path} cannot be read: {error.strerror or error}.",
+            remedy="Give the path of a readable properties file with -c, or leave -c out for the defaults.",
+        ) from error
+    except UnicodeDecodeError as error:
+        line = path.read_bytes()[: error.start].count(b"\n") + 1
+        raise ConfigError(f"{path}, line {line}: not UTF-8 text.", remedy="Save the file as UTF-8.") from error
+
+
 def fixed(name: str) -> ConfigError:
     """Of a setting that code 25 cannot change."""
     return ConfigError(

@@ -28,7 +28,7 @@ from spark_rocket.client.core.config import address_server_of, parse_name_server
 from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.auth import Credentials, inner_credentials
 from spark_rocket.protocol.java_properties import expand_variables, parse_properties, render_properties
-from spark_rocket.protocol.setting import setting, settings_of, text_of
+from spark_rocket.protocol.setting import read_settings, setting, settings_of, text_of
 from spark_rocket.protocol.wire import json as json_codec
 from spark_rocket.remoting.http.monitor import MetricsExporterType
 from spark_rocket.remoting.server.sockets import own_ip
@@ -109,17 +109,9 @@ class ProxyConfig:
     def from_file(cls, path: Path | str, **overrides: Any) -> ProxyConfig:
         """Read a file; ConfigError names it, the line and the setting. ``overrides`` are fields and take precedence."""
         path = Path(path)
-        try:
-            text = path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(
-                f"The proxy configuration {path} cannot be read: {error.strerror or error}.",
-                remedy="Give the path of a readable properties file with -c, or leave -c out for the defaults.",
-            ) from error
-        except UnicodeDecodeError as error:
-            line = path.read_bytes()[: error.start].count(b"\n") + 1
-            raise ConfigError(f"{path}, line {line}: not UTF-8 text.", remedy="Save the file as UTF-8.") from error
-        return cls._from_entries(_entries(text, str(path)), str(path), {"source": path, **overrides})
+        return cls._from_entries(
+            _entries(read_settings(path, "proxy"), str(path)), str(path), {"source": path, **overrides}
+        )
 
     @classmethod
     def from_text(cls, text: str, source: str, **overrides: Any) -> ProxyConfig:

@@ -28,6 +28,7 @@ from spark_rocket.client.core.config import find_credentials
 from spark_rocket.errors import BrokerError, StateError
 from spark_rocket.protocol.auth import Credentials
 from spark_rocket.protocol.java_properties import render_properties
+from spark_rocket.protocol.setting import text_of
 from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
@@ -35,7 +36,7 @@ from spark_rocket.protocol.wire.headers import CreateTopicRequestHeader, DeleteT
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.remoting.tls.settings import TlsMode, TlsSettings
 from spark_rocket.testing.member_set import MemberSet
-from spark_rocket.testing.members import BrokerMember, NameServerMember, text_of
+from spark_rocket.testing.members import BrokerMember, NameServerMember
 from spark_rocket.testing.processes import ServerProcess
 from spark_rocket.testing.threads import ProxyThread, ServerThread
 

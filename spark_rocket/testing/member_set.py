@@ -14,7 +14,8 @@ from pathlib import Path
 from spark_rocket.broker.cluster_layout import ClusterMember, cluster_members
 from spark_rocket.broker.state.known_settings import PROXY_SETTINGS
 from spark_rocket.errors import StateError
-from spark_rocket.testing.members import BrokerMember, Member, NameServerMember, text_of
+from spark_rocket.protocol.setting import text_of
+from spark_rocket.testing.members import BrokerMember, Member, NameServerMember
 from spark_rocket.testing.network import Network
 
 #: From the first on: two below listenPort (vipChannelEnable), one that is not used, listenPort, HA.

@@ -23,6 +23,7 @@ from spark_rocket.broker.cluster_layout import ClusterMember
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.errors import StateError
 from spark_rocket.protocol.java_properties import render_properties
+from spark_rocket.protocol.setting import text_of
 from spark_rocket.testing.network import CLIENTS, LOOPBACK, Network
 from spark_rocket.testing.processes import ServerProcess
 
@@ -194,8 +195,3 @@ class BrokerMember(Member):
         settings = render_properties((name, text_of(value)) for name, value in self._config.items())
         conf.write_text(settings, encoding="utf-8")
         return ["broker", "-c", str(conf)]
-
-
-def text_of(value: object) -> str:
-    """A setting's value as ``broker.conf`` has it."""
-    return ("true" if value else "false") if isinstance(value, bool) else str(value)

@@ -40,7 +40,7 @@ from spark_rocket.errors import ConfigError
 from spark_rocket.model import TRACE_TOPIC
 from spark_rocket.protocol.auth import Credentials, inner_credentials
 from spark_rocket.protocol.java_properties import expand_variables, has_variable, parse_properties, render_properties
-from spark_rocket.protocol.setting import SettingsUpdate, fixed, settings_of, text_of
+from spark_rocket.protocol.setting import SettingsUpdate, fixed, read_settings, settings_of, text_of
 from spark_rocket.protocol.setting import setting as _setting
 from spark_rocket.remoting.http.monitor import MetricsExporterType
 from spark_rocket.remoting.tls.contexts import ServerTls, server_tls
@@ -243,17 +243,9 @@ class BrokerConfig:
         ``defaults`` are fields of this class, for what the file does not say.
         """
         path = Path(path)
-        try:
-            text = path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(
-                f"The broker configuration {path} cannot be read: {error.strerror or error}.",
-                remedy="Give the path of a readable properties file with -c, or leave -c out for the defaults.",
-            ) from error
-        except UnicodeDecodeError as error:
-            line = path.read_bytes()[: error.start].count(b"\n") + 1
-            raise ConfigError(f"{path}, line {line}: not UTF-8 text.", remedy="Save the file as UTF-8.") from error
-        return cls._from_entries(parse_properties(text, str(path)), str(path), {**defaults, "source": path})
+        return cls._from_entries(
+            parse_properties(read_settings(path, "broker"), str(path)), str(path), {**defaults, "source": path}
+        )
 
     @classmethod
     def from_text(cls, text: str, source: str = "<properties>") -> BrokerConfig:

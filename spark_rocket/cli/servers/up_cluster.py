@@ -37,6 +37,7 @@ from spark_rocket.cli.servers.up_children import ProxyChild, start_console
 from spark_rocket.errors import ConfigError, StateError
 from spark_rocket.namesrv.server import NameServerMetrics
 from spark_rocket.protocol.java_properties import parse_properties, render_properties
+from spark_rocket.protocol.setting import text_of
 
 _WRITTEN = "# Written by rocket up at every start. What all brokers are to have belongs into the file given with -c.\n"
 
@@ -181,10 +182,6 @@ def write_conf(member: ClusterMember, shared: dict[str, object], data: Path, fir
     conf.chmod(0o600)  # it may hold what the broker signs with
     settings = {**shared, **member.settings(store)}
     conf.write_text(
-        _WRITTEN + render_properties((name, _text(value)) for name, value in settings.items()), encoding="utf-8"
+        _WRITTEN + render_properties((name, text_of(value)) for name, value in settings.items()), encoding="utf-8"
     )
     return conf
-
-
-def _text(value: object) -> str:
-    return ("true" if value else "false") if isinstance(value, bool) else str(value)
