@@ -59,11 +59,6 @@ class Cache(Generic[T]):
         self._missing: dict[str, float] = {}  # until when
         self._loading: dict[str, asyncio.Task[T | None]] = {}
 
-    def known(self, name: str) -> T | None:
-        """The value while it is fresh; else None: ask ``get``."""
-        entry = self._entries.get(name)
-        return entry.value if entry is not None and self._monotonic() < entry.fresh_until else None
-
     def last(self, name: str) -> T | None:
         """The last value, however old."""
         entry = self._entries.get(name)

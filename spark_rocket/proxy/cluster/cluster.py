@@ -212,10 +212,10 @@ class Cluster:
         ext: dict[str, str],
         body: Buffer = b"",
         seconds: float = REQUEST_SECONDS,
-        language: LanguageCode = LanguageCode.PYTHON,
+        **more: LanguageCode,
     ) -> RemotingCommand:
         """The answer of a broker's master, whatever its code is. RemotingError when there is none."""
-        answer = await self.begin(broker, code, ext, body, seconds, language)
+        answer = await self.begin(broker, code, ext, body, seconds, **more)
         try:
             return await answer
         except RemotingError as error:
@@ -239,11 +239,6 @@ class Cluster:
         """Whether a broker could not be reached lately."""
         until = self._away.get(broker)
         return until is not None and self.monotonic() < until
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether no broker is away."""
-        return not self._away
 
     # --- brokers ------------------------------------------------------------------------------------------------
 
@@ -272,13 +267,10 @@ class Cluster:
         return name in await self.masters()
 
     async def _address(self, broker: str) -> str:
-        table = self._tables.known(_MASTERS)
-        address = table.get(broker) if table is not None else None
+        address = (await self.masters()).get(broker)
         if address is None:
+            self._tables.suspect(_MASTERS)
             address = (await self.masters()).get(broker)
-            if address is None:
-                self._tables.suspect(_MASTERS)
-                address = (await self.masters()).get(broker)
         if address is None:
             raise RemotingConnectError(
                 f"it has no master at name server {self.name_servers}.",

@@ -126,33 +126,24 @@ class Client:
         """Send a TelemetryCommand; False when no stream takes it."""
         return any(stream.tell(command) for stream in reversed(self.streams))
 
-    def ask(self, command: Any, nonce: str, seconds: float = ANSWER_SECONDS) -> asyncio.Future[Any]:
-        """Send a command that is answered, by its nonce. The future fails with a RemotingError."""
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Any] = loop.create_future()
+    async def ask(self, command: Any, nonce: str, seconds: float = ANSWER_SECONDS) -> Any:
+        """Send a command that is answered, by its nonce; the answer. RemotingError when there is none."""
         if not self.tell(command):
-            answer.set_exception(RemotingConnectError(f"{self.id} has no open Telemetry stream."))
-            return answer
-        self._waiting[nonce] = answer
-        timer = loop.call_later(seconds, self._expire, nonce, seconds)
-
-        def done(_: asyncio.Future[Any]) -> None:
-            timer.cancel()
+            raise RemotingConnectError(f"{self.id} has no open Telemetry stream.")
+        self._waiting[nonce] = answer = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(seconds):
+                return await answer
+        except TimeoutError:
+            raise RemotingTimeoutError(f"{self.id} has not answered within {seconds:.0f} s.") from None
+        finally:
             self._waiting.pop(nonce, None)
-
-        answer.add_done_callback(done)
-        return answer
 
     def answered(self, nonce: str, command: Any) -> None:
         """The client's answer has come; nobody waits for one that is late, or twice there."""
         waiting = self._waiting.pop(nonce, None)
         if waiting is not None and not waiting.done():
             waiting.set_result(command)
-
-    def _expire(self, nonce: str, seconds: float) -> None:
-        waiting = self._waiting.pop(nonce, None)
-        if waiting is not None and not waiting.done():
-            waiting.set_exception(RemotingTimeoutError(f"{self.id} has not answered within {seconds:.0f} s."))
 
     def end(self) -> None:
         """It is gone: nobody waits for it any longer."""

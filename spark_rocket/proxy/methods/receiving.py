@@ -202,7 +202,7 @@ class ReceiveFamily(Family):
             check_invisible_time(invisible_ms, MIN_INVISIBLE_MS)
         wanted = read_filter(request.filter_expression)
         topic = await existing_topic(self._cluster, name)
-        settings = self._cluster.groups.known(group) or await self._cluster.groups.get(group) or _USUAL_SETTINGS
+        settings = await self._cluster.groups.get(group) or _USUAL_SETTINGS
         broker = self._broker_of(topic, request.message_queue.broker.name)
         ext = {
             "consumerGroup": group,

@@ -20,7 +20,8 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from spark_rocket.errors import RemotingTimeoutError
@@ -63,27 +64,26 @@ class Relay:
     def __init__(self, cluster: Cluster, clients: ClientRegistry) -> None:
         self._cluster = cluster
         self._clients = clients
-        cluster.on_push[RequestCode.GET_CONSUMER_RUNNING_INFO] = self.running_info
-        cluster.on_push[RequestCode.CONSUME_MESSAGE_DIRECTLY] = self.consume_directly
+        for code, handle in (
+            (RequestCode.GET_CONSUMER_RUNNING_INFO, self.running_info),
+            (RequestCode.CONSUME_MESSAGE_DIRECTLY, self.consume_directly),
+        ):
+            cluster.on_push[code] = partial(_begin, handle)
 
-    def running_info(self, broker: str, request: RemotingCommand) -> asyncio.Future[RemotingCommand]:
+    async def running_info(self, request: RemotingCommand) -> RemotingCommand:
         """307."""
         header = GetConsumerRunningInfoRequestHeader.from_ext(request.ext_fields)
         client = self._clients.named(header.client_id)
         info = self._known(client, header.consumer_group)
-        if not header.jstack_enable:
-            return _now(RemotingCommand.response(request, body=info.to_json()))
-
-        def answer(command: Any) -> RemotingCommand:
-            if command.status.code != _Code.OK:
-                return _refused(request, command.status)
-            info.jstack = command.thread_stack_trace.thread_stack_trace
-            return RemotingCommand.response(request, body=info.to_json())
-
-        nonce = uuid.uuid4().hex
-        command = definitions.TelemetryCommand()
-        command.print_thread_stack_trace_command.nonce = nonce
-        return _then(request, client.ask(command, nonce), answer)
+        if header.jstack_enable:
+            command = definitions.TelemetryCommand()
+            command.print_thread_stack_trace_command.nonce = nonce = uuid.uuid4().hex
+            said = await client.ask(command, nonce)
+            if said.status.code != _Code.OK:
+                remark = said.status.message or f"the client said {said.status.code}"
+                return RemotingCommand.response(request, ResponseCode.SYSTEM_ERROR, remark)
+            info.jstack = said.thread_stack_trace.thread_stack_trace
+        return RemotingCommand.response(request, body=info.to_json())
 
     def _known(self, client: Client, group: str) -> ConsumerRunningInfo:
         data = client.data.get(group)
@@ -99,7 +99,7 @@ class Relay:
             subscription_set=[] if data is None else data.subscription_data_set,
         )
 
-    def consume_directly(self, broker: str, request: RemotingCommand) -> asyncio.Future[RemotingCommand]:
+    async def consume_directly(self, request: RemotingCommand) -> RemotingCommand:
         """309: the message is the request's body, as it is stored."""
         header = ConsumeMessageDirectlyResultRequestHeader.from_ext(request.ext_fields)
         client = self._clients.named(header.client_id or "")
@@ -115,35 +115,22 @@ class Relay:
             body_of(record, self._clients.max_body_size),
         )
         started = time.monotonic()
-
-        def answer(command: Any) -> RemotingCommand:
-            result = ConsumeMessageDirectlyResult(
-                consume_result=_RESULTS.get(command.status.code, CR_THROW_EXCEPTION),
-                remark=command.status.message or "from a gRPC client",
-                spent_time_mills=int((time.monotonic() - started) * 1000),
-            )
-            return RemotingCommand.response(request, body=result.to_json())
-
-        return _then(request, client.ask(command, nonce), answer)
+        said = await client.ask(command, nonce)
+        result = ConsumeMessageDirectlyResult(
+            consume_result=_RESULTS.get(said.status.code, CR_THROW_EXCEPTION),
+            remark=said.status.message or "from a gRPC client",
+            spent_time_mills=int((time.monotonic() - started) * 1000),
+        )
+        return RemotingCommand.response(request, body=result.to_json())
 
 
-def _refused(request: RemotingCommand, said: Any) -> RemotingCommand:
-    return RemotingCommand.response(request, ResponseCode.SYSTEM_ERROR, said.message or f"the client said {said.code}")
-
-
-def _now(answer: RemotingCommand) -> asyncio.Future[RemotingCommand]:
-    future: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
-    future.set_result(answer)
-    return future
-
-
-def _then(
-    request: RemotingCommand, asked: asyncio.Future[Any], answer: Callable[[Any], RemotingCommand]
+def _begin(
+    handle: Callable[[RemotingCommand], Coroutine[Any, Any, RemotingCommand]], broker: str, request: RemotingCommand
 ) -> asyncio.Future[RemotingCommand]:
-    async def wait() -> RemotingCommand:
+    async def answer() -> RemotingCommand:
         try:
-            return answer(await asked)
+            return await handle(request)
         except RemotingTimeoutError as error:
             return RemotingCommand.response(request, ResponseCode.CONSUME_MSG_TIMEOUT, error.message)
 
-    return asyncio.get_running_loop().create_task(wait())
+    return asyncio.get_running_loop().create_task(answer())

@@ -93,7 +93,7 @@ class SendFamily(Family):
 
     async def send_message(self, context: Context, request: Any) -> Any:
         topic = self._topic_of(request)
-        found = self._cluster.topics.known(topic) or await existing_topic(self._cluster, topic)
+        found = await existing_topic(self._cluster, topic)
         incoming = await self._read(request, topic)
         del request  # the bodies would be in memory twice while the broker is waited for
         first = incoming[0]
@@ -202,9 +202,6 @@ class SendFamily(Family):
         turn = turns.get(topic.name, -1) + 1
         if turn == 0 and len(turns) >= _MOST_TURNS:  # of topics long deleted, mostly
             turns.clear()
-        if self._cluster.is_whole and not tried:
-            turns[topic.name] = turn
-            return queues[turn % len(queues)]
         step = 0
         for step in range(len(queues)):
             broker = queues[(turn + step) % len(queues)][0]
