@@ -287,6 +287,12 @@ class DataLossError(DataSourceError):
     code = "DATA_LOSS"
 
 
+class ExactlyOnceError(DataSourceError):
+    """The exactly-once sink cannot go on without risking a duplicate or a loss; the text says why."""
+
+    code = "EXACTLY_ONCE"
+
+
 class RecordError(DataSourceError):
     """A message whose body is not what ``bodyFormat`` says; the text names it."""
 

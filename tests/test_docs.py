@@ -108,5 +108,5 @@ def test_every_condition_of_the_data_source_is_shown_as_it_is() -> None:
     page = (ROOT / "docs" / "datasource.md").read_text(encoding="utf-8")
     shown = re.findall(r"^\| `(\w+\.\w+)` \| (.*) \| (.*) \|$", page.partition("### Conditions")[2], re.M)
     assert shown == [(condition.name, condition.text, condition.remedy) for condition in CONDITIONS]
-    named = set(re.findall(r"`((?:BAD_OPTION|BAD_OFFSETS|DATA_LOSS)\.\w+)`", page))
+    named = set(re.findall(r"`((?:BAD_OPTION|BAD_OFFSETS|DATA_LOSS|EXACTLY_ONCE)\.\w+)`", page))
     assert named == {condition.name for condition in CONDITIONS}

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_rocket.errors import DataLossError, DataSourceError, OffsetsError, OptionError
+from spark_rocket.errors import DataLossError, DataSourceError, ExactlyOnceError, OffsetsError, OptionError
 
-_CLASSES: dict[str, type[DataSourceError]] = {error.code: error for error in (OptionError, OffsetsError, DataLossError)}
+_CLASSES: dict[str, type[DataSourceError]] = {
+    error.code: error for error in (OptionError, OffsetsError, DataLossError, ExactlyOnceError)
+}
 
 
 @dataclass(frozen=True)
@@ -209,6 +211,84 @@ CONDITIONS: tuple[Condition, ...] = (
         "topic {topic} no longer exists, or none of its brokers is there; the query had come to {at}.",
         "Start its brokers if they are down. To go on without it, leave it out of what is read, or set "
         "failOnDataLoss=false.",
+    ),
+    Condition(
+        "DATA_LOSS.STAGED_BLOCK",
+        "{queue}: the staged rows at offset {offset} are gone, and their micro-batch is decided but not wholly "
+        "published. Nothing was published twice.",
+        "Restore the staging topic if it was deleted. Else begin anew with a new checkpoint directory (or writeId) and "
+        "compare the target topics with the source for that micro-batch. To prevent it, let brokers keep messages "
+        "longer (fileReservedTime).",
+    ),
+    # --- deliveryGuarantee=exactlyOnce --------------------------------------------------------------------------
+    Condition(
+        "EXACTLY_ONCE.NO_TOPIC",
+        "the sink's topic {topic} does not exist and could not be created: {problem}",
+        "Create it: {commands}.",
+    ),
+    Condition(
+        "EXACTLY_ONCE.LEDGER_AWAY",
+        "the ledger topic {topic} has no route, but {staging} has one: the ledger's broker is away.",
+        "Start it. If this ledger topic never existed, create it on one broker: {commands}.",
+    ),
+    Condition(
+        "EXACTLY_ONCE.LEDGER_QUEUES",
+        "the ledger topic {topic} has {count} queues, and one is needed: records of several queues have no order.",
+        "Name another ledgerTopic for new queries. For one that has written to it, keep only queue 0 on the broker "
+        "that has its records.",
+    ),
+    Condition(
+        "EXACTLY_ONCE.FOREIGN_MESSAGE",
+        "{queue}: message {offset} ({msg_id}) is not a record of an exactly-once sink.",
+        "Find out what sends to the ledger topic and stop it. Then give this query another ledgerTopic and a new "
+        "checkpoint directory, once its last micro-batch is published.",
+    ),
+    Condition(
+        "EXACTLY_ONCE.LEDGER_VERSION",
+        "{queue}: record {offset} is of version {version}, and this spark_rocket reads version {ours}.",
+        "Use the spark_rocket that wrote it, or a newer one.",
+    ),
+    Condition(
+        "EXACTLY_ONCE.LEDGER_EXPIRED",
+        "batch {batch} of {query} was decided before, and the ledger topic {topic} has no record of it any more: it "
+        "cannot be told whether the batch is published.",
+        "Compare the target topics with the source for that batch, then begin anew with a new checkpoint directory. To "
+        "prevent it, let the ledger's broker keep messages longer (fileReservedTime).",
+    ),
+    Condition(
+        "EXACTLY_ONCE.OVERTAKEN",
+        "batch {batch} of {query} is in the hands of {by}: another driver uses this checkpoint, or a copy of it.",
+        "Run one driver for each checkpoint. This one published nothing more.",
+    ),
+    Condition(
+        "EXACTLY_ONCE.NOT_DURABLE",
+        "broker {broker} has stored messages, and does not confirm that they are flushed or replicated: {problem}.",
+        "Check its disk and its slave, then start the query again: it goes on where it is.",
+    ),
+    Condition(
+        "EXACTLY_ONCE.TARGET_GONE",
+        "{queue} does not exist any more, and rows that were decided for it are not all published: {problem}",
+        "Give the topic its queues back (writeQueueNums, readQueueNums), then start the query again.",
+    ),
+    Condition(
+        "EXACTLY_ONCE.READ_BACK_GONE",
+        "{queue} ended at {recorded} when the micro-batch was decided, and now has the offsets {start} to {end}: what "
+        "was published of it cannot be told any more.",
+        "Compare the target topics with the source for that micro-batch, then begin anew with a new checkpoint "
+        "directory (or writeId).",
+    ),
+    Condition(
+        "EXACTLY_ONCE.OUT_OF_ORDER",
+        "{queue} has the row {found} of the micro-batch, but not {missing}, which was sent before it: the broker lost "
+        "messages that it had acknowledged.",
+        "Set flushDiskType=SYNC_FLUSH or brokerRole=SYNC_MASTER. Compare the target topics with the source for that "
+        "micro-batch, then begin anew with a new checkpoint directory (or writeId).",
+    ),
+    Condition(
+        "EXACTLY_ONCE.DUPLICATES",
+        "{count} rows of batch {batch} are stored twice in {where}: a request of a publisher that died was stored "
+        "after gracePeriod.",
+        "Raise gracePeriod. Readers can leave the duplicates out by msgId (dedupeWindow).",
     ),
 )  # fmt: skip
 

@@ -112,7 +112,12 @@ class RocketDataSource(PickledByValue, DataSource):
         options = self._to_write(self.options)
         parsed = parse_write_options(options_to_write(options, schema), Scope.WRITE)
         columns = written(schema, options)
-        return RocketWriter(parsed, columns, [name for name in schema.names if name not in columns.names])
+        only_read = [name for name in schema.names if name not in columns.names]
+        if parsed.exactly_once:
+            from spark_rocket.datasource.exactly_once.writer import ExactlyOnceWriter
+
+            return ExactlyOnceWriter(parsed, columns, only_read)
+        return RocketWriter(parsed, columns, only_read)
 
     @short
     def streamWriter(self, schema: StructType, overwrite: bool) -> RocketStreamWriter:  # noqa: N802
@@ -122,8 +127,12 @@ class RocketDataSource(PickledByValue, DataSource):
         from spark_rocket.datasource.write.writer import RocketStreamWriter, check_append
 
         check_append(overwrite, 'Use .outputMode("append").')
-        options = options_to_write(self._to_write(self.options), schema)
-        return RocketStreamWriter(parse_write_options(options, Scope.WRITE_STREAM), schema)
+        parsed = parse_write_options(options_to_write(self._to_write(self.options), schema), Scope.WRITE_STREAM)
+        if parsed.exactly_once:
+            from spark_rocket.datasource.exactly_once.writer import ExactlyOnceStreamWriter
+
+            return ExactlyOnceStreamWriter(parsed, schema)
+        return RocketStreamWriter(parsed, schema)
 
     def _to_read(self, options: Mapping[str, str]) -> dict[str, str]:
         """A read's options under the names they have here."""

@@ -242,6 +242,22 @@ def test_a_write(monkeypatch: pytest.MonkeyPatch) -> None:
         parse_write_options({"writeId": "x"}, Scope.WRITE_STREAM)
 
 
+def test_exactly_once() -> None:
+    given = {"topic": "t", "deliveryGuarantee": "exactlyonce"}
+    options = parse_write_options(given | {"gracePeriod": "2s"}, Scope.WRITE_STREAM)
+    assert (options.exactly_once, options.grace_period_ms) == (True, 2000)
+    assert (options.staging_topic, options.ledger_topic) == ("ROCKET_SINK_STAGING", "ROCKET_SINK_LEDGER")
+    assert not parse_write_options({"topic": "t"}, Scope.WRITE_STREAM).exactly_once
+    assert parse_write_options(given | {"writeId": "w"}, WRITE).write_id == "w"
+    with pytest.raises(OptionError, match=r"deliveryGuarantee is exactlyOnce, and no writeId is given"):
+        parse_write_options(given, WRITE)
+    with pytest.raises(OptionError, match=r"gracePeriod is given without deliveryGuarantee=exactlyOnce"):
+        parse_write_options({"topic": "t", "gracePeriod": "2s"}, WRITE)
+    for topic in ("stagingTopic", "ledgerTopic"):
+        with pytest.raises(OptionError, match=r"staging, ledger and target are different topics"):
+            parse_write_options(given | {topic: "t"}, Scope.WRITE_STREAM)
+
+
 def test_every_option_is_documented_with_its_default_and_its_meaning() -> None:
     page = (Path(__file__).parents[2] / "docs" / "datasource.md").read_text(encoding="utf-8")
     for option in OPTIONS:

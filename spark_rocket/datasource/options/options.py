@@ -28,6 +28,7 @@ from spark_rocket.datasource.options.other_names import COLUMNS_TO_WRITE, remedy
 from spark_rocket.datasource.options.parsers import (
     Compression,
     Fallback,
+    Guarantee,
     LookUp,
     Position,
     Start,
@@ -112,6 +113,11 @@ class WriteOptions:
     compression: str = "none"
     compress_above: int = 4096
     max_delayed_in_flight: int = 256
+    exactly_once: bool = False
+    staging_topic: str = ""
+    ledger_topic: str = ""
+    grace_period_ms: int = 5000
+    staging_retention_ms: int = 259_200_000
     body: BodySettings | None = None
     """What bodies are made as, from all other columns."""
     credentials: Credentials | None = None
@@ -179,7 +185,17 @@ def parse_write_options(raw: Mapping[str, str], scope: Scope) -> WriteOptions:
     values = _parse(raw, scope)
     if values["compression"] is Compression.NONE and values.is_given("compressAbove"):
         raise error("BAD_OPTION.NO_EFFECT", option="compressAbove", needed="compression")
+    exactly_once = values["deliveryGuarantee"] is Guarantee.EXACTLY_ONCE
+    if exactly_once and scope is Scope.WRITE and "writeId" not in values:
+        example = '.option("writeId", "a name that a repeated write has, too")'
+        option, value = "deliveryGuarantee", "exactlyOnce"
+        raise error("BAD_OPTION.ALONE", option=option, value=value, needed="writeId", example=example)
+    if exactly_once and len({values["stagingTopic"], values["ledgerTopic"], values.get("topic")}) < 3:
+        hint = ": staging, ledger and target are different topics"
+        other = "the same name as ledgerTopic or topic"
+        raise error("BAD_OPTION.TOGETHER", option="stagingTopic", other=other, hint=hint)
     own: dict[str, Any] = {
+        "exactly_once": exactly_once,
         "send_batch_bytes": min(values["maxMessageSize"], values["sendBatchBytes"]),
         "compression": values["compression"].value,
         "body": body_settings(values),
@@ -259,7 +275,7 @@ def check_needs(values: Values) -> None:
         for needed in option.needs if values.is_given(option.name) else ():
             other, _, wanted = needed.partition("=")
             found = values.get(other)
-            if found is not None and (not wanted or _shown(found) == wanted):
+            if found is not None and (not wanted or _shown(found) == wanted.lower()):
                 continue
             if other == "bodyFormat" and found is not None:
                 hint = f": {option.name} is for {needed}"

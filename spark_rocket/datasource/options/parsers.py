@@ -77,6 +77,13 @@ class Strategy(Enum):
     ERROR = "error"
 
 
+class Guarantee(Enum):
+    """How often a written row is stored."""
+
+    AT_LEAST_ONCE = "atLeastOnce"
+    EXACTLY_ONCE = "exactlyOnce"
+
+
 class Compression(Enum):
     """How the bodies of written messages are compressed."""
 

@@ -22,6 +22,7 @@ from spark_rocket.datasource.options.parsers import (
     MAX_MESSAGE_SIZE,
     Compression,
     Fallback,
+    Guarantee,
     Parser,
     Start,
     Strategy,
@@ -225,6 +226,25 @@ OPTIONS: tuple[Option, ...] = (
     Option("writeId", frozenset({Scope.WRITE}), some_text, None,
            "A name for a batch write. The same rows written again under the same name get the same `msgId`s, so that "
            "a repeat can be told. Without it every write has a name of its own."),
+    Option("deliveryGuarantee", WRITES, one_of(Guarantee), "atLeastOnce",
+           "`atLeastOnce`, or `exactlyOnce`: each row of a committed micro-batch is stored once, whatever crashes. "
+           "Batch writes need `writeId` for it. See [below](#exactly-once)."),
+    Option("stagingTopic", WRITES, writable_topic, "ROCKET_SINK_STAGING",
+           "With `exactlyOnce`: the topic that rows are staged in before their micro-batch is decided. Sinks may share "
+           "it.",
+           needs=("deliveryGuarantee=exactlyOnce",)),
+    Option("ledgerTopic", WRITES, writable_topic, "ROCKET_SINK_LEDGER",
+           "With `exactlyOnce`: the topic with one queue that keeps what was decided. Sinks may share it; a query must "
+           "keep its own.",
+           needs=("deliveryGuarantee=exactlyOnce",)),
+    Option("gracePeriod", WRITES, duration(1000, 600_000), "5s",
+           "With `exactlyOnce`: how long requests of a publisher that died may still be under way. After a crash or a "
+           "lost response the sink waits so long before it looks what is stored.",
+           needs=("deliveryGuarantee=exactlyOnce",)),
+    Option("stagingRetention", WRITES, duration(60_000, 365 * 86_400_000), "72h",
+           "With `exactlyOnce`: the longest time between a crash and the restart. Brokers that keep messages for less "
+           "(`fileReservedTime`) are named in the driver's log.",
+           needs=("deliveryGuarantee=exactlyOnce",)),
     Option("maxMessageSize", WRITES, size(1024, 12 * 1024 * 1024), "4m",
            "The largest body in bytes, as the brokers' `maxMessageSize`."),
     Option("sendBatchSize", WRITES, number(1, 100_000), "10000", "At most so many messages in one request."),

@@ -136,10 +136,13 @@ class RowEncoder:
         queues_of: Callable[[str], Sequence[MessageQueue]],
         key: bytes,
         where: str,
+        delayed_key: bytes | None = None,
     ) -> None:
+        """``delayed_key``: for delayed rows, if theirs are to be told from others."""
         self._options = options
         self._queues_of = queues_of
         self._key = key
+        self._delayed_key = delayed_key or key
         self._where = where
         self._rows_before = 0
         self._lot_bytes = 0  # of bodies, since the last row whose number is a multiple of LOT_ROWS
@@ -159,8 +162,8 @@ class RowEncoder:
         given = {
             **{name: columns.get(column) for name, column in _TEXTS},
             **self._delays(columns),
-            UNIQ_KEY: unique_keys(self._key, np.arange(self._rows_before, self._rows_before + count)),
         }
+        given[UNIQ_KEY] = self._unique_keys(np.arange(self._rows_before, self._rows_before + count), given)
         queues, targets = self._targets(count, columns)
         is_free = np.array([queue is None for _, queue in queues])[targets]
         kinds = self._kinds(targets, is_free, lengths, given)
@@ -194,6 +197,14 @@ class RowEncoder:
                 sharding[low].as_py() if kind == _DELAYED and sharding is not None else None,
                 int(rows[low] if kind == _DELAYED else lots[low]),
             )
+
+    def _unique_keys(self, rows: I64, given: dict[str, pa.Array | None]) -> pa.Array:
+        keys = unique_keys(self._key, rows)
+        if self._delayed_key != self._key:
+            for name in (DELAY, TIMER_DELIVER_MS):
+                if (column := given.get(name)) is not None:
+                    keys = pc.if_else(column.is_valid(), unique_keys(self._delayed_key, rows), keys)
+        return keys
 
     # --- kinds ------------------------------------------------------------------------------------------------
 

@@ -126,7 +126,9 @@ class BlockSender:
         key: bytes,
         retry_deadline: Callable[[], RetryDeadline],
         where: str = "",
+        on_stored: Callable[[Block, SendResult], None] = lambda block, result: None,
     ) -> None:
+        self._on_stored = on_stored
         self._submit = submit
         self._queues_of = queues_of
         self._limits = {False: limit, True: delayed_limit}
@@ -161,14 +163,7 @@ class BlockSender:
             self._settle()
 
     def _choose(self, block: Block, queues: Sequence[MessageQueue]) -> MessageQueue:
-        """Each queue draws a number for the block's lot; the highest has it."""
-        lot = block.lot.to_bytes(8, "big")
-
-        def drawn(queue: MessageQueue) -> bytes:
-            name = f"{queue.broker_name}\0{queue.queue_id}".encode()
-            return hashlib.blake2b(name, digest_size=8, key=self._key, salt=lot).digest()
-
-        return max(queues, key=drawn)
+        return choose_queue(block.lot, queues, self._key)
 
     def _launch(self, flight: _Flight) -> None:
         while True:
@@ -197,6 +192,7 @@ class BlockSender:
         sent.requests += 1
         sent.messages += block.count
         sent.bytes += len(block.body)
+        self._on_stored(block, result)
         if result.status is not SendStatus.SEND_OK:
             self._note_unconfirmed(flight, result.status)
 
@@ -243,6 +239,17 @@ class BlockSender:
             return [queue for queue in self._queues_of(flight.block.topic) if queue.broker_name not in avoid]
         except RocketError:
             return []
+
+
+def choose_queue(lot: int, queues: Sequence[MessageQueue], key: bytes) -> MessageQueue:
+    """Each queue draws a number for the lot; the highest has it."""
+    salt = lot.to_bytes(8, "big")
+
+    def drawn(queue: MessageQueue) -> bytes:
+        name = f"{queue.broker_name}\0{queue.queue_id}".encode()
+        return hashlib.blake2b(name, digest_size=8, key=key, salt=salt).digest()
+
+    return max(queues, key=drawn)
 
 
 def _order(block: Block) -> Hashable:

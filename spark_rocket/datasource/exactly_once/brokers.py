@@ -1,0 +1,233 @@
+"""What the exactly-once sink asks of brokers, all of it in RocketMQ's public protocol.
+
+A send ends in one of three ways: the broker answered that it stored the message, it refused it for certain
+(``is_refused``), or nobody knows. Only refused sends may be repeated without looking.
+
+One ``Brokers`` per process and set of options. Thread-safe. Corresponds to DefaultMQProducer and DefaultMQPullConsumer.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import cache
+
+import pyarrow as pa
+
+from spark_rocket.client.consume.pull import PullStatus, messages_of
+from spark_rocket.client.consume.reader import Reader
+from spark_rocket.client.send.producer import Producer
+from spark_rocket.datasource.conditions import error as condition
+from spark_rocket.datasource.offsets import name
+from spark_rocket.datasource.options.connection import connecting
+from spark_rocket.datasource.options.options import ReadOptions, WriteOptions
+from spark_rocket.datasource.options.parsers import Position, Start
+from spark_rocket.datasource.plan.ranges import OffsetRange
+from spark_rocket.datasource.read.fetch import pull_chunks
+from spark_rocket.datasource.retry_deadline import RetryDeadline
+from spark_rocket.datasource.write.rows import Block
+from spark_rocket.datasource.write.send import sink_for
+from spark_rocket.errors import DataSourceError, QueueNotFoundError, RocketError, TopicNotFoundError
+from spark_rocket.model import Message, MessageExt, MessageQueue, SendResult, SendStatus
+from spark_rocket.protocol.filter.tags import parse_tags
+from spark_rocket.protocol.record.columns import decode_records
+from spark_rocket.protocol.record.record import view_record
+from spark_rocket.protocol.wire.codes import ResponseCode
+
+log = logging.getLogger("spark_rocket.datasource")
+
+# Brokers answer so before they store anything.
+_REFUSED = frozenset(
+    {
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.MESSAGE_ILLEGAL,
+        ResponseCode.FLOW_CONTROL,
+        ResponseCode.GO_AWAY,
+    }
+)
+_FOR_GOOD = frozenset({ResponseCode.TOPIC_NOT_EXIST, ResponseCode.MESSAGE_ILLEGAL})
+
+
+def is_refused(error: RocketError) -> bool:
+    """Whether nothing was stored, for certain."""
+    return error.response_code in _REFUSED
+
+
+def elapsed_seconds() -> float:
+    """A clock that also counts the time in which the machine was suspended."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Limits of time, with the clock they are measured by."""
+
+    grace: float
+    retry_timeout_ms: int
+    clock: Callable[[], float] = elapsed_seconds
+    sleep: Callable[[float], None] = time.sleep
+
+    @classmethod
+    def of(cls, options: WriteOptions) -> Timing:
+        return cls(options.grace_period_ms / 1000, options.retry_timeout_ms)
+
+    def deadline(self) -> RetryDeadline:
+        return RetryDeadline(self.retry_timeout_ms, clock=self.clock, sleep=self.sleep)
+
+
+class Brokers:
+    """Sends, pulls and offsets."""
+
+    def __init__(self, options: WriteOptions, group: str) -> None:
+        """``group``: the consumer group in whose name is pulled."""
+        self._request_timeout = options.request_timeout_ms / 1000
+        connection = connecting(options.credentials, options.tls)
+        self._producer = Producer(
+            options.producer_group,
+            name_server=options.name_server,
+            send_timeout=self._request_timeout,
+            max_message_size=max(options.max_message_size, 1 << 20),
+            compress_msg_body_over_howmuch=1 << 31,  # bodies are as they are to be stored
+            member=False,
+            **connection,
+        )
+        self._sink = sink_for(options)
+        self.reader = Reader(options.name_server, group=group, request_timeout=self._request_timeout, **connection)
+        self._reading = ReadOptions(
+            name_server=options.name_server,
+            topics=(),
+            starting=Position(Start.EARLIEST),
+            ending=Position(Start.LATEST),
+            fail_on_data_loss=True,
+            pull_batch_size=32_768,
+            pull_batch_bytes=4 << 20,
+            arrow_batch_rows=32_768,
+            arrow_batch_bytes=4 << 20,
+            request_timeout_ms=options.request_timeout_ms,
+            retry_timeout_ms=options.retry_timeout_ms,
+            credentials=options.credentials,
+            tls=options.tls,
+        )
+
+    # --- sending ----------------------------------------------------------------------------------------------
+
+    def queues(self, topic: str, *, ordered: bool = False) -> list[MessageQueue]:
+        """The queues that take messages; ``ordered``: of brokers that are away, too."""
+        return self._producer.queues(topic, ordered=ordered)
+
+    def append(
+        self, queue: MessageQueue, body: bytes, *, tags: str | None = None, keys: str | None = None
+    ) -> SendResult:
+        """Send one message."""
+        return self._producer.send(Message.of(queue.topic, body, tags=tags, keys=keys), queue=queue)
+
+    def stage_async(self, queue: MessageQueue, body: memoryview) -> Future[SendResult]:
+        """Send a block as one message's body, without a copy."""
+        return self._producer.send_async(Message(queue.topic, body), queue=queue)  # type: ignore[arg-type]
+
+    def publish(self, block: Block, queue: MessageQueue) -> SendResult:
+        """Send rows as an at-least-once write sends them, once."""
+        return self._sink.submit(block, queue).result()
+
+    # --- reading ----------------------------------------------------------------------------------------------
+
+    def start(self, queue: MessageQueue) -> int:
+        return self.reader.min_offset(queue)
+
+    def end(self, queue: MessageQueue) -> int:
+        return self.reader.max_offset(queue)
+
+    def ends(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
+        """Where each queue ends, all asked at once. A topic that does not exist yet ends at 0."""
+        asked = {queue: self.reader.max_offset_later(queue) for queue in queues}
+        ends = {}
+        for queue, answer in asked.items():
+            try:
+                ends[queue] = answer.result()
+            except TopicNotFoundError:
+                ends[queue] = 0
+        return ends
+
+    def messages(
+        self, queue: MessageQueue, offset: int, *, tags: str = "*", wait_ms: int = 0
+    ) -> tuple[list[MessageExt], int]:
+        """Messages from ``offset`` on, and where to go on. ``wait_ms``: how long to wait for one."""
+        found = self.reader.pull(queue, offset, tags=tags, suspend_ms=wait_ms)
+        if found.status is PullStatus.OFFSET_ILLEGAL and offset < found.min_offset:
+            return [], found.min_offset
+        going_on = found.status in (PullStatus.FOUND, PullStatus.NO_MATCHED_MSG)
+        messages = messages_of(found, queue, offset, parse_tags(tags)) if found.status is PullStatus.FOUND else []
+        return messages, max(offset, found.next_offset) if going_on else offset
+
+    def staged_later(self, queue: MessageQueue, offset: int) -> Callable[[], memoryview]:
+        """Ask for a staged block; the result waits for its body. DATA_LOSS.STAGED_BLOCK if the broker has none."""
+        answer = self.reader.pull_later(queue, offset, max_msgs=1)
+
+        def body() -> memoryview:
+            try:
+                found = answer.result()
+            except (TopicNotFoundError, QueueNotFoundError) as problem:
+                if self.reader.lacks(queue) is None:
+                    problem.retriable = True
+                    raise
+                raise condition("DATA_LOSS.STAGED_BLOCK", queue=name(queue), offset=offset) from None
+            if found.status is PullStatus.FOUND:
+                record = view_record(found.records, check_crc=False)
+                if record.queue_offset == offset:
+                    return record.body
+            if not found.from_master:
+                raise QueueNotFoundError(f"The slave of {name(queue)} does not have message {offset}.", retriable=True)
+            raise condition("DATA_LOSS.STAGED_BLOCK", queue=name(queue), offset=offset)
+
+        return body
+
+    def ids(self, queue: MessageQueue, start: int, end: int) -> Iterator[pa.Array]:
+        """The message ids of ``start`` to ``end`` in order."""
+        options = replace(self._reading, topics=(queue.topic,))
+        for chunk in pull_chunks(OffsetRange(queue, start, end), options, self.reader):
+            yield decode_records(
+                chunk.records, ["msgId"], broker_name=queue.broker_name, start_offset=chunk.start, end_offset=end
+            ).column(0)
+
+    # --- what brokers have answered -----------------------------------------------------------------------------
+
+    def confirm(self, broker: str, staging: str, timing: Timing) -> None:
+        """Wait until what a broker has stored is flushed and replicated as it should be.
+
+        Both go by position in its log: they have come past everything before a message that is answered SEND_OK.
+        """
+        deadline = timing.deadline()
+        queues = [queue for queue in self.queues(staging) if queue.broker_name == broker]
+        while queues:
+            try:
+                status = self.append(queues[0], b"barrier").status
+                problem: RocketError = DataSourceError(f"it answers {status.value}", retriable=True)
+                if status is SendStatus.SEND_OK:
+                    return
+            except RocketError as failure:
+                problem = failure
+            try:
+                deadline.wait(problem, f"to confirm what {broker} has stored")
+            except RocketError as failure:
+                raise condition("EXACTLY_ONCE.NOT_DURABLE", broker=broker, problem=failure.message) from None
+        raise condition("EXACTLY_ONCE.NOT_DURABLE", broker=broker, problem=f"it has no queue of {staging}")
+
+
+@cache
+def brokers_for(options: WriteOptions, group: str) -> Brokers:
+    """This process's, which the next task uses again."""
+    return Brokers(options, group)
+
+
+def may_pass(error: RocketError) -> RocketError:
+    """The error with ``retriable`` set if the broker refused the request only for now."""
+    if is_refused(error) and error.response_code not in _FOR_GOOD:
+        error.retriable = True
+    return error

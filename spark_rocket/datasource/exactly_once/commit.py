@@ -1,0 +1,159 @@
+"""The driver's half of the exactly-once sink: decide an epoch, publish it, and say that it is done.
+
+===================================  ===================================================================================
+the ledger has                       then
+===================================  ===================================================================================
+DONE of this epoch                   nothing is left to do
+a record of a later batch            another driver has this checkpoint, or had: EXACTLY_ONCE.OVERTAKEN
+PREPARED of this epoch               it is decided. Say RESUMED, wait for ``gracePeriod``, read back, publish the rest
+                                     of *that* manifest: what tasks staged this time is not used
+nothing of it, and it was prepared   its records have expired: EXACTLY_ONCE.LEDGER_EXPIRED
+nothing of it                        append PREPARED. The first one wins
+===================================  ===================================================================================
+
+A publisher goes on only while the newest record of its epoch is its own. It looks when it has not looked for half of
+``gracePeriod``. So a driver that was stopped for minutes stops by name when it comes back.
+
+Called once, in a process of its own; all state is in the ledger. An epoch without rows that nobody has decided needs no
+record.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import time
+from collections.abc import Sequence
+
+from spark_rocket.datasource.conditions import error as condition
+from spark_rocket.datasource.exactly_once.brokers import Brokers, Timing
+from spark_rocket.datasource.exactly_once.lanes import lanes_of
+from spark_rocket.datasource.exactly_once.ledger import DONE, INLINE_BYTES, PREPARED, RESUMED, Ledger, Record
+from spark_rocket.datasource.exactly_once.manifest import Epoch, Manifest, StagedBlock
+from spark_rocket.datasource.exactly_once.publish import Publisher
+from spark_rocket.datasource.write.send import choose_queue
+from spark_rocket.model import SendStatus
+
+log = logging.getLogger("spark_rocket.datasource")
+
+
+class Commit:
+    """One call of ``commit``."""
+
+    def __init__(self, brokers: Brokers, ledger: Ledger, epoch: Epoch, staging: str, timing: Timing) -> None:
+        self._brokers = brokers
+        self._ledger = ledger
+        self._epoch = epoch
+        self._staging = staging
+        self._timing = timing
+        self._seen = 0.0  # when the epoch was seen to be this publisher's
+        self.is_new_run = False
+
+    def run(self, blocks: Sequence[StagedBlock]) -> Manifest | None:
+        """Commit the epoch. What was published, or None if there was nothing to do."""
+        begun = time.monotonic()
+        ledger, batch = self._ledger, self._epoch.batch
+        ledger.read()
+        self.is_new_run = not ledger.records or ledger.records[-1].run != self._epoch.run
+        if ledger.is_done(batch):
+            log.info("batch %d of %s was published before", batch, self._epoch.query)
+            return None
+        self._check_overtaken(max(ledger.last_batch(), ledger.last_prepared or 0))
+        decision = ledger.decision(batch)
+        if decision is None and batch == ledger.last_prepared:
+            raise condition(
+                "EXACTLY_ONCE.LEDGER_EXPIRED", batch=batch, query=self._epoch.query, topic=ledger.queue.topic
+            )
+        if decision is None and not blocks:
+            return None
+        decision = decision or self._decide(blocks)
+        own = decision.publisher == ledger.publisher
+        manifest = ledger.manifest(decision)
+        publisher = Publisher(self._brokers, self._epoch, manifest, self._staging, self._timing, self._fence)
+        ledger.remember(decision)
+        reading = 0.0 if own else self._resume(publisher)
+        publisher.publish()
+        if not own:
+            publisher.read_back(publisher.lanes)
+        self._done(publisher, manifest, own, reading, time.monotonic() - begun)
+        return manifest
+
+    def _check_overtaken(self, newest: int) -> None:
+        if newest > self._epoch.batch:
+            raise condition(
+                "EXACTLY_ONCE.OVERTAKEN", batch=self._epoch.batch, query=self._epoch.query, by=f"batch {newest}"
+            )
+
+    def _decide(self, blocks: Sequence[StagedBlock]) -> Record:
+        """The decision of the epoch: with these blocks, unless somebody else was faster."""
+        sources = dict.fromkeys(queue for lane in lanes_of(blocks, self._epoch) for queue in lane.sources)
+        deadline = self._timing.deadline()
+        ends = deadline.call(lambda: self._brokers.ends(sources), "to ask where the target queues end")
+        data = Manifest(list(blocks), ends).encode()
+        self._seen = self._timing.clock()
+        if len(data) <= INLINE_BYTES:
+            self._ledger.append(PREPARED, self._epoch, manifest=base64.b64encode(data).decode())
+        else:
+            self._ledger.append(PREPARED, self._epoch, parts=self._stage_parts(data))
+        self._check_overtaken(self._ledger.last_batch())
+        decision = self._ledger.decision(self._epoch.batch)
+        assert decision is not None
+        return decision
+
+    def _stage_parts(self, data: bytes) -> list[tuple[str, int, int]]:
+        """Stage a manifest that is too large for a record of the ledger."""
+        parts, unconfirmed = [], set()
+        deadline = self._timing.deadline()
+        for number, start in enumerate(range(0, len(data), INLINE_BYTES)):
+            queue = choose_queue(number, self._brokers.queues(self._staging), self._epoch.query.encode()[:64])
+            part = data[start : start + INLINE_BYTES]
+            result = deadline.call(
+                lambda queue=queue, part=part: self._brokers.append(queue, part),  # type: ignore[misc]
+                "to stage the manifest",
+            )
+            parts.append((result.queue.broker_name, result.queue.queue_id, result.queue_offset))
+            if result.status is not SendStatus.SEND_OK:
+                unconfirmed.add(queue.broker_name)
+        for broker in unconfirmed:
+            self._brokers.confirm(broker, self._staging, self._timing)
+        return parts
+
+    def _resume(self, publisher: Publisher) -> float:
+        """Take the epoch over and find out what is stored; how many seconds reading back took."""
+        self._seen = self._timing.clock()
+        self._ledger.append(RESUMED, self._epoch)
+        publisher.settle({lane.queue.broker_name: lane.queue for lane in publisher.lanes}.values())
+        begun = time.monotonic()
+        publisher.read_back(publisher.lanes)
+        publisher.check_staged()
+        return time.monotonic() - begun
+
+    def _fence(self) -> None:
+        """EXACTLY_ONCE.OVERTAKEN if the epoch is no longer this publisher's."""
+        now = self._timing.clock()
+        if now - self._seen < self._timing.grace / 2:
+            return
+        self._ledger.read()
+        self._check_overtaken(self._ledger.last_batch())
+        owner = self._ledger.owner(self._epoch.batch)
+        if owner != self._ledger.publisher or self._ledger.is_done(self._epoch.batch):
+            raise condition(
+                "EXACTLY_ONCE.OVERTAKEN", batch=self._epoch.batch, query=self._epoch.query, by=f"publisher {owner}"
+            )
+        self._seen = now
+
+    def _done(self, publisher: Publisher, manifest: Manifest, own: bool, reading: float, seconds: float) -> None:
+        figures = {
+            "blocks": len(manifest.blocks), "rows": manifest.rows, "bytes": manifest.size,
+            "published": publisher.published, "duplicates": publisher.duplicates, "ms": round(seconds * 1000),
+        }  # fmt: skip
+        self._ledger.append(DONE, self._epoch, **figures)
+        log.info(
+            "batch %d of %s is published %s resumed=%s readBackMs=%d",
+            self._epoch.batch, self._epoch.query, " ".join(f"{key}={value}" for key, value in figures.items()),
+            str(not own).lower(), reading * 1000,
+        )  # fmt: skip
+        if publisher.duplicates:
+            where = ", ".join(sorted({lane.queue.topic for lane in publisher.lanes if lane.duplicates}))
+            count, batch = publisher.duplicates, self._epoch.batch
+            log.error("%s", condition("EXACTLY_ONCE.DUPLICATES", count=count, batch=batch, where=where))

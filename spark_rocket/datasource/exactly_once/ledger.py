@@ -1,0 +1,245 @@
+"""The ledger: what was decided, in a topic with one queue.
+
+One queue is a total order, so the first PREPARED of an epoch is its decision, and everybody reads the same one: a
+compare-and-set on an unmodified broker. A record is one message. Its body is JSON (below), its tag is ``tag_of`` its
+query, its key is the query.
+
+==============  ========================================================================================================
+member          what
+==============  ========================================================================================================
+``rocketSink``  1, the version
+``kind``        ``PREPARED``: the epoch is decided. ``RESUMED``: another publisher goes on with it. ``DONE``: published
+``query``       Spark's query id, or the ``writeId`` of a batch write
+``batch``       the micro-batch's number; 0 for a batch write
+``run``         Spark's id of the query's run
+``publisher``   an id of the call of ``commit`` that wrote the record
+``time``        ms since 1970, by the publisher's clock
+``manifest``    of PREPARED: the manifest (``manifest.py``) in base64, if it has at most 512 KiB
+``parts``       of PREPARED, instead: ``[broker, queue id, offset]`` of each part of it in the staging topic
+other           of DONE: figures for people: ``blocks``, ``rows``, ``bytes``, ``published``, ``duplicates``, ``ms``
+==============  ========================================================================================================
+
+A query remembers two numbers as offsets of the group ``group_of``, which outlive the ledger's messages: for queue 0 the
+position of its last PREPARED, where reading begins, and for queue 1 (which the topic does not have) one more than that
+batch's number, which tells an epoch that never began from one whose records have expired. Batch writes do not: there
+would be a group for each. Their records are found by tag, for as long as the broker keeps them.
+
+A ``Ledger`` belongs to one ``commit``. Its methods may be called from several threads, one at a time. After a crash:
+records are found as they are; a record that was sent twice counts once.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import logging
+import time
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_rocket.datasource.conditions import error as condition
+from spark_rocket.datasource.exactly_once.brokers import Brokers, Timing, is_refused, may_pass
+from spark_rocket.datasource.exactly_once.manifest import Epoch, Manifest
+from spark_rocket.datasource.offsets import name
+from spark_rocket.errors import ProtocolError, QueueNotFoundError, RocketError
+from spark_rocket.model import MessageExt, MessageQueue, SendStatus, group_problem
+from spark_rocket.protocol.wire.json import dumps, loads
+
+VERSION = 1
+PREPARED, RESUMED, DONE = "PREPARED", "RESUMED", "DONE"
+INLINE_BYTES = 512 << 10
+_WAIT_MS = 500
+
+log = logging.getLogger("spark_rocket.datasource")
+
+
+def tag_of(query: str) -> str:
+    return hashlib.blake2b(query.encode(), digest_size=10).hexdigest()
+
+
+def group_of(ledger_topic: str, query: str) -> str:
+    """The group whose offsets a streaming query remembers."""
+    group = f"{ledger_topic}-{query}"
+    return group if group_problem(group) is None else f"ROCKET_SINK-{tag_of(group)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record of the ledger."""
+
+    kind: str
+    query: str
+    batch: int
+    run: str
+    publisher: str
+    offset: int
+    more: dict[str, Any] = field(default_factory=dict)
+
+
+class Ledger:
+    """One query's records, as far as they were read."""
+
+    def __init__(
+        self, brokers: Brokers, queue: MessageQueue, staging: str, query: str, timing: Timing, *, is_stream: bool
+    ) -> None:
+        self._brokers = brokers
+        self.queue = queue
+        self._staging = staging
+        self._query = query
+        self._timing = timing
+        self._tags = "*" if is_stream else tag_of(query)
+        self._group = group_of(queue.topic, query) if is_stream else None
+        self._position: int | None = None
+        self.records: list[Record] = []
+        self.last_prepared: int | None = None
+        """The last batch that the query remembers; None if it does not know."""
+        self.publisher = uuid.uuid4().hex
+
+    # --- reading ----------------------------------------------------------------------------------------------
+
+    def read(self) -> None:
+        """Read on to the end."""
+        deadline = self._timing.deadline()
+        self._read_to(deadline.call(lambda: self._brokers.end(self.queue), f"to ask for the end of {name(self.queue)}"))
+
+    def _read_to(self, end: int) -> None:
+        deadline = self._timing.deadline()
+        if self._position is None:
+            self._position = deadline.call(lambda: self._first(end), f"to ask for the start of {name(self.queue)}")
+        while self._position < end:
+            position = self._position
+            messages, following = deadline.call(
+                lambda position=position: self._brokers.messages(  # type: ignore[misc]
+                    self.queue, position, tags=self._tags, wait_ms=_WAIT_MS
+                ),
+                f"to read {name(self.queue)}",
+            )
+            if following == position:
+                problem = QueueNotFoundError(f"{name(self.queue)} does not show its messages from {position} on yet.")
+                problem.retriable = True
+                deadline.wait(problem, f"to read {name(self.queue)}")
+            self.records += filter(None, map(self._record, messages))
+            self._position = following
+
+    def _first(self, end: int) -> int:
+        start = self._brokers.start(self.queue)
+        if self._group is None:
+            return start
+        try:
+            remembered, batch = (
+                self._brokers.reader.committed_offset(self._group, queue) for queue in (self.queue, self._second)
+            )
+        except RocketError as error:
+            if not is_refused(error):
+                raise
+            log.warning("the sink reads all of %s, for it may not read the offsets of %s: %s", self.queue.topic,
+                        self._group, error)  # fmt: skip
+            return start
+        self.last_prepared = batch - 1 if batch else None
+        return remembered if remembered is not None and start <= remembered <= end else start
+
+    @property
+    def _second(self) -> MessageQueue:
+        return MessageQueue(self.queue.topic, self.queue.broker_name, 1)
+
+    def _record(self, message: MessageExt) -> Record | None:
+        """None for another query's."""
+        try:
+            body = loads(message.body)
+            version, query = body["rocketSink"], body["query"]
+        except (ValueError, KeyError, TypeError, ProtocolError):
+            raise condition(
+                "EXACTLY_ONCE.FOREIGN_MESSAGE",
+                queue=name(self.queue), offset=message.queue_offset, msg_id=message.msg_id,
+            ) from None  # fmt: skip
+        if query != self._query:
+            return None
+        if version != VERSION:
+            raise condition(
+                "EXACTLY_ONCE.LEDGER_VERSION",
+                queue=name(self.queue), offset=message.queue_offset, version=version, ours=VERSION,
+            )  # fmt: skip
+        own = {key: body.pop(key) for key in ("kind", "query", "batch", "run", "publisher")}
+        return Record(**own, offset=message.queue_offset, more=body)
+
+    # --- what the records say ---------------------------------------------------------------------------------
+
+    def decision(self, batch: int) -> Record | None:
+        """The first PREPARED of a batch."""
+        return next((record for record in self.records if (record.batch, record.kind) == (batch, PREPARED)), None)
+
+    def owner(self, batch: int) -> str | None:
+        """The publisher of a batch: who decided it or resumed it last."""
+        decision = self.decision(batch)
+        resumed = [record for record in self.records if (record.batch, record.kind) == (batch, RESUMED)]
+        return resumed[-1].publisher if resumed else decision.publisher if decision else None
+
+    def is_done(self, batch: int) -> bool:
+        return any((record.batch, record.kind) == (batch, DONE) for record in self.records)
+
+    def last_batch(self) -> int:
+        """The newest batch of the query that has a record, or -1."""
+        return max((record.batch for record in self.records), default=-1)
+
+    def manifest(self, decision: Record) -> Manifest:
+        """What was decided."""
+        try:
+            if "manifest" in decision.more:
+                data = base64.b64decode(decision.more["manifest"])
+            else:
+                places = [(MessageQueue(self._staging, broker, id_), at) for broker, id_, at in decision.more["parts"]]
+                bodies = [self._brokers.staged_later(*place) for place in places]
+                deadline = self._timing.deadline()
+                data = b"".join(bytes(deadline.call(body, "to read the manifest")) for body in bodies)
+            return Manifest.decode(data, self._staging)
+        except (ProtocolError, ValueError, KeyError, TypeError):
+            raise condition(
+                "EXACTLY_ONCE.LEDGER_VERSION",
+                queue=name(self.queue), offset=decision.offset, version="unknown", ours=VERSION,
+            ) from None  # fmt: skip
+
+    # --- writing ----------------------------------------------------------------------------------------------
+
+    def append(self, kind: str, epoch: Epoch, **more: object) -> Record:
+        """Append a record and read up to it; what an append whose answer was lost stored is found, not repeated."""
+        body = dumps(
+            {
+                "rocketSink": VERSION, "kind": kind, "query": epoch.query, "batch": epoch.batch, "run": epoch.run,
+                "publisher": self.publisher, "time": time.time_ns() // 1_000_000, **more,
+            }
+        )  # fmt: skip
+        deadline = self._timing.deadline()
+        while True:
+            try:
+                result = self._brokers.append(self.queue, body, tags=tag_of(epoch.query), keys=epoch.query)
+                break
+            except RocketError as error:
+                if not is_refused(error):
+                    self.read()
+                    if own := self._own(kind, epoch.batch):
+                        return own
+                deadline.wait(may_pass(error), f"to append to {name(self.queue)}")
+        if result.status is not SendStatus.SEND_OK:
+            self._brokers.confirm(self.queue.broker_name, self._staging, self._timing)
+        self._read_to(result.queue_offset + 1)
+        own = self._own(kind, epoch.batch)
+        assert own is not None
+        return own
+
+    def _own(self, kind: str, batch: int) -> Record | None:
+        wanted = (kind, batch, self.publisher)
+        return next((each for each in self.records if (each.kind, each.batch, each.publisher) == wanted), None)
+
+    def remember(self, decision: Record) -> None:
+        """Remember the query's last decision beyond the life of the ledger's messages."""
+        if self._group is None:
+            return
+        try:
+            self._brokers.reader.commit_offset(self._group, self.queue, decision.offset)
+            self._brokers.reader.commit_offset(self._group, self._second, decision.batch + 1)
+        except RocketError as error:
+            log.warning(
+                "batch %d of %s is not remembered as an offset of group %s, so a restart after the ledger's messages "
+                "have expired is not noticed: %s", decision.batch, self._query, self._group, error,
+            )  # fmt: skip

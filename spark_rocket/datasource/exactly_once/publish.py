@@ -1,0 +1,231 @@
+"""Publishing a decided epoch: staged blocks become messages of their target queues, each row once.
+
+Lanes (``lanes.py``) are published in parallel, the blocks of a lane one after another; the next staged block is pulled
+while one is sent. So the memory is that of two blocks for each of ``LANES`` threads.
+
+What happens to a send that fails:
+
+===============================  =======================================================================================
+refused for certain              repeated after a pause, within ``retryTimeout``
+no answer, or SYSTEM_ERROR       it may be stored: prove the broker alive, wait for ``gracePeriod``, read the lane back,
+                                 and go on behind what is there. Never a blind retry
+stored, but not yet durable      a later SEND_OK of that broker confirms it (``Brokers.confirm``); the lane is read back
+                                 once more
+queue or topic deleted           EXACTLY_ONCE.TARGET_GONE
+===============================  =======================================================================================
+
+Before each send ``fence`` checks that the epoch still is this publisher's.
+
+A ``Publisher`` belongs to one ``commit``. After a crash another one reads back and goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from spark_rocket.datasource.conditions import error as condition
+from spark_rocket.datasource.exactly_once.brokers import Brokers, Timing, is_refused, may_pass
+from spark_rocket.datasource.exactly_once.lanes import Lane, Piece, first_id, lanes_of
+from spark_rocket.datasource.exactly_once.manifest import Epoch, Manifest, StagedBlock
+from spark_rocket.datasource.offsets import name
+from spark_rocket.datasource.retry_deadline import RetryDeadline
+from spark_rocket.datasource.write.rows import Block
+from spark_rocket.errors import DataSourceError, QueueNotFoundError, RocketError, TopicNotFoundError
+from spark_rocket.model import MessageQueue, SendStatus
+
+LANES = 8
+_MARGIN = 10_000  # messages before a recorded end that are read, too: a promoted slave may have had a shorter queue
+
+log = logging.getLogger("spark_rocket.datasource")
+
+
+class Publisher:
+    """Publishes one epoch."""
+
+    def __init__(
+        self,
+        brokers: Brokers,
+        epoch: Epoch,
+        manifest: Manifest,
+        staging: str,
+        timing: Timing,
+        fence: Callable[[], None],
+    ) -> None:
+        self._brokers = brokers
+        self._epoch = epoch
+        self._manifest = manifest
+        self._staging = staging
+        self._timing = timing
+        self._fence = fence
+        self._lock = threading.Lock()
+        self._failure: BaseException | None = None
+        self._unconfirmed: set[str] = set()
+        self.lanes = lanes_of(manifest.blocks, epoch)
+        self.published = 0
+
+    @property
+    def duplicates(self) -> int:
+        return sum(lane.duplicates for lane in self.lanes)
+
+    # --- sending ----------------------------------------------------------------------------------------------
+
+    def publish(self) -> None:
+        """Send what is not stored, until everything is, durably."""
+        while True:
+            self._each([lane for lane in self.lanes if not lane.is_complete], self._publish_lane)
+            if not self._unconfirmed:
+                return
+            brokers, self._unconfirmed = self._unconfirmed, set()
+            for broker in sorted(brokers):
+                self._brokers.confirm(broker, self._staging, self._timing)
+            self.read_back([lane for lane in self.lanes if lane.queue.broker_name in brokers])
+
+    def _each(self, lanes: Sequence[Lane], work: Callable[[Lane], None]) -> None:
+        """Work on lanes in parallel. The first failure stops all."""
+
+        def one(lane: Lane) -> None:
+            if self._failure is None:
+                try:
+                    work(lane)
+                except BaseException as error:
+                    self._failure = self._failure or error
+
+        if len(lanes) < 2:
+            for lane in lanes:
+                work(lane)
+            return
+        with ThreadPoolExecutor(min(LANES, len(lanes)), "rocket-publish") as pool:
+            pool.map(one, lanes)
+        if self._failure is not None:
+            raise self._failure
+
+    def _publish_lane(self, lane: Lane) -> None:
+        deadline = self._timing.deadline()
+        while not lane.is_complete:
+            try:
+                for block, body in self._bodies(lane):
+                    for piece in lane.pieces(block, body):
+                        self._send(lane, block, piece)
+                        deadline.reset()
+            except DataSourceError:
+                raise
+            except RocketError as error:
+                self._recover(lane, error, deadline)
+
+    def _bodies(self, lane: Lane) -> Iterator[tuple[StagedBlock, memoryview]]:
+        """The staged bodies from the lane's next block on; each is asked for while the one before is sent."""
+        blocks = lane.blocks[lane.next_block :]
+        coming = self._staged_later(blocks[0])
+        for block, following in zip(blocks, [*blocks[1:], None], strict=True):
+            deadline = self._timing.deadline()
+            try:
+                body = coming()
+            except DataSourceError:
+                raise
+            except RocketError as error:
+                deadline.wait(error, f"to read the staged blocks of {name(lane.queue)}")
+                body = deadline.call(
+                    lambda block=block: self._staged_later(block)(),  # type: ignore[misc]
+                    f"to read the staged blocks of {name(lane.queue)}",
+                )
+            if following is not None:
+                coming = self._staged_later(following)
+            if len(body) != block.size or first_id(body) != self._epoch.first_id(block):
+                assert block.staged is not None
+                raise condition("DATA_LOSS.STAGED_BLOCK", queue=name(block.staged), offset=block.offset)
+            yield block, body
+
+    def _staged_later(self, block: StagedBlock) -> Callable[[], memoryview]:
+        assert block.staged is not None
+        return self._brokers.staged_later(block.staged, block.offset)
+
+    def _send(self, lane: Lane, block: StagedBlock, piece: Piece) -> None:
+        if self._failure is not None:
+            raise DataSourceError("another queue of the epoch could not be published.")
+        with self._lock:
+            self._fence()
+        queue = lane.queue
+        rows = Block(queue.topic, queue, piece.body, piece.rows, block.first_row, block.sys_flag, block.is_delayed)
+        result = self._brokers.publish(rows, queue)
+        lane.sent(piece)
+        with self._lock:
+            self.published += piece.rows
+            if result.status is not SendStatus.SEND_OK:
+                self._unconfirmed.add(queue.broker_name)
+
+    def _recover(self, lane: Lane, error: RocketError, deadline: RetryDeadline) -> None:
+        """After a send that failed: wait, and find out what is stored."""
+        queue = lane.queue
+        if isinstance(error, TopicNotFoundError | QueueNotFoundError):
+            if self._brokers.reader.lacks(queue) is not None:
+                raise condition("EXACTLY_ONCE.TARGET_GONE", queue=name(queue), problem=error.message) from error
+            error.retriable = True
+        deadline.wait(may_pass(error), f"to publish to {name(queue)}")
+        if not is_refused(error):
+            self.settle([queue])
+            self.read_back([lane])
+
+    # --- reading back -----------------------------------------------------------------------------------------
+
+    def settle(self, queues: Collection[MessageQueue]) -> None:
+        """Wait until nothing that was sent before can still be stored unseen: brokers are alive, and grace is over."""
+        deadline = self._timing.deadline()
+        for queue in queues:
+            deadline.call(lambda queue=queue: self._end(queue), f"to reach {queue.broker_name}")  # type: ignore[misc]
+        self._timing.sleep(self._timing.grace)
+
+    def read_back(self, lanes: Sequence[Lane]) -> None:
+        """Find out what of these lanes is stored."""
+        self._each(lanes, self._read_back)
+
+    def _read_back(self, lane: Lane) -> None:
+        lane.forget()
+        for queue in lane.sources:
+            recorded = self._manifest.ends.get(queue, 0)
+            deadline = self._timing.deadline()
+            start, end = deadline.call(
+                lambda queue=queue: (self._start(queue), self._end(queue)),  # type: ignore[misc]
+                f"to read back {name(queue)}",
+            )
+            if recorded < start or end < recorded - _MARGIN:
+                raise condition(
+                    "EXACTLY_ONCE.READ_BACK_GONE", queue=name(queue), recorded=recorded, start=start, end=end
+                )
+            for ids in self._brokers.ids(queue, max(start, min(recorded, end) - _MARGIN), end):
+                lane.feed(ids)
+
+    def _end(self, queue: MessageQueue) -> int:
+        try:
+            return self._brokers.end(queue)
+        except TopicNotFoundError as error:
+            return self._nothing_yet(queue, error)
+
+    def _start(self, queue: MessageQueue) -> int:
+        try:
+            return self._brokers.start(queue)
+        except TopicNotFoundError as error:
+            return self._nothing_yet(queue, error)
+
+    def _nothing_yet(self, queue: MessageQueue, error: RocketError) -> int:
+        """A topic that the first send creates, or that brokers do not have: only if it had nothing before."""
+        if self._manifest.ends.get(queue, 0) == 0:
+            return 0
+        error.retriable = True
+        raise error
+
+    def check_staged(self) -> None:
+        """DATA_LOSS.STAGED_BLOCK if one that is still needed is gone, before anything more is published."""
+        needed = [block for lane in self.lanes for block in lane.blocks[lane.next_block :]]
+        first: dict[MessageQueue, int] = {}
+        for block in needed:
+            assert block.staged is not None
+            first[block.staged] = min(block.offset, first.get(block.staged, block.offset))
+        deadline = self._timing.deadline()
+        for queue, offset in first.items():
+            deadline.call(
+                lambda queue=queue, offset=offset: self._brokers.staged_later(queue, offset)(),  # type: ignore[misc]
+                f"to read the staged blocks in {name(queue)}",
+            )

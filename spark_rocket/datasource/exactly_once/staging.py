@@ -1,0 +1,136 @@
+"""A task's half of the exactly-once sink: rows are encoded as ever, and staged.
+
+Each block, a whole batch body, becomes the body of one message of the staging topic. Any queue of that topic will do,
+so a block is staged again freely when its response is lost; a second copy is never referenced, and retention removes
+it. The target queue is chosen here, as an at-least-once write chooses it. Delayed rows of a target queue share blocks.
+
+A ``Stager`` belongs to one task and thread. Nothing that it stages is visible until its epoch is decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import WriterCommitMessage
+
+from spark_rocket.datasource.exactly_once.brokers import Brokers, Timing
+from spark_rocket.datasource.exactly_once.manifest import Epoch, StagedBlock
+from spark_rocket.datasource.options.options import WriteOptions
+from spark_rocket.datasource.processes import settle_worker
+from spark_rocket.datasource.write.rows import Block, RowEncoder
+from spark_rocket.datasource.write.send import BlockSender, choose_queue
+from spark_rocket.errors import RowError, TopicNotFoundError
+from spark_rocket.model import MessageQueue, SendResult, SendStatus
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What one task staged for an epoch."""
+
+    epoch: Epoch
+    blocks: list[StagedBlock]
+    retries: int = 0
+
+
+class Stager:
+    """Stages the blocks of one partition."""
+
+    def __init__(self, brokers: Brokers, options: WriteOptions, epoch: Epoch, partition: int) -> None:
+        self._brokers = brokers
+        self._options = options
+        self._partition = partition
+        self._key = epoch.key(partition, is_delayed=False)
+        self._unconfirmed: set[str] = set()
+        self._delayed: dict[MessageQueue, list[Block]] = {}
+        self.blocks: list[StagedBlock] = []
+        self.sender = BlockSender(
+            lambda block, queue: brokers.stage_async(queue, block.body),
+            lambda topic: brokers.queues(topic),
+            limit=options.max_requests_in_flight,
+            delayed_limit=options.max_delayed_in_flight,
+            key=self._key,
+            retry_deadline=Timing.of(options).deadline,
+            where=f"partition {partition}",
+            on_stored=self._stored,
+        )
+
+    def put(self, block: Block) -> None:
+        """Stage a block as soon as there is room."""
+        if len(block.body) > self._options.max_message_size:
+            raise RowError(
+                f"{block.rows()} of partition {self._partition} takes {len(block.body)} bytes with its properties, and "
+                f"the limit of a staged block is {self._options.max_message_size} (option maxMessageSize).",
+                remedy="Make it smaller, or raise maxMessageSize here and on the brokers.",
+            )
+        queue = block.queue
+        if queue is None:
+            deadline = Timing.of(self._options).deadline()
+            queues = deadline.call(lambda: self._brokers.queues(block.topic), f"to find {block.topic}")
+            queue = choose_queue(block.lot, queues, self._key)
+        if not block.is_delayed:
+            self._stage(queue, block.body, block.count, block)
+            return
+        together = self._delayed.setdefault(queue, [])
+        if sum(len(each.body) for each in together) + len(block.body) > self._options.send_batch_bytes:
+            self._stage_delayed(queue)
+            together = self._delayed.setdefault(queue, [])
+        together.append(block)
+
+    def _stage_delayed(self, queue: MessageQueue) -> None:
+        blocks = self._delayed.pop(queue)
+        if blocks:
+            body = b"".join(block.body for block in blocks)
+            self._stage(queue, memoryview(body), len(blocks), blocks[0])
+
+    def _stage(self, queue: MessageQueue, body: memoryview, rows: int, first: Block) -> None:
+        number = len(self.blocks)
+        self.blocks.append(
+            StagedBlock(queue, rows, len(body), first.first_row, self._partition, first.sys_flag, first.is_delayed)
+        )
+        self.sender.put(Block(self._options.staging_topic, None, body, rows, first.first_row, lot=number))
+
+    def _stored(self, block: Block, result: SendResult) -> None:
+        staged = self.blocks[block.lot]
+        staged.staged, staged.offset = result.queue, result.queue_offset
+        if result.status is not SendStatus.SEND_OK:
+            self._unconfirmed.add(result.queue.broker_name)
+
+    def finish(self) -> None:
+        """Wait until everything is staged, and durable where brokers are set so."""
+        for queue in list(self._delayed):
+            self._stage_delayed(queue)
+        self.sender.finish()
+        for broker in sorted(self._unconfirmed):
+            self._brokers.confirm(broker, self._options.staging_topic, Timing.of(self._options))
+
+
+def stage_rows(batches: Iterator[pa.RecordBatch], brokers: Brokers, options: WriteOptions, epoch: Epoch) -> Staged:
+    """A task's whole work."""
+    settle_worker()
+    context = TaskContext.get()
+    partition = context.partitionId() if context is not None else 0
+
+    def queues_of(topic: str, *, ordered: bool = False) -> list[MessageQueue]:
+        try:
+            return brokers.queues(topic, ordered=ordered)
+        except TopicNotFoundError as error:
+            error.retriable = topic == options.topic
+            raise
+
+    encoder = RowEncoder(
+        options,
+        partial(queues_of, ordered=True),
+        epoch.key(partition, is_delayed=False),
+        f"partition {partition}",
+        epoch.key(partition, is_delayed=True),
+    )
+    stager = Stager(brokers, options, epoch, partition)
+    for batch in batches:
+        for block in encoder.blocks(batch):
+            stager.put(block)
+    stager.finish()
+    return Staged(epoch, stager.blocks, stager.sender.retries)

@@ -1,0 +1,113 @@
+"""``df.write`` and ``df.writeStream`` with ``deliveryGuarantee=exactlyOnce``.
+
+Tasks stage (``staging.py``); ``commit`` decides and publishes (``commit.py``). Spark calls ``commit`` in a process of
+its own, without a TaskContext, so tasks tell it the query, the batch and the run. ``abort`` has nothing to undo: what
+is staged is not referenced, and the staging topic's retention removes it. Values only; Spark pickles writers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from spark_rocket.datasource.exactly_once.brokers import Timing, brokers_for
+from spark_rocket.datasource.exactly_once.commit import Commit
+from spark_rocket.datasource.exactly_once.ledger import Ledger, group_of
+from spark_rocket.datasource.exactly_once.manifest import Epoch
+from spark_rocket.datasource.exactly_once.staging import Staged, stage_rows
+from spark_rocket.datasource.exactly_once.topics import ledger_queue, warn_of_settings
+from spark_rocket.datasource.options.options import WriteOptions
+from spark_rocket.datasource.processes import short
+from spark_rocket.datasource.write.writer import (
+    BATCH_ID,
+    QUERY_ID,
+    RocketStreamWriter,
+    RocketWriter,
+    refuse_values,
+    with_bodies,
+)
+from spark_rocket.errors import StateError
+
+RUN_ID = "spark.jobGroup.id"  # of a streaming query it is the run's id
+
+log = logging.getLogger("spark_rocket.datasource")
+
+
+def commit_epoch(options: WriteOptions, messages: Sequence[WriterCommitMessage | None], *, is_stream: bool) -> None:
+    """Commit what tasks staged."""
+    staged = [message for message in messages if isinstance(message, Staged)]
+    if not staged:
+        return
+    epoch = staged[0].epoch
+    group = group_of(options.ledger_topic, epoch.query) if is_stream else options.producer_group
+    brokers, timing = brokers_for(options, group), Timing.of(options)
+    queue = timing.deadline().call(lambda: ledger_queue(options, brokers.reader), "to find the ledger")
+    ledger = Ledger(brokers, queue, options.staging_topic, epoch.query, timing, is_stream=is_stream)
+    commit = Commit(brokers, ledger, epoch, options.staging_topic, timing)
+    manifest = commit.run([block for message in staged for block in message.blocks])
+    if manifest is not None and commit.is_new_run:
+        queues = [queue, *(each for block in manifest.blocks for each in (block.target, block.staged) if each)]
+        warn_of_settings(options, {each.broker_name for each in queues})
+
+
+def _stage(batches: Iterator[pa.RecordBatch], options: WriteOptions, epoch: Epoch) -> Staged:
+    return stage_rows(batches, brokers_for(options, options.producer_group), options, epoch)
+
+
+def check_topics(options: WriteOptions) -> None:
+    """Find the sink's topics, or create them, before the first task."""
+    reader = brokers_for(options, options.producer_group).reader
+    Timing.of(options).deadline().call(lambda: ledger_queue(options, reader), "to find the ledger")
+
+
+class ExactlyOnceWriter(RocketWriter):
+    """A batch write: one epoch, named by ``writeId``."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, only_read: Sequence[str] = ()) -> None:
+        super().__init__(options, schema, only_read)
+        check_topics(options)
+
+    @short
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:  # type: ignore[override]
+        batches = with_bodies(refuse_values(iterator, self._only_read), self._options, self._schema)
+        return _stage(batches, self._options, Epoch(self._name, 0))
+
+    @short
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        commit_epoch(self._options, messages, is_stream=False)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        log.warning("the write failed; nothing of it is visible")
+
+
+class ExactlyOnceStreamWriter(RocketStreamWriter):
+    """A stream: an epoch for each micro-batch."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        check_topics(options)
+
+    @short
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:  # type: ignore[override]
+        context = TaskContext.get()
+        query, batch, run = (
+            context.getLocalProperty(key) if context is not None else None for key in (QUERY_ID, BATCH_ID, RUN_ID)
+        )
+        if query is None or batch is None:
+            raise StateError(
+                "Spark did not tell the task its query and batch.", remedy="This needs PySpark 4.2 or newer."
+            )
+        batches = with_bodies(iterator, self._options, self._schema)
+        return _stage(batches, self._options, Epoch(query, int(batch), run or ""))
+
+    @short
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        commit_epoch(self._options, messages, is_stream=True)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        log.warning("batch %d failed; nothing of it is visible", batchId)
