@@ -12,8 +12,10 @@ from spark_rocket.store import MessageStore, StoreConfig
 from spark_rocket.store.index import service as index_service
 from spark_rocket.store.tools.check import check_store
 from tests.store.helpers import Clock, opened, small
+from tests.store.timer_rig import Rig, small_timer
 
 MakeStore = Callable[..., MessageStore]
+MakeRig = Callable[..., Rig]
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +47,26 @@ def make_store(tmp_path: Path, clock: Clock) -> Iterator[MakeStore]:
         store.close()
     for config in {store.config for store in made}:
         assert check_store(config.store_path, config) == []
+
+
+@pytest.fixture
+def make_rig(tmp_path: Path) -> Iterator[MakeRig]:
+    """Makes a store with its timer, in ``tmp_path / "store"`` unless told; closed and checked at the end."""
+    made: list[Rig] = []
+
+    def make(config: StoreConfig | None = None, clock: Clock | None = None, **timer: Any) -> Rig:
+        made.append(Rig(config or small_timer(tmp_path / "store"), clock, **timer))
+        return made[-1]
+
+    yield make
+    for rig in made:
+        rig.close()
+        assert check_store(rig.config.store_path, rig.config) == []
+
+
+@pytest.fixture
+def rig(make_rig: MakeRig) -> Rig:
+    return make_rig()
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from spark_rocket.model import SCHEDULE_TOPIC
 from spark_rocket.store import MessageStore, StoreConfig
+from spark_rocket.store.queues.side_files import DeletedTopics
 from tests.store.helpers import Clock, opened, put, put_batch, small
 
 LOG_SIZE = 8192
@@ -114,11 +115,12 @@ def make_image(path: Path, *, clean: bool) -> Image:
     if not clean:
         killed = path.with_name(path.name + "-killed")
         shutil.copytree(path, killed)
-    deleted = dict(store._deleted.offsets)
+    deleted = DeletedTopics(path)
+    deleted.load()
     store.close()
     read = path if clean else killed
     files = {str(file.relative_to(read)): file.read_bytes() for file in read.rglob("*") if file.is_file()}
-    records = tuple(r for r in walk_log(files) if r.physical_offset >= deleted.get(r.topic, 0))
+    records = tuple(r for r in walk_log(files) if r.physical_offset >= deleted.offsets.get(r.topic, 0))
     return Image(files, records, flushed)
 
 

@@ -7,9 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from spark_rocket.errors import StoreNotWritableError
 from spark_rocket.protocol.record.batch import encode_batch_body
 from spark_rocket.protocol.record.record import iter_records
 from spark_rocket.store import MessageStore, PutResult, PutStatus, StoreConfig
+from spark_rocket.store.index.service import IndexService
+from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.log.record_scan import LogScan
 
 HOST = ("127.0.0.1", 10911)
@@ -87,6 +90,52 @@ def bodies(store: MessageStore, topic: str, queue_id: int, *, max_msgs: int = 10
         found += [bytes(record.body) for record in records]
         offset = result.next_begin_offset
     return found
+
+
+def trim(store: MessageStore, *, files: int = 1) -> None:
+    """Put everything on disk, and let retention delete all but the last files of the log."""
+    store.flush()
+    size = 1 + store.config.mapped_file_size_commit_log * (files - 1)
+    store.retention.config = replace(store.config, file_reserved_size=size, delete_file_batch_max=1000)
+    store.retention.run(START)
+    while store.retention.trim_queues():
+        pass
+    store.retention.remover.finish()
+
+
+def mapped_files(directory: Path) -> set[Path]:
+    """Files below a directory that this process has mapped, deleted ones too."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return {
+        Path(line[line.index(str(directory)) :].removesuffix(" (deleted)")) for line in lines if str(directory) in line
+    }
+
+
+# --- parts of a store, for tests that run one of its threads' steps themselves or break one part ----------------
+
+
+def log_of(store: MessageStore) -> CommitLog:
+    return store._log
+
+
+def index_of(store: MessageStore) -> IndexService:
+    assert store._index is not None
+    return store._index
+
+
+def flush_log(store: MessageStore) -> None:
+    """A step of the commit log's flush thread: the consume queues stay as they are."""
+    store._flush_log.flush()
+
+
+def flush_queues(store: MessageStore, *, thorough: bool = True) -> None:
+    """A step of the consume queues' flush thread."""
+    store._flush_queues.flush(thorough=thorough)
+
+
+def refuse_writes(store: MessageStore, error: StoreNotWritableError | None) -> None:
+    """Let the store refuse writes, or take them again, as after a full disk."""
+    store._appender.write_error = error
 
 
 def log_records(store_path: Path, config: StoreConfig) -> bytes:

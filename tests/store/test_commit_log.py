@@ -18,7 +18,7 @@ from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.log.mapped_file_queue import MappedFileQueue
 from spark_rocket.store.tools.check import check_store
 from tests.store.conftest import MakeStore
-from tests.store.helpers import BORN, bodies, opened, put, small
+from tests.store.helpers import BORN, bodies, flush_log, log_of, opened, put, small
 
 
 def test_the_allocator_never_makes_a_file_that_the_writer_just_took(
@@ -28,7 +28,7 @@ def test_the_allocator_never_makes_a_file_that_the_writer_just_took(
     config = small(tmp_path / "store")
     monkeypatch.setattr(CommitLog, "start", lambda log: None)  # its thread; the test is the allocator
     store = opened(config)
-    log = store._log
+    log = log_of(store)
     helpers: list[threading.Thread] = []
 
     def let_the_allocator_in() -> None:
@@ -74,13 +74,14 @@ def test_names_of_new_files_are_on_disk_before_a_flush_ends(tmp_path: Path, monk
     put(store, "T", 0, b"x" * 20_000)
     put(store, "T", 0, b"x" * 20_000)
     assert steps == []
-    store._flush_log.flush()
+    flush_log(store)
     assert steps == ["names", "bytes", "bytes"]
     put(store, "T", 0, b"")
-    store._flush_log.flush()
+    flush_log(store)
     assert steps[3:] == ["bytes"]
-    assert store._log._current is not None
-    store._log._prepare_next(store._log._current)
+    log = log_of(store)
+    assert log._current is not None
+    log._prepare_next(log._current)
     assert steps[4:] == ["names"]
     store.close()
     assert check_store(config.store_path, config) == []
@@ -104,7 +105,7 @@ def test_only_what_was_written_is_flushed(tmp_path: Path, monkeypatch: pytest.Mo
         for size in (100, 9_000, 30_000, 30_000, 30_000):
             put(store, "T", 0, b"x" * size)
             ends.append(store.max_physical_offset)
-            store._flush_log.flush()
+            flush_log(store)
     file = config.mapped_file_size_commit_log
     assert spans == [
         (0, ends[1]),
@@ -127,8 +128,7 @@ def test_what_lies_apart_is_read_in_order_and_no_view_stays(tmp_path: Path, size
         put(store, "t", number % 3, body)
     found = store.get_message("t", 1, 0, 3, 8 << 20)
     assert [record.body for record in iter_records(found.records)] == expected[1:9:3]
-    first = store._log.queue.find(0)
-    assert first is not None
+    first = log_of(store).queue.files[0]
     assert first.is_mapped
     first.close()  # StateError while there is a view of it
     assert bodies(store, "t", 1) == expected[1::3]

@@ -19,7 +19,7 @@ from spark_rocket.store.config import FlushDiskType
 from spark_rocket.store.descriptors import ShortageError
 from spark_rocket.store.log.mapped_file import MappedFile
 from tests.store.conftest import MakeStore
-from tests.store.helpers import BORN, bodies, opened, put, put_batch, small
+from tests.store.helpers import BORN, bodies, flush_log, flush_queues, index_of, opened, put, put_batch, small
 
 _OPEN = Path("/proc/self/fd")
 
@@ -157,17 +157,17 @@ def test_names_of_queues_are_synced_by_the_flush_that_can(
     store = make_store(message_index_enable=False)
     for queue_id in range(queues):
         put(store, "T", queue_id, b"x")
-    store._flush_log.flush()
+    flush_log(store)
     shortage.left = 0
     with pytest.raises(ShortageError):
-        store._flush_queues.flush(thorough=True)
+        flush_queues(store)
     shortage.over()
     synced: list[str] = []
     for name in ("sync_directory", "sync_file_system"):
         for module in ("queues.consume_queue", "flush"):
             target = f"spark_rocket.store.{module}.{name}"
             monkeypatch.setattr(target, lambda directory: synced.append(str(directory)), raising=False)
-    store._flush_queues.flush(thorough=True)
+    flush_queues(store)
     assert str(store.config.consume_queue_path) in synced
 
 
@@ -176,7 +176,7 @@ def test_the_index_is_flushed_later_too(make_store: MakeStore, shortage: Shortag
     for number in range(450):  # more than two files of the index
         put(store, "T", 0, b"", b"KEYS\x01k%d" % number)
     assert len(store.query_message("T", "k449", 1, 0, 1 << 62).records) == 1
-    index: Any = store._index
+    index = index_of(store)
     shortage.left = 0
     with pytest.raises(ShortageError):
         index.flush()

@@ -17,7 +17,7 @@ from spark_rocket.store.log import mapped_file
 from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.tools.check import check_store
 from tests.store.conftest import MakeStore
-from tests.store.helpers import BORN, START, Clock, bodies, opened, put, small
+from tests.store.helpers import BORN, START, Clock, bodies, flush_log, flush_queues, opened, put, small
 
 WAIT = 30
 
@@ -124,7 +124,7 @@ def checkpoint_of(store: MessageStore) -> tuple[int, int]:
 
 def test_the_checkpoint_moves_behind_the_disk(store: MessageStore, clock: Clock) -> None:
     put(store, "T", 0, b"")
-    store._flush_log.flush()
+    flush_log(store)
     assert checkpoint_of(store) == (START, 0)
     clock.now += 10
     put(store, "T", 0, b"")
@@ -132,7 +132,7 @@ def test_the_checkpoint_moves_behind_the_disk(store: MessageStore, clock: Clock)
     assert checkpoint_of(store) == (START + 10, START + 10)
     clock.now += 10
     put(store, "T", 0, b"")
-    store._flush_queues.flush(thorough=False)
+    flush_queues(store, thorough=False)
     assert checkpoint_of(store) == (START + 10, START + 10)
     store.close()
     assert checkpoint_of(store) == (START + 20, START + 20)
@@ -153,11 +153,11 @@ def test_consume_queues_are_flushed_by_pages(make_store: MakeStore, monkeypatch:
         put(store, "Big", 0, b"")
     put(store, "Small", 0, b"")
     root = store.config.consume_queue_path
-    store._flush_queues.flush(thorough=False)
+    flush_queues(store, thorough=False)
     assert flushed == [root / "Big" / "0"]
-    store._flush_queues.flush(thorough=True)
+    flush_queues(store)
     assert flushed == [root / "Big" / "0", root / "Small" / "0"]
-    store._flush_queues.flush(thorough=True)
+    flush_queues(store)
     assert len(flushed) == 2
 
 
@@ -218,9 +218,9 @@ def test_after_one_failed_flush_nothing_is_believed(
             store.flush()
         for _ in range(2):
             with pytest.raises(OSError, match="earlier flush"):
-                store._flush_queues.flush(thorough=True)
+                flush_queues(store)
             with pytest.raises(OSError, match="earlier flush"):
-                store._flush_log.flush()
+                flush_log(store)
         refused = store.put_message("T", 0, b"more", b"", born_timestamp=1, born_host=BORN)
         assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE
         answers = Answers()

@@ -120,7 +120,5 @@ def test_goes_on_appending(name: str, directory: Path) -> None:
 
 def test_delayed_messages_carry_their_delivery_time(directory: Path) -> None:
     store = opened(golden(directory))
-    queue = store._queues.find("SCHEDULE_TOPIC_XXXX", 1)
-    assert queue is not None
-    assert [queue.entry(i)[2] for i in range(2)] == [1795229576210, 1795229576211]
+    assert [code for _, _, code in store.get_entries("SCHEDULE_TOPIC_XXXX", 1, 0, 2)] == [1795229576210, 1795229576211]
     store.close()

@@ -27,8 +27,9 @@ from spark_rocket.store.index.keys import key_hash
 from spark_rocket.store.index.service import IndexService
 from spark_rocket.store.log.record_scan import LogScan
 from spark_rocket.store.tools.check import check_store
+from tests.kit.waiting import until
 from tests.store.conftest import MakeStore
-from tests.store.helpers import START, Clock, opened, put, put_batch, small
+from tests.store.helpers import START, Clock, index_of, log_of, opened, put, put_batch, small
 
 FOREVER = 1 << 62
 
@@ -334,8 +335,7 @@ def test_a_query_while_messages_are_written_finds_those_before_it(store: Message
 def test_an_index_that_is_behind_says_how_far_it_is(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
     put(store, "T", 0, b"1", b"KEYS\x01k")
     assert query(store, "T", "k") == [b"1"]
-    assert store._index is not None
-    monkeypatch.setattr(store._index, "_step", lambda *_: False)
+    monkeypatch.setattr(IndexService, "_step", lambda *_: False)
     at = put(store, "T", 0, b"2", b"KEYS\x01k").physical_offset
     result = store.query_message("T", "k", 10, 0, FOREVER)
     assert len(result.records) == 1
@@ -390,7 +390,7 @@ def test_who_waits_in_vain_is_told_as_well(make_store: MakeStore, monkeypatch: p
 def test_a_full_file_is_put_on_disk_while_others_look_things_up(
     make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    syncing, go_on, synced = threading.Event(), threading.Event(), threading.Event()
+    syncing, go_on = threading.Event(), threading.Event()
     flush = IndexFile.flush
 
     def slow(file: IndexFile) -> None:
@@ -404,22 +404,18 @@ def test_a_full_file_is_put_on_disk_while_others_look_things_up(
     for number in range(450):  # two files and a half
         put(store, "T", 0, b"%d" % number, b"KEYS\x01k%d" % number)
     assert syncing.wait(60)
-    assert store._index is not None
     assert query(store, "T", "k0") == [b"0"]
     assert query(store, "T", "k449") == [b"449"]
-    assert store._index.trim(0) == []
-    assert store._checkpoint.index_msg_timestamp == 0, "not before it is on disk"
-    real = store._index._pause
-
-    def pause(seconds: float) -> None:
-        real(seconds)
-        if not store._index._full:  # type: ignore[union-attr]
-            synced.set()
-
-    monkeypatch.setattr(store._index, "_pause", pause)
+    assert index_of(store).trim(0) == []
+    assert indexed_to(store) == 0, "not before it is on disk"
     go_on.set()
-    assert synced.wait(60)
-    assert store._checkpoint.index_msg_timestamp == START
+    assert until(lambda: indexed_to(store)) == START
+
+
+def indexed_to(store: MessageStore) -> int:
+    """Up to which store time the index is on disk, as the checkpoint says."""
+    store.flush()
+    return int.from_bytes((store.config.store_path / "checkpoint").read_bytes()[16:24], "big")
 
 
 @pytest.mark.parametrize("damage", ["slot", "hash", "previous"])
@@ -451,7 +447,7 @@ def test_a_broken_chain_is_found_by_a_query_and_the_file_made_anew(
 
 
 def test_a_file_that_is_made_anew_while_it_is_put_on_disk(
-    make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
+    make_store: MakeStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     syncing, go_on = threading.Event(), threading.Event()
     flush = IndexFile.flush
@@ -467,10 +463,15 @@ def test_a_file_that_is_made_anew_while_it_is_put_on_disk(
     for number in range(450):
         put(store, "T", 0, b"%d" % number, b"KEYS\x01k%d" % number)
     assert syncing.wait(60)
-    index = store._index
-    assert index is not None
-    with index._lock:
-        index._make_anew(index._files[0], DamagedIndexError("A chain is broken."))
+    find = IndexFile.find
+
+    def broken(*_: object) -> Iterator[int]:
+        monkeypatch.setattr(IndexFile, "find", find)
+        raise DamagedIndexError("A chain is broken.")
+
+    monkeypatch.setattr(IndexFile, "find", broken)
+    assert query(store, "T", "k0") == [b"0"]
+    assert "The index is made anew from that file on." in caplog.text
     go_on.set()
     told = threading.Event()
     store.when_indexed(told.set, 60)
@@ -499,7 +500,7 @@ def test_a_full_file_that_cannot_be_put_on_disk_is_never_believed(
     assert query(store, "T", "k449") == [b"449"], "what is in memory can be found"
     with pytest.raises(StoreError, match="could not be flushed"):
         store.close()
-    assert store._checkpoint.index_msg_timestamp == 0
+    assert int.from_bytes((config.store_path / "checkpoint").read_bytes()[16:24], "big") == 0
     assert "could not be put on disk: [Errno 5] Input/output error" in caplog.text
     store = opened(config)
     assert query(store, "T", "k0") == [b"0"]
@@ -533,7 +534,7 @@ def test_keys_of_records_that_are_alike(
         put(
             store, topic or topics[n % len(topics)], 0, b"body", properties.format(n=n).encode(), sys_flag=12 * (n == 7)
         )
-    (block,) = LogScan(store._log.queue, 0, store.max_physical_offset)
+    (block,) = LogScan(log_of(store).queue, 0, store.max_physical_offset)
     numbers, hashes = index_keys.keys_of(block)
     monkeypatch.setattr(uniform, "_FEWEST", 1000)
     one_by_one = index_keys.keys_of(block)
@@ -557,8 +558,7 @@ def test_a_stop_does_not_wait_long_for_the_index(make_store: MakeStore, monkeypa
     for _ in range(3000):
         put(store, "T", 0, b"x" * 1000, b"KEYS\x01late")
     store.close()
-    assert store._index is not None
-    assert store._index.behind > 1 << 20
+    assert index_of(store).behind > 1 << 20
     monkeypatch.undo()
     again = make_store(store.config)
     assert len(again.query_message("T", "late", 5000, 0, 1 << 60).records) == 3000

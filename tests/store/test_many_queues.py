@@ -13,7 +13,7 @@ from spark_rocket.store import MessageStore
 from spark_rocket.store.log import commit_log as commit_log_module
 from spark_rocket.store.tools.check import check_store
 from tests.store.conftest import MakeStore
-from tests.store.helpers import bodies, opened, put, put_batch, small
+from tests.store.helpers import bodies, mapped_files, opened, put, put_batch, small
 
 QUEUES = 300
 ROUNDS = 6
@@ -30,7 +30,7 @@ for round_ in range({ROUNDS}):
     for i in range({QUEUES}):
         put(store, f"T{{i % 30}}", i // 30, b"%d %d " % (round_, i) * 200)
     store.flush()
-    files = len(store._log.queue.files)
+    files = len(os.listdir(store.config.commit_log_path))
     assert files > 8 * round_, files
     descriptors = len(os.listdir("/proc/self/fd"))
     mappings = len(Path("/proc/self/maps").read_bytes().splitlines()) - before
@@ -63,7 +63,7 @@ def test_descriptors_and_mappings_are_bounded(tmp_path: Path) -> None:
 
 
 def mapped(store: MessageStore) -> int:
-    return sum(file.is_mapped for queue in store._queues.table.values() for file in queue.files.files)
+    return len(mapped_files(store.config.consume_queue_path))
 
 
 def test_evicted_queues_lose_and_hide_nothing(make_store: MakeStore) -> None:
@@ -118,7 +118,9 @@ class TestColdLog:
         monkeypatch.setattr(commit_log_module, "_MOST_COLD", 4)
 
     def mapped(self, store: MessageStore) -> int:
-        return sum(file.is_mapped for file in store._log.queue.files)
+        """Without the file that is made ready for the writer."""
+        files = mapped_files(store.config.commit_log_path)
+        return sum(int(path.name) < store.max_physical_offset for path in files)
 
     @pytest.mark.parametrize("file_size", [20_000, 32 << 10, 200_000])
     def test_few_files_are_mapped(self, make_store: MakeStore, file_size: int) -> None:
@@ -131,7 +133,7 @@ class TestColdLog:
             if number % 50 == 0:
                 store.flush()
         store.flush()
-        files = len(store._log.queue.files)
+        files = len(list(store.config.commit_log_path.iterdir()))
         warm = 2 + (72 << 10) // file_size
         assert self.mapped(store) <= warm < files
         for i in written:

@@ -16,7 +16,20 @@ from spark_rocket.protocol.record.record import decode_record, encode_record, it
 from spark_rocket.store import FlushDiskType, GetMessageStatus, MessageStore, PutStatus
 from spark_rocket.store.tools.check import check_store
 from tests.store.conftest import MakeStore
-from tests.store.helpers import BORN, HOST, START, Clock, bodies, log_records, opened, put, put_batch, small
+from tests.store.helpers import (
+    BORN,
+    HOST,
+    START,
+    Clock,
+    bodies,
+    log_records,
+    mapped_files,
+    opened,
+    put,
+    put_batch,
+    small,
+    trim,
+)
 
 
 def test_a_record_is_byte_for_byte_the_protocols(store: MessageStore) -> None:
@@ -66,9 +79,7 @@ def test_host_kinds_and_long_topics(
 
 
 def _offsets(store: MessageStore, topic: str) -> list[int]:
-    queue = store._queues.find(topic, 0)
-    assert queue is not None
-    return [queue.entry(i)[0] for i in range(queue.max_offset)]
+    return [offset for offset, _, _ in store.get_entries(topic, 0, 0, 100)]
 
 
 def test_files_roll_over_and_everything_comes_back(make_store: MakeStore) -> None:
@@ -96,7 +107,7 @@ def test_a_record_exactly_fills_its_file(make_store: MakeStore) -> None:
     put(store, "T", 0, b"x" * (size - 8 - overhead))
     assert store.max_physical_offset == size - 8
     put(store, "T", 0, b"next")
-    assert store._reader.record_at(size) is not None
+    assert store.look_message_by_offset(size) is not None
     store.close()
     store = make_store()
     put(store, "T", 0, b"y" * (size - 2 * overhead - 4 - 8 + 1))  # would leave 7 bytes: not allowed
@@ -140,7 +151,9 @@ def test_get_statuses(store: MessageStore) -> None:
 def test_a_queue_whose_messages_are_all_gone_goes_on(store: MessageStore) -> None:
     for _ in range(3):
         put(store, "T", 0, b"x")
-    store._queues.correct_min_offsets(store.max_physical_offset)  # as when the log's old files are removed
+    while store.max_physical_offset < store.config.mapped_file_size_commit_log:
+        put(store, "Filler", 0, b"x" * 1000)
+    trim(store)
     result = store.get_message("T", 0, 3, 32, 1 << 20)
     assert (result.status, result.next_begin_offset) == (GetMessageStatus.OFFSET_OVERFLOW_ONE, 3)
     result = store.get_message("T", 0, 0, 32, 1 << 20)
@@ -239,16 +252,14 @@ def test_numbers_out_of_range_leave_no_trace(store: MessageStore, number: dict[s
         assert result.status is PutStatus.MESSAGE_ILLEGAL
         assert "range" in result.reason
     assert store.max_physical_offset == end
-    assert not any(store._log.mm[end:])
+    assert not any((store.config.commit_log_path / ("0" * 20)).read_bytes()[end:])
     put(store, "T", 0, b"after")
     assert bodies(store, "T", 0) == [b"before", b"after"]
 
 
 def test_a_delay_of_thousands_of_digits(store: MessageStore) -> None:
     put(store, "SCHEDULE_TOPIC_XXXX", 0, b"", b"DELAY\x01" + b"9" * 10_000)
-    queue = store._queues.find("SCHEDULE_TOPIC_XXXX", 0)
-    assert queue is not None
-    assert queue.entry(0)[2] == START + 7_200_000
+    assert store.get_entries("SCHEDULE_TOPIC_XXXX", 0, 0, 1)[0][2] == START + 7_200_000
 
 
 def test_names_of_new_directories_are_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,13 +280,11 @@ def test_names_of_new_directories_are_on_disk(tmp_path: Path, monkeypatch: pytes
 
 
 def test_delay_topic_entries_carry_the_time_of_delivery(store: MessageStore) -> None:
-    for level, delay in ((1, 1_000), (18, 7_200_000), (99, 7_200_000)):
-        put(store, "SCHEDULE_TOPIC_XXXX", 0, b"", b"TAGS\x01a\x02DELAY\x01%d" % level, tags_code=1)
-        queue = store._queues.find("SCHEDULE_TOPIC_XXXX", 0)
-        assert queue is not None
-        assert queue.entry(queue.max_offset - 1)[2] == START + delay
+    for level in (b"\x02DELAY\x011", b"\x02DELAY\x0118", b"\x02DELAY\x0199"):
+        put(store, "SCHEDULE_TOPIC_XXXX", 0, b"", b"TAGS\x01a" + level, tags_code=1)
     put(store, "SCHEDULE_TOPIC_XXXX", 0, b"", b"TAGS\x01a")
-    assert queue.entry(3)[2] == java_hash("a")
+    codes = [code for _, _, code in store.get_entries("SCHEDULE_TOPIC_XXXX", 0, 0, 10)]
+    assert codes == [START + 1_000, START + 7_200_000, START + 7_200_000, java_hash("a")]
 
 
 def test_arrivals_are_told_when_they_can_be_read(make_store: MakeStore) -> None:
@@ -344,7 +353,7 @@ def test_an_idle_store_with_many_queues_maps_none(make_store: MakeStore) -> None
         put(store, f"T{i % 70}", i // 70, b"x")
     store.close()
     store = make_store(message_index_enable=False)
-    assert not any(file.is_mapped for queue in store._queues.table.values() for file in queue.files.files)
+    assert mapped_files(store.config.consume_queue_path) == set()
     assert store.get_max_offset("T7", 2) == 1
 
 
@@ -353,8 +362,7 @@ def test_mapped_consume_queue_files_are_bounded(make_store: MakeStore) -> None:
     for round_ in range(3):
         for i in range(60):
             assert put(store, "T", i, b"%d" % round_).queue_offset == round_
-    mapped = [file for queue in store._queues.table.values() for file in queue.files.files if file.is_mapped]
-    assert len(mapped) <= 16
+    assert len(mapped_files(store.config.consume_queue_path)) <= 16
     assert all(bodies(store, "T", i) == [b"0", b"1", b"2"] for i in range(60))
 
 

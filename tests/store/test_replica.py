@@ -15,11 +15,15 @@ import pytest
 
 from spark_rocket.errors import StoreCorruptError, StoreError
 from spark_rocket.store import MessageStore, PutStatus, StoreConfig
+from spark_rocket.store.index.service import IndexService
+from spark_rocket.store.log.checkpoint import Checkpoint
+from spark_rocket.store.log.commit_log import CommitLog
+from spark_rocket.store.queues.side_files import QueueEnds
 from spark_rocket.store.recovery.replica import Replica
 from spark_rocket.store.tools.check import check_store
 from tests.golden import extract_store
 from tests.store.conftest import MakeStore
-from tests.store.helpers import BORN, Clock, bodies, golden, opened, put, put_batch, small
+from tests.store.helpers import BORN, Clock, bodies, golden, index_of, opened, put, put_batch, small
 
 
 def files(path: Path, what: str) -> dict[str, bytes]:
@@ -364,7 +368,9 @@ def test_a_deleted_topic_is_forgotten_with_its_tail(make_store: MakeStore, tmp_p
 
 
 @pytest.mark.parametrize("step", range(6))
-def test_a_crash_while_a_tail_is_cut(make_store: MakeStore, tmp_path: Path, step: int) -> None:
+def test_a_crash_while_a_tail_is_cut(
+    make_store: MakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
     """An image of the directory from after each step of the cutting starts, with the tail or without."""
     master = make_store()
     config = small(tmp_path / "slave", is_replica=True)
@@ -390,18 +396,19 @@ def test_a_crash_while_a_tail_is_cut(make_store: MakeStore, tmp_path: Path, step
                 shutil.copytree(config.store_path, image)
             return result
 
-        setattr(target, name, method)
+        monkeypatch.setattr(target, name, method)
 
     for target, name in (
         (taker, "quarantine"),
-        (taker._checkpoint, "save"),
-        (taker._ends, "forget_all"),
-        (taker._index, "cut"),
-        (taker._log, "cut"),
+        (Checkpoint, "save"),
+        (QueueEnds, "forget_all"),
+        (IndexService, "cut"),
+        (CommitLog, "cut"),
         (taker, "_cut_queues"),
     ):
         after(target, name)
     taker.truncate(fork)
+    monkeypatch.undo()
     (image / "lock").unlink()
     found = replica(small(image))
     assert found.recovery is not None
@@ -488,25 +495,22 @@ def test_check_points_of_an_empty_log(make_store: MakeStore) -> None:
     assert list(taking(make_store(is_replica=True)).check_points()) == []
 
 
-def test_the_index_goes_on_where_records_end_after_a_cut(make_store: MakeStore, tmp_path: Path) -> None:
+def test_the_index_goes_on_where_records_end_after_a_cut(
+    make_store: MakeStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Not where the log ended when the index began: in the middle of a record, now."""
     master, other = make_store(), make_store(small(tmp_path / "other"))
     fill(other, 2, 50)
     fill(master, 1, 80)
     slave = replica(small(tmp_path / "slave"))
     copy(other, slave, every(4000))
-    assert slave._index is not None
-    thread = slave._index._thread
-    assert thread is not None
-    slave._index._stopped = True
-    slave._index._wake.set()
-    thread.join(30)
-    assert not thread.is_alive(), "from here on this thread does its work"
+    index = index_of(slave)
+    index.stop()  # from here on this thread does its work
     old_end = slave.max_physical_offset
     taking(slave).truncate(0)
     copy(master, slave, every(4000))
     assert slave.max_physical_offset > old_end
-    slave._index._stopped = False
-    slave._index._build(old_end, 0.0)
-    assert slave._log._damaged == set()
+    index._stopped = False
+    index._build(old_end, 0.0)
+    assert caplog.records == []
     slave.close()

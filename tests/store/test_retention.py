@@ -15,12 +15,14 @@ from pathlib import Path
 
 import pytest
 
+from spark_rocket.errors import StoreError
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.store import GetMessageStatus, MessageStore, PutStatus, StoreConfig, file_remover, retention
+from spark_rocket.store.index.service import IndexService
 from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.queues.side_files import DeletedTopics
 from spark_rocket.store.tools.check import check_store
-from tests.store.helpers import BORN, START, Clock, bodies, golden, opened, put, small
+from tests.store.helpers import BORN, START, Clock, bodies, golden, index_of, log_of, mapped_files, opened, put, small
 
 HOUR = 3_600_000
 COUNT = 330  # messages of 0.8 KiB, a second apart, 39 in a file of the log
@@ -36,6 +38,8 @@ class Disk:
 
     used: int = 0
     total: int = 1000 * SIZE
+    queues: Disk | None = None
+    """That of the consume queues, if they have one of their own."""
 
     @property
     def free(self) -> int:
@@ -45,7 +49,7 @@ class Disk:
         self.used = int(self.total * percent / 100)
 
     def __call__(self, path: Path) -> Disk:
-        return self
+        return self.queues if self.queues is not None and path.name == "consumequeue" else self
 
 
 @dataclass
@@ -71,12 +75,7 @@ class Trimmable:
 
     def drain(self) -> None:
         """Until all is deleted, or something cannot be."""
-        remover = self.store.retention.remover
-        remover._hurry.set()
-        remover.retry()
-        thread = remover._thread
-        if thread is not None:
-            thread.join()
+        self.store.retention.remover.finish()
 
     def trim_to(self, files: int) -> None:
         """Let all but so many files of the log go, by size."""
@@ -283,21 +282,21 @@ def test_what_is_not_on_disk_stays(it: Trimmable) -> None:
 def test_a_file_that_follows_and_cannot_be_read_keeps_what_is_before(
     it: Trimmable, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = it.config.commit_log_path / f"{2 * SIZE:020d}"
+    it.clock.now = at_hour(4, it.clock.now)
+    second, path = (it.config.commit_log_path / f"{number * SIZE:020d}" for number in (1, 2))
+    second.rename(it.config.store_path / "hidden")
+    with caplog.at_level(logging.WARNING):
+        assert it.run().removed == 0
+    assert f"{second} cannot be read ([Errno 2]" in caplog.messages[-1]
+    caplog.clear()
+    (it.config.store_path / "hidden").rename(second)
     whole = path.read_bytes()
     with path.open("r+b") as file:
         file.write(b"\xff" * 100)
-    it.clock.now = at_hour(4, it.clock.now)
     with caplog.at_level(logging.WARNING):
         assert it.run().removed == 1
         assert it.run().removed == 0
     assert [text.split(",")[0] for text in caplog.messages] == [f"{path} does not begin with a record"]
-    path.rename(it.config.store_path / "hidden")
-    with caplog.at_level(logging.WARNING):
-        it.store.retention._distrusted = None
-        assert it.run().removed == 0
-    assert f"{path} cannot be read ([Errno 2]" in caplog.messages[-1]
-    (it.config.store_path / "hidden").rename(path)
     path.write_bytes(whole)
     assert it.run().removed == FILES - 2
 
@@ -329,20 +328,30 @@ def test_writes_are_refused_while_the_disk_is_too_full(it: Trimmable, caplog: py
     assert "messages are taken again" in told[1]
 
 
-def test_another_refusal_stays(it: Trimmable) -> None:
+def test_another_refusal_stays(it: Trimmable, monkeypatch: pytest.MonkeyPatch) -> None:
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    put(it.store, "Old", 0, b"unflushed")
     it.disk.at(95)
     it.run()
-    it.store._disk_failed(OSError(errno.EIO, "Input/output error"))
+    monkeypatch.setattr(MappedFile, "flush", fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        it.store.flush()
+    monkeypatch.undo()
     it.disk.at(10)
     it.run()
     refused = it.store.put_message("T", 0, b"late", b"", born_timestamp=1, born_host=BORN)
     assert "Input/output error" in refused.reason
+    with pytest.raises(StoreError, match="could not be flushed"):
+        it.store.close()
+    it.open()
 
 
 def test_both_disks_count(it: Trimmable) -> None:
-    log, queues = Disk(), Disk()
-    queues.at(95)
-    it.store.retention._usage = lambda path: log if path == it.config.commit_log_path else queues
+    it.disk.queues = Disk()
+    it.disk.queues.at(95)
     assert it.run().disk_used == 0.95
     assert it.store.write_error is not None
     assert "[CL:  0.00 CQ:  0.95 INDEX:  0.95]" in it.store.write_error.message
@@ -350,12 +359,11 @@ def test_both_disks_count(it: Trimmable) -> None:
 
 def test_the_log_is_not_deleted_by_force_for_the_sake_of_another_disk(it: Trimmable) -> None:
     """Of a message's bytes the consume queue has twenty: the whole log would go, and the disk stay as full."""
-    log, queues = Disk(), Disk()
-    queues.at(89)
+    it.disk.queues = Disk()
+    it.disk.queues.at(89)
     it.store.retention.config = replace(it.config, file_reserved_time=1000)
-    it.store.retention._usage = lambda path: log if path == it.config.commit_log_path else queues
     assert it.run().removed == 0
-    log.at(89)
+    it.disk.at(89)
     assert it.run().removed > 0
 
 
@@ -406,7 +414,7 @@ def test_readers_see_the_new_beginning_at_once(it: Trimmable, monkeypatch: pytes
 
 
 def test_a_view_of_a_file_outlives_it(it: Trimmable) -> None:
-    file = it.store._log.queue.files[0]
+    file = log_of(it.store).queue.files[0]
     view = memoryview(file.mm)
     before = bytes(view[:SIZE])
     it.trim_to(1)
@@ -416,21 +424,19 @@ def test_a_view_of_a_file_outlives_it(it: Trimmable) -> None:
 
 
 def test_an_index_that_is_behind_goes_on_where_the_log_begins(it: Trimmable) -> None:
-    assert it.store._index is not None
     it.store.close()
     shutil.rmtree(it.config.index_path)
-    store = it.open()
-    index = store._index
-    assert index is not None
-    with index._lock:  # the builder waits
-        offset, index._offset = index._offset, 0
-        it.store.retention.config = replace(it.config, file_reserved_size=1)
-        store.retention._index = None
-        it.run()
-        assert offset >= 0
-    assert index.catch_up(60)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(IndexService, "_step", lambda *_: False)  # nothing is indexed
+        store = it.open()
+        it.trim_to(1)
+        assert index_of(store).behind == store.max_physical_offset
+    assert index_of(store).catch_up(60)
     assert len(store.query_message("T", f"k{COUNT - 1}", 10, 0, 1 << 60).records) == 1
-    assert index._files[0].begin_offset >= store.min_physical_offset
+    store.close()
+    first = min(it.config.index_path.iterdir())
+    assert int.from_bytes(first.read_bytes()[16:24], "big") >= store.min_physical_offset
+    it.open()
 
 
 # --- what follows the log ---------------------------------------------------------------------------------------
@@ -590,9 +596,9 @@ def test_a_topic_is_deleted_without_waiting_for_its_files(
         for number in range(30):
             put(it.store, "T", 0, body(number))
     assert deleted_directories(it.config) == ["consumequeue.deleted-0", "consumequeue.deleted-1"]
-    assert {queue.topic for queue in it.store._queues._cache._mapped} <= {"T", "Old"}
-    assert it.store._queues.table["T", 0] in it.store._queues._cache._mapped
-    assert len(it.store._queues._cache._mapped) <= 2, "a deleted topic's mappings are let go"
+    directories = {path.parent for path in mapped_files(it.config.store_path) if "consumequeue" in str(path)}
+    queues = it.config.consume_queue_path
+    assert {queues / "T" / "0"} <= directories <= {queues / "T" / "0", queues / "Old" / "0"}, "deleted ones are let go"
     it.store.flush()
     monkeypatch.setattr(shutil, "rmtree", rmtree)
     shutil.copytree(it.config.store_path, tmp_path / "killed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from spark_rocket.store.queues.tags import tags_code
 from spark_rocket.store.tools.check import check_store
 from tests.golden import expected, extract_store
 from tests.store.conftest import MakeStore
-from tests.store.helpers import START, Clock, bodies, golden, opened, put, small
+from tests.store.helpers import START, Clock, bodies, golden, opened, put, refuse_writes, small, trim
 
 TOPIC = "SCHEDULE_TOPIC_XXXX"
 DELAYS = delay_levels(DEFAULT_DELAY_LEVELS)
@@ -194,9 +195,9 @@ def test_a_record_that_is_gone_or_damaged_is_named_and_skipped(
     clock = Clock()
     store = opened(small(tmp_path / "store"), clock)
     results = [put(store, TOPIC, 0, b"%d" % i, b"DELAY\x011\x02REAL_TOPIC\x01Real\x02REAL_QID\x010") for i in range(3)]
-    assert store._log.mm is not None
-    store._log.mm[results[0].physical_offset + 4] ^= 1  # the magic: no record any more
-    store._log.mm[results[1].physical_offset + 88] ^= 1  # the body
+    with (store.config.commit_log_path / ("0" * 20)).open("r+b") as file:
+        for at in (results[0].physical_offset + 4, results[1].physical_offset + 88):  # a magic and a body
+            os.pwrite(file.fileno(), bytes([os.pread(file.fileno(), 1, at)[0] ^ 1]), at)
     clock.now += 1000
     assert service(store).deliver(clock.now, ALL_OF_IT) is None
     assert bodies(store, "Real", 0) == [b"2"]
@@ -250,21 +251,18 @@ def test_a_refused_put_is_tried_again_and_nothing_is_skipped(store: MessageStore
     for number in range(5):
         put_delayed(store, 1, b"%d" % number)
         put_delayed(store, 2, b"%d" % number)
-    schedule = service(store)
+    seconds = itertools.count()
+    schedule = service(store, timer=lambda: float(next(seconds)))
     clock.now += 5000
     full = StoreNotWritableError("The disk is full.", remedy="Free some space.")
-    store._appender.write_error = full
+    refuse_writes(store, full)
     assert schedule.deliver(clock.now, ALL_OF_IT) == clock.now + RETRY_MS
     assert schedule.mark() is None
-    store._appender.write_error = None
-    seconds = itertools.count()
-    service_timer = schedule._timer
-    schedule._timer = lambda: float(next(seconds))
+    refuse_writes(store, None)
     assert schedule.deliver(clock.now, 2) == clock.now
-    store._appender.write_error = full
+    refuse_writes(store, full)
     assert schedule.deliver(clock.now, ALL_OF_IT) == clock.now + RETRY_MS
-    store._appender.write_error = None
-    schedule._timer = service_timer
+    refuse_writes(store, None)
     assert schedule.deliver(clock.now, ALL_OF_IT) is None
     assert sorted(bodies(store, "Real", 2)) == sorted([b"%d" % number for number in range(5)] * 2)
 
@@ -371,10 +369,11 @@ def test_messages_that_retention_removed_are_counted(
 ) -> None:
     for number in range(6):
         put_delayed(store, 1, b"%d" % number)
+        if number == 3:
+            put(store, "Filler", 0, bytes(30_000))
+            put(store, "Filler", 0, bytes(3_000))
     clock.now += 1000
-    queue = store._queues.find(TOPIC, 0)
-    assert queue is not None
-    queue.min_offset = 4
+    trim(store)
     schedule = service(store, {"offsetTable": {"1": 2}})
     assert schedule.deliver(clock.now, ALL_OF_IT) is None
     assert bodies(store, "Real", 2) == [b"4", b"5"]
@@ -385,10 +384,10 @@ def test_a_missing_file_delivers_from_the_first_on_and_says_so(
     store: MessageStore, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     put_delayed(store, 3, b"0")
+    for size in (30_000, 3_000):
+        put(store, "Filler", 0, bytes(size))
     put_delayed(store, 3, b"1")
-    queue = store._queues.find(TOPIC, 2)
-    assert queue is not None
-    queue.min_offset = 1
+    trim(store)
     clock.now += 10_000
     assert service(store).deliver(clock.now, ALL_OF_IT) is None
     assert bodies(store, "Real", 2) == [b"1"]

@@ -12,7 +12,7 @@ import pytest
 from spark_rocket.store.config import DEFAULT_DELAY_LEVELS, delay_levels
 from spark_rocket.store.delay.delay_levels import ScheduleMessageService
 from spark_rocket.store.tools.check import check_store
-from tests.store.helpers import Clock, bodies, opened, put, small
+from tests.store.helpers import Clock, bodies, flush_log, opened, put, small
 from tests.store.test_torn_images import FATES, Disk
 
 TOPIC = "SCHEDULE_TOPIC_XXXX"
@@ -41,11 +41,11 @@ def test_no_delayed_message_is_lost(
         elif kind < 0.8:
             schedule.deliver(clock.now, rng.choice((0, 1e9)))
         elif kind < 0.9:
-            store._flush_log.flush()
+            flush_log(store)
         else:  # as the broker saves: the log first
             mark = schedule.mark()
             if mark is not None:
-                store._flush_log.flush()
+                flush_log(store)
                 assert store.flushed_where >= mark.physical_offset
                 schedule.confirm(mark, clock.now)
         saved = schedule.snapshot()  # the file may be written at any time

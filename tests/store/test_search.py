@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from spark_rocket.protocol.record.record import decode_record
 from spark_rocket.store import MessageStore
+from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.tools.check import check_store
 from tests.store.conftest import MakeStore
 from tests.store.helpers import START, Clock, opened, put, put_batch, small
@@ -81,14 +82,14 @@ def test_the_cost_does_not_grow_with_the_queue(
         clock.now += 7
         put_batch(store, "T", 0, [(0, b"x", b"")] * 100)
     reads = 0
-    real = type(store._log).read
+    real = CommitLog.read
 
-    def read(log: object, offset: int, size: int) -> bytes:
+    def read(log: CommitLog, offset: int, size: int) -> bytes:
         nonlocal reads
         reads += 1
-        return real(store._log, offset, size)
+        return real(log, offset, size)
 
-    monkeypatch.setattr(type(store._log), "read", read)
+    monkeypatch.setattr(CommitLog, "read", read)
     assert store.get_offset_by_time("T", 0, START + 7 * 3) == 200
     assert store.get_offset_by_time("T", 0, START + 7 * 3, upper=True) == 299
     assert reads <= 2 * count.bit_length()

@@ -2,50 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from spark_rocket.errors import StoreError
-from spark_rocket.store import StoreConfig
 from spark_rocket.store.delay.timer_wheel import TimerWheel
 from spark_rocket.store.tools.check import check_store
-from tests.store.helpers import START, Clock, put
-from tests.store.timer_rig import Rig, small_timer
-
-MakeRig = Callable[..., Rig]
-
-
-@pytest.fixture
-def make_rig(tmp_path: Path) -> Iterator[MakeRig]:
-    made: list[Rig] = []
-
-    def make(config: StoreConfig | None = None, clock: Clock | None = None) -> Rig:
-        rig = Rig(config or small_timer(tmp_path / "store"), clock)
-        made.append(rig)
-        return rig
-
-    yield make
-    for rig in made:
-        rig.close()
-        assert check_store(rig.config.store_path, rig.config) == []
-
-
-@pytest.fixture
-def rig(make_rig: MakeRig) -> Rig:
-    return make_rig()
-
-
-def killed(rig: Rig) -> StoreConfig:
-    """What a killed process leaves: a copy of the files as they are."""
-    image = rig.config.store_path.with_name("image")
-    shutil.copytree(rig.config.store_path, image)
-    return replace(rig.config, store_path=image)
+from tests.store.conftest import MakeRig
+from tests.store.helpers import START, Clock, mapped_files, put
+from tests.store.timer_rig import Rig, killed, small_timer
 
 
 def keys(rig: Rig) -> list[str]:
@@ -118,7 +88,7 @@ def test_killed_while_the_timer_log_is_made_anew(tmp_path: Path, rig: Rig, make_
     rig.options = {"timer": lambda: float(next(turns))}
     rig.open()
     rig.timer.deliver(rig.clock.now, 2.0)
-    assert 0 < rig.timer._next_offset < 100
+    assert 0 < int(rig.timer.runtime_info(rig.clock.now)["timerOffsetBehind"]) < 100
     assert min(file.name for file in (path / "timerlog").iterdir()) > f"{52 * 100:020d}"
     again = make_rig(killed(rig), Clock(rig.clock.now))
     assert (again.config.store_path / "config" / "timercheck").read_bytes() == flushed
@@ -220,17 +190,17 @@ def test_retention_takes_messages_of_a_second_that_is_being_delivered(
     make_rig: MakeRig, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     sizes = {"file_reserved_size": 1, "delete_commit_log_files_interval": 0}
-    rig = make_rig(small_timer(tmp_path / "store", **sizes))
+    turns: Iterator[int] = itertools.repeat(0)
+    rig = make_rig(small_timer(tmp_path / "store", **sizes), timer=lambda: float(next(turns)))
     for n in range(100):
         rig.send(START + 5500, str(n), TIMER_DELIVER_MS=str(START + 5500), pad="x" * 1000)
     rig.advance(START + 5000)
     rig.store.flush()
     rig.timer.flush()
     rig.clock.now = START + 5500
-    turns = iter(range(1 << 30))
-    rig.timer._timer = lambda: float(next(turns))
+    turns = itertools.count()
     rig.timer.deliver(rig.clock.now, 3.0)
-    rig.timer._timer = time.monotonic
+    turns = itertools.repeat(0)
     delivered = len(keys(rig))
     assert 0 < delivered < 100
     rig.store.flush()
@@ -330,7 +300,7 @@ def test_a_stop_that_cannot_read_the_store_still_closes_the_timers_files(
 
     monkeypatch.setattr(rig.timer, "_set_apart", fail)
     rig.timer.close()
-    assert not rig.timer._wheel.is_open
+    assert mapped_files(rig.config.store_path / "timerwheel") == set()
     assert "will be delivered again: " in caplog.text
     rig.restart()
     rig.advance(START + 5000)

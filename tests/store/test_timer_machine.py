@@ -14,6 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from spark_rocket.store.delay.timer_log import TimerLog
 from spark_rocket.store.tools.check import check_store
 from tests.store.helpers import Clock
 from tests.store.timer_rig import Rig, small_timer
@@ -87,12 +88,12 @@ class TimerMachine(RuleBasedStateMachine):
 
     @rule(pause=st.integers(0, 3000))
     def full_disk(self, pause: int) -> None:
-        def full(_: object) -> None:
+        def full(*_: object) -> None:
             raise OSError(28, "No space left on device")
 
         self.rig.clock.now += pause
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(self.rig.timer._timer_log, "write", full)
+            patch.setattr(TimerLog, "write", full)
             self.rig.work()
 
     @rule(pause=st.integers(0, 500))
@@ -121,11 +122,10 @@ class TimerMachine(RuleBasedStateMachine):
         self.falls += 1
         image = self.directory / f"store{self.falls}"
         shutil.copytree(self.rig.config.store_path, image)
-        flushed = self.rig.timer._checkpoint.last_timer_log_flush_pos
         self.rig.close()
         shutil.rmtree(self.rig.config.store_path)
         if power:
-            lose_unflushed(image, flushed, random.Random(seed))
+            lose_unflushed(image, random.Random(seed))
         self.rig.config = replace(self.rig.config, store_path=image)
         self.rig.open()
         self.rig.work()
@@ -165,7 +165,9 @@ class TimerMachine(RuleBasedStateMachine):
             shutil.rmtree(self.directory)
 
 
-def lose_unflushed(store: Path, flushed: int, chance: random.Random) -> None:
+def lose_unflushed(store: Path, chance: random.Random) -> None:
+    check = store / "config" / "timercheck"
+    flushed = int.from_bytes(check.read_bytes()[8:16], "big") if check.exists() else 0
     for path in (store / "timerlog").glob("*"):
         size = path.stat().st_size
         start = max(flushed - int(path.name), 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from struct import pack
@@ -18,38 +18,9 @@ from spark_rocket.store import MessageStore, StoreConfig
 from spark_rocket.store.delay.timer_store import TimerMessageStore
 from spark_rocket.store.results import GetMessageResult
 from spark_rocket.store.tools.check import check_store
-from tests.store.helpers import START, Clock, put
-from tests.store.timer_rig import TIMER_TOPIC, Rig, small_timer
-
-MakeRig = Callable[..., Rig]
-
-
-@pytest.fixture
-def make_rig(tmp_path: Path) -> Iterator[MakeRig]:
-    made: list[Rig] = []
-
-    def make(config: StoreConfig | None = None, clock: Clock | None = None) -> Rig:
-        rig = Rig(config or small_timer(tmp_path / "store"), clock)
-        made.append(rig)
-        return rig
-
-    yield make
-    for rig in made:
-        rig.close()
-        assert check_store(rig.config.store_path, rig.config) == []
-
-
-@pytest.fixture
-def rig(make_rig: MakeRig) -> Rig:
-    return make_rig()
-
-
-def killed(rig: Rig, number: int = 1) -> StoreConfig:
-    """What a killed process leaves: a copy of the files as they are."""
-    image = rig.config.store_path.with_name(f"image{number}")
-    shutil.copytree(rig.config.store_path, image)
-    return replace(rig.config, store_path=image)
-
+from tests.store.conftest import MakeRig
+from tests.store.helpers import START, Clock, put, refuse_writes
+from tests.store.timer_rig import TIMER_TOPIC, Rig, killed, small_timer
 
 # --- delivery ---------------------------------------------------------------------------------------------------
 
@@ -494,9 +465,9 @@ def test_a_store_that_takes_nothing_is_waited_for(rig: Rig) -> None:
     for time in (START + 1500, START + 11_000):
         rig.clock.now = time
         refusal = StoreNotWritableError("The disk is full.")
-        rig.store._appender.write_error = refusal
+        refuse_writes(rig.store, refusal)
         assert rig.timer.deliver(time, 1.0) == time + 1000
-        rig.store._appender.write_error = None
+        refuse_writes(rig.store, None)
         rig.work()
     rig.advance(START + 30_000)
     assert [key for key, _ in rig.arrived()] == ["k", "rolled"]
@@ -586,7 +557,6 @@ def test_entries_that_went_while_nobody_was_there_are_counted(
     monkeypatch.setattr(MessageStore, "get_min_offset", lambda *_: 3)
     rig.open()
     monkeypatch.undo()
-    assert rig.timer._missing == 2
     rig.advance(START + 9000)
     assert "2 timed messages were removed" in caplog.text
 

@@ -23,7 +23,7 @@ from spark_rocket.store import FlushDiskType, MessageStore, StoreConfig
 from spark_rocket.store import flush as store_flush
 from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.tools.check import check_store
-from tests.store.helpers import Clock, bodies, log_records, opened, put, put_batch, small
+from tests.store.helpers import Clock, bodies, flush_log, log_records, opened, put, put_batch, small
 
 PAGE = 4096
 IMAGES = int(os.environ.get("TORN_IMAGES", "60"))
@@ -104,7 +104,7 @@ def write_some(store: MessageStore, clock: Clock, rng: random.Random, acts: int)
             level = rng.randrange(1, 4)
             put(store, SCHEDULE_TOPIC, level - 1, rng.randbytes(50), b"DELAY\x01%d\x02KEYS\x01d%d" % (level, act))
         elif kind < 0.95:
-            store._flush_log.flush()
+            flush_log(store)
         else:
             store.flush()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,13 @@ def small_timer(path: Path, **settings: Any) -> StoreConfig:
     """Ten units in a file of the timer log, 200 seconds on the wheel, rolled from 20 s on."""
     sizes = {"mapped_file_size_timer_log": 16 + 52 * 10, "timer_wheel_slots": 100, "timer_roll_window_slot": 20}
     return small(path, **{**sizes, **settings})
+
+
+def killed(rig: Rig, number: int = 1) -> StoreConfig:
+    """What a killed process leaves: a copy of the files as they are."""
+    image = rig.config.store_path.with_name(f"image{number}")
+    shutil.copytree(rig.config.store_path, image)
+    return replace(rig.config, store_path=image)
 
 
 class Rig:
