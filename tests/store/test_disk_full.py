@@ -201,6 +201,32 @@ def test_a_disk_that_is_full_for_a_while(small_disk: Path) -> None:
     assert check_store(config.store_path, config) == []
 
 
+PROMISED = """
+import os, sys
+from pathlib import Path
+from spark_rocket.protocol.record.batch import encode_batch_body
+from spark_rocket.store import PutStatus
+from spark_rocket.store.log import mapped_file
+from tests.store.helpers import BORN, bodies, opened, small
+
+os.posix_fallocate = lambda fd, start, length: None  # promised, and not given
+mapped_file._can_touch = mapped_file._can_touch and sys.argv[2] == "touched"
+config = small(Path(sys.argv[1]) / "store", mapped_file_size_commit_log=512 << 10, allocate_ahead=4096)
+store, stored, batch = opened(config), 0, encode_batch_body([(0, b"x" * 1000, b"")] * 100)
+while (result := store.put_batch("T", 0, batch, born_timestamp=1, born_host=BORN)).status is PutStatus.PUT_OK:
+    stored += 100
+assert result.status is PutStatus.SERVICE_NOT_AVAILABLE, result
+assert 0 < stored < 1100 and bodies(store, "T", 0) == [b"x" * 1000] * stored
+store.close()
+"""
+
+
+@pytest.mark.parametrize("how", ["touched", "written"])
+def test_a_disk_that_does_not_give_what_it_promised(small_disk: Path, how: str) -> None:
+    """A long batch is refused, where a write through the mapping would end the process."""
+    subprocess.run([sys.executable, "-c", PROMISED, str(small_disk), how], check=True)
+
+
 WRITER = """
 import os, signal, sys
 from pathlib import Path

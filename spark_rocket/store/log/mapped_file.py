@@ -3,7 +3,9 @@
 A file is created sparse at its full size (``ftruncate``), because a broker refuses files of another size. Writing
 through a mapping into a hole on a full disk is answered by the kernel with SIGBUS, which kills the process. So whoever
 writes first calls :meth:`reserve`, which takes disk blocks with ``posix_fallocate``: a full disk is then an ``OSError``
-at a place where it can be refused. Blocks are taken in steps, so that a file stays small while little is in it.
+at a place where it can be refused. Blocks are taken in steps, so that a file stays small while little is in it. Disks
+that promise blocks and do not give them refuse when pages are touched, or, without ``MADV_POPULATE_WRITE`` (macOS,
+Linux before 5.14), when blocks are taken.
 
 Flushing is ``fdatasync``. Linux has it for a range too, under the name of ``msync``: it writes the range's pages and
 then whatever it takes to find them again, new blocks included. A writer's file is flushed like that, because
@@ -57,9 +59,18 @@ _madvise.restype = ctypes.c_int
 
 
 def allocate(fd: int, start: int, length: int) -> None:
-    """Take disk blocks. Without ``posix_fallocate`` (macOS) a full disk shows only when it is too late."""
+    """Take disk blocks for a range that nobody writes to meanwhile. OSError when there are none.
+
+    Where pages cannot be touched later (see :meth:`MappedFile.touch`), what is there is written once more instead: a
+    disk that does not give the blocks it has promised, or none ahead (macOS), refuses that.
+    """
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(fd, start, length)
+    if not _can_touch:
+        for at in range(start, start + length, _TOUCH):
+            end = min(at + _TOUCH, start + length)
+            while at < end:  # a disk that is nearly full takes a part and says nothing
+                at += os.pwrite(fd, os.pread(fd, end - at, at), at)
 
 
 def sync_data(fd: int) -> None:
@@ -88,6 +99,9 @@ def _advise(mapping: mmap.mmap, start: int, end: int, advice: int) -> int:
         return ctypes.get_errno() if _madvise(ctypes.addressof(anchor) + start, end - start, advice) else 0
     finally:
         del anchor
+
+
+_can_touch = _IS_LINUX and not _advise(mmap.mmap(-1, PAGE_SIZE), 0, PAGE_SIZE, _MADV_POPULATE_WRITE)
 
 
 def sync_mapped(mapping: mmap.mmap, start: int, end: int) -> None:
@@ -233,8 +247,8 @@ class MappedFile:
         start -= start % PAGE_SIZE
         end = min(end, self.allocated)
         mapping = self.mm
-        if not _IS_LINUX:
-            return
+        if not _can_touch:
+            return  # ``reserve`` has written there
         for at in range(start, end, _TOUCH):
             if _advise(mapping, at, min(at + _TOUCH, end), _MADV_POPULATE_WRITE) == errno.EFAULT:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))

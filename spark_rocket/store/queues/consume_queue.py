@@ -232,11 +232,15 @@ class ConsumeQueue:
             step = min(max(file.allocated, _FIRST_STEP), _LAST_STEP)
             file.reserve(within, step - _FIRST_STEP)
             self._cache.map(file)  # now: nothing may fail once the records are in the log
+            file.touch(offset - file.file_from_offset, within)
             offset = stop
-        self._write_at(start)
+        file = self._write_at(start)
+        limit = min(file.allocated, self.position + _WARM)
+        file.touch(self.position, limit)
+        self.limit = limit
 
-    def _write_at(self, offset: int) -> None:
-        """Have the writer's place there; blocks are reserved, and there is nothing but warm pages in memory."""
+    def _write_at(self, offset: int) -> MappedFile:
+        """Have the writer's place there, with nothing but warm pages in memory, and no room known behind it."""
         file = self.files.find(offset)
         assert file is not None
         if file is not self._file:
@@ -246,13 +250,15 @@ class ConsumeQueue:
             self._cache.add(self)
         self.position = offset - file.file_from_offset
         file.release_pages(0, self.position - _WARM)
-        self.limit = min(file.allocated, self.position + _WARM)
+        self.limit = -1
+        return file
 
     def _add(self, offset: int, blank: int = 0) -> None:
         """Make the next file; ``blank`` bytes at its beginning get fillers."""
         file = self.files.create(offset)
         if blank:
             file.reserve(blank)
+            file.touch(0, blank)
             file.mm[:blank] = FILLER * (blank // ENTRY_SIZE)
             file.unmap()
         self.files.add(file)
