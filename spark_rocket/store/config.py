@@ -1,35 +1,8 @@
 """Settings of a store, under RocketMQ's names in Python's spelling.
 
-Defaults are Apache's. In ``broker.conf`` a setting has the name in brackets of the table below.
-
-=================================  ==========================================================
-``store_path``                     ``storePathRootDir``
-``store_path_commit_log``          ``storePathCommitLog`` (and so on for consume queues and index: paths.py)
-``mapped_file_size_commit_log``    ``mappedFileSizeCommitLog``
-``mapped_file_size_consume_queue``  ``mappedFileSizeConsumeQueue``
-``max_hash_slot_num``              ``maxHashSlotNum``
-``max_index_num``                  ``maxIndexNum``
-``message_index_enable``           ``messageIndexEnable``
-``flush_disk_type``                ``flushDiskType``
-``flush_interval_commit_log``      ``flushIntervalCommitLog`` (and so on for the other intervals, all in milliseconds)
-``flush_commit_log_least_pages``   ``flushCommitLogLeastPages`` (and ``…ConsumeQueue…``)
-``sync_flush_timeout``             ``syncFlushTimeout``
-``max_message_size``               ``maxMessageSize``
-``max_filter_message_size``        ``maxFilterMessageSize``
-``message_delay_level``            ``messageDelayLevel``
-``check_crc_on_recover``           ``checkCRCOnRecover``
-``file_reserved_time``             ``fileReservedTime`` (hours)
-``delete_when``                    ``deleteWhen`` (hours of the day, local time, ``;`` between)
-``delete_commit_log_files_interval``  ``deleteCommitLogFilesInterval``
-``delete_file_batch_max``          ``deleteFileBatchMax``
-``disk_max_used_space_ratio``      ``diskMaxUsedSpaceRatio`` (percent, as the next two)
-``disk_space_clean_forcibly_ratio``  ``diskSpaceCleanForciblyRatio``
-``disk_space_warning_level_ratio``  ``diskSpaceWarningLevelRatio``
-``clean_file_forcibly_enable``     ``cleanFileForciblyEnable``
-``file_reserved_size``             ``fileReservedSize`` (ours: bytes of commit log to keep, 0 for no bound)
-``mapped_file_size_timer_log``     ``mappedFileSizeTimerLog``
-``timer_roll_window_slot``         ``timerRollWindowSlot``
-=================================  ==========================================================
+Defaults are Apache's. In ``broker.conf`` a setting has its name in camel case: ``flush_disk_type`` is ``flushDiskType``.
+But ``store_path`` is ``storePathRootDir``, and ``check_crc_on_recover`` is ``checkCRCOnRecover``. ``fileReservedSize`` is
+ours, and so are the settings from ``is_replica`` on, which ``broker.conf`` does not have.
 
 Corresponds to org.apache.rocketmq.store.config.MessageStoreConfig. Immutable.
 """
@@ -87,7 +60,7 @@ class FlushDiskType(Enum):
 
 @dataclass(frozen=True)
 class StoreConfig:
-    """What a store needs to know. Sizes are bytes, intervals milliseconds."""
+    """What a store needs to know. Sizes are bytes, intervals milliseconds, ratios percent."""
 
     store_path: Path
     mapped_file_size_commit_log: int = 1 << 30
@@ -108,7 +81,9 @@ class StoreConfig:
     message_delay_level: str = DEFAULT_DELAY_LEVELS
     check_crc_on_recover: bool = True
     file_reserved_time: int = 72
+    """Hours."""
     delete_when: str = "04"
+    """Hours of the day, local time, ``;`` between."""
     delete_commit_log_files_interval: int = 100
     delete_file_batch_max: int = 10
     disk_max_used_space_ratio: int = 75
@@ -116,6 +91,7 @@ class StoreConfig:
     disk_space_warning_level_ratio: int = 90
     clean_file_forcibly_enable: bool = True
     file_reserved_size: int = 0
+    """Bytes of commit log to keep, 0 for no bound."""
     mapped_file_size_timer_log: int = 100 << 20
     timer_roll_window_slot: int = 172_800
     store_path_commit_log: Path | None = None

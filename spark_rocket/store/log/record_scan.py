@@ -29,7 +29,7 @@ from spark_rocket.protocol.record.layout import (
     SIZE_AND_MAGIC,
     SIZE_AND_PLACE,
 )
-from spark_rocket.protocol.record.record import ScanKind, scan_record
+from spark_rocket.protocol.record.record import RecordView, scan_record
 from spark_rocket.protocol.record.run import find_parts, gather, heads_of
 from spark_rocket.protocol.record.uniform import records_alike, rows_of
 from spark_rocket.store.log.mapped_file import MappedFile
@@ -37,6 +37,7 @@ from spark_rocket.store.log.mapped_file_queue import MappedFileQueue
 
 CHUNK = 4 << 20
 _MAGICS = (MAGIC_V1.to_bytes(4, "big"), MAGIC_V2.to_bytes(4, "big"))
+_HEAD = 4096
 _SMALL = 2_048  # bytes
 _MOST_GOOD = 64
 
@@ -152,6 +153,19 @@ class LogScan:
             if stop is not Stop.LIMIT:
                 return
         self.end = ScanEnd(base + position, Stop.LIMIT if end < file.size else Stop.BLANK)
+
+
+def stored_at(queue: MappedFileQueue, offset: int, *, check_crc: bool = False) -> int:
+    """The store time of the record at an offset; −1 if none is there."""
+    for block in LogScan(queue, offset, check_crc=check_crc, chunk=_HEAD):
+        return int(block.store_timestamps[0])
+    return -1
+
+
+def record_at(file: MappedFile, position: int) -> RecordView | None:
+    """The good record at a position of a file."""
+    size = int.from_bytes(file.read(position, 4), "big")
+    return scan_record(file.read(position, min(size, file.size - position))).record
 
 
 def walk(data: bytes, room: int) -> tuple[list[int], int, Stop, str]:
@@ -320,4 +334,4 @@ def is_good(file: MappedFile, position: int) -> bool:
         return False
     if not FIXED_SIZE <= size <= file.size - position:
         return False
-    return scan_record(file.read(position, size)).kind is ScanKind.GOOD
+    return scan_record(file.read(position, size)).record is not None

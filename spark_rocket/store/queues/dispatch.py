@@ -13,7 +13,7 @@ CommitLogDispatcherBuildConsumeQueue.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -65,6 +65,28 @@ def entries_of(block: RecordBlock, delays: DelayLevels, deleted: DeletedTopics) 
     return [topics[i] for i in chosen.tolist()], chosen, entries
 
 
+def runs_of(
+    block: RecordBlock, delays: DelayLevels, deleted: DeletedTopics
+) -> Iterator[tuple[tuple[str, int], int, bytes]]:
+    """Entries that a block's records must have: (topic, queue id), the first one's number, and the entries.
+
+    A run ends where the queue changes or its numbers do not go on.
+    """
+    topics, chosen, entries = entries_of(block, delays, deleted)
+    if not len(chosen):
+        return
+    queue_ids = block.queue_ids[chosen]
+    codes = {topic: code for code, topic in enumerate(dict.fromkeys(topics))}
+    keys = np.fromiter(map(codes.__getitem__, topics), np.int64, len(topics)) << 32 | queue_ids & 0xFFFFFFFF
+    order = np.argsort(keys, kind="stable")
+    offsets = block.queue_offsets[chosen][order]
+    keys, entries = keys[order], entries[order]
+    cuts = (np.flatnonzero((np.diff(keys) != 0) | (np.diff(offsets) != 1)) + 1).tolist()
+    for start, stop in zip([0, *cuts], [*cuts, len(offsets)], strict=True):
+        first = int(order[start])
+        yield (topics[first], int(queue_ids[first])), int(offsets[start]), entries[start:stop].tobytes()
+
+
 class Dispatcher:
     """Replays blocks into the queues of a store."""
 
@@ -96,20 +118,8 @@ class Dispatcher:
         """Entries written because they were missing or different."""
 
     def dispatch(self, block: RecordBlock) -> None:
-        topics, chosen, entries = entries_of(block, self._delays, self._deleted)
-        if not len(chosen):
-            return
-        queue_ids = block.queue_ids[chosen]
-        codes = {topic: code for code, topic in enumerate(set(topics))}
-        keys = np.fromiter(map(codes.__getitem__, topics), np.int64, len(topics)) << 32 | queue_ids & 0xFFFFFFFF
-        order = np.argsort(keys, kind="stable")
-        offsets = block.queue_offsets[chosen][order]
-        keys, entries = keys[order], entries[order]
-        # A run ends where the queue changes or its offsets do not go on.
-        cuts = np.flatnonzero((np.diff(keys) != 0) | (np.diff(offsets) != 1)) + 1
-        for start, stop in zip([0, *cuts.tolist()], [*cuts.tolist(), len(offsets)], strict=True):
-            first = int(order[start])
-            self._replay(topics[first], int(queue_ids[first]), int(offsets[start]), entries[start:stop].tobytes())
+        for (topic, queue_id), offset, entries in runs_of(block, self._delays, self._deleted):
+            self._replay(topic, queue_id, offset, entries)
 
     def dispatch_one(self, record: RecordView) -> None:
         """The same for a record alone, at a fraction of what a block of one costs."""

@@ -46,13 +46,12 @@ import numpy as np
 from spark_rocket.errors import StoreCorruptError
 from spark_rocket.model import SCHEDULE_TOPIC
 from spark_rocket.protocol.record.layout import HEADER_SIZE, header_struct
-from spark_rocket.protocol.record.record import scan_record
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.layout import ENTRY_SIZE, ENTRY_TYPE
 from spark_rocket.store.log.checkpoint import Checkpoint
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.log.mapped_file import free_name
-from spark_rocket.store.log.record_scan import LogScan, Remains, ScanEnd, Stop, look_behind
+from spark_rocket.store.log.record_scan import LogScan, Remains, ScanEnd, Stop, look_behind, record_at, stored_at
 from spark_rocket.store.queues.consume_queue import ConsumeQueue
 from spark_rocket.store.queues.dispatch import Dispatcher, QueueGap
 from spark_rocket.store.queues.queue_table import ConsumeQueueTable
@@ -199,8 +198,8 @@ class Recovery:
         limit = self._checkpoint.recover_timestamp
         # From the front, so that a clock once set back cannot hide an unflushed file behind an older-looking one.
         for index, file in enumerate(files):
-            stored = self._first_store_timestamp(file.file_from_offset)
-            if stored is None or stored > limit:
+            stored = stored_at(self._log.queue, file.file_from_offset)
+            if stored < 0 or stored > limit:
                 return files[max(index - 1, 0)].file_from_offset
         return files[-1].file_from_offset
 
@@ -221,12 +220,6 @@ class Recovery:
             else:
                 high = middle
         return queue.entry(low)[0] if self._points_to_its_record(queue, low, self._log.queue.end_offset) else 0
-
-    def _first_store_timestamp(self, offset: int) -> int | None:
-        scan = LogScan(self._log.queue, offset, check_crc=False, chunk=4096)
-        for block in scan:
-            return int(block.store_timestamps[0])
-        return None
 
     # --- the scan -----------------------------------------------------------------------------------------------
 
@@ -316,8 +309,7 @@ class Recovery:
         file = self._log.queue.find(offset)
         if file is None:
             return False
-        at = offset - file.file_from_offset
-        record = scan_record(file.read(at, int.from_bytes(file.read(at, 4), "big"))).record
+        record = record_at(file, offset - file.file_from_offset)
         if record is None or record.store_timestamp >= flushed:
             return False
         queue = self._queues.find(str(record.topic, "utf-8", "replace"), record.queue_id)

@@ -32,6 +32,7 @@ from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.layout import ENTRY_SIZE, ENTRY_TYPE, FILLER, FILLER_SIZE
 from spark_rocket.store.log.checkpoint import Checkpoint
 from spark_rocket.store.paths import StorePaths
+from spark_rocket.store.queues.dispatch import runs_of
 from spark_rocket.store.recovery.foreign import LMQ_PREFIX
 from spark_rocket.store.recovery.recovery import is_deleted, topics_on_record
 from spark_rocket.store.store_lock import abort_path
@@ -154,8 +155,7 @@ class _Check:
     def _check_log(self, index: IndexCheck) -> None:
         if not self._log.files:
             return
-        start, total = self._log.min_offset, self._view.data_end() - self._log.min_offset
-        scan = Salvage(self._view)
+        scan = Salvage(self._view, self._progress)
         for part in scan:
             if isinstance(part, Damage):
                 self._report(part, part.offset + part.length)
@@ -163,16 +163,12 @@ class _Check:
                 index.skip(part)
                 continue
             self._max_timestamp = max(self._max_timestamp, int(part.store_timestamps.max()))
-            for key, number, entries in self._view.queue_runs(part):
+            for key, number, entries in runs_of(part, self._view.delays, self._view.deleted):
                 if key[0] not in self._elsewhere:
                     self._check_run(key, number, entries)
             index.take(part)
-            if self._progress is not None:
-                self._progress(int(part.physical_offsets[-1]) - start, total)
         if not self._view.is_killed:  # a killed one's next start cuts the tail, and removes files made ahead
             self._check_end(scan)
-        if self._progress is not None:
-            self._progress(total, total)
 
     def _check_end(self, scan: Salvage) -> None:
         file = self._log.find(scan.end)

@@ -110,8 +110,7 @@ def dump_log(
 ) -> Iterator[RecordView | Damage]:
     """Wanted messages, and every damage, in the order of the log. A record's memory is shared: use it and let it go."""
     wanted = wanted or DumpFilter()
-    start, total = view.log.min_offset, view.data_end() - view.log.min_offset
-    scan = Salvage(view)
+    scan = Salvage(view, progress)
     for part in scan:
         if isinstance(part, Damage):
             yield part
@@ -124,8 +123,6 @@ def dump_log(
                 record = view_record(data[starts[i] : starts[i] + sizes[i]], check_crc=False)
                 if wanted.has_key(record):
                     yield record
-        if progress is not None:
-            progress(int(part.physical_offsets[-1] + part.sizes[-1]) - start, total)
     if scan.tail is not None:
         yield scan.tail
 

@@ -37,6 +37,7 @@ from spark_rocket.store.log.mapped_file import file_name, sync_file_system
 from spark_rocket.store.log.record_scan import RecordBlock
 from spark_rocket.store.paths import StorePaths
 from spark_rocket.store.queues.consume_queue import ConsumeQueue
+from spark_rocket.store.queues.dispatch import runs_of
 from spark_rocket.store.queues.queue_table import ConsumeQueueTable, is_storable
 from spark_rocket.store.recovery.foreign import LMQ_PREFIX
 from spark_rocket.store.recovery.recovery import is_deleted, topics_on_record
@@ -220,9 +221,8 @@ class _Rebuild:
 
     def run(self) -> RebuildReport:
         report, view = self._report, self._view
-        start, total = view.log.min_offset, view.data_end() - view.log.min_offset
         last_time = -1
-        scan = Salvage(view)
+        scan = Salvage(view, self._progress)
         try:
             for part in scan:
                 if isinstance(part, Damage):
@@ -230,11 +230,9 @@ class _Rebuild:
                     continue
                 report.records += len(part)
                 last_time = max(last_time, int(part.store_timestamps.max()))
-                for key, number, entries in view.queue_runs(part):
+                for key, number, entries in runs_of(part, view.delays, view.deleted):
                     self._take(key, number, entries)
                 self._take_keys(part)
-                if self._progress is not None:
-                    self._progress(int(part.physical_offsets[-1] + part.sizes[-1]) - start, total)
             if scan.tail is not None and not scan.tail.is_zero and not view.is_killed:
                 self._note(scan.tail, "it is the last, and the store was stopped cleanly")
             self._compare_checkpoint(last_time)

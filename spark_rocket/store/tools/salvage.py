@@ -19,11 +19,10 @@ from pathlib import Path
 
 from spark_rocket.errors import StoreCorruptError
 from spark_rocket.store.log.checkpoint import Checkpoint
-from spark_rocket.store.log.record_scan import LogScan, RecordBlock, Stop, look_behind, next_good
-from spark_rocket.store.tools.view import StoreView
+from spark_rocket.store.log.record_scan import LogScan, RecordBlock, Stop, look_behind, next_good, stored_at
+from spark_rocket.store.tools.view import Progress, StoreView
 
 _log = logging.getLogger(__name__)
-_HEAD = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +44,10 @@ class Damage:
 class Salvage:
     """Iterates over the good blocks of a log and the damage between them, in the order of the log."""
 
-    def __init__(self, view: StoreView) -> None:
+    def __init__(self, view: StoreView, progress: Progress | None = None) -> None:
         self._log = view.log
+        self._progress = progress
+        self._total = view.data_end() - view.log.min_offset if progress is not None else 0
         self._cut = cut_of(view)
         self.end = view.log.min_offset
         """Where the last good record ends; known when the iteration is over."""
@@ -73,6 +74,8 @@ class Salvage:
                         pending = None
                     yield block
                     self.end = int(block.physical_offsets[-1] + block.sizes[-1])
+                    if self._progress is not None:
+                        self._progress(self.end - self._log.min_offset, self._total)
                 offset = scan.end.offset
                 if scan.end.stop not in (Stop.BAD, Stop.END):
                     break
@@ -82,6 +85,8 @@ class Salvage:
                     pending = Damage(file.path, offset - base, offset, 0, reason, is_zero)
                 offset = base + next_good(file, offset - base)
             behind = stop
+        if self._progress is not None:
+            self._progress(self._total, self._total)
         if pending is None and self._cut is not None:
             pending = self._cut_off(self._cut)
         if pending is not None:
@@ -132,7 +137,7 @@ def cut_of(view: StoreView) -> int | None:
     if file.read(at, 4) != bytes(4):
         return None
     good = look_behind(view.log, end).good_offsets
-    if newest < flushed or any(_stored_at(view, offset) < flushed for offset in good or []):
+    if newest < flushed or any(stored_at(view.log, offset) < flushed for offset in good or []):
         return None
     if good:
         _log.warning(
@@ -150,14 +155,7 @@ def _start(view: StoreView, checkpoint: Checkpoint) -> int:
     if not checkpoint.existed:
         return files[max(len(files) - 2, 0)].file_from_offset
     for index, file in enumerate(files):
-        stored = _stored_at(view, file.file_from_offset)
+        stored = stored_at(view.log, file.file_from_offset)
         if stored > checkpoint.recover_timestamp or stored < 0:
             return files[max(index - 1, 0)].file_from_offset
     return files[-1].file_from_offset
-
-
-def _stored_at(view: StoreView, offset: int) -> int:
-    """The store time of the record at an offset; -1 if none is there."""
-    for block in LogScan(view.log, offset, check_crc=False, chunk=_HEAD):
-        return int(block.store_timestamps[0])
-    return -1

@@ -26,13 +26,12 @@ from spark_rocket.errors import StoreCorruptError
 from spark_rocket.protocol.record.layout import MAGIC_V1, MAGIC_V2
 from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.log.mapped_file_queue import MappedFileQueue
-from spark_rocket.store.log.record_scan import CHUNK, LogScan, RecordBlock, Stop, is_good, next_good
+from spark_rocket.store.log.record_scan import CHUNK, LogScan, RecordBlock, Stop, is_good, next_good, stored_at
 from spark_rocket.store.tools.view import ViewedFile
 
 Lost = Callable[[str], None]
 """Told what is damaged, and where; returns if the reading is to go on."""
 
-_HEAD = 4096
 _WINDOW = 64 << 10
 _MAGIC = re.compile(b"|".join(re.escape(magic.to_bytes(4, "big")) for magic in (MAGIC_V1, MAGIC_V2)))
 
@@ -111,10 +110,8 @@ def _first_record(file: MappedFile, position: int) -> int:
 
 
 def _store_timestamp(file: MappedFile, position: int) -> int | None:
-    offset = file.file_from_offset + position
-    for block in LogScan(_alone(file), offset, file.file_from_offset + file.size, chunk=_HEAD):
-        return int(block.store_timestamps[0])
-    return None
+    stored = stored_at(_alone(file), file.file_from_offset + position, check_crc=True)
+    return stored if stored >= 0 else None
 
 
 def _alone(file: MappedFile) -> MappedFileQueue:

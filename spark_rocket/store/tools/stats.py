@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from spark_rocket.protocol.record.record import ScanKind, scan_record
 from spark_rocket.store.layout import ENTRY_TYPE
+from spark_rocket.store.log.record_scan import record_at
 from spark_rocket.store.queues.dispatch import entries_of
 from spark_rocket.store.tools.check_index import ViewedIndexFile
 from spark_rocket.store.tools.salvage import Damage, Salvage
@@ -152,17 +152,14 @@ def _store_time(view: StoreView, physical: int) -> int:
     file = view.log.find(physical) if physical >= 0 else None
     if file is None:
         return -1
-    position = physical - file.file_from_offset
-    size = int.from_bytes(file.read(position, 4), "big")
-    found = scan_record(file.read(position, min(size, file.size - position)))
-    return found.record.store_timestamp if found.kind is ScanKind.GOOD and found.record is not None else -1
+    record = record_at(file, physical - file.file_from_offset)
+    return record.store_timestamp if record is not None else -1
 
 
 def _scanned(view: StoreView, stats: StoreStats, progress: Progress | None) -> list[QueueStats]:
     """From the log itself."""
     found: dict[tuple[str, int], QueueStats] = {}
-    start, total = view.log.min_offset, view.data_end() - view.log.min_offset
-    scan = Salvage(view)
+    scan = Salvage(view, progress)
     for part in scan:
         if isinstance(part, Damage):
             stats.damage.append(part)
@@ -178,7 +175,5 @@ def _scanned(view: StoreView, stats: StoreStats, progress: Progress | None) -> l
             mine.messages += 1
             mine.bytes += size
             mine.max_offset, mine.last_store_time = number + 1, time
-        if progress is not None:
-            progress(int(part.physical_offsets[-1]) - start, total)
     stats.log_max_offset = scan.end
     return [found[key] for key in sorted(found)]

@@ -22,17 +22,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from spark_rocket.errors import StoreCorruptError, StoreError, StoreLockedError
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.layout import ENTRY_SIZE
 from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.log.mapped_file_queue import MappedFileQueue
-from spark_rocket.store.log.record_scan import RecordBlock
 from spark_rocket.store.paths import StorePaths, find_paths
 from spark_rocket.store.queues.consume_queue import ConsumeQueue, MappingCache
-from spark_rocket.store.queues.dispatch import entries_of
 from spark_rocket.store.queues.side_files import DeletedTopics
 from spark_rocket.store.queues.tags import DelayLevels
 from spark_rocket.store.store_lock import StoreLock, lock_directories, read_abort
@@ -309,22 +305,6 @@ class StoreView:
             if end:
                 return file.file_from_offset + end
         return self.log.min_offset
-
-    def queue_runs(self, block: RecordBlock) -> Iterator[tuple[tuple[str, int], int, bytes]]:
-        """Entries that a block's records must have: (topic, queue id), the first one's number, and the entries.
-
-        A run ends where its numbers do not go on.
-        """
-        topics, chosen, entries = entries_of(block, self.delays, self.deleted)
-        groups: dict[tuple[str, int], list[int]] = {}
-        for i, key in enumerate(zip(topics, block.queue_ids[chosen].tolist(), strict=True)):
-            groups.setdefault(key, []).append(i)
-        offsets = block.queue_offsets[chosen]
-        for key, places in groups.items():
-            mine, numbers = entries[places], offsets[places]
-            cuts = (np.flatnonzero(np.diff(numbers) != 1) + 1).tolist()
-            for start, stop in zip([0, *cuts], [*cuts, len(places)], strict=True):
-                yield key, int(numbers[start]), mine[start:stop].tobytes()
 
     @property
     def is_killed(self) -> bool:
