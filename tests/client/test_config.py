@@ -94,8 +94,8 @@ def test_name_servers_that_move(fake: Callable[..., FakeCluster]) -> None:
         with Reader(server.url) as reader, Reader(server.url) as other:
             assert reader.queues("t") == [MessageQueue("t", "b0", 0)]
             assert reader.name_server == server.url
-            instance = reader._instance()
-            assert other._instance() is instance
+            instance = reader.instance()
+            assert other.instance() is instance
             with pytest.raises(TopicNotFoundError):
                 reader.queues("u")
             server.text = ""

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from spark_rocket.client import Producer, Reader
-from spark_rocket.client.consume.consumer_requests import stacks
+from spark_rocket.client.consume.group_consumer import stacks
 from spark_rocket.client.consume.listeners import ConsumeConcurrentlyStatus, ConsumeFromWhere, ConsumeOrderlyStatus
 from spark_rocket.client.consume.push_consumer import PushConsumer
 from spark_rocket.client.core.config import ClientConfig

@@ -35,7 +35,7 @@ def test_clients_of_one_name_server_share_connections_and_routes(mq: FakeCluster
     with Producer(name_server=address) as producer, Reader(address) as reader, Admin(address) as admin:
         producer.send(Message.of("t", "b"))
         reader.queues("t")
-        assert producer._instance() is reader._instance() is admin._instance()
+        assert producer.instance() is reader.instance() is admin.instance()
         assert len(mq.name_server.requests) == 1
         remoting = reader.remoting
         producer.close()
@@ -63,7 +63,7 @@ def test_threads_start_one_client_once(mq: FakeCluster) -> None:
 
     def start() -> None:
         gate.wait()
-        found.append(reader._instance())
+        found.append(reader.instance())
 
     threads = [threading.Thread(target=start) for _ in range(8)]
     for thread in threads:
@@ -71,7 +71,7 @@ def test_threads_start_one_client_once(mq: FakeCluster) -> None:
     for thread in threads:
         thread.join()
     assert len({id(instance) for instance in found}) == 1
-    assert reader._instance().users == 1
+    assert reader.instance().users == 1
     reader.close()
     with pytest.raises(StateError, match="Reader was closed"):
         reader.queues("t")
@@ -79,7 +79,7 @@ def test_threads_start_one_client_once(mq: FakeCluster) -> None:
 
 def test_unique_keys_are_unique(mq: FakeCluster) -> None:
     with Producer(name_server=mq.name_server.address) as producer:
-        keys = [producer._instance().next_key() for _ in range(1000)]
+        keys = [producer.instance().next_key() for _ in range(1000)]
     assert len(set(keys)) == 1000
     assert all(len(key) == 32 and key.startswith("7F000001") for key in keys)
 
@@ -118,7 +118,7 @@ def test_a_lost_broker_is_looked_for_at_once_but_not_all_the_time(
     queue = MessageQueue("t", "b0", 0)
     with Reader(cluster.name_server.address) as reader:
         assert reader.address(queue) == old.address
-        routes = reader._instance().routes
+        routes = reader.instance().routes
         thread, looked, refresh = routes._refresher, threading.Semaphore(0), routes.refresh_used
 
         def watched() -> bool:

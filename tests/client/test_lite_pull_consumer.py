@@ -73,7 +73,7 @@ def make(cluster: LocalCluster, closing: Callable[[LitePullConsumer], LitePullCo
 
 def fill(producer: Producer, topic: str, each: int, *, start: int = 0, tags: str | None = None) -> list[MessageQueue]:
     """``each`` messages into each queue; a body is its queue and number."""
-    queues = producer._instance().routes.publish_route(topic)
+    queues = producer.instance().routes.publish_route(topic)
     for queue in queues:
         numbers = range(start, start + each)
         producer.send([Message.of(topic, f"{queue.queue_id}:{i}", tags=tags) for i in numbers], queue=queue)
@@ -670,7 +670,7 @@ def test_a_consumer_that_is_closed_while_it_starts_is_no_member(
 ) -> None:
     consumer = closing(LitePullConsumer(f"g{topic}", name_server=cluster.name_server))
     consumer.subscribe(topic)
-    members = consumer._instance().members  # the producer's too, so that they go on
+    members = consumer.instance().members  # the producer's too, so that they go on
     join = members.join_consumer
 
     def close_first(member: Any) -> None:

@@ -47,7 +47,7 @@ def test_what_goes_over_the_wire(fake: Callable[..., FakeCluster], closing: Call
     (broker,) = mq.brokers
     consumer = closing(LitePullConsumer("g", name_server=mq.name_server.address, consume_from_where=FIRST))
     consumer.subscribe("t", "b || a")
-    members = GetConsumerListByGroupResponseBody([consumer._instance().client_id])
+    members = GetConsumerListByGroupResponseBody([consumer.instance().client_id])
     mq.everywhere(RequestCode.HEART_BEAT, says(0))
     mq.everywhere(RequestCode.UNREGISTER_CLIENT, says(0))
     mq.everywhere(RequestCode.GET_CONSUMER_LIST_BY_GROUP, says(0, body=members.to_json()))

@@ -142,12 +142,12 @@ def test_a_topic_that_does_not_exist_yet_is_waited_for(
     one.start()
     topic = cluster.create_topic("soon" + group, 1)
     producer.send(Message.of(topic, "here"))
-    one._instance().members.rebalance_soon()  # 20 s sooner
+    one.instance().members.rebalance_soon()  # 20 s sooner
     seen.until_has(1)
     cluster.create_topic(topic, 2)  # two queues now
     producer.send(Message.of(topic, "there"), queue=MessageQueue(topic, "broker-a", 1))
-    one._instance().routes.refresh(topic)
-    one._instance().members.rebalance_soon()
+    one.instance().routes.refresh(topic)
+    one.instance().members.rebalance_soon()
     seen.until_has(2)
 
 
@@ -287,7 +287,7 @@ def test_an_offset_that_the_broker_does_not_have_is_corrected(
         send(producer, topic, 4, start)
         if any(message.queue_id == queues[0].queue_id for message in seen.messages):
             break
-        one._instance().members.rebalance()  # which must not begin at the old offset again
+        one.instance().members.rebalance()  # which must not begin at the old offset again
     seen.until(lambda: any(message.queue_id == queues[0].queue_id for message in seen.messages))
     one.close()
     with Reader(cluster.name_server) as reader:
@@ -381,7 +381,7 @@ def test_order_is_kept_when_a_queue_changes_hands(
     for _ in range(200):  # the old owner has given the queue up, its call goes on
         if not any(puller.process_queue.queue.topic == topic for puller in last._rebalance.pullers()):  # type: ignore[union-attr]
             break
-        last._instance().members.rebalance()
+        last.instance().members.rebalance()
     first.rebalance()
     assert len(every) == 5
     go.set()

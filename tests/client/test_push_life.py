@@ -135,7 +135,7 @@ def test_a_consumer_that_is_closed_while_it_starts_is_no_member(
 ) -> None:
     one = consumer(Seen())
     one.subscribe(topic)
-    members = one._instance().members  # the producer's too, so that they go on
+    members = one.instance().members  # the producer's too, so that they go on
     join = members.join_consumer
 
     def close_first(member: Any) -> None:
@@ -155,7 +155,7 @@ def test_an_interrupted_end_leaves_the_group_all_the_same(
     one = consumer(Seen())
     one.subscribe(topic)
     one.start()
-    members, service = one._instance().members, one._service
+    members, service = one.instance().members, one._service
     assert service is not None
     close = service.close
 

@@ -372,7 +372,7 @@ def test_a_broker_that_hangs_is_asked_once_a_round(
     monkeypatch.setattr("spark_rocket.client.consume.assigned_queues.AFTER_ERROR", 0.05)
     monkeypatch.setattr("spark_rocket.client.consume.rebalance.AGAIN_SECONDS", 0.05)
     with kind(mq.name_server.address) as consumer:
-        members = GetConsumerListByGroupResponseBody([consumer._instance().client_id]).to_json()
+        members = GetConsumerListByGroupResponseBody([consumer.instance().client_id]).to_json()
         mq.everywhere(RequestCode.GET_CONSUMER_LIST_BY_GROUP, says(0, body=members))
         consumer.subscribe("t")
         consumer.subscribe("u")
@@ -383,7 +383,7 @@ def test_a_broker_that_hangs_is_asked_once_a_round(
         assert hangs.codes().count(RequestCode.QUERY_CONSUMER_OFFSET) <= 3 + (time.monotonic() - began) / 0.3
         for _ in range(3):  # it is asked again and again, and nothing else waits for that
             chore = threading.Event()
-            consumer._instance().later(chore.set)
+            consumer.instance().later(chore.set)
             assert chore.wait(SECONDS)
             assert hangs.arrived.acquire(timeout=SECONDS)
         assert hangs.codes().count(RequestCode.QUERY_CONSUMER_OFFSET) <= 3 + (time.monotonic() - began) / 0.3

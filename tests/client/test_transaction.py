@@ -187,7 +187,7 @@ def test_every_transaction_is_accounted_for_though_the_broker_is_killed() -> Non
                 if arg in (7, 28):
                     cluster.kill_broker()
                     cluster.restart_broker()
-                    producer._instance().members.send_heartbeats()  # as it does every 30 s
+                    producer.instance().members.send_heartbeats()  # as it does every 30 s
                 return UNKNOW if arg % 20 in (3, 4) else states[message.properties["UNIQ_KEY"]]
 
             def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
@@ -331,7 +331,7 @@ def test_the_answer_to_a_question(brokers: FakeCluster, closing: Callable[[Any],
     broker.answers[RequestCode.END_TRANSACTION] = lambda request: ends.put(request)
     producer = closing(TransactionProducer("g", Listener(COMMIT, ROLLBACK), name_server=brokers.name_server.address))
     producer.start()
-    producer._instance().members.handle(broker.address, question())
+    producer.instance().members.handle(broker.address, question())
     end = ends.get(timeout=10)
     assert end.is_oneway
     assert EndTransactionRequestHeader.from_ext(end.ext_fields) == EndTransactionRequestHeader(
@@ -353,7 +353,7 @@ def test_questions_that_nobody_here_can_answer(
     listener = Listener(COMMIT, COMMIT)
     producer = closing(TransactionProducer("g", listener, name_server=brokers.name_server.address))
     producer.start()
-    members = producer._instance().members
+    members = producer.instance().members
     address = brokers.brokers[0].address
     members.handlers[RequestCode.CHECK_TRANSACTION_STATE](address, question("other"))
     assert "asks for a transaction of group 'other', which is not here" in caplog.text
@@ -379,7 +379,7 @@ def test_too_many_questions_are_dropped(
     listener = Slow()
     producer = closing(TransactionProducer("g", listener, name_server=brokers.name_server.address))
     producer.start()
-    ask = producer._instance().members.handlers[RequestCode.CHECK_TRANSACTION_STATE]
+    ask = producer.instance().members.handlers[RequestCode.CHECK_TRANSACTION_STATE]
     ask(brokers.brokers[0].address, question())
     assert started.wait(20)
     for _ in range(3):
@@ -498,7 +498,7 @@ def test_routes_are_kept_in_use(brokers: FakeCluster, closing: Callable[[Any], A
     brokers.brokers[0].answers[RequestCode.SEND_MESSAGE_V2] = stored()
     producer = closing(TransactionProducer("g", Listener(), topics=["t"], name_server=brokers.name_server.address))
     producer.start()
-    routes = producer._instance().routes
+    routes = producer.instance().routes
     assert routes.broker_addresses() == [brokers.brokers[0].address]
     routes._used.clear()  # as after two minutes without a send
     producer._keep_routes()

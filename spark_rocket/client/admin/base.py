@@ -201,7 +201,7 @@ class AdminBase(Client):
         return _one_address_each(self._known_brokers().broker_addr_table.values())
 
     def _topic_masters(self, topic: str) -> dict[str, str]:
-        brokers = self._instance().routes.fetch(topic).broker_datas
+        brokers = self.instance().routes.fetch(topic).broker_datas
         masters = {b.broker_name: b.broker_addrs[MASTER_ID] for b in brokers if MASTER_ID in b.broker_addrs}
         if not masters:
             raise ClientError(f"No master of topic {topic!r} is up.", remedy="Start it again.", retriable=True)
@@ -209,7 +209,7 @@ class AdminBase(Client):
 
     def _topic_brokers(self, topic: str) -> dict[str, str]:
         """For questions: as ``_topic_masters``, with slaves where there is no master."""
-        return _one_address_each(self._instance().routes.fetch(topic).broker_datas)
+        return _one_address_each(self.instance().routes.fetch(topic).broker_datas)
 
     def _address(self, broker: str) -> str:
         """A broker's address, of its name or of itself."""
@@ -231,13 +231,13 @@ class AdminBase(Client):
         )
 
     def _fresh(self, topic: str) -> tuple[MessageQueue, ...]:
-        return TopicRoute.of(topic, self._instance().routes.fetch(topic)).readable
+        return TopicRoute.of(topic, self.instance().routes.fetch(topic)).readable
 
     # --- the exchange -----------------------------------------------------------------------------------------
 
     def _ask(self, address: str, query: Query[T]) -> T:
         return query.value(
-            self._instance().invoke(
+            self.instance().invoke(
                 address,
                 query.request(),
                 query.what,
@@ -257,7 +257,7 @@ class AdminBase(Client):
 
         No more than ``WINDOW`` are in flight at once: each has its own timeout, not one for all of them together.
         """
-        instance = self._instance()
+        instance = self.instance()
         answers: list[tuple[K, T]] = []
         in_flight: deque[tuple[Asked[K, T], Future[T]]] = deque()
 
@@ -316,11 +316,11 @@ class AdminBase(Client):
 
     def _ask_name_server(self, query: Query[T]) -> T:
         """The first name server that answers."""
-        return query.value(self._instance().routes.name_servers.ask(query.request(), query.allowed, query.what))
+        return query.value(self.instance().routes.name_servers.ask(query.request(), query.allowed, query.what))
 
     def _ask_name_servers(self, query: Query[T]) -> list[T]:
         """Every name server; one that is away is an error."""
-        answers = self._instance().routes.name_servers.ask_each(query.request, query.what)
+        answers = self.instance().routes.name_servers.ask_each(query.request, query.what)
         return [query.value(answer) for answer in answers]
 
 

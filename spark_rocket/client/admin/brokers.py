@@ -76,12 +76,12 @@ class NameServerAdmin(AdminBase):
     def name_server_configs(self) -> dict[str, dict[str, str]]:
         """Every name server's settings, by its address."""
         query = Query(RequestCode.GET_NAMESRV_CONFIG, "the question for settings", _settings)
-        return {address: self._ask(address, query) for address in self._instance().routes.name_servers.addresses}
+        return {address: self._ask(address, query) for address in self.instance().routes.name_servers.addresses}
 
     def update_name_server_config(self, settings: dict[str, str]) -> None:
         """Change settings of every name server."""
         code, what = RequestCode.UPDATE_NAMESRV_CONFIG, "the change of settings"
-        for address in self._instance().routes.name_servers.addresses:
+        for address in self.instance().routes.name_servers.addresses:
             self._ask(address, Query(code, what, done, body=_settings_text(settings)))
 
 

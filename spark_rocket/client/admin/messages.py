@@ -327,7 +327,7 @@ class MessageAdmin(OffsetAdmin):
 
     def _send_to_retry(self, topic: str, message: MessageExt, properties: dict[str, str]) -> SendResult:
         """As a consumer gives back a message, with a limit of its own: the group's own may be no retries at all."""
-        instance = self._instance()
+        instance = self.instance()
         queues = instance.routes.publish_route(topic)
         queue = queues[message.queue_offset % len(queues)]
         key = instance.next_key()
@@ -367,7 +367,7 @@ class MessageAdmin(OffsetAdmin):
     def send(self, message: Message, *, queue: MessageQueue | None = None) -> SendResult:
         """Send one message, for operators; programs have a Producer."""
         with self._lock:
-            self._instance()  # an Admin that was closed sends nothing
+            self.instance()  # an Admin that was closed sends nothing
             if self._producer is None:
                 self._producer = Producer(
                     PRODUCER_GROUP, name_server=self.name_server, member=False, **self._connecting

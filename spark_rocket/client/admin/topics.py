@@ -82,7 +82,7 @@ class TopicAdmin(AccountAdmin):
 
     def topic_route(self, topic: str) -> TopicRouteData:
         """The name server's own words. Raises TopicNotFoundError."""
-        return self._instance().routes.fetch(topic)
+        return self.instance().routes.fetch(topic)
 
     def topic_configs(self, broker: str) -> dict[str, TopicConfig]:
         """All topics of a broker (its name or address), the system's among them."""
@@ -185,7 +185,7 @@ class TopicAdmin(AccountAdmin):
         if order:
             text = ";".join(f"{name}:{write_queues}" for name in sorted(masters))
             self.put_kv_config(ORDER_NAMESPACE, topic, text)
-        self._instance().routes.forget(topic)
+        self.instance().routes.forget(topic)
         self._wait_for_route(topic, dict.fromkeys(masters, (queues, write_queues)))
 
     def update_topic(
@@ -225,7 +225,7 @@ class TopicAdmin(AccountAdmin):
         if any(config.order for config in changed.values()) and not any(":" in name for name in changed):
             text = ";".join(f"{name}:{config.write_queue_nums}" for name, config in sorted(changed.items()))
             self.put_kv_config(ORDER_NAMESPACE, topic, text)
-        self._instance().routes.forget(topic)
+        self.instance().routes.forget(topic)
         self._wait_for_route(
             topic, {name: (config.read_queue_nums, config.write_queue_nums) for name, config in changed.items()}
         )
@@ -255,7 +255,7 @@ class TopicAdmin(AccountAdmin):
         self._ask_name_servers(Query(RequestCode.DELETE_TOPIC_IN_NAMESRV, what, done, at_name_servers))
         if self.get_kv_config(ORDER_NAMESPACE, topic) is not None:
             self.delete_kv_config(ORDER_NAMESPACE, topic)
-        self._instance().routes.forget(topic)
+        self.instance().routes.forget(topic)
 
     def _wait_for_route(self, topic: str, queues: dict[str, tuple[int, int]]) -> None:
         """Brokers tell the name servers at once, but not before they answer. ``queues`` by broker name."""
@@ -264,7 +264,7 @@ class TopicAdmin(AccountAdmin):
         until = time.monotonic() + ROUTE_WAIT
         while True:
             try:
-                known = self._instance().routes.fetch(topic).queue_datas
+                known = self.instance().routes.fetch(topic).queue_datas
                 if queues.items() <= {q.broker_name: (q.read_queue_nums, q.write_queue_nums) for q in known}.items():
                     return
             except TopicNotFoundError:

@@ -1,39 +1,76 @@
 """What push and pull consumers have in common: identity, subscriptions, and what brokers are told of them.
 
-Thread-safety: all methods. Corresponds to MQConsumerInner, to what DefaultMQPushConsumerImpl and
-DefaultLitePullConsumerImpl both have, and to the subscriptionInner table of RebalanceImpl.
+Tools ask consumers through brokers:
+
+====  ================================  ============================================================================
+code  request                           the consumer
+====  ================================  ============================================================================
+220   RESET_CONSUMER_CLIENT_OFFSET      goes on at the given offsets in those queues that it has; no answer
+221   GET_CONSUMER_STATUS_FROM_CLIENT   says how far it is in its queues of a topic
+307   GET_CONSUMER_RUNNING_INFO         says what it is doing: settings, subscriptions, queues, on request its threads
+309   CONSUME_MESSAGE_DIRECTLY          has its listener consume the message that came along, and says how that went
+====  ================================  ============================================================================
+
+A group that has no such consumer here gets code 1. Handlers run on the pool of ``Membership``, so they may block.
+
+Thread-safety: all methods. Corresponds to ClientRemotingProcessor, MQConsumerInner, to what
+DefaultMQPushConsumerImpl and DefaultLitePullConsumerImpl both have, and to subscriptionInner of RebalanceImpl.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 import time
-from collections.abc import Callable
-from typing import ClassVar, Self, Unpack
+import traceback
+from collections.abc import Callable, Mapping
+from typing import ClassVar, Protocol, Self, Unpack, runtime_checkable
 
 import spark_rocket
 from spark_rocket.client.consume.allocation import AllocateAveragely, AllocateStrategy, QueueShare
-from spark_rocket.client.consume.listeners import ConsumeFromWhere, MessageModel, MessageQueueListener
+from spark_rocket.client.consume.listeners import (
+    ConsumeConcurrentlyStatus,
+    ConsumeFromWhere,
+    ConsumeOrderlyStatus,
+    MessageModel,
+    MessageQueueListener,
+)
 from spark_rocket.client.consume.offset_store import make_offset_store
 from spark_rocket.client.consume.reader import Reader
 from spark_rocket.client.core.config import ClientConfig, Connecting
 from spark_rocket.client.core.instance import Client, ClientInstance
 from spark_rocket.client.core.validators import check_group, check_topic
 from spark_rocket.errors import ProtocolError, RocketError, StateError, SubscriptionRefusedError
+from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.filter.sql92 import parse_sql92
 from spark_rocket.protocol.filter.tags import SUB_ALL, TYPE_SQL92, TYPE_TAG, TagExpression, parse_tags
 from spark_rocket.protocol.wire.bodies import (
+    CR_LATER,
+    CR_RETURN_NULL,
+    CR_SUCCESS,
+    CR_THROW_EXCEPTION,
     PROP_CLIENT_VERSION,
     PROP_CONSUME_ORDERLY,
     PROP_CONSUME_TYPE,
     PROP_CONSUMER_START_TIMESTAMP,
     PROP_NAMESERVER_ADDR,
+    ConsumeMessageDirectlyResult,
     ConsumerData,
+    ConsumerRunningInfo,
+    GetConsumerStatusBody,
+    ResetOffsetBody,
     SubscriptionData,
 )
-from spark_rocket.protocol.wire.codes import ResponseCode
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.headers import (
+    ConsumeMessageDirectlyResultRequestHeader,
+    GetConsumerRunningInfoRequestHeader,
+    GetConsumerStatusRequestHeader,
+    ResetOffsetRequestHeader,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -157,7 +194,7 @@ class GroupConsumer(Client):
         self._offsets = make_offset_store(self._reader, group, message_model, instance_name)
         self._share = QueueShare(
             group,
-            self._instance,
+            self.instance,
             self._reader,
             self._offsets,
             (allocate_strategy or AllocateAveragely()) if message_model is MessageModel.CLUSTERING else None,
@@ -179,7 +216,7 @@ class GroupConsumer(Client):
         with self._lock:
             if self._pid:
                 raise StateError(f"The consumer of group {self.group!r} was started before.", remedy="Start it once.")
-            instance = self._instance()
+            instance = self.instance()
             self._pid = os.getpid()
         self._started_ms = time.time_ns() // 1_000_000
         return instance
@@ -214,7 +251,7 @@ class GroupConsumer(Client):
 
     def _look_for_brokers(self) -> None:
         """Know the topics' brokers, and be known to them."""
-        instance = self._instance()
+        instance = self.instance()
         try:
             self._share.find_routes(self._subscriptions.topics(), warn=False)
             instance.members.greet_new_brokers()
@@ -223,7 +260,7 @@ class GroupConsumer(Client):
 
     def _check_filter(self, data: SubscriptionData) -> None:
         """While it runs, a subscription that a broker cannot filter by is refused at once."""
-        self._instance().members.check_filters(self.group, [data])
+        self.instance().members.check_filters(self.group, [data])
 
     def _running_properties(self, *, orderly: bool) -> dict[str, str]:
         """What tools are told of any consumer (307)."""
@@ -234,3 +271,112 @@ class GroupConsumer(Client):
             PROP_CONSUMER_START_TIMESTAMP: str(self._started_ms),
             PROP_CLIENT_VERSION: f"spark_rocket {spark_rocket.__version__}",
         }
+
+
+# --- what tools ask ------------------------------------------------------------------------------------------------
+
+_RESULTS = {
+    ConsumeConcurrentlyStatus.CONSUME_SUCCESS: CR_SUCCESS,
+    ConsumeConcurrentlyStatus.RECONSUME_LATER: CR_LATER,
+    ConsumeOrderlyStatus.SUCCESS: CR_SUCCESS,
+    ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT: CR_LATER,
+}
+
+
+@runtime_checkable
+class ManagedConsumer(Protocol):
+    """A consumer that can be asked; PushConsumer says what its methods do."""
+
+    def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None: ...
+
+    def offsets(self, topic: str) -> dict[MessageQueue, int]: ...
+
+    def running_info(self) -> ConsumerRunningInfo: ...
+
+    def consume_directly(self, records: bytes, broker_name: str) -> object: ...
+
+
+def answer_tools(instance: ClientInstance) -> None:
+    """Answer for the consumers of an instance."""
+
+    def consumer(group: str) -> ManagedConsumer | None:
+        found = instance.members.consumers.get(group)
+        return found if isinstance(found, ManagedConsumer) else None
+
+    def reset(_: str, request: RemotingCommand) -> RemotingCommand | None:
+        header = ResetOffsetRequestHeader.from_ext(request.ext_fields)
+        found = consumer(header.group)
+        logger.warning("a broker resets offsets of group %s in %s", header.group, header.topic)
+        if found is not None:
+            offsets = ResetOffsetBody.from_json(bytes(request.body)).offset_table
+            found.reset_offsets({queue: offset for queue, offset in offsets.items() if queue.topic == header.topic})
+        return None
+
+    def status(_: str, request: RemotingCommand) -> RemotingCommand | None:
+        header = GetConsumerStatusRequestHeader.from_ext(request.ext_fields)
+        found = consumer(header.group)
+        offsets = {} if found is None else found.offsets(header.topic)
+        return _answer(request, GetConsumerStatusBody(message_queue_table=offsets).to_json())
+
+    def running_info(_: str, request: RemotingCommand) -> RemotingCommand | None:
+        header = GetConsumerRunningInfoRequestHeader.from_ext(request.ext_fields)
+        found = consumer(header.consumer_group)
+        if found is None:
+            return _nobody(request, header.consumer_group)
+        info = found.running_info()
+        if header.jstack_enable:
+            info.jstack = stacks()
+        return _answer(request, info.to_json())
+
+    def consume(_: str, request: RemotingCommand) -> RemotingCommand | None:
+        header = ConsumeMessageDirectlyResultRequestHeader.from_ext(request.ext_fields)
+        found = consumer(header.consumer_group)
+        if found is None:
+            return _nobody(request, header.consumer_group)
+        return _answer(request, _consume(found, bytes(request.body), header.broker_name or "").to_json())
+
+    handlers: dict[int, Callable[[str, RemotingCommand], RemotingCommand | None]] = {
+        RequestCode.RESET_CONSUMER_CLIENT_OFFSET: reset,
+        RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: status,
+        RequestCode.GET_CONSUMER_RUNNING_INFO: running_info,
+        RequestCode.CONSUME_MESSAGE_DIRECTLY: consume,
+    }
+    instance.members.handlers.update(handlers)
+
+
+def _consume(consumer: ManagedConsumer, records: bytes, broker_name: str) -> ConsumeMessageDirectlyResult:
+    began = time.monotonic()
+    result = ConsumeMessageDirectlyResult()
+    try:
+        status = consumer.consume_directly(records, broker_name)
+    except RocketError:
+        raise  # bytes that are no message, or a consumer that does not run: not the listener's doing
+    except BaseException as error:
+        result.consume_result, result.remark = CR_THROW_EXCEPTION, f"{type(error).__name__}: {error}"
+    else:
+        result.order = isinstance(status, ConsumeOrderlyStatus)
+        if isinstance(status, ConsumeOrderlyStatus | ConsumeConcurrentlyStatus):
+            result.consume_result = _RESULTS[status]
+        else:
+            result.consume_result = CR_RETURN_NULL
+            result.remark = None if status is None else f"the listener answered {status!r}"
+    result.spent_time_mills = int((time.monotonic() - began) * 1000)
+    return result
+
+
+def stacks() -> str:
+    """What every thread of this process is doing."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    return "\n\n".join(
+        f"{names.get(ident, ident)}\n{''.join(traceback.format_stack(frame))}"
+        for ident, frame in sys._current_frames().items()
+    )
+
+
+def _answer(request: RemotingCommand, body: bytes) -> RemotingCommand:
+    return RemotingCommand.response(request, ResponseCode.SUCCESS, None, None, body)
+
+
+def _nobody(request: RemotingCommand, group: str) -> RemotingCommand:
+    remark = f"The Consumer Group <{group}> not exist in this consumer"
+    return RemotingCommand.response(request, ResponseCode.SYSTEM_ERROR, remark)

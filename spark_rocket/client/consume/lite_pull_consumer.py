@@ -32,9 +32,8 @@ import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Unpack
 
-from spark_rocket.client.consume import consumer_requests
 from spark_rocket.client.consume.assigned_queues import Assigned, AssignedQueues, PulledMessages
-from spark_rocket.client.consume.group_consumer import GroupConsumer, GroupOptions
+from spark_rocket.client.consume.group_consumer import GroupConsumer, GroupOptions, answer_tools
 from spark_rocket.client.core.validators import check_range
 from spark_rocket.errors import ClientError, QueueNotFoundError, RocketError, StateError
 from spark_rocket.model import MessageExt, MessageQueue
@@ -92,7 +91,7 @@ class LitePullConsumer(GroupConsumer):
         )
         self._queues = AssignedQueues(
             group,
-            self._instance,
+            self.instance,
             self._share,
             self._reader,
             self._offsets,
@@ -131,7 +130,7 @@ class LitePullConsumer(GroupConsumer):
         if self._subscriptions.remove(topic) and self._runs:
             with self._balancing:
                 self._queues.own([], topic, mark=self.auto_commit)
-            self._instance().members.send_heartbeats()
+            self.instance().members.send_heartbeats()
 
     def assign(self, queues: Iterable[MessageQueue]) -> None:
         """Read exactly these queues. Those it had already go on where they are, others are given up."""
@@ -341,7 +340,7 @@ class LitePullConsumer(GroupConsumer):
             try:
                 self.persist_offsets()
             finally:
-                self._instance().call_later(self._config.persist_interval, self._persist_again_and_again)
+                self.instance().call_later(self._config.persist_interval, self._persist_again_and_again)
 
     # --- as a member of the instance --------------------------------------------------------------------------
 
@@ -365,13 +364,13 @@ class LitePullConsumer(GroupConsumer):
 
     def _join(self) -> None:
         """Be a member of the group, and have its share at once."""
-        instance = self._instance()
+        instance = self.instance()
         self._share.find_routes(self._subscriptions.topics(), warn=True)
         if self._joined:
             instance.members.send_heartbeats()
             instance.members.rebalance_soon()
             return
-        consumer_requests.register(instance)
+        answer_tools(instance)
         try:
             instance.members.join_consumer(self)
         finally:

@@ -1,4 +1,4 @@
-"""One pull: its request, its result, and the messages or Arrow record batches in it.
+"""One pull: its request, its result, and the messages in it; and other queries about a queue that its broker answers.
 
 What a pull's status means:
 
@@ -18,26 +18,45 @@ group. It commits nothing (bit 1): see process_queue.py. Brokers compare hashes 
 the requested offset: ``messages_of`` and ``batches_of`` drop messages before ``start`` and those without a wanted tag.
 
 Thread-safety: values and pure functions. Corresponds to PullResult and PullStatus of
-org.apache.rocketmq.client.consumer, and to PullAPIWrapper.processPullResult.
+org.apache.rocketmq.client.consumer, to PullAPIWrapper.processPullResult, and to the offset methods of MQClientAPIImpl.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Generic, TypedDict, TypeVar
 
-from spark_rocket.errors import RunTooLargeError
+from spark_rocket.errors import ProtocolError, RunTooLargeError
 from spark_rocket.model import MessageExt, MessageQueue
 from spark_rocket.protocol.filter.tags import SUB_ALL, TYPE_SQL92, TYPE_TAG, TagExpression
 from spark_rocket.protocol.record.messages import decode_messages
+from spark_rocket.protocol.record.record import view_record
+from spark_rocket.protocol.wire.bodies import QueryConsumeQueueResponseBody
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import PullMessageRequestHeader, PullMessageResponseHeader
+from spark_rocket.protocol.wire.headers import (
+    GetEarliestMsgStoretimeRequestHeader,
+    GetEarliestMsgStoretimeResponseHeader,
+    GetMaxOffsetRequestHeader,
+    GetMaxOffsetResponseHeader,
+    GetMinOffsetRequestHeader,
+    GetMinOffsetResponseHeader,
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
+    QueryConsumeQueueRequestHeader,
+    QueryConsumerOffsetRequestHeader,
+    QueryConsumerOffsetResponseHeader,
+    SearchOffsetRequestHeader,
+    SearchOffsetResponseHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+T = TypeVar("T")
 
 DEFAULT_MAX_MSGS = 32
 SUSPEND_MARGIN = 10.0  # seconds after a long poll's end in which brokers, who look every 5 s, answer it
@@ -188,3 +207,123 @@ def batches_of(found: PullResult, queue: MessageQueue, start: int, tags: TagExpr
         if len(batch):
             yield batch
         position = end
+
+
+# --- queries -------------------------------------------------------------------------------------------------------
+
+SUCCESS = frozenset({int(ResponseCode.SUCCESS)})
+_FOUND_OR_NOT = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND)})
+_TAKEN_OR_UNKNOWN = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)})
+_SAID_OR_NOT_KNOWN = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)})
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerQuery(Generic[T]):
+    """A question about a queue that is asked in either way, and what its answer says."""
+
+    code: RequestCode
+    ext: dict[str, str]
+    what: str
+    value: Callable[[RemotingCommand], T]
+    allowed: frozenset[int] = SUCCESS
+
+
+def min_offset(queue: MessageQueue) -> BrokerQuery[int]:
+    return BrokerQuery(
+        RequestCode.GET_MIN_OFFSET,
+        GetMinOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id).to_ext(),
+        "the question for the first offset of",
+        # 5.x may say -1 of a queue that has had no message.
+        lambda answer: max(0, GetMinOffsetResponseHeader.from_ext(answer.ext_fields).offset),
+    )
+
+
+def max_offset(queue: MessageQueue) -> BrokerQuery[int]:
+    return BrokerQuery(
+        RequestCode.GET_MAX_OFFSET,
+        GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id).to_ext(),
+        "the question for the end of",
+        lambda answer: max(0, GetMaxOffsetResponseHeader.from_ext(answer.ext_fields).offset),
+    )
+
+
+def message_sizes(queue: MessageQueue, offset: int, count: int) -> BrokerQuery[list[int]]:
+    header = QueryConsumeQueueRequestHeader(topic=queue.topic, queue_id=queue.queue_id, index=offset, count=count)
+
+    def value(answer: RemotingCommand) -> list[int]:
+        if not answer.body:  # 5.x, when there is nothing at the offset
+            return []
+        body = QueryConsumeQueueResponseBody.from_json(answer.body)
+        return [entry.physic_size for entry in body.queue_data or ()]
+
+    return BrokerQuery(RequestCode.QUERY_CONSUME_QUEUE, header.to_ext(), "the question for sizes of messages in", value)
+
+
+def committed_offset(group: str, queue: MessageQueue, *, or_zero: bool = False) -> BrokerQuery[int | None]:
+    """``or_zero``: of a group that has none 0, if the queue's first message is still in the broker's memory."""
+    header = QueryConsumerOffsetRequestHeader(
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        set_zero_if_not_found=None if or_zero else False,
+    )
+
+    def value(answer: RemotingCommand) -> int | None:
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        return QueryConsumerOffsetResponseHeader.from_ext(answer.ext_fields).offset
+
+    what = f"the question for the offset of group {group} in"
+    return BrokerQuery(RequestCode.QUERY_CONSUMER_OFFSET, header.to_ext(), what, value, _FOUND_OR_NOT)
+
+
+def commit(group: str, queue: MessageQueue, offset: int) -> BrokerQuery[bool]:
+    """Its answer: False if the broker does not know the group."""
+    header = UpdateConsumerOffsetRequestHeader(
+        consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
+    )
+    return BrokerQuery(
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        header.to_ext(),
+        f"the offset {offset} of group {group} for",
+        lambda answer: answer.code == ResponseCode.SUCCESS,
+        _TAKEN_OR_UNKNOWN,
+    )
+
+
+def earliest_store_time(queue: MessageQueue) -> BrokerQuery[int | None]:
+    header = GetEarliestMsgStoretimeRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
+
+    def value(answer: RemotingCommand) -> int | None:
+        if answer.code != ResponseCode.SUCCESS:
+            return None
+        timestamp = GetEarliestMsgStoretimeResponseHeader.from_ext(answer.ext_fields).timestamp
+        return None if timestamp < 0 else timestamp
+
+    what = "the question for the first time of"
+    return BrokerQuery(RequestCode.GET_EARLIEST_MSG_STORETIME, header.to_ext(), what, value, _SAID_OR_NOT_KNOWN)
+
+
+def store_time(group: str, queue: MessageQueue, offset: int) -> BrokerQuery[int]:
+    """When the message at an offset was stored, in ms; -1 if there is none at it, or it cannot be read."""
+    request = pull_request(group, queue, offset, PullOptions(max_msgs=1))
+
+    def value(answer: RemotingCommand) -> int:
+        found = pull_result(answer, from_master=True)
+        try:
+            record = view_record(found.records, check_crc=False)
+        except ProtocolError:  # nothing there, for one
+            return -1
+        return record.store_timestamp if record.queue_offset == offset else -1
+
+    return BrokerQuery(RequestCode.PULL_MESSAGE, request.ext_fields, f"the pull at {offset} of", value, STATUS_CODES)
+
+
+def offset_for_time(queue: MessageQueue, timestamp_ms: int) -> BrokerQuery[int]:
+    """Its answer is a hint only: see Reader.offset_for_time."""
+    return BrokerQuery(
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        SearchOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms).to_ext(),
+        "the search by time in",
+        lambda answer: SearchOffsetResponseHeader.from_ext(answer.ext_fields).offset,
+    )

@@ -30,9 +30,8 @@ from contextlib import ExitStack, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
-from spark_rocket.client.consume import consumer_requests
 from spark_rocket.client.consume.concurrently import ConsumeConcurrently
-from spark_rocket.client.consume.group_consumer import GroupConsumer
+from spark_rocket.client.consume.group_consumer import GroupConsumer, answer_tools
 from spark_rocket.client.consume.listeners import (
     BatchListener,
     ConcurrentListener,
@@ -40,7 +39,6 @@ from spark_rocket.client.consume.listeners import (
     MessageModel,
     OrderlyListener,
 )
-from spark_rocket.client.consume.metrics import add_consumer
 from spark_rocket.client.consume.orderly import ConsumeBatches, ConsumeOrderly
 from spark_rocket.client.consume.process_queue import ProcessQueue, Puller, PullSettings
 from spark_rocket.client.consume.pull import show_origin
@@ -56,7 +54,7 @@ from spark_rocket.model import RETRY_PREFIX, MessageQueue
 from spark_rocket.protocol.filter.tags import SUB_ALL
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.bodies import CONSUME_PASSIVELY, PROP_THREADPOOL_CORE_SIZE, ConsumerRunningInfo
-from spark_rocket.remoting.exposition import Exposition
+from spark_rocket.remoting.exposition import Exposition, label_text
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -122,8 +120,8 @@ class PushConsumer(GroupConsumer):
         """
         changed = self._subscriptions.add(topic, tags, sql, self._check_filter if self._rebalance is not None else None)
         if self._rebalance is not None:
-            self._instance().members.send_heartbeats()
-            self._instance().members.rebalance_soon()
+            self.instance().members.send_heartbeats()
+            self.instance().members.rebalance_soon()
             if changed:
                 self._rebalance.pull_anew(topic)
 
@@ -132,7 +130,7 @@ class PushConsumer(GroupConsumer):
         self._subscriptions.remove(topic)
         if self._rebalance is not None:
             self._rebalance.give_up(topic)
-            self._instance().members.send_heartbeats()
+            self.instance().members.send_heartbeats()
 
     # --- life -------------------------------------------------------------------------------------------------
 
@@ -157,7 +155,7 @@ class PushConsumer(GroupConsumer):
             )
             self._service = self._settings.make_service(parts, self._rebalance.queues_of)
             self._service.start()
-            consumer_requests.register(instance)
+            answer_tools(instance)
             instance.members.join_consumer(self)
             if self._closer is not None:  # by its first message's listener; it may have left what was not joined yet
                 instance.members.leave_consumer(self)
@@ -274,7 +272,7 @@ class PushConsumer(GroupConsumer):
     def add_metrics(self, exposition: Exposition) -> None:
         shared = self._shared
         if shared is not None and self._is_mine:
-            add_consumer(exposition, self, shared.client_id)
+            _add_figures(exposition, self, shared.client_id)
 
     def topics(self) -> list[str]:
         """What it is subscribed to, its retry topic with it."""
@@ -333,7 +331,7 @@ class PushConsumer(GroupConsumer):
         assert self._service is not None
         assert self._rebalance is not None
         return Puller(
-            self._instance(),
+            self.instance(),
             self._reader,
             self._service,
             process_queue,
@@ -346,3 +344,41 @@ class PushConsumer(GroupConsumer):
     def _pull_settings(self, topic: str) -> PullSettings | None:
         expression = self._subscriptions.expression_of(topic)
         return None if expression is None else self._settings.pull_settings(expression)  # None: not any more
+
+
+def _add_figures(exposition: Exposition, consumer: PushConsumer, client_id: str) -> None:
+    """A consumer's figures; ``core.metrics`` says what they are."""
+    group = label_text({"client_id": client_id, "consumer_group": consumer.group})
+    exposition.add("rocket_client_rebalances_total", group, consumer.rebalances)
+    by_topic = {topic: [0, 0, 0, 0] for topic in consumer.topics()}
+    for one in consumer.process_queues():
+        totals = by_topic.setdefault(one.queue.topic, [0, 0, 0, 0])
+        totals[0] += 1
+        totals[1] += one.count
+        totals[2] += one.size
+        totals[3] += max(one.broker_end - one.commit_offset, 0)
+    names = (
+        "rocket_client_queues",
+        "rocketmq_consumer_cached_messages",
+        "rocketmq_consumer_cached_bytes",
+        "rocket_client_lag_messages",
+    )
+    address = client_id.partition("@")[0]
+    for topic, totals in by_topic.items():
+        labels = f"{group},{label_text({'topic': topic})}"
+        for name, value in zip(names, totals, strict=True):
+            exposition.add(name, labels, value)
+        status = consumer.hooks.stats.status(topic)
+        labels = label_text({"clientAddr": address, "clientId": client_id, "group": consumer.group, "topic": topic})
+        for name, rate in (
+            ("consume_ok_msg_tps", status.consume_ok_tps),
+            ("consume_fail_msg_tps", status.consume_failed_tps),
+            ("consume_fail_msg_count", status.consume_failed_msgs),
+            ("consume_rt", status.consume_rt),
+            ("consumer_pull_tps", status.pull_tps),
+            ("consumer_pull_rt", status.pull_rt),
+        ):
+            exposition.add(f"rocketmq_client_{name}", labels, rate)
+    if consumer.tracer is not None:
+        labels = label_text({"client_id": client_id, "group": consumer.group})
+        exposition.add("rocket_client_trace_dropped_total", labels, consumer.tracer.dropped)

@@ -25,10 +25,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Generic, Self, TypeVar, Unpack
 
-from spark_rocket.client.consume import broker_query as questions
-from spark_rocket.client.consume.broker_query import BrokerQuery
+from spark_rocket.client.consume import pull as queries
 from spark_rocket.client.consume.pull import (
     STATUS_CODES,
+    BrokerQuery,
     PullOptions,
     PullResult,
     PullStatus,
@@ -123,19 +123,19 @@ class Reader(Client):
     @property
     def remoting(self) -> RemotingClient:
         """The connections beneath, for requests of one's own."""
-        return self._instance().remoting
+        return self.instance().remoting
 
     def address(self, queue: MessageQueue) -> str:
         """The address of the queue's master."""
-        return self._instance().routes.master(queue)
+        return self.instance().routes.master(queue)
 
     def queues(self, topic: str) -> list[MessageQueue]:
         """The topic's readable queues, sorted."""
-        return list(self._instance().routes.route(topic).readable)
+        return list(self.instance().routes.route(topic).readable)
 
     def write_queues(self, topic: str) -> list[MessageQueue]:
         """The topic's writable queues, sorted; for a topic that sending would create, those that it would have."""
-        return list(self._instance().routes.publish_route(topic))
+        return list(self.instance().routes.publish_route(topic))
 
     def refresh(self, topic: str) -> list[MessageQueue]:
         """``queues``, asked anew: queues may have been added since."""
@@ -143,7 +143,7 @@ class Reader(Client):
 
     def route(self, topic: str) -> TopicRoute:
         """The topic's brokers and queues, asked anew. What was known stays when no name server knows better."""
-        return self._instance().routes.refresh(topic)
+        return self.instance().routes.refresh(topic)
 
     def brokers(self) -> dict[str, dict[int, str]]:
         """The brokers that the name server knows, whatever topics they have: their addresses by id, 0 the master's."""
@@ -161,7 +161,7 @@ class Reader(Client):
         try:
             master = self.brokers().get(queue.broker_name, {}).get(MASTER_ID)
             if master is not None:
-                query = questions.store_time(self.group, queue, 0)  # a pull
+                query = queries.store_time(self.group, queue, 0)  # a pull
                 self._now(_Exchange(master, queue, query, self._timeout, queue.topic))
         except (TopicNotFoundError, QueueNotFoundError) as said:
             return said
@@ -172,7 +172,7 @@ class Reader(Client):
     def check_filter(self, topic: str, sql: str) -> None:
         """SubscriptionRefusedError if the topic's brokers do not choose by SQL92 expressions, or not by this one."""
         data = SubscriptionData.build(topic, sql, 0, TYPE_SQL92)
-        self._instance().members.check_filters(self.group, [data])
+        self.instance().members.check_filters(self.group, [data])
 
     def topics(self) -> list[str]:
         """All topics that the name server knows, sorted, but those that are named after clusters and brokers."""
@@ -192,7 +192,7 @@ class Reader(Client):
         """
         header = GetKVListByNamespaceRequestHeader(namespace=ORDER_NAMESPACE)
         request = RemotingCommand.request(RequestCode.GET_KVLIST_BY_NAMESPACE, header.to_ext())
-        answer = self._instance().routes.name_servers.ask(request, _LIST_OR_NONE, f"the entries of {ORDER_NAMESPACE}")
+        answer = self.instance().routes.name_servers.ask(request, _LIST_OR_NONE, f"the entries of {ORDER_NAMESPACE}")
         if answer.code != ResponseCode.SUCCESS:
             return {}
         table = KVTable.from_json(answer.body).table
@@ -200,44 +200,44 @@ class Reader(Client):
 
     def _ask_name_server(self, code: RequestCode, what: str) -> RemotingCommand:
         allowed = frozenset({int(ResponseCode.SUCCESS)})
-        return self._instance().routes.name_servers.ask(RemotingCommand.request(code), allowed, what)
+        return self.instance().routes.name_servers.ask(RemotingCommand.request(code), allowed, what)
 
     # --- offsets ----------------------------------------------------------------------------------------------
 
     def min_offset(self, queue: MessageQueue) -> int:
         """The first offset that still has a message, or would."""
-        return self._ask(queue, questions.min_offset(queue))
+        return self._ask(queue, queries.min_offset(queue))
 
     def min_offset_later(self, queue: MessageQueue) -> Promise[int]:
         """For a thread that asks about many queues before it waits for the answers; so are the others like it."""
-        return self._later(queue, lambda: self._of_master(queue, questions.min_offset(queue)))
+        return self._later(queue, lambda: self._of_master(queue, queries.min_offset(queue)))
 
     def max_offset(self, queue: MessageQueue) -> int:
         """One past the last message."""
-        return self._ask(queue, questions.max_offset(queue))
+        return self._ask(queue, queries.max_offset(queue))
 
     def max_offset_later(self, queue: MessageQueue) -> Promise[int]:
-        return self._later(queue, lambda: self._of_master(queue, questions.max_offset(queue)))
+        return self._later(queue, lambda: self._of_master(queue, queries.max_offset(queue)))
 
     def message_sizes_async(self, queue: MessageQueue, offset: int, count: int) -> Future[list[int]]:
         """Bytes of up to so many records from an offset on, as the consume queue has them."""
-        return self._async(queue, lambda: self._of_master(queue, questions.message_sizes(queue, offset, count)))
+        return self._async(queue, lambda: self._of_master(queue, queries.message_sizes(queue, offset, count)))
 
     def earliest_store_time(self, queue: MessageQueue) -> int | None:
         """When the queue's first message was stored, in ms; None when it has none, or its server cannot say (the
         proxies of RocketMQ 5 do not know the question)."""
-        return self._ask(queue, questions.earliest_store_time(queue))
+        return self._ask(queue, queries.earliest_store_time(queue))
 
     def earliest_store_time_later(self, queue: MessageQueue) -> Promise[int | None]:
-        return self._later(queue, lambda: self._of_master(queue, questions.earliest_store_time(queue)))
+        return self._later(queue, lambda: self._of_master(queue, queries.earliest_store_time(queue)))
 
     def store_time_later(self, queue: MessageQueue, offset: int) -> Promise[int]:
         """When the message at an offset was stored, in ms; -1 if there is none at it."""
-        return self._later(queue, lambda: self._of_master(queue, questions.store_time(self.group, queue, offset)))
+        return self._later(queue, lambda: self._of_master(queue, queries.store_time(self.group, queue, offset)))
 
     def slave_store_time(self, queue: MessageQueue, offset: int) -> int | None:
         """As ``store_time_later``, of a slave; None if none answers."""
-        return self._ask_slave(queue, questions.store_time(self.group, queue, offset))
+        return self._ask_slave(queue, queries.store_time(self.group, queue, offset))
 
     def offset_for_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first offset whose message was stored at ``timestamp_ms`` or later; ``max_offset`` when none was.
@@ -248,7 +248,7 @@ class Reader(Client):
         low, high = self.min_offset(queue), self.max_offset(queue)
         if low >= high:
             return high
-        guess = min(max(self._ask(queue, questions.offset_for_time(queue, timestamp_ms)), low), high)
+        guess = min(max(self._ask(queue, queries.offset_for_time(queue, timestamp_ms)), low), high)
         # Invariant: everything before ``low`` is older than the time, and nothing from ``high`` on is.
         step = 1
         while low < high:
@@ -288,7 +288,7 @@ class Reader(Client):
         memory. Brokers of 4.x always say so.
         While the master is away its slave is asked; what that has not heard of, the master may know.
         """
-        question = questions.committed_offset(group, queue, or_zero=or_zero)
+        question = queries.committed_offset(group, queue, or_zero=or_zero)
         try:
             return self._ask(queue, question)
         except AWAY:
@@ -298,7 +298,7 @@ class Reader(Client):
             return found
 
     def committed_offset_later(self, group: str, queue: MessageQueue) -> Promise[int | None]:
-        return self._later(queue, lambda: self._of_master(queue, questions.committed_offset(group, queue)))
+        return self._later(queue, lambda: self._of_master(queue, queries.committed_offset(group, queue)))
 
     def commit_offset(self, group: str, queue: MessageQueue, offset: int, *, oneway: bool = False) -> None:
         """Tell the broker that the group has consumed everything before ``offset``.
@@ -308,31 +308,31 @@ class Reader(Client):
         """
         if offset < 0:
             raise ClientError(f"{offset} is no offset to commit for {queue_name(queue)}.", remedy="Offsets begin at 0.")
-        question = questions.commit(group, queue, offset)
+        question = queries.commit(group, queue, offset)
         if oneway:
             request = RemotingCommand.request(question.code, with_broker(queue, question.ext), oneway=True)
             self.remoting.invoke_oneway(self.address(queue), request, self._timeout)
         elif not self._ask(queue, question):
-            pull = questions.store_time(group, queue, offset)
+            pull = queries.store_time(group, queue, offset)
             self._ask(queue, replace(pull, what=f"the first pull of group {group} for"))
-            self._ask(queue, replace(question, allowed=questions.SUCCESS))
+            self._ask(queue, replace(question, allowed=queries.SUCCESS))
 
     def commit_offset_async(self, group: str, queue: MessageQueue, offset: int, timeout: float) -> Future[bool]:
         """The same with a future, tried once: False if the broker does not know the group."""
-        return self._async(queue, lambda: self._of_master(queue, questions.commit(group, queue, offset), timeout))
+        return self._async(queue, lambda: self._of_master(queue, queries.commit(group, queue, offset), timeout))
 
     def commit_to_slave(self, group: str, queue: MessageQueue, offset: int) -> bool:
         """For while the master is away; False if no slave took it. The master has to be told when it is back."""
-        taken = self._ask_slave(queue, questions.commit(group, queue, offset))
+        taken = self._ask_slave(queue, queries.commit(group, queue, offset))
         return taken is True
 
     def slave_max_offset(self, queue: MessageQueue) -> int | None:
         """Where the queue ends at its broker's slave, or None if none answers: before its end at the master, maybe."""
-        return self._ask_slave(queue, questions.max_offset(queue))
+        return self._ask_slave(queue, queries.max_offset(queue))
 
     def slave_message_sizes(self, queue: MessageQueue, offset: int, count: int) -> list[int] | None:
         """As ``message_sizes_async``, of a slave."""
-        return self._ask_slave(queue, questions.message_sizes(queue, offset, count))
+        return self._ask_slave(queue, queries.message_sizes(queue, offset, count))
 
     # --- messages ---------------------------------------------------------------------------------------------
 
@@ -360,7 +360,7 @@ class Reader(Client):
 
     def _pull_of(self, queue: MessageQueue, offset: int, options: PullOptions) -> _Exchange[PullResult]:
         """A pull from the broker that routes choose: the master, or a slave."""
-        routes = self._instance().routes
+        routes = self.instance().routes
         address, from_master = routes.reader(queue)
 
         def value(answer: RemotingCommand) -> PullResult:
@@ -385,7 +385,7 @@ class Reader(Client):
 
     def _ask_slave(self, queue: MessageQueue, query: BrokerQuery[T]) -> T | None:
         """The answer of a slave of the queue's broker; None if none answers."""
-        address = self._instance().routes.slave(queue)
+        address = self.instance().routes.slave(queue)
         if address is None:
             return None
         try:
@@ -395,14 +395,14 @@ class Reader(Client):
             return None
 
     def _now(self, one: _Exchange[T]) -> T:
-        answer = self._instance().invoke(
+        answer = self.instance().invoke(
             one.address, one.request(), one.what, topic=one.topic, timeout=one.timeout, allowed=one.query.allowed
         )
         return one.query.value(answer)
 
     def _async(self, queue: MessageQueue, find: Callable[[], _Exchange[T]], *, batch: bool = False) -> Promise[T]:
         """A promise, which has the error if ``find`` raises one. ``batch``: written together with others."""
-        instance = self._instance()
+        instance = self.instance()
         try:
             one = find()
         except RocketError as error:

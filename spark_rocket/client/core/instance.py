@@ -352,7 +352,7 @@ class Client:
 
     def start(self) -> None:
         """Optional: the first request starts a client by itself."""
-        self._instance()
+        self.instance()
 
     def close(self) -> None:
         """Give the connections back. Closing twice is closing once."""
@@ -368,7 +368,8 @@ class Client:
         if shared is not None:
             release(shared)
 
-    def _instance(self) -> ClientInstance:
+    def instance(self) -> ClientInstance:
+        """What this client shares with others of its process; the first call makes it. For this package's own use."""
         shared = self._shared
         if shared is not None:
             return shared

@@ -166,17 +166,6 @@ class Pipeline:
         self.stats = stats
         self.closed = False
 
-    def send(
-        self,
-        out: Outgoing,
-        messages: Message | Sequence[Message],
-        fixed: MessageQueue | None,
-        timeout: float,
-        deadline: float,
-    ) -> SendResult:
-        """Send and wait. ``fixed`` is the queue if it may not be changed."""
-        return SyncSend(self, out, messages, fixed, timeout, deadline).send()
-
     def send_async(
         self,
         out: Outgoing,
@@ -219,7 +208,10 @@ class Pipeline:
 
 
 class Send(Pending):
-    """See the module. It is also the request of its present attempt. ``places`` are those that it has in flight."""
+    """See the module. It is also the request of its present attempt. ``places`` are those that it has in flight.
+
+    ``fixed`` is the queue if it may not be changed.
+    """
 
     promise: Promise[SendResult]
     places = 1
@@ -389,30 +381,20 @@ class Send(Pending):
 
 
 class SyncSend(Send):
-    """A send whose caller waits and does its work. It takes no place in flight."""
+    """A send whose caller waits in ``send`` and does its work. It takes no place in flight."""
 
     places = 0
     mode = "sync"
     is_waited = True
-
-    def __init__(
-        self,
-        pipeline: Pipeline,
-        out: Outgoing,
-        messages: Message | Sequence[Message],
-        fixed: MessageQueue | None,
-        timeout: float,
-        deadline: float,
-    ) -> None:
-        super().__init__(pipeline, out, messages, fixed, timeout, deadline)
-        self._answers: SimpleQueue[tuple[RemotingCommand | None, RocketError | None]] = SimpleQueue()
-        self._outcome: SendResult | Exception | None = None
+    _answers: SimpleQueue[tuple[RemotingCommand | None, RocketError | None]]
+    _outcome: SendResult | Exception | None = None
 
     def _retries_of(self, policy: RetryPolicy) -> int:
         return policy.sync_retries
 
     def send(self) -> SendResult:
         """The result. Errors are raised."""
+        self._answers = SimpleQueue()
         self.start()
         try:
             while self._outcome is None:

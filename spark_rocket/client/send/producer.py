@@ -29,7 +29,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, Unpack, cast
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, cast
 
 from spark_rocket.client.core.config import MAX_MESSAGE_SIZE, ClientConfig, Connecting
 from spark_rocket.client.core.hooks import ForbiddingHook, Hooks, SendHook, no_open_telemetry
@@ -38,7 +38,7 @@ from spark_rocket.client.core.trace import GROUP, SendTraceHook, TraceDispatcher
 from spark_rocket.client.core.validators import check_group
 from spark_rocket.client.send.accumulator import BATCH_MAX_BYTES, BATCH_MAX_DELAY, TOTAL_BATCH_MAX_BYTES, Accumulator
 from spark_rocket.client.send.outgoing import Packer, split_batch
-from spark_rocket.client.send.pipeline import InFlight, Pipeline, RetryPolicy, late
+from spark_rocket.client.send.pipeline import InFlight, Pipeline, RetryPolicy, SyncSend, late
 from spark_rocket.client.send.request_reply import RequestFuture, greet_and_wait
 from spark_rocket.client.send.router import FaultStrategy, Selector, left, select_by_random, select_by_sharding_key
 from spark_rocket.client.send.stats import SendStats, add_send_stats
@@ -85,6 +85,14 @@ RETRY_RESPONSE_CODES = frozenset(
     }
 )
 """Answers after which another broker is tried: those of DefaultMQProducer, flow control, and of who is stopping."""
+
+
+class Where(TypedDict, total=False):
+    """How a message's queue is chosen; see ``Producer.send``."""
+
+    queue: MessageQueue | None
+    selector: Selector | None
+    selector_arg: Any
 
 
 def _send_tracing(provider: TracerProvider | bool, group: str) -> SendTracing:
@@ -202,7 +210,7 @@ class Producer(Client):
         with self._starting:
             if self._pipeline is not None:
                 return self._pipeline
-            instance = self._instance()
+            instance = self.instance()
             try:
                 self._join(instance, wait, deadline or time.monotonic() + self._send_timeout)
             except BaseException:
@@ -299,7 +307,7 @@ class Producer(Client):
         out = self._packer.pack(message)
         pipeline = self._running()
         fixed = pipeline.router.fixed(message, queue, selector, selector_arg, deadline)
-        return pipeline.send(out, message, fixed, timeout, deadline)
+        return SyncSend(pipeline, out, message, fixed, timeout, deadline).send()
 
     def send_async(
         self,
@@ -382,7 +390,7 @@ class Producer(Client):
         """
         timeout = self._send_timeout if timeout is None else timeout
         out = self._packer.encoded(queue.topic, body, count)
-        return self._running().send(out, (), queue, timeout, time.monotonic() + timeout)
+        return SyncSend(self._running(), out, (), queue, timeout, time.monotonic() + timeout).send()
 
     def send_batch_body_async(
         self, queue: MessageQueue, body: Buffer, count: int, *, sys_flag: int = 0, timeout: float | None = None
@@ -430,37 +438,21 @@ class Producer(Client):
 
     # --- request and reply ------------------------------------------------------------------------------------
 
-    def request(
-        self,
-        message: Message,
-        *,
-        timeout: float | None = None,
-        queue: MessageQueue | None = None,
-        selector: Selector | None = None,
-        selector_arg: Any = None,
-    ) -> MessageExt:
+    def request(self, message: Message, *, timeout: float | None = None, **where: Unpack[Where]) -> MessageExt:
         """Send a message and wait for the reply of whoever consumes it (``create_reply_message``).
 
         RequestTimeoutError if none comes in time.
         """
         timeout = self._send_timeout if timeout is None else timeout
         deadline = time.monotonic() + timeout
-        future = self.request_async(message, timeout=timeout, queue=queue, selector=selector, selector_arg=selector_arg)
+        future = self.request_async(message, timeout=timeout, **where)
         try:
             return future.result(left(deadline) + TIMER_GRACE_S)
         except TimeoutError:  # the timer is late
             future.expire()
             return future.result()
 
-    def request_async(
-        self,
-        message: Message,
-        *,
-        timeout: float | None = None,
-        queue: MessageQueue | None = None,
-        selector: Selector | None = None,
-        selector_arg: Any = None,
-    ) -> RequestFuture:
+    def request_async(self, message: Message, *, timeout: float | None = None, **where: Unpack[Where]) -> RequestFuture:
         """As ``request``, with a future of the reply. It may be cancelled: the reply is dropped then."""
         timeout = self._send_timeout if timeout is None else timeout
         deadline = time.monotonic() + timeout
@@ -476,7 +468,6 @@ class Producer(Client):
         try:
             instance.routes.publish_route(message.topic, left(deadline))
             greet_and_wait(instance, deadline)
-            where = {"queue": queue, "selector": selector, "selector_arg": selector_arg}
             sent = self.send_async(waiting.message, timeout=left(deadline), **where)
         except BaseException as error:
             waiting.fail(error)

@@ -266,12 +266,12 @@ class TransactionProducer(Producer):
         )
         self._trace(message, answer, state, address)
         try:
-            self._tell(self._instance(), address, answer, error)
+            self._tell(self.instance(), address, answer, error)
         except RocketError as failure:
             logger.warning("the broker will ask again what came of transaction %s: %s", message.msg_id, failure)
 
     def _find_routes(self, deadline: float | None = None) -> None:
-        routes = self._instance().routes
+        routes = self.instance().routes
         for topic in sorted(self._topics):
             try:
                 routes.route(topic, None if deadline is None else left(deadline))
