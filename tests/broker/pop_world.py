@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_rocket.broker.delivery.filters import ALL, PullFilter
+from spark_rocket.broker.pop.check_points import CheckPoint
 from spark_rocket.broker.pop.requests import PopRequest
 from spark_rocket.broker.pop.service import PopService
 from spark_rocket.broker.state.config import BrokerConfig
@@ -186,6 +187,11 @@ class World:
     def cut_power(self) -> None:
         """The log is as it was flushed."""
         self._reopen(self.on_disk)
+
+    @property
+    def open_points(self) -> dict[Any, CheckPoint]:
+        """The check points that are in memory."""
+        return self.pops.reviver._open
 
     def close(self) -> None:
         self.pops.close()

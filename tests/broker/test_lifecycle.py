@@ -27,7 +27,7 @@ from spark_rocket.remoting.server.server import RemotingServer
 from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster
 from tests import golden
-from tests.broker.wire import Wire
+from tests.broker.wire import Wire, held_by
 
 
 def config(directory: Path, **settings: object) -> BrokerConfig:
@@ -342,7 +342,7 @@ async def test_a_held_pull_waits_until_its_client_reads_again(tmp_path: Path) ->
     later = wire.pull_later("T", 1, sysFlag=6, suspendTimeoutMillis=30_000)
     await asyncio.to_thread(wire.ask, RequestCode.GET_BROKER_RUNTIME_INFO)  # answered after the pull was held
     held = broker.service.held
-    (pull,) = next(iter(held._by_queue.values()))
+    (pull,) = held_by(broker.service, "T")
     pull.channel.is_paused = True
     await ask(broker, lambda wire: wire.send("T", b"meanwhile"))
     await asyncio.sleep(0)

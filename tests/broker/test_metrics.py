@@ -35,6 +35,7 @@ from spark_rocket.remoting.server.overload import OVERLOAD_METRICS
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
 from tests.kit.brokers import thread_of
+from tests.store.helpers import refuse_writes
 
 Samples = dict[str, list[tuple[dict[str, str], float]]]
 NODE = {"cluster": "DefaultCluster", "node_type": "broker", "node_id": "broker-a"}
@@ -232,12 +233,11 @@ def test_alive_and_ready(endpoint: Endpoint, cluster: LocalCluster) -> None:
 
 @contextmanager
 def write_error(service: BrokerService) -> Iterator[None]:
-    appender = service.store._appender
-    appender.write_error = StoreNotWritableError("the disk is full")
+    refuse_writes(service.store, StoreNotWritableError("the disk is full"))
     try:
         yield
     finally:
-        appender.write_error = None
+        refuse_writes(service.store, None)
 
 
 def test_reasons_for_not_being_ready(endpoint: Endpoint, wire: Wire, service: BrokerService) -> None:

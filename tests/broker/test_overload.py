@@ -90,7 +90,7 @@ def test_a_broker_that_is_to_fail_slowly(tmp_path: Path, clock: Clock, monkeypat
         disk = Disk(server, clock, monkeypatch)
         disk.takes = 6
         assert [wire.send("T").code for _ in range(4)] == [0] * 4
-        limits = server.broker._server.limits  # type: ignore[union-attr]
+        limits = server.broker.service.overload.limits
         assert {queue.patience for queue in limits.queues.values()} == {0.0}
         answer = wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"brokerFastFailureEnable=true\nmaxConnections=7")
         assert answer.code == 0
@@ -132,31 +132,43 @@ def test_each_kind_of_request_is_queued(tmp_path: Path, clock: Clock) -> None:
 # --- memory ---------------------------------------------------------------------------------------------------------
 
 
-def on_loop(overload: BrokerOverload, call: Callable[[], None]) -> None:
-    async def run() -> None:
-        call()
+class Trouble:
+    """The shared broker's memory and unread answers, as the test says."""
 
-    asyncio.run_coroutine_threadsafe(run(), overload._server.loop).result(30)
+    def __init__(self, service: BrokerService, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.overload = service.overload
+        self._loop = service.loop
+        self._monkeypatch = monkeypatch
+
+    def on_loop(self, call: Callable[[], None]) -> None:
+        async def run() -> None:
+            call()
+
+        asyncio.run_coroutine_threadsafe(run(), self._loop).result(30)
+
+    def memory(self, size: int) -> None:
+        self._monkeypatch.setattr(self.overload, "_memory", lambda: size)
+        self.on_loop(self.overload.look)
+
+    def unread(self, too_much: bool) -> None:
+        self.on_loop(lambda: self.overload.unread(too_much))
 
 
 @pytest.fixture
-def trouble(service: BrokerService) -> Iterator[BrokerOverload]:
-    """The shared broker's, whose memory is what the test says."""
-    overload = service.overload
-    memory = overload._memory
-    yield overload
-    overload._memory = memory
-    on_loop(overload, overload.look)
-    on_loop(overload, lambda: overload.unread(False))
+def trouble(service: BrokerService, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trouble]:
+    found = Trouble(service, monkeypatch)
+    yield found
+    monkeypatch.undo()
+    found.on_loop(found.overload.look)
+    found.unread(False)
 
 
 def test_memory_above_its_limit(
-    cluster: LocalCluster, wire: Wire, topic: str, trouble: BrokerOverload, caplog: pytest.LogCaptureFixture
+    cluster: LocalCluster, wire: Wire, topic: str, trouble: Trouble, caplog: pytest.LogCaptureFixture
 ) -> None:
     limit = default_limit()
     assert wire.send(topic).code == 0
-    trouble._memory = lambda: limit + 1
-    on_loop(trouble, trouble.look)
+    trouble.memory(limit + 1)
     refused = (
         wire.send(topic),
         wire.pull(topic, 0),
@@ -170,23 +182,21 @@ def test_memory_above_its_limit(
         producer.send(Message.of(topic, "body"))
     assert caught.value.response_code == BUSY
     assert caught.value.retriable
-    trouble._memory = lambda: limit * 95 // 100
-    on_loop(trouble, trouble.look)
+    trouble.memory(limit * 95 // 100)
     assert wire.send(topic).code == BUSY  # nearly is not enough
-    trouble._memory = lambda: limit // 2
-    on_loop(trouble, trouble.look)
+    trouble.memory(limit // 2)
     assert wire.send(topic).code == 0
     assert wire.pull(topic, 0).code == 0
     assert "maxMemoryBytes" in caplog.text
     assert "sends and pulls are served" in caplog.text
-    assert trouble.stats.memory_high == 1
+    assert trouble.overload.stats.memory_high == 1
 
 
-def test_too_many_answers_that_nobody_reads(wire: Wire, topic: str, trouble: BrokerOverload) -> None:
+def test_too_many_answers_that_nobody_reads(wire: Wire, topic: str, trouble: Trouble) -> None:
     wire.send(topic)
-    on_loop(trouble, lambda: trouble.unread(True))
+    trouble.unread(True)
     assert (wire.pull(topic, 0).code, wire.send(topic).code) == (BUSY, 0)
-    on_loop(trouble, lambda: trouble.unread(False))
+    trouble.unread(False)
     assert wire.pull(topic, 0).code == 0
 
 
@@ -197,13 +207,13 @@ def test_what_this_process_has() -> None:
 # --- settings -------------------------------------------------------------------------------------------------------
 
 
-def settled(**settings: object) -> tuple[BrokerOverload, RemotingServer]:
+def settled(clock: Clock, **settings: object) -> tuple[BrokerOverload, RemotingServer]:
     server = RemotingServer("127.0.0.1", 0, {})
-    return BrokerOverload(BrokerConfig.from_properties(settings), server, Clock()), server
+    return BrokerOverload(BrokerConfig.from_properties(settings), server, clock), server
 
 
 def test_apaches_defaults() -> None:
-    _, server = settled()
+    _, server = settled(Clock())
     found = {kind: (queue.capacity, queue.patience) for kind, queue in server.limits.queues.items()}
     assert found == {
         "heartbeat": (50_000, 31.0),
@@ -222,12 +232,12 @@ def test_a_process_that_may_open_few_files_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(overload_module, "connections_possible", lambda: 900)
-    _, server = settled()
+    _, server = settled(Clock())
     assert server.limits.max_connections == 20_000
     assert "at most 900 connections" in caplog.text
     assert "ulimit -Hn" in caplog.text
     caplog.clear()
-    settled(maxConnections=900)
+    settled(Clock(), maxConnections=900)
     assert caplog.text == ""
 
 
@@ -238,11 +248,9 @@ def test_how_many_connections_are_possible(soft: int, possible: int, monkeypatch
     assert connections_possible() == possible
 
 
-def test_the_clock_may_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_clock_may_be_set(clock: Clock) -> None:
     """Far ahead is no slow append, and back ends a pause."""
-    overload, _ = settled()
-    clock = overload._clock
-    assert isinstance(clock, Clock)
+    overload, _ = settled(clock)
     overload.append_took(10_000_001)
     assert overload.stats.page_cache_busy == 0
     overload.append_took(2_000)

@@ -280,11 +280,11 @@ def test_memory_holds_check_points_of_one_second(world: World) -> None:
     world.pop(invisible=60_000)
     world.pop(invisible=90_000)
     world.settle()
-    assert world.pops.reviver._open == {}
+    assert world.open_points == {}
     world.pass_time(59_000)
-    assert len(world.pops.reviver._open) == 1
+    assert len(world.open_points) == 1
     world.pass_time(1_000)
-    assert (world.pops.reviver._open, world.pops.reviver.revived) == ({}, 32)
+    assert (world.open_points, world.pops.reviver.revived) == ({}, 32)
 
 
 def test_what_is_gone_is_passed_over(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -297,7 +297,7 @@ def test_what_is_gone_is_passed_over(world: World, caplog: pytest.LogCaptureFixt
     assert "3 messages that g popped from T are not given back" in caplog.text
     write(world, "ck", {"c": "g", "t": "T", "q": 0, "so": 77, "pt": START, "it": 1, "n": 1, "bn": "b"})
     world.pass_time(1)
-    assert world.pops.reviver._open == {}
+    assert world.open_points == {}
     assert world.store.get_max_offset("%RETRY%g_T", 0) == 0
 
 

@@ -16,7 +16,7 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.store.results import GetMessageResult
 from spark_rocket.testing import LocalCluster
-from tests.broker.wire import SUBSCRIPTION, SUSPEND, Wire, held_pulls, time_is_up
+from tests.broker.wire import SUBSCRIPTION, SUSPEND, Wire, held_by, held_pulls, time_is_up
 
 KIB = 1024
 
@@ -289,7 +289,7 @@ def test_a_held_pull_keeps_nothing_of_its_request(wire: Wire, topic: str, servic
         wire.address, RemotingCommand.request(RequestCode.PULL_MESSAGE, ext, bytes(1 << 20)), timeout=30.0
     )
     assert held_pulls(wire, service, topic) == 1
-    (waiting,) = service.held._by_queue[topic, 0]
+    (waiting,) = held_by(service, topic)
     request = cast("partial[None]", waiting.answer).args[1]
     assert (request.code, bytes(request.body)) == (RequestCode.PULL_MESSAGE, b"")
     wire.send(topic)
@@ -308,7 +308,7 @@ def test_offsets_that_are_none(wire: Wire, topic: str, group: str, name: str, va
 @pytest.mark.parametrize("milliseconds", [10**9, 10**25])
 def test_nothing_is_held_for_ever(wire: Wire, topic: str, service: BrokerService, milliseconds: int) -> None:
     (pull,) = hold(wire, topic, service, 1, suspendTimeoutMillis=milliseconds)
-    (waiting,) = service.held._by_queue[topic, 0]
+    (waiting,) = held_by(service, topic)
     assert waiting.timer is not None
     assert waiting.timer.when() - service.loop.time() < 301
     wire.send(topic)

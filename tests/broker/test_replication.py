@@ -9,7 +9,7 @@ import struct
 from collections.abc import Awaitable
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import pytest
 
@@ -24,6 +24,7 @@ from spark_rocket.protocol.wire.ha import HEADER_SIZE
 from spark_rocket.store import PutStatus
 from spark_rocket.store.tools.check import check_store
 from tests.kit.waiting import until_async as until
+from tests.store.helpers import log_of
 from tests.store.test_replica import assert_alike
 
 FILE = 64 << 10
@@ -312,8 +313,7 @@ async def test_a_slave_so_far_behind_that_the_log_between_is_deleted(tmp_path: P
     master, slave = await filled_pair(tmp_path, 50)
     await slave.close()
     fill(master, 1000)
-    log = master.service.store._log
-    for file in log.queue.remove_before(3 * FILE):
+    for file in log_of(master.service.store).queue.remove_before(3 * FILE):
         file.destroy()
     slave = await slave_of(master, tmp_path / "s")
     await until(lambda: slave.slave and "what lies between is deleted" in slave.slave.problem)
@@ -384,8 +384,8 @@ async def test_those_who_report_nothing_keep_no_slave_out(
 
 async def test_a_peer_that_does_not_read_costs_little_and_others_are_served(tmp_path: Path) -> None:
     master = await started(settings(tmp_path / "m", mappedFileSizeCommitLog=16 << 20))
-    idle_reader, idle = await talk(master)
-    idle_reader._transport.pause_reading()  # type: ignore[attr-defined]
+    _, idle = await talk(master)
+    cast(asyncio.Transport, idle.transport).pause_reading()
     idle.write(bytes(8))
     await until(lambda: master.service.replication.slaves)
     slave = await slave_of(master, tmp_path / "s", mappedFileSizeCommitLog=16 << 20)

@@ -79,13 +79,15 @@ def test_readings_share_what_has_not_changed() -> None:
     counts = BrokerStats()
     for topic in ("idle", "busy"):
         counts.topic(topic).messages[0] = 1
-    counts.sample()
-    first = counts.windows._last
-    counts.sample()
-    assert counts.windows._last is first
+
+    def sampled() -> dict[tuple[str, str], tuple[int, ...]]:
+        counts.sample()
+        return counts.windows._last
+
+    first = sampled()
+    assert sampled() is first
     counts.topic("busy").messages[0] = 2
-    counts.sample()
-    second = counts.windows._last
+    second = sampled()
     assert second[("busy", "")] == (2, 0, 0)
     assert second[("idle", "")] is first[("idle", "")]
     assert {id(key) for key in second} == {id(key) for key in first}

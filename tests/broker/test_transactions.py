@@ -548,13 +548,13 @@ def test_nobody_there_to_be_asked_counts_too(serve: Any, clock: Clock, caplog: p
         assert producer.question()[1].properties["TRANSACTION_CHECK_TIMES"] == "2"
 
 
-def test_a_large_round_takes_turns_with_others(serve: Any, clock: Clock) -> None:
+def test_a_large_round_takes_turns_with_others(serve: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     with serve() as (server, wire, producer):
         for number in range(50):
             producer.half(b"%d" % number)
         service: TransactionalMessageService = server.broker.service.transactions
         ticks = iter(range(1_000_000))
-        service._timer = lambda: float(next(ticks))
+        monkeypatch.setattr(service, "_timer", lambda: float(next(ticks)))
         clock.now += 6_001
         assert server.run(lambda: service.check(clock.now, 0.5)) == clock.now  # one message, then somebody else
         assert end_of(wire, HALF) == 51

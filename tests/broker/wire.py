@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import cast
 
+from spark_rocket.broker.delivery.long_polling import HeldPull
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.model import Message, MessageExt
 from spark_rocket.protocol.record.batch import encode_batch_body
@@ -131,19 +132,23 @@ def _text(value: object) -> str:
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 
+def held_by(service: BrokerService, topic: str) -> list[HeldPull]:
+    """The pulls of a topic that wait."""
+    return [pull for key, pulls in list(service.held._by_queue.items()) if key[0] == topic for pull in pulls]
+
+
 def held_pulls(wire: Wire, service: BrokerService, topic: str) -> int:
     """How many pulls of a topic wait, with those that were sent before over the same connection."""
     wire.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
-    return sum(len(pulls) for key, pulls in list(service.held._by_queue.items()) if key[0] == topic)
+    return len(held_by(service, topic))
 
 
 def time_is_up(service: BrokerService, topic: str) -> None:
     """The time that pulls of a topic may be held is over."""
-    held = service.held
 
     def expire() -> None:
-        for pull in [pull for key, pulls in held._by_queue.items() if key[0] == topic for pull in pulls]:
+        for pull in held_by(service, topic):
             cast("partial[None]", pull.answer).args[2].until = 0.0  # one with an SQL92 filter looks at it too
-            held._expire(pull)
+            service.held._expire(pull)
 
-    held._loop.call_soon_threadsafe(expire)
+    service.loop.call_soon_threadsafe(expire)
