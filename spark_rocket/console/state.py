@@ -12,7 +12,7 @@ from spark_rocket.client.admin import BrokerStatus, GroupHistory, GroupInfo, Gro
 from spark_rocket.client.consume.reader import DEFAULT_GROUP
 from spark_rocket.console.answers import Trouble
 from spark_rocket.console.series import Rate, Series
-from spark_rocket.model import MessageQueue
+from spark_rocket.model import RETRY_PREFIX, MessageQueue
 from spark_rocket.protocol.wire.bodies import TopicStatsTable
 
 GONE_SECONDS = 900.0
@@ -174,7 +174,7 @@ class GroupRecord:
             "stillSince": round(since * 1000) if kind is GroupKind.STOPPED and since else None,
             "own": self.is_own,
             "members": len(state.members) if state else None,
-            "topics": [topic for topic in state.topics if not topic.startswith("%RETRY%")] if state else [],
+            "topics": [topic for topic in state.topics if not topic.startswith(RETRY_PREFIX)] if state else [],
             "lag": state.lag if state else None,
             "delay": max((self.delays.get(q.queue, 0) for q in state.queues if q.lag), default=0) if state else None,
             "rate": self.rate.value,

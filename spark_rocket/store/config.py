@@ -1,8 +1,8 @@
 """Settings of a store, under RocketMQ's names in Python's spelling.
 
-Defaults are Apache's. In ``broker.conf`` a setting has its name in camel case: ``flush_disk_type`` is ``flushDiskType``.
-But ``store_path`` is ``storePathRootDir``, and ``check_crc_on_recover`` is ``checkCRCOnRecover``. ``fileReservedSize`` is
-ours, and so are the settings from ``is_replica`` on, which ``broker.conf`` does not have.
+Defaults are Apache's. In ``broker.conf`` a setting has its name in camel case: ``flush_disk_type`` is
+``flushDiskType``. But ``store_path`` is ``storePathRootDir``, and ``check_crc_on_recover`` is ``checkCRCOnRecover``.
+``fileReservedSize`` is ours, and so are the settings from ``is_replica`` on, which ``broker.conf`` does not have.
 
 Corresponds to org.apache.rocketmq.store.config.MessageStoreConfig. Immutable.
 """

@@ -26,6 +26,7 @@ from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.broker.state.known_settings import PROXY_SETTINGS
 from spark_rocket.client.core.config import find_credentials
 from spark_rocket.errors import BrokerError, StateError
+from spark_rocket.model import AUTO_CREATE_TOPIC_KEY
 from spark_rocket.protocol.auth import Credentials
 from spark_rocket.protocol.java_properties import render_properties
 from spark_rocket.protocol.setting import text_of
@@ -322,7 +323,7 @@ class LocalCluster:
         """
         header = CreateTopicRequestHeader(
             topic=name,
-            default_topic="TBW102",
+            default_topic=AUTO_CREATE_TOPIC_KEY,
             read_queue_nums=queues,
             write_queue_nums=queues,
             perm=perm,

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from spark_rocket.broker.transactions.half_messages import Half, decided_offsets
-from spark_rocket.broker.transactions.service import GROUP, TransactionalMessageService
-from spark_rocket.model import Message, MessageExt
+from spark_rocket.broker.transactions.service import TransactionalMessageService
+from spark_rocket.model import TRANSACTION_GROUP, Message, MessageExt
 from spark_rocket.protocol.ids import decode_offset_msg_id
 from spark_rocket.protocol.record.layout import TRANSACTION_COMMIT
 from spark_rocket.protocol.record.messages import decode_messages
@@ -141,7 +141,7 @@ def serve(tmp_path: Path, clock: Clock) -> Callable[..., Any]:
 def progress(directory: Path) -> dict[str, Any]:
     """Half and op offsets that are on disk."""
     table = loads_tolerant((directory / "config" / "consumerOffset.json").read_bytes())["offsetTable"]
-    return {topic: table.get(f"{topic}@{GROUP}", {}).get("0") for topic in (HALF, OP)}
+    return {topic: table.get(f"{topic}@{TRANSACTION_GROUP}", {}).get("0") for topic in (HALF, OP)}
 
 
 def bodies(wire: Wire, topic: str = "Tx", **more: Any) -> list[bytes]:
@@ -801,7 +801,7 @@ def test_progress_is_saved_only_when_it_is_on_disk(serve: Any, clock: Clock, mon
         monkeypatch.setattr(service.store, "when_flushed", lambda offset, callback: flushed.append((offset, callback)))
         end = service.store.max_physical_offset
         for is_flushed in (False, True):
-            assert service.offsets.query(GROUP, HALF, 0) == -1
+            assert service.offsets.query(TRANSACTION_GROUP, HALF, 0) == -1
             flushed.clear()
             server.run(service.saving.save_offsets)
             server.run(lambda: None)
@@ -809,7 +809,10 @@ def test_progress_is_saved_only_when_it_is_on_disk(serve: Any, clock: Clock, mon
             assert offset == end
             callback(is_flushed)
             server.do(service.settle_all())
-        assert (service.offsets.query(GROUP, HALF, 0), service.offsets.query(GROUP, OP, 0)) == (1, 1)
+        assert (service.offsets.query(TRANSACTION_GROUP, HALF, 0), service.offsets.query(TRANSACTION_GROUP, OP, 0)) == (
+            1,
+            1,
+        )
         flushed.clear()
         server.run(service.saving.save_offsets)
         server.do(service.settle_all())

@@ -38,7 +38,6 @@ TAG_CHECK_POINT = b"ck"
 TAG_ACK = b"ack"
 TAG_BATCH_ACK = b"bAck"
 REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
-REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"
 ACK_INTERVAL = 1_000
 """A check point comes into the revive log this long (ms) before its messages come back; its acks come behind it."""
 

@@ -28,7 +28,6 @@ from collections.abc import Callable, Iterator
 
 from spark_rocket.broker.pop.check_points import (
     ACK_INTERVAL,
-    REVIVE_PREFIX,
     TAG_ACK,
     TAG_BATCH_ACK,
     TAG_CHECK_POINT,
@@ -40,7 +39,7 @@ from spark_rocket.broker.pop.check_points import (
 )
 from spark_rocket.broker.state.offsets import ConsumerOffsetManager
 from spark_rocket.errors import ProtocolError, StoreCorruptError
-from spark_rocket.model import TIMER_TOPIC
+from spark_rocket.model import REVIVE_PREFIX, TIMER_TOPIC
 from spark_rocket.protocol.filter.tags import java_hash
 from spark_rocket.protocol.ids import pack_host
 from spark_rocket.protocol.record.properties import find_property

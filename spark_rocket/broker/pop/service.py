@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from spark_rocket.broker.delivery.filters import get_matching
 from spark_rocket.broker.pop.acks import MAX_SPAN, AckGatherer, bad_receipt, check_receipt, too_late
-from spark_rocket.broker.pop.check_points import REVIVE_PREFIX, CheckPoint, Key
+from spark_rocket.broker.pop.check_points import CheckPoint, Key
 from spark_rocket.broker.pop.order import ALREADY_ACKED, ILLEGAL, ConsumerOrderInfoManager
 from spark_rocket.broker.pop.requests import PopRequest, PopResult, as_asked, offsets_of
 from spark_rocket.broker.pop.revive import PopReviver
@@ -37,7 +37,7 @@ from spark_rocket.broker.state.offsets import ConsumerOffsetManager
 from spark_rocket.broker.state.stats import BrokerStats
 from spark_rocket.broker.state.topics import TopicConfigManager
 from spark_rocket.errors import RefusedError, StoreCorruptError
-from spark_rocket.model import RETRY_PREFIX
+from spark_rocket.model import RETRY_PREFIX, REVIVE_PREFIX
 from spark_rocket.protocol.ids import (
     ORDER_REVIVE_QUEUE,
     ExtraInfo,

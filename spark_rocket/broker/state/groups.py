@@ -13,7 +13,7 @@ from typing import Any
 
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.broker.state.tables import VersionedTable
-from spark_rocket.model import SYSTEM_GROUP_PREFIX, group_problem
+from spark_rocket.model import SYSTEM_GROUP_PREFIX, TRANSACTION_GROUP, group_problem
 from spark_rocket.protocol.wire.bodies import SetMessageRequestModeRequestBody, SubscriptionGroupConfig
 
 _BUILT_IN = (
@@ -24,7 +24,7 @@ _BUILT_IN = (
     "CID_ONSAPI_PULL",
     "CID_ONSAPI_PERMISSION",
     "CID_ONSAPI_OWNER",
-    "CID_RMQ_SYS_TRANS",
+    TRANSACTION_GROUP,
 )
 
 

@@ -44,7 +44,7 @@ from spark_rocket.broker.transactions.half_messages import (
     op_body,
 )
 from spark_rocket.errors import ProtocolError, RefusedError
-from spark_rocket.model import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
+from spark_rocket.model import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
 from spark_rocket.protocol.record.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
 from spark_rocket.protocol.record.properties import find_property
 from spark_rocket.protocol.wire.codes import ResponseCode
@@ -54,7 +54,6 @@ from spark_rocket.store.results import PutResult, PutStatus
 
 _log = logging.getLogger(__name__)
 
-GROUP = "CID_RMQ_SYS_TRANS"
 RETRY_MS = 1_000
 """After a refused put (the disk is full) it is tried again this much later."""
 _REMEMBERED = 10_000
@@ -171,7 +170,7 @@ class TransactionalMessageService:
     def _saved_offset(self, topic: str, queue_id: int) -> int:
         """Where group CID_RMQ_SYS_TRANS is, brought inside the queue."""
         first, end = self._store.get_min_offset(topic, queue_id), self._store.get_max_offset(topic, queue_id)
-        saved = self._offsets.query_all(GROUP, topic).get(queue_id, -1)
+        saved = self._offsets.query_all(TRANSACTION_GROUP, topic).get(queue_id, -1)
         if saved > end:
             _log.warning("Queue %d of %s ends at %d, not %d: it was cut by recovery.", queue_id, topic, end, saved)
         if 0 <= saved < first and topic == HALF_TOPIC:
@@ -438,8 +437,8 @@ class TransactionalMessageService:
         """The log is on disk up to the mark: its progress may be saved."""
         self._saved = mark.progress
         for queue_id, (settled, done_ops) in mark.progress.items():
-            self._offsets.commit(GROUP, HALF_TOPIC, queue_id, settled)
-            self._offsets.commit(GROUP, OP_HALF_TOPIC, queue_id, done_ops)
+            self._offsets.commit(TRANSACTION_GROUP, HALF_TOPIC, queue_id, settled)
+            self._offsets.commit(TRANSACTION_GROUP, OP_HALF_TOPIC, queue_id, done_ops)
 
     def _progress(self) -> dict[int, tuple[int, int]]:
         return {

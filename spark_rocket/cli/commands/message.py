@@ -27,7 +27,7 @@ from spark_rocket.cli.lazy import LazyGroup
 from spark_rocket.cli.show import Column
 from spark_rocket.cli.text import count_text, moment, moment_text
 from spark_rocket.errors import ClientError, RocketError
-from spark_rocket.model import TRACE_TOPIC
+from spark_rocket.model import TOOLS_PRODUCER_GROUP, TRACE_TOPIC
 from spark_rocket.units import duration_ms
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from spark_rocket.model import Message, MessageExt, MessageQueue, SendResult
 
 topic_argument = click.argument("topic", shell_complete=complete_topics)
-DEFAULT_GROUP = "CLIENT_INNER_PRODUCER"
 _MOST_UNDER_WAY = 1_000
 
 
@@ -77,7 +76,7 @@ def duration(text: str) -> int:
 @click.option("--delay-level", type=whole(1, 18, "delay level"), metavar="N", help="1 to 18, for brokers before 5.0")
 @click.option("--queue", metavar="BROKER/ID", help="to this queue; the id alone where one broker has the topic")
 @click.option("--sharding-key", metavar="KEY", help="to the queue that is this key's, as ordered messages go")
-@click.option("--group", default=DEFAULT_GROUP, help=f"the producer's group ({DEFAULT_GROUP})")
+@click.option("--group", default=TOOLS_PRODUCER_GROUP, help=f"the producer's group ({TOOLS_PRODUCER_GROUP})")
 @connection
 @json_option
 def send(
@@ -127,7 +126,7 @@ def send(
     with (
         _bodies(body, file, lines) as bodies,
         link.admin() as admin,
-        Producer(group, member=group != DEFAULT_GROUP, **link.options()) as producer,
+        Producer(group, member=group != TOOLS_PRODUCER_GROUP, **link.options()) as producer,
     ):
         target = None if queue is None else find_queue(admin, topic, queue)
         chosen: dict[str, Any] = {} if target is None else {"queue": target}

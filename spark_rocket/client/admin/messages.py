@@ -27,7 +27,17 @@ from spark_rocket.client.consume.services import DEFAULT_MAX_RECONSUME_TIMES
 from spark_rocket.client.send.outgoing import STORED_CODES, Outgoing
 from spark_rocket.client.send.producer import Producer
 from spark_rocket.errors import BrokerError, ClientError, ProtocolError, TopicNotFoundError
-from spark_rocket.model import DLQ_PREFIX, RETRY_PREFIX, UNIQ_KEY, WAIT, Message, MessageExt, MessageQueue, SendResult
+from spark_rocket.model import (
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    TOOLS_PRODUCER_GROUP,
+    UNIQ_KEY,
+    WAIT,
+    Message,
+    MessageExt,
+    MessageQueue,
+    SendResult,
+)
 from spark_rocket.protocol.filter.tags import SUB_ALL, TYPE_TAG, parse_tags
 from spark_rocket.protocol.ids import decode_offset_msg_id, retry_topic
 from spark_rocket.protocol.record.compression import COMPRESSION_BITS, compress_body
@@ -47,7 +57,6 @@ from spark_rocket.protocol.wire.headers import (
 )
 from spark_rocket.remoting.address import format_address
 
-PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
 _NOT_NEWER = 2**63 - 1
 _COMPRESS_ABOVE = 4096
 _MOST_BACK = 10_000  # messages that are looked through at once for those that are wanted
@@ -343,7 +352,7 @@ class MessageAdmin(OffsetAdmin):
             sys_flag=sys_flag,
             code=int(RequestCode.SEND_MESSAGE_V2),
         )
-        request = out.request(PRODUCER_GROUP, queue)
+        request = out.request(TOOLS_PRODUCER_GROUP, queue)
         request.ext_fields["l"] = str(DEFAULT_MAX_RECONSUME_TIMES)
         address = instance.routes.master(queue)
         what = f"the copy of {message.msg_id}"
@@ -370,7 +379,7 @@ class MessageAdmin(OffsetAdmin):
             self.instance()  # an Admin that was closed sends nothing
             if self._producer is None:
                 self._producer = Producer(
-                    PRODUCER_GROUP, name_server=self.name_server, member=False, **self._connecting
+                    TOOLS_PRODUCER_GROUP, name_server=self.name_server, member=False, **self._connecting
                 )
                 self._clients.append(self._producer)
             producer = self._producer

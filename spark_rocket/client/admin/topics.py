@@ -16,8 +16,9 @@ from dataclasses import replace
 from spark_rocket.client.admin.accounts import AccountAdmin
 from spark_rocket.client.admin.base import KNOWN_OR_NOT, PAGE, Asked, PagedTable, Query, done, if_found
 from spark_rocket.client.admin.results import Failures, TopicInfo, topic_kind
-from spark_rocket.client.core.routes import AUTO_CREATE_TOPIC, ORDER_NAMESPACE
+from spark_rocket.client.core.routes import ORDER_NAMESPACE
 from spark_rocket.errors import TopicNotFoundError
+from spark_rocket.model import AUTO_CREATE_TOPIC_KEY
 from spark_rocket.protocol.wire.bodies import (
     ClusterInfo,
     DataVersion,
@@ -234,7 +235,7 @@ class TopicAdmin(AccountAdmin):
     def _put_topic(self, address: str, config: TopicConfig, attributes: str | None, what: str) -> None:
         header = CreateTopicRequestHeader(
             topic=config.topic_name,
-            default_topic=AUTO_CREATE_TOPIC,
+            default_topic=AUTO_CREATE_TOPIC_KEY,
             read_queue_nums=config.read_queue_nums,
             write_queue_nums=config.write_queue_nums,
             perm=config.perm,

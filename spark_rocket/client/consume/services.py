@@ -33,7 +33,7 @@ from spark_rocket.client.consume.process_queue import ProcessQueue
 from spark_rocket.client.consume.pull import BROKER_NAME, RETRY_TOPIC, PullResult, batches_of, messages_of, show_origin
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.errors import RocketError
-from spark_rocket.model import DELAY, RETRY_PREFIX, MessageExt, MessageQueue
+from spark_rocket.model import AUTO_CREATE_TOPIC_KEY, DELAY, RETRY_PREFIX, MessageExt, MessageQueue
 from spark_rocket.protocol.record.properties import encode_properties
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
@@ -107,7 +107,7 @@ class SendBack:
             header = SendMessageRequestHeader(
                 producer_group=self._group,
                 topic=self._retry_topic,
-                default_topic="TBW102",
+                default_topic=AUTO_CREATE_TOPIC_KEY,
                 default_topic_queue_nums=1,
                 queue_id=queue.queue_id,
                 sys_flag=0,

@@ -39,7 +39,7 @@ from spark_rocket.errors import (
     RocketError,
     TopicNotFoundError,
 )
-from spark_rocket.model import MessageQueue
+from spark_rocket.model import AUTO_CREATE_TOPIC_KEY, MessageQueue
 from spark_rocket.protocol.wire.bodies import MASTER_ID, TopicRouteData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
@@ -49,7 +49,6 @@ from spark_rocket.remoting.tls.problems import told
 
 logger = logging.getLogger(__name__)
 
-AUTO_CREATE_TOPIC = "TBW102"
 ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
 DEFAULT_TOPIC_QUEUES = 4
 MOST_QUEUES = 1 << 16  # of a topic on a broker
@@ -303,7 +302,7 @@ class RouteTable:
 
     def _queues_to_be(self, topic: str, error: TopicNotFoundError, timeout: float | None) -> tuple[MessageQueue, ...]:
         try:
-            default = self.route(AUTO_CREATE_TOPIC, timeout)
+            default = self.route(AUTO_CREATE_TOPIC_KEY, timeout)
         except TopicNotFoundError:
             raise error from None
         # Each broker will make min(4, its default topic's queues) queues.
@@ -398,7 +397,7 @@ class RouteTable:
         except TopicNotFoundError as error:
             # A topic that the first message is about to create: its queues were made up from the default topic's.
             try:
-                addresses = self.route(AUTO_CREATE_TOPIC, timeout).brokers.get(queue.broker_name)
+                addresses = self.route(AUTO_CREATE_TOPIC_KEY, timeout).brokers.get(queue.broker_name)
             except TopicNotFoundError:
                 raise error from None
             if not addresses:

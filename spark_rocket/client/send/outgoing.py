@@ -19,12 +19,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from spark_rocket.client.core.config import MAX_MESSAGE_SIZE
-from spark_rocket.client.core.routes import AUTO_CREATE_TOPIC, DEFAULT_TOPIC_QUEUES
+from spark_rocket.client.core.routes import DEFAULT_TOPIC_QUEUES
 from spark_rocket.client.core.validators import check_topic_to_send
 from spark_rocket.errors import ClientError, IllegalMessageError, MessageTooLargeError
 from spark_rocket.model import (
+    AUTO_CREATE_TOPIC_KEY,
     DELAY,
     MSG_TYPE,
+    RETRY_PREFIX,
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
@@ -88,13 +90,13 @@ def is_plain(message: Message) -> bool:
     """Whether it may go out in a batch with others: not delayed, transactional, a retry or a reply."""
     properties = message.properties
     if not properties:
-        return not message.topic.startswith("%RETRY%")
+        return not message.topic.startswith(RETRY_PREFIX)
     return (
         properties.get(DELAY, "0") == "0"
         and not any(name in properties for name in _TIMES)
         and TRAN_MSG not in properties
         and MSG_TYPE not in properties
-        and not message.topic.startswith("%RETRY%")
+        and not message.topic.startswith(RETRY_PREFIX)
     )
 
 
@@ -134,7 +136,7 @@ class Outgoing:
         ext = {
             "a": group,
             "b": self.topic,
-            "c": AUTO_CREATE_TOPIC,
+            "c": AUTO_CREATE_TOPIC_KEY,
             "d": _DEFAULT_QUEUES,
             "e": str(queue.queue_id),
             "f": str(self.sys_flag),

@@ -40,14 +40,23 @@ from typing import Any, Protocol
 
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.client.core.membership import Membership, RequestHandler
-from spark_rocket.client.core.routes import AUTO_CREATE_TOPIC
 from spark_rocket.client.core.trace import decided
 from spark_rocket.client.core.validators import check_group, check_topic
 from spark_rocket.client.send.producer import Producer
 from spark_rocket.client.send.request_reply import greet_and_wait
 from spark_rocket.client.send.router import left
 from spark_rocket.errors import ClientError, RocketError
-from spark_rocket.model import DELAY, PRODUCER_GROUP, TRAN_MSG, UNIQ_KEY, Message, MessageExt, SendResult, SendStatus
+from spark_rocket.model import (
+    AUTO_CREATE_TOPIC_KEY,
+    DELAY,
+    PRODUCER_GROUP,
+    TRAN_MSG,
+    UNIQ_KEY,
+    Message,
+    MessageExt,
+    SendResult,
+    SendStatus,
+)
 from spark_rocket.protocol.ids import decode_offset_msg_id
 from spark_rocket.protocol.record.layout import TRANSACTION_COMMIT, TRANSACTION_NONE, TRANSACTION_ROLLBACK
 from spark_rocket.protocol.record.messages import decode_messages
@@ -114,7 +123,7 @@ class TransactionProducer(Producer):
                 )
         super().__init__(check_group(group), **settings)
         self._listener = listener
-        self._topics = {AUTO_CREATE_TOPIC, *(check_topic(topic) for topic in topics)}
+        self._topics = {AUTO_CREATE_TOPIC_KEY, *(check_topic(topic) for topic in topics)}
 
     def _begin(self) -> None:
         super()._begin()

@@ -15,7 +15,7 @@ from spark_rocket.console.api.topics import confirmed
 from spark_rocket.console.sampler import GROUPS
 from spark_rocket.console.state import GroupRecord, queue_label
 from spark_rocket.errors import ClientError
-from spark_rocket.model import MessageQueue
+from spark_rocket.model import RETRY_PREFIX, MessageQueue
 
 _COLUMNS = ("name", "kind", "members", "lag", "rate", "topics")
 _DRAWN = 8  # queues
@@ -24,7 +24,7 @@ EARLIEST, LATEST = 0, -1
 
 def _place(progress: QueueProgress) -> tuple[bool, MessageQueue]:
     """What is consumed once more comes last."""
-    return progress.queue.topic.startswith("%RETRY%"), progress.queue
+    return progress.queue.topic.startswith(RETRY_PREFIX), progress.queue
 
 
 class GroupApi:

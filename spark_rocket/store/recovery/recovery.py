@@ -44,7 +44,7 @@ from pathlib import Path
 import numpy as np
 
 from spark_rocket.errors import StoreCorruptError
-from spark_rocket.model import SCHEDULE_TOPIC
+from spark_rocket.model import CHECK_MAX_TIME_TOPIC, DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, SYSTEM_PREFIX
 from spark_rocket.protocol.record.layout import HEADER_SIZE, header_struct
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.layout import ENTRY_SIZE, ENTRY_TYPE
@@ -62,7 +62,7 @@ _PLACES = header_struct("size", "queue_id", "queue_offset", "physical_offset")
 _log = logging.getLogger(__name__)
 _CLEAN_FILES = 3
 _CLEAN_BYTES = 64 << 20
-_SYSTEM_PREFIXES = ("RMQ_SYS_", "rmq_sys_", "TRANS_CHECK_MAX_TIME_TOPIC", SCHEDULE_TOPIC, "%RETRY%", "%DLQ%")
+_SYSTEM_PREFIXES = ("RMQ_SYS_", SYSTEM_PREFIX, CHECK_MAX_TIME_TOPIC, SCHEDULE_TOPIC, RETRY_PREFIX, DLQ_PREFIX)
 
 
 @dataclass(slots=True)
