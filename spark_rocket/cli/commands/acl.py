@@ -9,8 +9,9 @@ Corresponds to mqadmin's updateAclConfig, deleteAclConfig, updateGlobalWhiteAddr
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,19 @@ if TYPE_CHECKING:
 _HIDDEN = "********"
 _PERMISSIONS = ("DENY", "PUB", "SUB", "PUB|SUB")
 
-_broker = click.option("--broker", metavar="BROKER", shell_complete=complete_brokers, help="of this broker only")
+
+def _where_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options that say which brokers are meant; hands them on as ``where``, for Admin's methods."""
+
+    @cluster_option
+    @click.option("--broker", metavar="BROKER", shell_complete=complete_brokers, help="of this broker only")
+    @functools.wraps(function)
+    def with_where(broker: str | None, cluster_name: str | None, **values: Any) -> Any:
+        return function(where={"broker": broker, "cluster": cluster_name}, **values)
+
+    return with_where
+
+
 _secrets = click.option("--secrets", is_flag=True, help="their secret keys too")
 
 
@@ -83,9 +96,9 @@ class _Told:
         }
 
 
-def _ask(admin: Admin, broker: str | None, cluster: str | None, failed: Failures) -> list[_Told]:
+def _ask(admin: Admin, where: dict[str, str | None], failed: Failures) -> list[_Told]:
     found: list[_Told] = []
-    for version in admin.acl_versions(broker=broker, cluster=cluster, failed=failed):
+    for version in admin.acl_versions(**where, failed=failed):
         config = _config(admin, version, failed)
         same = next((one for one in found if one.config == config), None)
         if same is not None:
@@ -136,16 +149,15 @@ _ACCOUNTS = (
 
 @acl.command("list", short_help="accounts and white lists of brokers")
 @connection
-@_broker
-@cluster_option
+@_where_options
 @_secrets
 @json_option
-def list_accounts(link: Link, broker: str | None, cluster_name: str | None, secrets: bool, as_json: bool) -> int:
+def list_accounts(link: Link, where: dict[str, str | None], secrets: bool, as_json: bool) -> int:
     """List the accounts of brokers and what they may do, the addresses that may do everything, and which version of
     its file each broker has."""
     failed: Failures = {}
     with link.admin() as admin:
-        told = _ask(admin, broker, cluster_name, failed)
+        told = _ask(admin, where, failed)
     if as_json:
         show.document([one.document(version, secrets) for one in told for version in one.versions])
         return show.failures(failed)
@@ -169,17 +181,14 @@ def list_accounts(link: Link, broker: str | None, cluster_name: str | None, secr
 @acl.command("show", short_help="one account")
 @click.argument("key", metavar="ACCESS_KEY")
 @connection
-@_broker
-@cluster_option
+@_where_options
 @_secrets
 @json_option
-def show_account(
-    link: Link, key: str, broker: str | None, cluster_name: str | None, secrets: bool, as_json: bool
-) -> int:
+def show_account(link: Link, key: str, where: dict[str, str | None], secrets: bool, as_json: bool) -> int:
     """Show what the account ACCESS_KEY may do, on each broker that has it."""
     failed: Failures = {}
     with link.admin() as admin:
-        told = _ask(admin, broker, cluster_name, failed)
+        told = _ask(admin, where, failed)
     found = [(one, account) for one in told if (account := one.account(key)) is not None]
     if not found:
         _check_told(told, failed)
@@ -260,8 +269,7 @@ def _named_permission(text: str) -> tuple[str, str]:
 @click.option("--other-topics", type=_permission, metavar="PERM", help="of topics that are not named (DENY)")
 @click.option("--other-groups", type=_permission, metavar="PERM", help="of groups that are not named (DENY)")
 @click.option("--unsigned-from", metavar="ADDRESS", help="from there the access key alone is enough; '' for nowhere")
-@_broker
-@cluster_option
+@_where_options
 @yes_option
 def update(
     link: Link,
@@ -276,8 +284,7 @@ def update(
     other_topics: str | None,
     other_groups: str | None,
     unsigned_from: str | None,
-    broker: str | None,
-    cluster_name: str | None,
+    where: dict[str, str | None],
     yes: bool,
 ) -> int:
     """Create the account ACCESS_KEY, or change it: what is not given stays. Shows what changes, and asks.
@@ -291,7 +298,7 @@ def update(
     secret = _secret(secret, secret_file)
     failed: Failures = {}
     with link.admin() as admin:
-        told = _ask(admin, broker, cluster_name, failed)
+        told = _ask(admin, where, failed)
         if failed:
             return show.failures(failed)
         known = [one.account(key) for one in told]
@@ -375,14 +382,13 @@ def _changes(account: PlainAccessConfig | None, given: dict[str, Any]) -> list[d
 @acl.command(short_help="delete an account")
 @click.argument("key", metavar="ACCESS_KEY")
 @connection
-@_broker
-@cluster_option
+@_where_options
 @yes_option
-def delete(link: Link, key: str, broker: str | None, cluster_name: str | None, yes: bool) -> int:
+def delete(link: Link, key: str, where: dict[str, str | None], yes: bool) -> int:
     """Delete the account ACCESS_KEY. Asks, after it has said who has it; what it is signed in with ends at once."""
     failed: Failures = {}
     with link.admin() as admin:
-        told = _ask(admin, broker, cluster_name, failed)
+        told = _ask(admin, where, failed)
         if failed:
             return show.failures(failed)
         having = [one for one in told if one.config is None or one.account(key) is not None]
@@ -419,16 +425,14 @@ def _is_last_admin(one: _Told, access_key: str) -> bool:
 @click.argument("addresses", nargs=-1, metavar="[ADDRESS]…")
 @connection
 @click.option("--clear", is_flag=True, help="none any more")
-@_broker
-@cluster_option
+@_where_options
 @yes_option
 @json_option
 def white_list(
     link: Link,
     addresses: tuple[str, ...],
     clear: bool,
-    broker: str | None,
-    cluster_name: str | None,
+    where: dict[str, str | None],
     yes: bool,
     as_json: bool,
 ) -> int:
@@ -439,7 +443,7 @@ def white_list(
     exclusive({"ADDRESS": addresses or None, "--clear": clear, "--json": as_json})
     failed: Failures = {}
     with link.admin() as admin:
-        told = _ask(admin, broker, cluster_name, failed)
+        told = _ask(admin, where, failed)
         rows = [
             {
                 "brokerName": version.broker,
@@ -458,7 +462,7 @@ def white_list(
         them = ", ".join(addresses) if addresses else "nobody"
         if not show.confirm(f"Let {them} do everything there without a signature, and no others?", yes):
             return 1
-        done = admin.update_global_white_addrs(addresses, broker=broker, cluster=cluster_name, failed=failed)
+        done = admin.update_global_white_addrs(addresses, **where, failed=failed)
     return _said("The white list is set", done, failed)
 
 

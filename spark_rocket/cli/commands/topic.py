@@ -10,7 +10,8 @@ updateOrderConf.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -49,22 +50,43 @@ def _type_text(message_type: str) -> str:
 
 
 _topic_argument = click.argument("topic", shell_complete=complete_topics)
-_type_option = click.option(
-    "--type",
-    "message_type",
-    type=click.Choice(_TYPES),
-    help="the messages that gRPC clients may send to it; any unless it is given",
-)
-_perm_option = click.option("--perm", type=_perm, metavar="PERM", help="what clients may do: RW, R, W or -")
-_order_option = click.option(
-    "--order/--no-order",
-    default=None,
-    help="whether name servers keep the number of its queues while a broker is away (updateOrderConf)",
-)
-_attribute_option = click.option(
-    "--attribute", "attributes", multiple=True, metavar="+NAME=VALUE", help="as Apache writes it; -NAME takes one away"
-)
-_broker_option = click.option("--broker", metavar="BROKER", help="on this broker only (its name or address)")
+
+
+def _setting_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options that say what a topic is to be, and where; hands them on as ``given``, for Admin's methods."""
+
+    @functools.wraps(function)
+    def with_settings(attributes: tuple[str, ...], cluster_name: str | None, **values: Any) -> Any:
+        given = {name: values.pop(name) for name in ("message_type", "perm", "order", "broker")}
+        texts = ",".join(text if text[:1] in "+-" else f"+{text}" for text in attributes)
+        return function(given={**given, "attributes": texts or None, "cluster": cluster_name}, **values)
+
+    wrapped: Callable[..., Any] = with_settings
+    for option in (
+        cluster_option,
+        click.option("--broker", metavar="BROKER", help="on this broker only (its name or address)"),
+        click.option(
+            "--attribute",
+            "attributes",
+            multiple=True,
+            metavar="+NAME=VALUE",
+            help="as Apache writes it; -NAME takes one away",
+        ),
+        click.option(
+            "--order/--no-order",
+            default=None,
+            help="whether name servers keep the number of its queues while a broker is away (updateOrderConf)",
+        ),
+        click.option("--perm", type=_perm, metavar="PERM", help="what clients may do: RW, R, W or -"),
+        click.option(
+            "--type",
+            "message_type",
+            type=click.Choice(_TYPES),
+            help="the messages that gRPC clients may send to it; any unless it is given",
+        ),
+    ):
+        wrapped = option(wrapped)
+    return wrapped
 
 
 @click.group()
@@ -307,47 +329,24 @@ def _total(rows: Iterable[dict[str, Any]]) -> dict[str, int]:
     metavar="N",
     help="write to so many only: the first step in taking queues away from a topic in use",
 )
-@_type_option
-@_perm_option
-@_order_option
-@_attribute_option
-@_broker_option
-@cluster_option
-def create(
-    link: Link,
-    names: tuple[str, ...],
-    queues: int,
-    write_queues: int | None,
-    message_type: str | None,
-    perm: int | None,
-    order: bool | None,
-    attributes: tuple[str, ...],
-    broker: str | None,
-    cluster_name: str | None,
-) -> int:
+@_setting_options
+def create(link: Link, names: tuple[str, ...], queues: int, write_queues: int | None, given: dict[str, Any]) -> int:
     """Create topics on every broker of the name server; those that are there are changed."""
+    perm = PERM_READ | PERM_WRITE if given["perm"] is None else given["perm"]
     with link.admin() as admin:
         for name in names:
             before = _check_queues(admin, name, queues)
             _check_written(name, queues, write_queues)
             admin.create_topic(
-                name,
-                queues,
-                PERM_READ | PERM_WRITE if perm is None else perm,
-                write_queues=write_queues,
-                broker=broker,
-                cluster=cluster_name,
-                order=bool(order),
-                message_type=message_type,
-                attributes=_attributes(attributes),
+                name, queues, write_queues=write_queues, **{**given, "perm": perm, "order": bool(given["order"])}
             )
             written = "" if write_queues is None else f" ({write_queues} of them written to)"
-            taken = message_type or _type_of(admin, name) or "messages of any type"
+            taken = given["message_type"] or _type_of(admin, name) or "messages of any type"
             was = f" (it was there, with {before})" if before not in (None, queues) else ""
             brokers = len(admin.topic_route(name).queue_datas)
             each = f" on each of {brokers} brokers" if brokers > 1 else ""
             print(f"Topic {name} has {queues} queue{'s' * (queues != 1)}{was}{written}{each} and takes {taken}.")
-        return show.masters_away(admin, cluster_name, broker)
+        return show.masters_away(admin, given["cluster"], given["broker"])
 
 
 @topic.command(short_help="change a topic; what is not given stays")
@@ -355,32 +354,18 @@ def create(
 @connection
 @click.option("--queues", type=_queues, metavar="N", help="read and write queues on each broker")
 @click.option("--write-queues", type=_queues, metavar="N", help="write to so many only")
-@_type_option
-@_perm_option
-@_order_option
-@_attribute_option
-@_broker_option
-@cluster_option
+@_setting_options
 @json_option
 def update(
-    link: Link,
-    topic: str,
-    queues: int | None,
-    write_queues: int | None,
-    message_type: str | None,
-    perm: int | None,
-    order: bool | None,
-    attributes: tuple[str, ...],
-    broker: str | None,
-    cluster_name: str | None,
-    as_json: bool,
+    link: Link, topic: str, queues: int | None, write_queues: int | None, given: dict[str, Any], as_json: bool
 ) -> int:
     """Change a topic on every broker that has it; what is not given stays as it is.
 
     To take queues away from a topic in use, let fewer be written first (--write-queues), and when every group has read
     what is in the others, let fewer be read (--queues).
     """
-    if (queues, write_queues, message_type, perm, order) == (None,) * 5 and not attributes:
+    settings = (given[name] for name in ("message_type", "perm", "order", "attributes"))
+    if all(value is None for value in (queues, write_queues, *settings)):
         raise click.UsageError("Say what is to change.")
     with link.admin() as admin:
         if queues is not None:
@@ -388,26 +373,13 @@ def update(
         elif write_queues is not None:
             read = min(data.read_queue_nums for data in admin.topic_route(topic).queue_datas)
             _check_written(topic, read, write_queues)
-        changed = admin.update_topic(
-            topic,
-            read_queues=queues,
-            write_queues=queues if write_queues is None else write_queues,
-            perm=perm,
-            order=order,
-            message_type=message_type,
-            attributes=_attributes(attributes),
-            broker=broker,
-            cluster=cluster_name,
-        )
+        written = queues if write_queues is None else write_queues
+        changed = admin.update_topic(topic, read_queues=queues, write_queues=written, **given)
         now = {name: admin.topic_config(topic, broker=name) or config for name, config in changed.items()}
-        status = show.masters_away(admin, cluster_name, broker)
+        status = show.masters_away(admin, given["cluster"], given["broker"])
     rows = [_config_row(name, config) for name, config in sorted(now.items())]
     show.rows(rows, _SETTINGS, as_json)
     return status
-
-
-def _attributes(texts: tuple[str, ...]) -> str | None:
-    return ",".join(text if text[:1] in "+-" else f"+{text}" for text in texts) or None
 
 
 @topic.command(short_help="delete topics with their messages")
