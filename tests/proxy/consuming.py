@@ -29,6 +29,12 @@ POLL_MS = 60
 """How long an empty receive waits here."""
 
 
+def handle_of(message: Any) -> str:
+    """A message's receipt handle; a handle is its own."""
+    handle: str = message if isinstance(message, str) else message.system_properties.receipt_handle
+    return handle
+
+
 class Consuming:
     """One client of a group, at one broker."""
 
@@ -92,7 +98,9 @@ class Consuming:
     def bodies(self, **fields: Any) -> list[bytes]:
         return sorted(message.body for message in self.receive(**fields))
 
-    def ack(self, *handles: str, **fields: Any) -> Any:
+    def ack(self, *messages: Any, **fields: Any) -> Any:
+        """Acks of these messages, or of these handles."""
+        handles = [handle_of(message) for message in messages]
         request = definitions.AckMessageRequest(
             group={"name": self.group},
             topic={"name": self.topic},
@@ -103,11 +111,11 @@ class Consuming:
             request.MergeFrom(definitions.AckMessageRequest(**{name: value}))
         return self.do(self.receiving.ack_message(self.context(), request))
 
-    def change(self, handle: str, seconds: int, nanos: int = 0, **fields: Any) -> Any:
+    def change(self, message: Any, seconds: int, nanos: int = 0, **fields: Any) -> Any:
         request = definitions.ChangeInvisibleDurationRequest(
             group={"name": self.group},
             topic={"name": self.topic},
-            receipt_handle=handle,
+            receipt_handle=handle_of(message),
             invisible_duration={"seconds": seconds, "nanos": nanos},
             **fields,
         )

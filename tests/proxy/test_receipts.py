@@ -134,14 +134,14 @@ def test_renewal_ends_after_three_hours(client: Consuming) -> None:
     assert client.receiving.receipts.count == 0
     (again,) = client.receive()
     assert again.system_properties.delivery_attempt == 2
-    client.ack(again.system_properties.receipt_handle)
+    client.ack(again)
 
 
 def test_what_a_client_that_leaves_had_comes_again_soon(client: Consuming) -> None:
     member = client.register()
     client.send(b"a", b"b")
     messages = client.receive(auto_renew=True)
-    client.ack(messages[0].system_properties.receipt_handle)
+    client.ack(messages[0])
     client.pass_time(6_000)
     assert client.receive() == []
     client.leave(member)
@@ -199,7 +199,7 @@ def test_two_clients_of_a_group_renew_each_its_own(client: Consuming) -> None:
     client.pass_time(2_001)
     client.client_id = first_client
     assert [len(client.receive()), len(client.receive())] == [1, 0]
-    client.ack(first.system_properties.receipt_handle)
+    client.ack(first)
 
 
 def test_a_change_ends_the_renewal_and_starts_from_the_latest_handle(client: Consuming) -> None:
@@ -208,7 +208,7 @@ def test_a_change_ends_the_renewal_and_starts_from_the_latest_handle(client: Con
     (message,) = client.receive(auto_renew=True)
     client.live(100_000)
     assert client.receive() == []
-    client.change(message.system_properties.receipt_handle, 10)
+    client.change(message, 10)
     assert client.receiving.receipts.count == 0
     client.pass_time(11_001)
     assert client.bodies() == [b"a"]
@@ -251,7 +251,7 @@ def test_an_ordered_message_is_renewed(client: Consuming) -> None:
     for _ in range(4):
         client.live(50_000)
         assert client.receive() == []
-    assert client.ack(first.system_properties.receipt_handle).status.code == Code.OK
+    assert client.ack(first).status.code == Code.OK
     assert client.bodies() == [b"2"]
 
 
@@ -262,7 +262,7 @@ def test_renewals_are_bounded(client: Consuming, monkeypatch: pytest.MonkeyPatch
     messages = client.receive(auto_renew=True, batch_size=2)
     refused(Code.TOO_MANY_REQUESTS, client.answers, client.request(auto_renew=True))
     assert len(client.receive()) == 1
-    client.ack(*[message.system_properties.receipt_handle for message in messages])
+    client.ack(*messages)
     assert client.receive(auto_renew=True) == []
 
 
@@ -276,7 +276,7 @@ def test_a_stop_gives_back_what_was_renewed(tmp_path: Path) -> None:
         (new,) = world.receive(auto_renew=True)
         clock = world.clock
     with consuming(tmp_path, clock) as world:
-        assert world.ack(new.system_properties.receipt_handle).status.code == Code.OK
+        assert world.ack(new).status.code == Code.OK
         world.pass_time(2_001)
         assert world.bodies() == [b"long"]
 
@@ -289,12 +289,12 @@ def test_what_is_acked_soon_takes_no_room(client: Consuming, monkeypatch: pytest
     for _ in range(3):
         client.send(*(b"%02d" % number for number in range(30)))
         messages = client.receive(auto_renew=True)
-        client.ack(*[message.system_properties.receipt_handle for message in messages])
+        client.ack(*messages)
     assert client.receiving.receipts.count == 1
     assert len(client.receiving.receipts._due) <= 12
     client.live(60_000)
     assert client.receive() == []
-    client.ack(kept.system_properties.receipt_handle)
+    client.ack(kept)
 
 
 def test_very_many_are_renewed_in_slices(client: Consuming, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,4 +306,4 @@ def test_very_many_are_renewed_in_slices(client: Consuming, monkeypatch: pytest.
     assert client.receiving.receipts.count == 20
     client.pass_time(20_000)
     assert client.receive() == []
-    client.ack(*[message.system_properties.receipt_handle for message in messages])
+    client.ack(*messages)

@@ -85,7 +85,7 @@ def test_what_is_not_acked_comes_again_and_counts_attempts(client: Consuming) ->
     assert again.topic.name == client.topic
     assert (again.body, again.system_properties.message_id) == (b"a", first.system_properties.message_id)
     assert again.system_properties.delivery_attempt == 2
-    assert client.ack(again.system_properties.receipt_handle).status.code == Code.OK
+    assert client.ack(again).status.code == Code.OK
     client.pass_time(61_000)
     assert client.receive() == []
 
@@ -128,7 +128,7 @@ def test_tags_are_chosen_and_compared_again(client: Consuming) -> None:
     client.pass_time(61_001)
     (again,) = client.receive(**chosen)  # the other one was acked: it does not come again
     assert again.body == b"b"
-    client.ack(again.system_properties.receipt_handle)
+    client.ack(again)
 
 
 def test_messages_are_chosen_by_sql(client: Consuming) -> None:
@@ -165,7 +165,7 @@ def test_a_group_in_order_gets_a_queue_in_order_and_nothing_else_of_it_until_tha
     client.pass_time(60_001)
     (again,) = client.receive()
     assert (again.body, again.system_properties.delivery_attempt) == (b"3", 2)
-    assert client.ack(again.system_properties.receipt_handle).status.code == Code.OK
+    assert client.ack(again).status.code == Code.OK
     assert client.receive() == []
 
 
@@ -441,7 +441,7 @@ def test_an_ack_that_comes_too_late(client: Consuming) -> None:
     client.send(b"a")
     (message,) = client.receive()
     client.pass_time(60_000)
-    answer = client.ack(message.system_properties.receipt_handle)
+    answer = client.ack(message)
     assert answer.status.code == Code.INVALID_RECEIPT_HANDLE
     assert "expired" in answer.status.message
 
@@ -473,7 +473,7 @@ def test_a_message_stays_invisible_and_its_new_handle_acks_it(client: Consuming)
     client.pass_time(61_001)
     (again,) = client.receive()
     assert again.system_properties.delivery_attempt == 2
-    newest = client.change(again.system_properties.receipt_handle, 30).receipt_handle
+    newest = client.change(again, 30).receipt_handle
     assert client.ack(newest).status.code == Code.OK
     client.pass_time(61_001)
     assert client.receive() == []
@@ -485,20 +485,20 @@ def test_a_message_set_aside_counts_no_attempt(client: Consuming) -> None:
     for _ in range(4):
         (message,) = client.receive()
         assert message.system_properties.delivery_attempt == 1
-        client.change(message.system_properties.receipt_handle, 10, suspend=True)
+        client.change(message, 10, suspend=True)
         client.pass_time(11_001)
     client.receive()
     client.pass_time(61_001)
     (message,) = client.receive()
     assert message.system_properties.delivery_attempt == 2
-    client.ack(message.system_properties.receipt_handle)
+    client.ack(message)
 
 
 @pytest.mark.parametrize("nanos", [0, 1_000_000])
 def test_a_message_given_back_at_once(client: Consuming, nanos: int) -> None:
     client.send(b"a")
     (message,) = client.receive()
-    assert client.change(message.system_properties.receipt_handle, 0, nanos).status.code == Code.OK
+    assert client.change(message, 0, nanos).status.code == Code.OK
     client.pass_time(1_001)
     assert client.bodies() == [b"a"]
 
@@ -531,7 +531,7 @@ def test_a_change_in_order(client: Consuming) -> None:
     client.change_group(consume_message_orderly=True)
     client.send(b"1", b"2", queue_id=3, __SHARDINGKEY="c")
     (first,) = client.receive(batch_size=1)
-    handle = client.change(first.system_properties.receipt_handle, 10).receipt_handle
+    handle = client.change(first, 10).receipt_handle
     client.pass_time(9_999)
     assert client.receive() == []
     assert client.ack(handle).status.code == Code.OK
@@ -543,10 +543,10 @@ def test_a_restart_keeps_what_was_received(tmp_path: Path) -> None:
     with consuming(tmp_path) as world:
         world.send(b"a", b"b")
         first, second = sorted(world.receive(), key=lambda message: bytes(message.body))
-        world.ack(first.system_properties.receipt_handle)
+        world.ack(first)
         clock = world.clock
     with consuming(tmp_path, clock) as world:
         assert world.receive() == []
-        assert world.ack(second.system_properties.receipt_handle).status.code == Code.OK
+        assert world.ack(second).status.code == Code.OK
         world.pass_time(61_001)
         assert world.receive() == []
