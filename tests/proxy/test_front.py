@@ -132,6 +132,17 @@ def received(raw: socket.socket) -> bytes:
     return data
 
 
+def dial(world: World) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", world.server.port), timeout=LIMIT)
+
+
+def is_closed_after(world: World, sent: bytes) -> bool:
+    """Whether the server closes a connection without a word when it has been sent these bytes."""
+    with dial(world) as raw:
+        raw.sendall(sent)
+        return received(raw) == b""
+
+
 def echo(channel: grpc.Channel) -> bytes:
     answer: bytes = channel.unary_unary("/t.T/Echo")(b"x" * 100_000, timeout=LIMIT)
     return answer
@@ -152,7 +163,7 @@ def test_http_2_is_agreed_upon(secured: World, files: Path) -> None:
     context = ssl.create_default_context(cafile=str(files / "certificate.pem"))
     context.set_alpn_protocols(["h2", "http/1.1"])
     with (
-        socket.create_connection(("127.0.0.1", secured.server.port), timeout=LIMIT) as raw,
+        dial(secured) as raw,
         context.wrap_socket(raw, server_hostname="localhost") as wrapped,
     ):
         assert wrapped.selected_alpn_protocol() == "h2"
@@ -169,7 +180,7 @@ def test_who_a_proxy_speaks_for(secured: World) -> None:
 
 
 def test_a_header_that_comes_in_pieces(secured: World) -> None:
-    with socket.create_connection(("127.0.0.1", secured.server.port), timeout=LIMIT) as raw:
+    with dial(secured) as raw:
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for byte in V1 + PREFACE + EMPTY_SETTINGS:
             raw.sendall(bytes((byte,)))
@@ -182,9 +193,7 @@ def test_a_header_from_an_untrusted_address(caplog: pytest.LogCaptureFixture) ->
     for trusted in ((), ["192.0.2.0/24", "::1"]):
         with world(trusted_proxies=trusted) as running:
             for header in (V1, V2_4, b"PROXY UNKNOWN\r\n"):
-                with socket.create_connection(("127.0.0.1", running.server.port), timeout=LIMIT) as raw:
-                    raw.sendall(header + PREFACE + EMPTY_SETTINGS)
-                    assert received(raw) == b""
+                assert is_closed_after(running, header + PREFACE + EMPTY_SETTINGS)
             assert not running.server.connections
             with Peer(running.server.port) as peer:
                 assert peer.ended(peer.request("/t.T/Echo", framed(b"x")))[1] == framed(b"x")
@@ -192,9 +201,7 @@ def test_a_header_from_an_untrusted_address(caplog: pytest.LogCaptureFixture) ->
 
 
 def test_a_second_header_closes_the_connection(secured: World) -> None:
-    with socket.create_connection(("127.0.0.1", secured.server.port), timeout=LIMIT) as raw:
-        raw.sendall(V1 + V1.replace(b"192.0.2.7", b"127.0.0.1") + PREFACE + EMPTY_SETTINGS)
-        assert received(raw) == b""
+    assert is_closed_after(secured, V1 + V1.replace(b"192.0.2.7", b"127.0.0.1") + PREFACE + EMPTY_SETTINGS)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +219,7 @@ def test_trusted_addresses_that_are_wrong() -> None:
 
 @pytest.mark.parametrize("start", [b"PROXY nonsense\r\n", b"\x16\x03\x01\x00\x05hello", b""])
 def test_what_becomes_no_connection(secured: World, start: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", secured.server.port), timeout=LIMIT) as raw:
+    with dial(secured) as raw:
         if start:
             raw.sendall(start)
             received(raw)
@@ -220,16 +227,14 @@ def test_what_becomes_no_connection(secured: World, start: bytes) -> None:
 
 
 def test_tls_without_a_certificate() -> None:
-    with world() as running, socket.create_connection(("127.0.0.1", running.server.port), timeout=LIMIT) as raw:
+    with world() as running, dial(running) as raw:
         raw.sendall(b"\x16\x03\x01")
         assert received(raw) == b""
 
 
 def test_plaintext_where_tls_is_enforced(files: Path, caplog: pytest.LogCaptureFixture) -> None:
     with world(tls=server_tls(files, TlsMode.ENFORCING)) as running:
-        with socket.create_connection(("127.0.0.1", running.server.port), timeout=LIMIT) as raw:
-            raw.sendall(PREFACE + EMPTY_SETTINGS)
-            assert received(raw) == b""
+        assert is_closed_after(running, PREFACE + EMPTY_SETTINGS)
         credentials = grpc.ssl_channel_credentials((files / "certificate.pem").read_bytes())
         with grpc.secure_channel(f"localhost:{running.server.port}", credentials) as safe:
             assert echo(safe) == b"x" * 100_000
@@ -253,7 +258,7 @@ def test_a_certificate_that_cannot_be_made(caplog: pytest.LogCaptureFixture) -> 
 
     with (
         world(tls=Missing(TlsSettings(test_mode=True))) as running,
-        socket.create_connection(("127.0.0.1", running.server.port), timeout=LIMIT) as raw,
+        dial(running) as raw,
     ):
         raw.sendall(b"\x16\x03\x01")
         assert received(raw) == b""
@@ -266,8 +271,8 @@ def test_a_certificate_that_cannot_be_made(caplog: pytest.LogCaptureFixture) -> 
 def test_connections_that_say_nothing_are_closed() -> None:
     with (
         world(limits=GrpcLimits(first_bytes_timeout=0.2)) as running,
-        socket.create_connection(("127.0.0.1", running.server.port), timeout=LIMIT) as silent,
-        socket.create_connection(("127.0.0.1", running.server.port), timeout=LIMIT) as slow,
+        dial(running) as silent,
+        dial(running) as slow,
     ):
         slow.sendall(b"\x16")
         assert received(silent) == b""
@@ -275,7 +280,7 @@ def test_connections_that_say_nothing_are_closed() -> None:
 
 
 def test_connections_that_say_nothing_end_with_the_server() -> None:
-    with world() as running, socket.create_connection(("127.0.0.1", running.server.port), timeout=LIMIT) as raw:
+    with world() as running, dial(running) as raw:
         raw.sendall(b"PR")
         running.wait(lambda: running.server.front.connections == 1)
         running.run(running.server.close(0.0))
@@ -289,9 +294,7 @@ def test_connections_that_say_nothing_end_with_the_server() -> None:
 def test_too_many_connections(limits: GrpcLimits, reason: str, caplog: pytest.LogCaptureFixture) -> None:
     with world(limits=limits) as running:
         with Peer(running.server.port) as first:
-            with socket.create_connection(("127.0.0.1", running.server.port), timeout=LIMIT) as second:
-                second.sendall(PREFACE + EMPTY_SETTINGS)
-                assert received(second) == b""
+            assert is_closed_after(running, PREFACE + EMPTY_SETTINGS)
             assert running.server.front.refused == {reason: 1}
             assert first.ended(first.request("/t.T/Echo", framed(b"x")))[1] == framed(b"x")
         running.wait(lambda: not running.server.front.connections)
@@ -306,7 +309,7 @@ def test_the_limit_of_an_address_is_that_of_the_client_behind_a_load_balancer() 
         with (
             Peer(running.server.port, before=V1),
             Peer(running.server.port, before=V2_6),
-            socket.create_connection(("127.0.0.1", running.server.port), timeout=LIMIT) as raw,
+            dial(running) as raw,
         ):
             raw.sendall(V1 + PREFACE + EMPTY_SETTINGS)
             assert received(raw) == b""

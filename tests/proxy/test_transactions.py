@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,19 @@ MINUTES = 60_000
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
+
+
+@pytest.fixture
+def here(tmp_path: Path, clock: Clock) -> Iterator[DirectEndpoint]:
+    """An endpoint with the topic Tx."""
+    with endpoint(tmp_path, clock) as (running, _):
+        running.create_topic("Tx")
+        yield running
+
+
+@pytest.fixture
+def producer(here: DirectEndpoint) -> DirectCaller:
+    return here.client()
 
 
 def half(client: Caller, topic: str = "Tx", body: bytes = b"paid", **more: Any) -> Any:
@@ -79,47 +93,39 @@ def asked(client: DirectCaller) -> list[Any]:
 # --- decisions --------------------------------------------------------------------------------------------------
 
 
-def test_a_commit(tmp_path: Path, clock: Clock) -> None:
-    with endpoint(tmp_path, clock) as (here, wire):
-        client = here.client()
-        here.create_topic("Tx")
-        entry = half(client, body=b"paid", tag="t", keys=["k"], message_id="M1")
-        assert entry.message_id == "M1"
-        assert bodies(wire) == []
-        assert end(client, entry).code == Code.OK
-        (found,) = wire.messages("Tx")
-        assert (found.body, found.msg_id, found.tags, found.keys) == (b"paid", "M1", "t", "k")
-        assert (found.born_timestamp, found.properties["PGROUP"]) == (START, "Tx")
-        again = end(client, entry)
-        assert (again.code, again.message) == (Code.INVALID_TRANSACTION_ID, "The transaction was decided before")
+def test_a_commit(here: DirectEndpoint, producer: DirectCaller) -> None:
+    entry = half(producer, body=b"paid", tag="t", keys=["k"], message_id="M1")
+    assert entry.message_id == "M1"
+    assert bodies(here.wire) == []
+    assert end(producer, entry).code == Code.OK
+    (found,) = here.wire.messages("Tx")
+    assert (found.body, found.msg_id, found.tags, found.keys) == (b"paid", "M1", "t", "k")
+    assert (found.born_timestamp, found.properties["PGROUP"]) == (START, "Tx")
+    again = end(producer, entry)
+    assert (again.code, again.message) == (Code.INVALID_TRANSACTION_ID, "The transaction was decided before")
 
 
-def test_a_rollback_and_a_decision_that_is_none(tmp_path: Path, clock: Clock) -> None:
-    with endpoint(tmp_path, clock) as (here, wire):
-        client = here.client()
-        here.create_topic("Tx")
-        first, second = half(client), half(client)
-        assert end(client, first, "ROLLBACK").code == Code.OK
-        assert end(client, second, "TRANSACTION_RESOLUTION_UNSPECIFIED").code == Code.OK
-        assert bodies(wire) == []
-        assert end(client, second).code == Code.OK
-        assert bodies(wire) == [b"paid"]
+def test_a_rollback_and_a_decision_that_is_none(here: DirectEndpoint, producer: DirectCaller) -> None:
+    first, second = half(producer), half(producer)
+    assert end(producer, first, "ROLLBACK").code == Code.OK
+    assert end(producer, second, "TRANSACTION_RESOLUTION_UNSPECIFIED").code == Code.OK
+    assert bodies(here.wire) == []
+    assert end(producer, second).code == Code.OK
+    assert bodies(here.wire) == [b"paid"]
 
 
-def test_in_a_namespace(tmp_path: Path, clock: Clock) -> None:
-    with endpoint(tmp_path, clock) as (here, wire):
-        client = here.client()
-        here.create_topic("shop%Tx")
-        entry = half(client, namespace="shop")
-        answer = client.call(
-            "EndTransaction",
-            topic=resource("Tx", "shop"),
-            message_id=entry.message_id,
-            transaction_id=entry.transaction_id,
-            resolution=Resolution.COMMIT,
-        )
-        assert answer.status.code == Code.OK
-        assert bodies(wire, "shop%Tx") == [b"paid"]
+def test_in_a_namespace(here: DirectEndpoint, producer: DirectCaller) -> None:
+    here.create_topic("shop%Tx")
+    entry = half(producer, namespace="shop")
+    answer = producer.call(
+        "EndTransaction",
+        topic=resource("Tx", "shop"),
+        message_id=entry.message_id,
+        transaction_id=entry.transaction_id,
+        resolution=Resolution.COMMIT,
+    )
+    assert answer.status.code == Code.OK
+    assert bodies(here.wire, "shop%Tx") == [b"paid"]
 
 
 def test_a_restart_loses_no_transaction(tmp_path: Path, clock: Clock) -> None:
@@ -133,39 +139,36 @@ def test_a_restart_loses_no_transaction(tmp_path: Path, clock: Clock) -> None:
         assert bodies(wire) == [b"paid"]
 
 
-def test_ids_that_name_no_transaction(tmp_path: Path, clock: Clock) -> None:
-    with endpoint(tmp_path, clock) as (here, wire):
-        client = here.client()
-        here.create_topic("Tx")
-        here.create_topic("Other")
-        sent(client, message("Tx", b"ordinary"))
-        entry = half(client)
-        at_half, at_log, broker = entry.transaction_id.split("-", 2)
-        wrong = [
-            "",
-            " ",
-            entry.message_id,
-            f"{at_half}-{at_log}",
-            f"{at_half}-{at_log}-",
-            f"{at_half}-{at_log}-elsewhere",
-            f"{at_half}-x-{broker}",
-            f"-1-{at_log}-{broker}",
-            f"{int(at_half) + 1}-{at_log}-{broker}",
-            f"{at_half}-{int(at_log) + 1}-{broker}",
-            f"{at_half}-0-{broker}",
-            f"{at_half}-{2**63 - 1}-{broker}",
-            f"{at_half}-{2**63}-{broker}",
-            f"{at_half}-{'9' * 5000}-{broker}",
-            f"{at_half}-\u0663-{broker}",
-        ]
-        for text in wrong:
-            status = end(client, entry, transaction_id=text)
-            assert status.code == Code.INVALID_TRANSACTION_ID, text
-            assert status.message
-        assert end(client, entry, topic="Other").code == Code.INVALID_TRANSACTION_ID
-        assert end(client, entry, topic="no good").code == Code.ILLEGAL_TOPIC
-        assert bodies(wire) == [b"ordinary"]
-        assert end(client, entry).code == Code.OK
+def test_ids_that_name_no_transaction(here: DirectEndpoint, producer: DirectCaller) -> None:
+    here.create_topic("Other")
+    sent(producer, message("Tx", b"ordinary"))
+    entry = half(producer)
+    at_half, at_log, broker = entry.transaction_id.split("-", 2)
+    wrong = [
+        "",
+        " ",
+        entry.message_id,
+        f"{at_half}-{at_log}",
+        f"{at_half}-{at_log}-",
+        f"{at_half}-{at_log}-elsewhere",
+        f"{at_half}-x-{broker}",
+        f"-1-{at_log}-{broker}",
+        f"{int(at_half) + 1}-{at_log}-{broker}",
+        f"{at_half}-{int(at_log) + 1}-{broker}",
+        f"{at_half}-0-{broker}",
+        f"{at_half}-{2**63 - 1}-{broker}",
+        f"{at_half}-{2**63}-{broker}",
+        f"{at_half}-{'9' * 5000}-{broker}",
+        f"{at_half}-\u0663-{broker}",
+    ]
+    for text in wrong:
+        status = end(producer, entry, transaction_id=text)
+        assert status.code == Code.INVALID_TRANSACTION_ID, text
+        assert status.message
+    assert end(producer, entry, topic="Other").code == Code.INVALID_TRANSACTION_ID
+    assert end(producer, entry, topic="no good").code == Code.ILLEGAL_TOPIC
+    assert bodies(here.wire) == [b"ordinary"]
+    assert end(producer, entry).code == Code.OK
 
 
 @given(st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1), st.text(min_size=1))
@@ -185,52 +188,47 @@ def test_any_text_is_an_id_or_none(text: str) -> None:
 # --- asking -----------------------------------------------------------------------------------------------------
 
 
-def test_a_producer_is_asked_and_answers(tmp_path: Path, clock: Clock) -> None:
-    with endpoint(tmp_path, clock) as (here, wire):
-        client = here.client()
-        here.create_topic("Tx")
-        client.produce("Tx")
-        entry = half(client, body=b"paid", tag="t", keys=["a", "b"], message_id="M1", message_group="")
-        passes(here, clock, 5_000)
-        assert asked(client) == []
-        passes(here, clock, 5 * MINUTES)
-        (question,) = asked(client)
-        shown = question.message
-        assert (shown.topic, shown.body) == (resource("Tx"), b"paid")
-        system = shown.system_properties
-        assert (system.message_id, system.tag, list(system.keys)) == ("M1", "t", ["a", "b"])
-        assert system.message_type == Type.TRANSACTION
-        assert question.transaction_id != entry.transaction_id  # it names the copy that the check made
-        assert end(client, entry, transaction_id=question.transaction_id, checked=True).code == Code.OK
-        assert bodies(wire) == [b"paid"]
-        passes(here, clock, 5 * MINUTES)
-        assert asked(client) == []
+def test_a_producer_is_asked_and_answers(here: DirectEndpoint, producer: DirectCaller, clock: Clock) -> None:
+    producer.produce("Tx")
+    entry = half(producer, body=b"paid", tag="t", keys=["a", "b"], message_id="M1", message_group="")
+    passes(here, clock, 5_000)
+    assert asked(producer) == []
+    passes(here, clock, 5 * MINUTES)
+    (question,) = asked(producer)
+    shown = question.message
+    assert (shown.topic, shown.body) == (resource("Tx"), b"paid")
+    system = shown.system_properties
+    assert (system.message_id, system.tag, list(system.keys)) == ("M1", "t", ["a", "b"])
+    assert system.message_type == Type.TRANSACTION
+    assert question.transaction_id != entry.transaction_id  # it names the copy that the check made
+    assert end(producer, entry, transaction_id=question.transaction_id, checked=True).code == Code.OK
+    assert bodies(here.wire) == [b"paid"]
+    passes(here, clock, 5 * MINUTES)
+    assert asked(producer) == []
 
 
-def test_a_late_decision_settles_what_was_asked_about(tmp_path: Path, clock: Clock) -> None:
-    with endpoint(tmp_path, clock) as (here, wire):
-        client = here.client()
-        here.create_topic("Tx")
-        client.produce("Tx")
-        entry = half(client)
-        passes(here, clock, 5 * MINUTES)
-        (question,) = asked(client)
-        assert end(client, entry).code == Code.OK  # with the first id
-        passes(here, clock, 5 * MINUTES)
-        assert asked(client) == []
-        assert end(client, entry, transaction_id=question.transaction_id).code == Code.INVALID_TRANSACTION_ID
-        assert bodies(wire) == [b"paid"]
+def test_a_late_decision_settles_what_was_asked_about(
+    here: DirectEndpoint, producer: DirectCaller, clock: Clock
+) -> None:
+    producer.produce("Tx")
+    entry = half(producer)
+    passes(here, clock, 5 * MINUTES)
+    (question,) = asked(producer)
+    assert end(producer, entry).code == Code.OK  # with the first id
+    passes(here, clock, 5 * MINUTES)
+    assert asked(producer) == []
+    assert end(producer, entry, transaction_id=question.transaction_id).code == Code.INVALID_TRANSACTION_ID
+    assert bodies(here.wire) == [b"paid"]
 
 
-def test_a_producer_whose_settings_do_not_name_the_topic_yet(tmp_path: Path, clock: Clock) -> None:
-    with endpoint(tmp_path, clock) as (here, _):
-        client = here.client()
-        here.create_topic("Tx")
-        client.produce()
-        half(client)
-        passes(here, clock, 5 * MINUTES)
-        (question,) = asked(client)
-        assert question.message.topic == resource("Tx")
+def test_a_producer_whose_settings_do_not_name_the_topic_yet(
+    here: DirectEndpoint, producer: DirectCaller, clock: Clock
+) -> None:
+    producer.produce()
+    half(producer)
+    passes(here, clock, 5 * MINUTES)
+    (question,) = asked(producer)
+    assert question.message.topic == resource("Tx")
 
 
 def test_another_producer_of_the_topic_is_asked_after_a_restart(tmp_path: Path, clock: Clock) -> None:
@@ -250,37 +248,32 @@ def test_another_producer_of_the_topic_is_asked_after_a_restart(tmp_path: Path, 
         assert bodies(wire) == [b"paid"]
 
 
-def test_one_without_a_stream_leaves_it_to_another(tmp_path: Path, clock: Clock) -> None:
-    with endpoint(tmp_path, clock) as (here, _):
-        here.create_topic("Tx")
-        gone, there = here.client("gone@1"), here.client("there@1")
-        gone.produce("Tx")
-        there.produce("Tx")
-        here.server.run(lambda: here.clients.of(gone.context).streams.clear())  # type: ignore[union-attr]
-        half(there)
-        for _ in range(4):
-            passes(here, clock, 5 * MINUTES)
-            assert len(asked(there)) == 1
-        here.server.run(lambda: here.clients.of(there.context).streams.clear())  # type: ignore[union-attr]
+def test_one_without_a_stream_leaves_it_to_another(here: DirectEndpoint, clock: Clock) -> None:
+    gone, there = here.client("gone@1"), here.client("there@1")
+    gone.produce("Tx")
+    there.produce("Tx")
+    here.server.run(lambda: here.clients.of(gone.context).streams.clear())  # type: ignore[union-attr]
+    half(there)
+    for _ in range(4):
         passes(here, clock, 5 * MINUTES)
-        assert asked(there) == asked(gone) == []
+        assert len(asked(there)) == 1
+    here.server.run(lambda: here.clients.of(there.context).streams.clear())  # type: ignore[union-attr]
+    passes(here, clock, 5 * MINUTES)
+    assert asked(there) == asked(gone) == []
 
 
-def test_a_time_of_immunity(tmp_path: Path, clock: Clock) -> None:
-    with endpoint(tmp_path, clock) as (here, wire):
-        client = here.client()
-        here.create_topic("Tx")
-        client.produce("Tx")
-        entry = half(client, recovery_seconds=600)
-        passes(here, clock, 9 * MINUTES)
-        assert asked(client) == []
-        passes(here, clock, 2 * MINUTES)
-        passes(here, clock, 2 * MINUTES)
-        (question,) = asked(client)[:1]
-        late = end(client, entry)
-        assert (late.code, "immunity" in late.message) == (Code.PRECONDITION_FAILED, True)
-        assert end(client, entry, transaction_id=question.transaction_id, checked=True).code == Code.OK
-        assert bodies(wire) == [b"paid"]
+def test_a_time_of_immunity(here: DirectEndpoint, producer: DirectCaller, clock: Clock) -> None:
+    producer.produce("Tx")
+    entry = half(producer, recovery_seconds=600)
+    passes(here, clock, 9 * MINUTES)
+    assert asked(producer) == []
+    passes(here, clock, 2 * MINUTES)
+    passes(here, clock, 2 * MINUTES)
+    (question,) = asked(producer)[:1]
+    late = end(producer, entry)
+    assert (late.code, "immunity" in late.message) == (Code.PRECONDITION_FAILED, True)
+    assert end(producer, entry, transaction_id=question.transaction_id, checked=True).code == Code.OK
+    assert bodies(here.wire) == [b"paid"]
 
 
 def test_by_telemetry(
