@@ -14,8 +14,8 @@ from spark_rocket.broker.service import BrokerService
 from spark_rocket.proxy.server import ProxyServer
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.testing import LocalCluster
-from spark_rocket.testing.threads import ServerThread
 from tests.broker.wire import Wire
+from tests.kit.brokers import service_of
 from tests.proxy.caller import Caller
 
 # How long an example takes, or its making, says nothing on a shared machine.
@@ -42,23 +42,14 @@ def cluster() -> Iterator[LocalCluster]:
         yield running
 
 
-@pytest.fixture(scope="package")
-def server(cluster: LocalCluster) -> ServerThread:
-    running = cluster._server
-    assert isinstance(running, ServerThread)
-    return running
-
-
 @pytest.fixture
-def service(server: ServerThread) -> BrokerService:
-    """The insides of the broker, which runs on another thread: look, or replace one attribute."""
-    assert server.service is not None
-    return server.service
+def service(cluster: LocalCluster) -> BrokerService:
+    return service_of(cluster)
 
 
 @pytest.fixture
 def proxy(cluster: LocalCluster) -> ProxyServer:
-    """Likewise of the proxy."""
+    """The insides of the proxy, which runs on another thread."""
     return cluster.proxy.server
 
 

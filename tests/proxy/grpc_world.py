@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import threading
-import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, TypeVar
 
 import h2.config
@@ -17,7 +15,8 @@ import h2.exceptions
 
 from spark_rocket.proxy.transport.context import Context, GrpcCode, Rpc, RpcError
 from spark_rocket.proxy.transport.server import GrpcServer
-from spark_rocket.remoting.server.server import new_event_loop
+from tests.kit.brokers import LoopThread
+from tests.kit.waiting import until
 
 LIMIT = 30.0
 T = TypeVar("T")
@@ -36,18 +35,16 @@ def framed(message: bytes, flag: int = 0) -> bytes:
     return bytes((flag,)) + len(message).to_bytes(4, "big") + message
 
 
-class World:
+class World(LoopThread):
     """The server, its loop on a thread, and what its handlers saw."""
 
     def __init__(self, **options: Any) -> None:
+        super().__init__()
         self.seen: list[Any] = []
         self.cancelled = 0
         self.released = asyncio.Event()
-        self.loop = new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
-        self._thread.start()
         self.server = GrpcServer(self.rpcs(), "127.0.0.1", 0, **options)
-        self.run(self.server.start())
+        self.do(self.server.start())
 
     def __enter__(self) -> World:
         return self
@@ -59,22 +56,8 @@ class World:
     def target(self) -> str:
         return f"127.0.0.1:{self.server.port}"
 
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(LIMIT)
-
-    def on_loop(self, function: Callable[[], T]) -> T:
-        """A function's result, on the server's loop."""
-
-        async def call() -> T:
-            return function()
-
-        return self.run(call())
-
     def wait(self, condition: Callable[[], bool]) -> None:
-        until = time.monotonic() + LIMIT
-        while not self.on_loop(condition):
-            assert time.monotonic() < until, "waited in vain"
-            time.sleep(0.002)
+        until(lambda: self.run(condition))
 
     def idle(self) -> bool:
         """Nothing is left of any call."""
@@ -82,12 +65,10 @@ class World:
         return not server.calls.running and not server.unread.used
 
     def close(self) -> None:
-        self.run(self.server.close(0.0))
+        self.do(self.server.close(0.0))
         assert not self.server.connections
         assert not self.server.front.connections
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(LIMIT)
-        self.loop.close()
+        self.stop_loop()
 
     # --- methods ----------------------------------------------------------------------------------------------
 

@@ -24,8 +24,8 @@ from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
 from tests.kit.waiting import until
 from tests.proxy.caller import resource
+from tests.proxy.direct import DirectCaller, ProxyThread, proxy_of
 from tests.proxy.outgoing import Type, message, send, sent
-from tests.proxy.proxy_thread import ProxyThread, ThreadCaller, proxy_of
 
 Code = definitions.Code
 A, B = "broker-a", "broker-b"
@@ -46,7 +46,7 @@ def proxy(brokers: LocalCluster) -> Iterator[ProxyThread]:
 
 
 @pytest.fixture
-def client(proxy: ProxyThread) -> ThreadCaller:
+def client(proxy: ProxyThread) -> DirectCaller:
     return proxy.client(f"client@{next(_numbers)}")
 
 
@@ -73,7 +73,7 @@ def brokers_of(entries: Any) -> set[str]:
     return {queue.broker.name for queue in entries.message_queues}
 
 
-def all_of(client: ThreadCaller, group: str, topic: str, count: int) -> list[Any]:
+def all_of(client: DirectCaller, group: str, topic: str, count: int) -> list[Any]:
     """So many messages, acked, from whichever broker."""
     found: list[Any] = []
 
@@ -90,7 +90,7 @@ def all_of(client: ThreadCaller, group: str, topic: str, count: int) -> list[Any
     return found
 
 
-def test_queues_of_both_brokers_are_written_and_read(client: ThreadCaller, topic: str, group: str) -> None:
+def test_queues_of_both_brokers_are_written_and_read(client: DirectCaller, topic: str, group: str) -> None:
     route = client.call("QueryRoute", topic=resource(topic))
     assert [(queue.broker.name, queue.id) for queue in route.message_queues] == [(A, 0), (A, 1), (B, 0), (B, 1)]
     assert {queue.broker.endpoints.addresses[0].port for queue in route.message_queues} == {8081}
@@ -106,7 +106,7 @@ def test_queues_of_both_brokers_are_written_and_read(client: ThreadCaller, topic
     assert client.messages(group, topic, A) == client.messages(group, topic, B) == []
 
 
-def test_receives_without_a_broker_take_turns(client: ThreadCaller, topic: str, group: str) -> None:
+def test_receives_without_a_broker_take_turns(client: DirectCaller, topic: str, group: str) -> None:
     for at in range(8):
         sent(client, message(topic, b"%d" % at))
     found = [*client.messages(group, topic), *client.messages(group, topic)]
@@ -114,7 +114,7 @@ def test_receives_without_a_broker_take_turns(client: ThreadCaller, topic: str, 
     assert client.ack(group, topic, *found).status.code == Code.OK
 
 
-def test_offsets_and_pulls_are_of_the_broker_that_is_named(client: ThreadCaller, topic: str, group: str) -> None:
+def test_offsets_and_pulls_are_of_the_broker_that_is_named(client: DirectCaller, topic: str, group: str) -> None:
     for _ in range(8):
         sent(client, message(topic))
     for broker in (A, B):
@@ -126,7 +126,7 @@ def test_offsets_and_pulls_are_of_the_broker_that_is_named(client: ThreadCaller,
     assert f"{A}, {B}" in answer.status.message
 
 
-def test_members_are_known_to_both_brokers(brokers: LocalCluster, client: ThreadCaller, topic: str, group: str) -> None:
+def test_members_are_known_to_both_brokers(brokers: LocalCluster, client: DirectCaller, topic: str, group: str) -> None:
     client.consume(group, topic)
     other = client.proxy.client("other@1")
     other.consume(group, topic)
@@ -149,7 +149,7 @@ def test_members_are_known_to_both_brokers(brokers: LocalCluster, client: Thread
         assert consumers == [client.client_id]
 
 
-def test_a_broker_that_is_killed_and_comes_back(client: ThreadCaller, topic: str, group: str, second: Any) -> None:
+def test_a_broker_that_is_killed_and_comes_back(client: DirectCaller, topic: str, group: str, second: Any) -> None:
     """Nothing that was acknowledged is lost, and the proxy needs no restart."""
     bodies = {b"before %d" % at for at in range(8)}
     for body in bodies:
@@ -171,7 +171,7 @@ def test_a_broker_that_is_killed_and_comes_back(client: ThreadCaller, topic: str
     assert until(lambda: client.messages(group, topic, B))  # it takes messages again
 
 
-def test_an_ordered_message_fails_when_its_broker_has_died(client: ThreadCaller, topic: str, second: Any) -> None:
+def test_an_ordered_message_fails_when_its_broker_has_died(client: DirectCaller, topic: str, second: Any) -> None:
     """It is not sent to another broker by itself, as it might overtake those before."""
     on_b = next(name for name in map(str, range(100)) if broker_of(client, topic, name) == B)
     second.kill()
@@ -179,14 +179,14 @@ def test_an_ordered_message_fails_when_its_broker_has_died(client: ThreadCaller,
     assert (status.code, B in status.message) == (Code.INTERNAL_SERVER_ERROR, True), status
 
 
-def broker_of(client: ThreadCaller, topic: str, message_group: str) -> str:
+def broker_of(client: DirectCaller, topic: str, message_group: str) -> str:
     """Where a group's messages go."""
-    found = client.proxy.do(client.proxy.cluster.topics.get(topic))
+    found = client.proxy.server.do(client.proxy.cluster.topics.get(topic))
     assert found is not None
     return found.writable[queue_of_group(message_group, len(found.writable))][0]
 
 
-def test_a_broker_that_dies_under_a_held_receive(client: ThreadCaller, topic: str, group: str, second: Any) -> None:
+def test_a_broker_that_dies_under_a_held_receive(client: DirectCaller, topic: str, group: str, second: Any) -> None:
     client.call("QueryRoute", topic=resource(topic))
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(client.answers, group, topic, B)
@@ -204,7 +204,7 @@ def test_a_broker_that_dies_under_a_held_receive(client: ThreadCaller, topic: st
     assert client.messages(group, topic, A) == []  # the other one serves on
 
 
-def test_a_broker_that_is_started_again_hears_of_producers(client: ThreadCaller, topic: str, second: Any) -> None:
+def test_a_broker_that_is_started_again_hears_of_producers(client: DirectCaller, topic: str, second: Any) -> None:
     """Else it would have nobody to ask about transactions."""
     client.produce(topic)
     second.kill()
@@ -245,7 +245,7 @@ def test_transactions_go_on_through_a_restart_of_the_proxy(brokers: LocalCluster
         assert {bytes(one.body) for one in all_of(client, group, topic, 2)} == {b"decided", b"asked"}
 
 
-def end(client: ThreadCaller, topic: str, message_id: str, transaction_id: str, *, checked: bool = False) -> Any:
+def end(client: DirectCaller, topic: str, message_id: str, transaction_id: str, *, checked: bool = False) -> Any:
     source = definitions.TransactionSource
     return client.call(
         "EndTransaction",
@@ -302,7 +302,7 @@ def test_the_proxy_has_an_account_of_its_own_and_speaks_tls(group: str) -> None:
 # --- nobody there -----------------------------------------------------------------------------------------------
 
 
-def answers_without(client: ThreadCaller) -> Iterator[Any]:
+def answers_without(client: DirectCaller) -> Iterator[Any]:
     yield client.call("QueryRoute", topic=resource("T")).status
     yield send(client, message("T")).status
     yield client.answers("G", "T", seconds=0.1)[0].status
@@ -318,10 +318,10 @@ def test_a_cluster_without_brokers(tmp_path: Path) -> None:
             assert status.code == Code.INTERNAL_SERVER_ERROR
             assert f"No name server answered at {address}" in status.message
         server = NameServer("127.0.0.1", int(address.rpartition(":")[2]), kv_config_path=tmp_path / "kv.json")
-        proxy.do(server.start())
+        proxy.server.do(server.start())
         try:
             for status in answers_without(proxy.client()):
                 assert status.code == Code.INTERNAL_SERVER_ERROR
                 assert f"No broker is registered at name server {address}" in status.message
         finally:
-            proxy.do(server.close())
+            proxy.server.do(server.close())

@@ -11,7 +11,7 @@ import pytest
 from spark_rocket.proxy import definitions
 from tests.broker.wire import Wire
 from tests.proxy.caller import resource
-from tests.proxy.direct import DirectCaller, DirectEndpoint, endpoint
+from tests.proxy.direct import BrokersEndpoint, DirectCaller, endpoint
 from tests.proxy.outgoing import message, sent
 from tests.store.helpers import Clock
 
@@ -22,7 +22,7 @@ GROUP, DEAD = "GID_d", "%DLQ%GID_d"
 class World:
     """A consumer that has been given one message of topic T."""
 
-    def __init__(self, here: DirectEndpoint, wire: Wire, clock: Clock) -> None:
+    def __init__(self, here: BrokersEndpoint, wire: Wire, clock: Clock) -> None:
         self.here, self.wire, self.clock = here, wire, clock
         self.client: DirectCaller = here.client()
         here.create_topic("T")
@@ -64,7 +64,7 @@ def test_a_message_given_up(world: World) -> None:
     assert (dead.properties["RETRY_TOPIC"], dead.reconsume_times) == ("T", 1)
     sent(world.client, message("T", b"next"))
     world.clock.now += 60_000
-    world.here.server.wake()
+    world.here.served.wake()
     assert [one.body for one in world.receive()] == [b"next"]  # it is not delivered again
 
 
@@ -109,5 +109,5 @@ def test_handles_that_are_none(world: World) -> None:
 
 
 def test_a_broker_that_may_not_be_written_to(world: World) -> None:
-    world.here.server.run(lambda: setattr(world.here.server.config, "broker_permission", 4))
+    world.here.server.run(lambda: setattr(world.here.served.config, "broker_permission", 4))
     assert world.forward(world.handle).code == Code.FORBIDDEN

@@ -283,7 +283,7 @@ def test_connections_that_say_nothing_end_with_the_server() -> None:
     with world() as running, dial(running) as raw:
         raw.sendall(b"PR")
         running.wait(lambda: running.server.front.connections == 1)
-        running.run(running.server.close(0.0))
+        running.do(running.server.close(0.0))
         assert received(raw) == b""
 
 

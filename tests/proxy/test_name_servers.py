@@ -17,7 +17,7 @@ from spark_rocket.proxy.config import ProxyConfig
 from tests.client.fakes import Fake, says
 from tests.client.test_config import AddressServer
 from tests.proxy.caller import resource
-from tests.proxy.proxy_thread import proxy_of
+from tests.proxy.direct import proxy_of
 
 T = TypeVar("T")
 Fakes = Callable[..., Fake]

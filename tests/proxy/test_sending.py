@@ -484,7 +484,7 @@ def test_a_disk_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with endpoint(tmp_path, Clock(), flushDiskType="SYNC_FLUSH") as (here, wire):
         client = here.client()
         here.create_topic("T")
-        store = here.server.broker.service.store
+        store = here.served.broker.service.store
         monkeypatch.setattr(store, "when_flushed", lambda offset, deliver: deliver(False))
         for count in (1, 2):
             answer = send(client, *[message("T") for _ in range(count)])
@@ -507,7 +507,7 @@ def test_a_call_that_is_given_up_leaves_nothing(tmp_path: Path, monkeypatch: pyt
             flushed.append(deliver)
             stored.set()
 
-        monkeypatch.setattr(here.server.broker.service.store, "when_flushed", when_flushed)
+        monkeypatch.setattr(here.served.broker.service.store, "when_flushed", when_flushed)
 
         async def give_up() -> None:
             task = asyncio.ensure_future(family.send_message(client.context, request))
@@ -530,7 +530,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with endpoint(tmp_path, Clock()) as (here, _):
         client = here.client()
         here.create_topic("T")
-        store = here.server.broker.service.store
+        store = here.served.broker.service.store
         for name, count in (("put_message", 1), ("put_batch", 2)):
             monkeypatch.setattr(store, name, lambda *args, **fields: refusal)
             answer = send(client, *[message("T") for _ in range(count)])

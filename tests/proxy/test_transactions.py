@@ -15,7 +15,7 @@ from spark_rocket.proxy import definitions
 from spark_rocket.proxy.methods.transactions import make_transaction_id, parse_transaction_id
 from tests.broker.wire import Wire
 from tests.proxy.caller import Caller, resource
-from tests.proxy.direct import DirectCaller, DirectEndpoint, endpoint
+from tests.proxy.direct import BrokersEndpoint, DirectCaller, endpoint
 from tests.proxy.outgoing import Type, message, sent
 from tests.store.helpers import START, Clock
 
@@ -29,7 +29,7 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def here(tmp_path: Path, clock: Clock) -> Iterator[DirectEndpoint]:
+def here(tmp_path: Path, clock: Clock) -> Iterator[BrokersEndpoint]:
     """An endpoint with the topic Tx."""
     with endpoint(tmp_path, clock) as (running, _):
         running.create_topic("Tx")
@@ -37,7 +37,7 @@ def here(tmp_path: Path, clock: Clock) -> Iterator[DirectEndpoint]:
 
 
 @pytest.fixture
-def producer(here: DirectEndpoint) -> DirectCaller:
+def producer(here: BrokersEndpoint) -> DirectCaller:
     return here.client()
 
 
@@ -72,10 +72,10 @@ def bodies(wire: Wire, topic: str = "Tx") -> list[bytes]:
     return [one.body for one in wire.messages(topic)]
 
 
-def passes(here: DirectEndpoint, clock: Clock, milliseconds: int) -> None:
+def passes(here: BrokersEndpoint, clock: Clock, milliseconds: int) -> None:
     """Time passes, and what it leads to is done."""
     clock.now += milliseconds
-    here.server.wake()
+    here.served.wake()
     here.client().settle()
 
 
@@ -93,7 +93,7 @@ def asked(client: DirectCaller) -> list[Any]:
 # --- decisions --------------------------------------------------------------------------------------------------
 
 
-def test_a_commit(here: DirectEndpoint, producer: DirectCaller) -> None:
+def test_a_commit(here: BrokersEndpoint, producer: DirectCaller) -> None:
     entry = half(producer, body=b"paid", tag="t", keys=["k"], message_id="M1")
     assert entry.message_id == "M1"
     assert bodies(here.wire) == []
@@ -105,7 +105,7 @@ def test_a_commit(here: DirectEndpoint, producer: DirectCaller) -> None:
     assert (again.code, again.message) == (Code.INVALID_TRANSACTION_ID, "The transaction was decided before")
 
 
-def test_a_rollback_and_a_decision_that_is_none(here: DirectEndpoint, producer: DirectCaller) -> None:
+def test_a_rollback_and_a_decision_that_is_none(here: BrokersEndpoint, producer: DirectCaller) -> None:
     first, second = half(producer), half(producer)
     assert end(producer, first, "ROLLBACK").code == Code.OK
     assert end(producer, second, "TRANSACTION_RESOLUTION_UNSPECIFIED").code == Code.OK
@@ -114,7 +114,7 @@ def test_a_rollback_and_a_decision_that_is_none(here: DirectEndpoint, producer: 
     assert bodies(here.wire) == [b"paid"]
 
 
-def test_in_a_namespace(here: DirectEndpoint, producer: DirectCaller) -> None:
+def test_in_a_namespace(here: BrokersEndpoint, producer: DirectCaller) -> None:
     here.create_topic("shop%Tx")
     entry = half(producer, namespace="shop")
     answer = producer.call(
@@ -139,7 +139,7 @@ def test_a_restart_loses_no_transaction(tmp_path: Path, clock: Clock) -> None:
         assert bodies(wire) == [b"paid"]
 
 
-def test_ids_that_name_no_transaction(here: DirectEndpoint, producer: DirectCaller) -> None:
+def test_ids_that_name_no_transaction(here: BrokersEndpoint, producer: DirectCaller) -> None:
     here.create_topic("Other")
     sent(producer, message("Tx", b"ordinary"))
     entry = half(producer)
@@ -188,7 +188,7 @@ def test_any_text_is_an_id_or_none(text: str) -> None:
 # --- asking -----------------------------------------------------------------------------------------------------
 
 
-def test_a_producer_is_asked_and_answers(here: DirectEndpoint, producer: DirectCaller, clock: Clock) -> None:
+def test_a_producer_is_asked_and_answers(here: BrokersEndpoint, producer: DirectCaller, clock: Clock) -> None:
     producer.produce("Tx")
     entry = half(producer, body=b"paid", tag="t", keys=["a", "b"], message_id="M1", message_group="")
     passes(here, clock, 5_000)
@@ -208,7 +208,7 @@ def test_a_producer_is_asked_and_answers(here: DirectEndpoint, producer: DirectC
 
 
 def test_a_late_decision_settles_what_was_asked_about(
-    here: DirectEndpoint, producer: DirectCaller, clock: Clock
+    here: BrokersEndpoint, producer: DirectCaller, clock: Clock
 ) -> None:
     producer.produce("Tx")
     entry = half(producer)
@@ -222,7 +222,7 @@ def test_a_late_decision_settles_what_was_asked_about(
 
 
 def test_a_producer_whose_settings_do_not_name_the_topic_yet(
-    here: DirectEndpoint, producer: DirectCaller, clock: Clock
+    here: BrokersEndpoint, producer: DirectCaller, clock: Clock
 ) -> None:
     producer.produce()
     half(producer)
@@ -248,7 +248,7 @@ def test_another_producer_of_the_topic_is_asked_after_a_restart(tmp_path: Path, 
         assert bodies(wire) == [b"paid"]
 
 
-def test_one_without_a_stream_leaves_it_to_another(here: DirectEndpoint, clock: Clock) -> None:
+def test_one_without_a_stream_leaves_it_to_another(here: BrokersEndpoint, clock: Clock) -> None:
     gone, there = here.client("gone@1"), here.client("there@1")
     gone.produce("Tx")
     there.produce("Tx")
@@ -262,7 +262,7 @@ def test_one_without_a_stream_leaves_it_to_another(here: DirectEndpoint, clock: 
     assert asked(there) == asked(gone) == []
 
 
-def test_a_time_of_immunity(here: DirectEndpoint, producer: DirectCaller, clock: Clock) -> None:
+def test_a_time_of_immunity(here: BrokersEndpoint, producer: DirectCaller, clock: Clock) -> None:
     producer.produce("Tx")
     entry = half(producer, recovery_seconds=600)
     passes(here, clock, 9 * MINUTES)

@@ -40,7 +40,7 @@ def server(shared: World) -> Iterator[World]:
     shared.wait(lambda: not shared.server.connections)
     shared.seen.clear()
     shared.cancelled = 0
-    shared.on_loop(shared.released.clear)
+    shared.run(shared.released.clear)
     yield shared
     shared.wait(shared.idle)
 
@@ -163,7 +163,7 @@ def test_a_thousand_calls_at_once(server: World) -> None:
             calls = [hold(b"%d" % n) for n in range(1000)]
             waiting = asyncio.gather(*calls)
             await asyncio.to_thread(server.wait, lambda: len(server.seen) == 1000)
-            server.on_loop(server.released.set)
+            server.run(server.released.set)
             return list(await waiting)
 
     assert asyncio.run(call_all()) == [b"%d" % n for n in range(1000)]
@@ -301,7 +301,7 @@ def test_too_many_calls() -> None:
         assert peer.ended(peer.request("/t.T/Send", framed(b"x")))[1] == framed(b"come again")
         exhausted = peer.ended(peer.request("/t.T/Hold", framed(b"")))[0]
         assert exhausted["grpc-status"] == str(int(GrpcCode.RESOURCE_EXHAUSTED))
-        running.on_loop(running.released.set)
+        running.run(running.released.set)
         for stream in held:
             peer.ended(stream)
         assert peer.ended(peer.request("/t.T/Send", framed(b"x")))[1] == framed(b"x")
@@ -352,7 +352,7 @@ def test_a_client_that_does_not_read(server: World) -> None:
         server.wait(lambda: bool(server.seen))
         peer.ended(peer.request("/t.T/None", framed(b"")))
         assert len(server.seen) == 1  # the first response waits for the window
-        assert server.on_loop(lambda: server.server.unread.used) == 200_000
+        assert server.run(lambda: server.server.unread.used) == 200_000
     server.wait(lambda: server.cancelled == 1)
 
 
@@ -364,11 +364,11 @@ def test_unread_responses_of_all_connections_are_bounded() -> None:
         for _ in range(5):
             deaf.request("/t.T/Flood", framed(b""))
         running.wait(lambda: len(running.seen) == 5)
-        assert running.on_loop(lambda: running.server.unread.used) == 1_000_000  # two are written, three wait
+        assert running.run(lambda: running.server.unread.used) == 1_000_000  # two are written, three wait
         # A client that reads gets its responses: the connection that does not read is closed.
         with Peer(running.server.port) as reader:
             assert len(reader.ended(reader.request("/t.T/Count", framed(b"30 100000 0")))[1]) == 30 * 100_005
-        assert running.on_loop(lambda: running.server.unread.closed) == 1
+        assert running.run(lambda: running.server.unread.closed) == 1
         while deaf.read():
             pass
         running.wait(running.idle)
@@ -395,7 +395,7 @@ def test_idle_connections_are_closed() -> None:
         while peer.read():
             pass
         running.wait(lambda: not running.server.connections)
-        assert not running.on_loop(lambda: running.server.front.connections)
+        assert not running.run(lambda: running.server.front.connections)
 
 
 def test_old_connections_are_closed() -> None:
@@ -412,7 +412,7 @@ def test_closing_waits_for_calls() -> None:
         closing = asyncio.run_coroutine_threadsafe(running.server.close(LIMIT), running.loop)
         while listens(running.server.port):
             pass
-        running.on_loop(running.released.set)
+        running.run(running.released.set)
         assert held.result(LIMIT) == b"x"
         closing.result(LIMIT)
         with pytest.raises(OSError):
@@ -433,7 +433,7 @@ def test_closing_ends_calls() -> None:
         peer.request("/t.T/Hold", framed(b""))
         peer.until(h2.events.DataReceived, stays)
         running.wait(lambda: bool(running.seen))
-        running.run(running.server.close(0.0))
+        running.do(running.server.close(0.0))
         peer.rest()
         assert running.cancelled == 2
 
