@@ -271,6 +271,11 @@ CONDITIONS: tuple[Condition, ...] = (
         "Give the topic its queues back (writeQueueNums, readQueueNums), then start the query again.",
     ),
     Condition(
+        "EXACTLY_ONCE.TARGET_REFUSES",
+        "{queue} does not take rows that were decided for it: {problem}",
+        "Raise the broker's limit that it names (maxMessageSize, timerMaxDelaySec), then start the query again.",
+    ),
+    Condition(
         "EXACTLY_ONCE.READ_BACK_GONE",
         "{queue} ended at {recorded} when the micro-batch was decided, and now has the offsets {start} to {end}: what "
         "was published of it cannot be told any more.",

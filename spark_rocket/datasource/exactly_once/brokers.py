@@ -167,24 +167,25 @@ class Brokers:
         return messages, max(offset, found.next_offset) if going_on else offset
 
     def staged_later(self, queue: MessageQueue, offset: int) -> Callable[[], memoryview]:
-        """Ask for a staged block; the result waits for its body. DATA_LOSS.STAGED_BLOCK if the broker has none."""
+        """Ask for a staged block; the result waits for its body. DATA_LOSS.STAGED_BLOCK if the broker does not have it;
+        retriable if it may be there soon: brokers acknowledge a message before it can be pulled."""
         answer = self.reader.pull_later(queue, offset, max_msgs=1)
+        gone = condition("DATA_LOSS.STAGED_BLOCK", queue=name(queue), offset=offset)
 
         def body() -> memoryview:
             try:
                 found = answer.result()
             except (TopicNotFoundError, QueueNotFoundError) as problem:
-                if self.reader.lacks(queue) is None:
-                    problem.retriable = True
-                    raise
-                raise condition("DATA_LOSS.STAGED_BLOCK", queue=name(queue), offset=offset) from None
+                if self.lacks(queue):
+                    raise gone from None
+                problem.retriable = True
+                raise
             if found.status is PullStatus.FOUND:
                 record = view_record(found.records, check_crc=False)
                 if record.queue_offset == offset:
                     return record.body
-            if not found.from_master:
-                raise QueueNotFoundError(f"The slave of {name(queue)} does not have message {offset}.", retriable=True)
-            raise condition("DATA_LOSS.STAGED_BLOCK", queue=name(queue), offset=offset)
+            gone.retriable = not found.from_master or offset >= found.max_offset
+            raise gone
 
         return body
 
@@ -195,6 +196,16 @@ class Brokers:
             yield decode_records(
                 chunk.records, ["msgId"], broker_name=queue.broker_name, start_offset=chunk.start, end_offset=end
             ).column(0)
+
+    def lacks(self, queue: MessageQueue) -> bool:
+        """Whether the queue is gone, by its master's word."""
+        return self.reader.lacks(queue) is not None
+
+    def committed(self, group: str, queue: MessageQueue) -> int | None:
+        return self.reader.committed_offset(group, queue)
+
+    def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
+        self.reader.commit_offset(group, queue, offset)
 
     # --- what brokers have answered -----------------------------------------------------------------------------
 

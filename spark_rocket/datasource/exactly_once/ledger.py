@@ -127,9 +127,7 @@ class Ledger:
         if self._group is None:
             return start
         try:
-            remembered, batch = (
-                self._brokers.reader.committed_offset(self._group, queue) for queue in (self.queue, self._second)
-            )
+            remembered, batch = (self._brokers.committed(self._group, queue) for queue in (self.queue, self._second))
         except RocketError as error:
             if not is_refused(error):
                 raise
@@ -236,8 +234,8 @@ class Ledger:
         if self._group is None:
             return
         try:
-            self._brokers.reader.commit_offset(self._group, self.queue, decision.offset)
-            self._brokers.reader.commit_offset(self._group, self._second, decision.batch + 1)
+            self._brokers.commit(self._group, self.queue, decision.offset)
+            self._brokers.commit(self._group, self._second, decision.batch + 1)
         except RocketError as error:
             log.warning(
                 "batch %d of %s is not remembered as an offset of group %s, so a restart after the ledger's messages "

@@ -33,8 +33,15 @@ from spark_rocket.datasource.exactly_once.manifest import Epoch, Manifest, Stage
 from spark_rocket.datasource.offsets import name
 from spark_rocket.datasource.retry_deadline import RetryDeadline
 from spark_rocket.datasource.write.rows import Block
-from spark_rocket.errors import DataSourceError, QueueNotFoundError, RocketError, TopicNotFoundError
+from spark_rocket.errors import (
+    DataSourceError,
+    MessageTooLargeError,
+    QueueNotFoundError,
+    RocketError,
+    TopicNotFoundError,
+)
 from spark_rocket.model import MessageQueue, SendStatus
+from spark_rocket.protocol.wire.codes import ResponseCode
 
 LANES = 8
 _MARGIN = 10_000  # messages before a recorded end that are read, too: a promoted slave may have had a shorter queue
@@ -123,8 +130,6 @@ class Publisher:
             deadline = self._timing.deadline()
             try:
                 body = coming()
-            except DataSourceError:
-                raise
             except RocketError as error:
                 deadline.wait(error, f"to read the staged blocks of {name(lane.queue)}")
                 body = deadline.call(
@@ -160,9 +165,11 @@ class Publisher:
         """After a send that failed: wait, and find out what is stored."""
         queue = lane.queue
         if isinstance(error, TopicNotFoundError | QueueNotFoundError):
-            if self._brokers.reader.lacks(queue) is not None:
+            if self._brokers.lacks(queue):
                 raise condition("EXACTLY_ONCE.TARGET_GONE", queue=name(queue), problem=error.message) from error
             error.retriable = True
+        if error.response_code == ResponseCode.MESSAGE_ILLEGAL or isinstance(error, MessageTooLargeError):
+            raise condition("EXACTLY_ONCE.TARGET_REFUSES", queue=name(queue), problem=error.message) from error
         deadline.wait(may_pass(error), f"to publish to {name(queue)}")
         if not is_refused(error):
             self.settle([queue])

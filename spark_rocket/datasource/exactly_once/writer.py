@@ -23,6 +23,7 @@ from spark_rocket.datasource.exactly_once.staging import Staged, stage_rows
 from spark_rocket.datasource.exactly_once.topics import ledger_queue, warn_of_settings
 from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.processes import short
+from spark_rocket.datasource.read.cluster import READER_GROUP
 from spark_rocket.datasource.write.writer import (
     BATCH_ID,
     QUERY_ID,
@@ -44,7 +45,7 @@ def commit_epoch(options: WriteOptions, messages: Sequence[WriterCommitMessage |
     if not staged:
         return
     epoch = staged[0].epoch
-    group = group_of(options.ledger_topic, epoch.query) if is_stream else options.producer_group
+    group = group_of(options.ledger_topic, epoch.query) if is_stream else READER_GROUP
     brokers, timing = brokers_for(options, group), Timing.of(options)
     queue = timing.deadline().call(lambda: ledger_queue(options, brokers.reader), "to find the ledger")
     ledger = Ledger(brokers, queue, options.staging_topic, epoch.query, timing, is_stream=is_stream)
@@ -56,12 +57,12 @@ def commit_epoch(options: WriteOptions, messages: Sequence[WriterCommitMessage |
 
 
 def _stage(batches: Iterator[pa.RecordBatch], options: WriteOptions, epoch: Epoch) -> Staged:
-    return stage_rows(batches, brokers_for(options, options.producer_group), options, epoch)
+    return stage_rows(batches, brokers_for(options, READER_GROUP), options, epoch)
 
 
 def check_topics(options: WriteOptions) -> None:
     """Find the sink's topics, or create them, before the first task."""
-    reader = brokers_for(options, options.producer_group).reader
+    reader = brokers_for(options, READER_GROUP).reader
     Timing.of(options).deadline().call(lambda: ledger_queue(options, reader), "to find the ledger")
 
 
@@ -82,7 +83,7 @@ class ExactlyOnceWriter(RocketWriter):
         commit_epoch(self._options, messages, is_stream=False)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        log.warning("the write failed; nothing of it is visible")
+        log.warning("the write failed; if it is decided, a repetition with the same writeId publishes the rest of it")
 
 
 class ExactlyOnceStreamWriter(RocketStreamWriter):
@@ -110,4 +111,4 @@ class ExactlyOnceStreamWriter(RocketStreamWriter):
         commit_epoch(self._options, messages, is_stream=True)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        log.warning("batch %d failed; nothing of it is visible", batchId)
+        log.warning("batch %d failed; if it is decided, the restarted query publishes the rest of it", batchId)

@@ -1,0 +1,458 @@
+"""The exactly-once sink's decisions, on brokers in memory: every request of a commit is its last one in turn."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+
+from spark_rocket.datasource.exactly_once import commit, publish
+from spark_rocket.datasource.exactly_once.ledger import DONE, PREPARED, RESUMED, group_of
+from spark_rocket.datasource.exactly_once.manifest import Epoch, Manifest
+from spark_rocket.errors import (
+    BrokerError,
+    DataLossError,
+    ExactlyOnceError,
+    RemotingTimeoutError,
+    RocketError,
+    RowError,
+)
+from spark_rocket.model import SCHEDULE_TOPIC, MessageQueue, SendStatus
+from spark_rocket.protocol.wire.codes import ResponseCode
+from tests.datasource.exactly_once_brokers import (
+    LEDGER_QUEUE,
+    STAGING,
+    TARGET,
+    Counted,
+    FakeBrokers,
+    KilledError,
+    Stored,
+    once,
+    options,
+)
+
+EPOCH = Epoch("query", 0, "run")
+ROWS = [f"row{number}" for number in range(20)]
+DELAYS = {"delayLevel": [3 if number % 7 == 0 else None for number in range(20)]}
+MANY = 400
+
+
+@pytest.fixture
+def brokers() -> FakeBrokers:
+    return FakeBrokers(target_queues=1)
+
+
+def kinds(brokers: FakeBrokers, query: str = "query") -> list[str]:
+    records = [json.loads(stored.body) for stored in brokers.log.get(LEDGER_QUEUE, [])]
+    return [record["kind"] for record in records if record["query"] == query]
+
+
+def test_a_manifest_is_what_it_was(brokers: FakeBrokers) -> None:
+    blocks = brokers.staged(EPOCH, ROWS, **DELAYS)
+    manifest = Manifest(blocks, {MessageQueue(TARGET, "a", 0): 7})
+    assert Manifest.decode(manifest.encode(), STAGING) == manifest
+    assert (manifest.rows, manifest.size) == (20, sum(block.size for block in blocks))
+
+
+def test_an_epoch_and_the_next_one(brokers: FakeBrokers) -> None:
+    for batch in range(3):
+        epoch = Epoch("query", batch, "run")
+        blocks = brokers.staged(epoch, [f"{batch}.{row}" for row in ROWS], **DELAYS)
+        assert brokers.commit_epoch(epoch, blocks) is not None
+        assert brokers.commit_epoch(epoch, brokers.staged(epoch, ["other"])) is None
+    once(brokers.rows(), [f"{batch}.{row}" for batch in range(3) for row in ROWS])
+    assert kinds(brokers) == [PREPARED, DONE] * 3
+    assert brokers.slept == []
+    remembered = {queue.queue_id: offset for (group, queue), offset in brokers.offsets.items()}
+    assert remembered == {0: 4, 1: 3}
+
+
+def test_an_epoch_without_rows_needs_no_record(brokers: FakeBrokers) -> None:
+    assert brokers.commit_epoch(EPOCH, []) is None
+    assert kinds(brokers) == []
+    brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS))
+    assert brokers.commit_epoch(Epoch("query", 1), []) is None
+    once(brokers.rows(), ROWS)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("is_stream", [True, False])
+def test_a_driver_that_dies_at_any_request(when: str, is_stream: bool) -> None:
+    """The restarted query has other rows. Those that were decided count, and before that the later ones."""
+    seen = set()
+    for number in range(MANY):
+        brokers = FakeBrokers(target_queues=1)
+        blocks = brokers.staged(EPOCH, ROWS, **DELAYS)
+        last = Counted(number, KilledError)
+        setattr(brokers, when, last)
+        try:
+            brokers.commit_epoch(EPOCH, blocks, is_stream=is_stream)
+        except KilledError:
+            pass
+        brokers.alive()
+        decided = PREPARED in kinds(brokers)
+        other = [f"other{number}" for number in range(9)]
+        brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, other), is_stream=is_stream)
+        once(brokers.rows(), ROWS if decided else other)
+        assert kinds(brokers)[-1] == DONE
+        if last.hit is None:
+            break
+        seen.add(last.hit.split()[0])
+    assert seen >= {"append", "publish"}
+    assert last.hit is None
+
+
+def test_drivers_that_die_one_after_another() -> None:
+    for first in range(12):
+        for second in range(0, 40, 3):
+            brokers = FakeBrokers(target_queues=1)
+            for number in (first, second):
+                brokers.after = Counted(number, KilledError, {"append", "publish", "commit"})
+                brokers.before = Counted(number, KilledError, {"ids", "staged"})
+                try:
+                    brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS, **DELAYS))
+                except KilledError:
+                    pass
+            brokers.alive()
+            brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS, **DELAYS))
+            once(brokers.rows(), ROWS)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        RemotingTimeoutError("no response"),
+        BrokerError("busy", response_code=ResponseCode.SYSTEM_BUSY),
+        BrokerError("no", response_code=ResponseCode.NO_PERMISSION),
+    ],
+    ids=["timeout", "busy", "permission"],
+)
+def test_a_request_that_fails_once(when: str, error: RocketError) -> None:
+    """``after``: it was carried out, and its response is lost, which no broker does to a request that it refuses."""
+    kinds = {"append", "publish", "commit", "end", "messages"}
+    if error.response_code is not None:
+        kinds = {"append", "publish"} if when == "before" else {"none"}
+    for number in range(MANY):
+        brokers = FakeBrokers(target_queues=2)
+        blocks = brokers.staged(EPOCH, ROWS, **DELAYS)
+        failing = Counted(number, error, kinds)
+        setattr(brokers, when, failing)
+        brokers.commit_epoch(EPOCH, blocks)
+        once(brokers.rows(), ROWS)
+        if failing.hit is None:
+            break
+    assert failing.hit is None
+
+
+def test_the_first_decision_of_an_epoch_wins(brokers: FakeBrokers) -> None:
+    """Another driver decides between this one's look at the ledger and its append."""
+    own, others = brokers.staged(EPOCH, ["own"]), brokers.staged(EPOCH, ROWS)
+
+    def decide(kind: str, queue: MessageQueue) -> None:
+        if kind == "append" and queue == LEDGER_QUEUE:
+            brokers.alive()
+            brokers.before = Counted(1, KilledError, {"publish"})
+            with pytest.raises(KilledError):
+                brokers.commit_epoch(EPOCH, others)
+            brokers.alive()
+
+    brokers.before = decide
+    manifest = brokers.commit_epoch(EPOCH, own)
+    assert manifest is not None
+    assert manifest.rows == 20
+    once(brokers.rows(), ROWS)
+    assert kinds(brokers) == [PREPARED, PREPARED, RESUMED, DONE]
+
+
+@pytest.mark.parametrize("at", range(5))
+def test_a_driver_that_was_stopped_for_minutes_stops_by_name(brokers: FakeBrokers, at: int) -> None:
+    """Meanwhile another one published its epoch."""
+    blocks = brokers.staged(EPOCH, ROWS)
+    sends = iter(range(at))
+
+    def stop(kind: str, queue: MessageQueue) -> None:
+        if kind == "publish" and next(sends, None) is None:
+            brokers.alive()
+            brokers.now += 300
+            brokers.commit_epoch(EPOCH, [])
+
+    brokers.after = stop
+    if at < 4:
+        with pytest.raises(ExactlyOnceError, match=r"OVERTAKEN.*in the hands of publisher"):
+            brokers.commit_epoch(EPOCH, blocks)
+    else:
+        brokers.commit_epoch(EPOCH, blocks)
+    once(brokers.rows(), ROWS)
+
+
+def test_a_driver_that_is_overtaken_by_a_later_batch(brokers: FakeBrokers) -> None:
+    brokers.commit_epoch(Epoch("query", 7), brokers.staged(Epoch("query", 7), ROWS))
+    with pytest.raises(ExactlyOnceError, match=r"OVERTAKEN.*batch 6 of query is in the hands of batch 7"):
+        brokers.commit_epoch(Epoch("query", 6), brokers.staged(Epoch("query", 6), ["late"]))
+    brokers.log[LEDGER_QUEUE] = []
+    with pytest.raises(ExactlyOnceError, match="OVERTAKEN"):
+        brokers.commit_epoch(Epoch("query", 6), brokers.staged(Epoch("query", 6), ["late"]))
+    brokers.commit_epoch(Epoch("another", 6), brokers.staged(Epoch("another", 6), ["its own"]))
+    once(brokers.rows(), [*ROWS, "its own"])
+
+
+def test_a_request_of_a_dead_driver_that_is_stored_during_the_grace_period(brokers: FakeBrokers) -> None:
+    brokers.before = Counted(2, KilledError, {"publish"})
+    blocks = brokers.staged(EPOCH, ROWS)
+    with pytest.raises(KilledError):
+        brokers.commit_epoch(EPOCH, blocks)
+    brokers.alive()
+    late = FakeBrokers(target_queues=1, log={queue: log[:] for queue, log in brokers.log.items()})
+    late.commit_epoch(EPOCH, [])
+    queue = MessageQueue(TARGET, "a", 0)
+    brokers.at_sleep.append(lambda: brokers.log[queue].extend(late.log[queue][8:12]))
+    brokers.commit_epoch(EPOCH, [])
+    once(brokers.rows(), ROWS)
+
+
+def test_one_that_is_stored_later_is_reported(brokers: FakeBrokers, caplog: pytest.LogCaptureFixture) -> None:
+    brokers.before = Counted(2, KilledError, {"publish"})
+    with pytest.raises(KilledError):
+        brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS))
+    queue = MessageQueue(TARGET, "a", 0)
+    sends = iter(range(1))
+
+    def arrive(kind: str, where: MessageQueue) -> None:
+        if kind == "publish" and next(sends, None) is not None:
+            brokers.log[queue] += brokers.log[queue][8:12]
+
+    brokers.before, brokers.after = (lambda kind, queue: None), arrive
+    brokers.commit_epoch(EPOCH, [])
+    assert Counter(brokers.rows()) == Counter(ROWS) + Counter(ROWS[8:12])
+    assert "[EXACTLY_ONCE.DUPLICATES] 4 rows of batch 0 are stored twice in orders" in caplog.text
+    assert json.loads(brokers.log[LEDGER_QUEUE][-1].body)["duplicates"] == 4
+
+
+@pytest.mark.parametrize("survived", range(1, 4))
+def test_a_batch_of_which_only_the_first_rows_survived(brokers: FakeBrokers, survived: int) -> None:
+    """As after a power failure, or on a slave that is promoted."""
+    brokers.after = Counted(2, KilledError, {"publish"})
+    with pytest.raises(KilledError):
+        brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS))
+    brokers.alive()
+    del brokers.log[MessageQueue(TARGET, "a", 0)][8 + survived :]
+    brokers.commit_epoch(EPOCH, [])
+    assert brokers.rows() == ROWS
+
+
+def test_a_block_that_is_lost_before_another_one(brokers: FakeBrokers) -> None:
+    brokers.after = Counted(2, KilledError, {"publish"})
+    with pytest.raises(KilledError):
+        brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS))
+    brokers.alive()
+    del brokers.log[MessageQueue(TARGET, "a", 0)][4:8]
+    with pytest.raises(ExactlyOnceError, match=r"OUT_OF_ORDER.*the broker lost messages that it had acknowledged"):
+        brokers.commit_epoch(EPOCH, [])
+
+
+def test_offsets_that_went_back_and_retention(brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A promoted slave may have a slightly shorter queue than the one whose end was recorded."""
+    monkeypatch.setattr(publish, "_MARGIN", 30)
+    queue = MessageQueue(TARGET, "a", 0)
+    brokers.log[queue] = [Stored(b"older")] * 100
+    brokers.after = Counted(2, KilledError, {"publish"})
+    with pytest.raises(KilledError):
+        brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS))
+    brokers.alive()
+    del brokers.log[queue][:20]
+    whole = brokers.log[queue][:]
+    brokers.first[queue] = 101
+    with pytest.raises(ExactlyOnceError, match=r"READ_BACK_GONE.*ended at 100.*offsets 101 to 92"):
+        brokers.commit_epoch(EPOCH, [])
+    brokers.first[queue] = 0
+    del brokers.log[queue][:30]
+    with pytest.raises(ExactlyOnceError, match=r"READ_BACK_GONE.*offsets 0 to 62"):
+        brokers.commit_epoch(EPOCH, [])
+    brokers.log[queue] = whole
+    brokers.commit_epoch(EPOCH, [])
+    assert [row for row in brokers.rows() if row != "older"] == ROWS
+
+
+def test_staged_rows_that_the_broker_does_not_show_yet(brokers: FakeBrokers) -> None:
+    """A broker acknowledges a message before it can be pulled."""
+    blocks = brokers.staged(EPOCH, ROWS)
+    hidden = {queue: log[-1:] for queue, log in brokers.log.items() if queue.topic == STAGING}
+    for queue in hidden:
+        del brokers.log[queue][-1]
+    brokers.at_sleep.append(lambda: [brokers.log[queue].extend(log) for queue, log in hidden.items()].clear())
+    brokers.commit_epoch(EPOCH, blocks)
+    assert brokers.rows() == ROWS
+
+
+def test_staged_rows_that_are_gone(brokers: FakeBrokers) -> None:
+    brokers.after = Counted(1, KilledError, {"publish"})
+    with pytest.raises(KilledError):
+        brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS))
+    brokers.alive()
+    staged = {queue: log for queue, log in brokers.log.items() if queue.topic == STAGING}
+    for queue in staged:
+        brokers.log[queue] = []
+    with pytest.raises(DataLossError, match=r"DATA_LOSS.STAGED_BLOCK.*Nothing was published twice"):
+        brokers.commit_epoch(EPOCH, [])
+    assert brokers.rows() == ROWS[:8]
+    for queue, log in staged.items():  # deleted and used again by others
+        brokers.log[queue] = [Stored(stored.body[:-1] + b"?") for stored in log[::-1]]
+    with pytest.raises(DataLossError, match="STAGED_BLOCK"):
+        brokers.commit_epoch(EPOCH, [])
+    assert brokers.rows() == ROWS[:8]
+
+
+def test_what_is_stored_but_not_yet_durable_is_confirmed(brokers: FakeBrokers) -> None:
+    brokers.status = lambda kind, queue: SendStatus.FLUSH_DISK_TIMEOUT
+    blocks = brokers.staged(EPOCH, ROWS)
+    assert sorted(brokers.confirmed) == ["a", "b"]
+    brokers.confirmed.clear()
+    brokers.commit_epoch(EPOCH, blocks)
+    assert brokers.confirmed == ["a", "a", "a"]  # for PREPARED, the rows and DONE
+    once(brokers.rows(), ROWS)
+
+
+def test_rows_that_are_lost_before_they_are_confirmed(brokers: FakeBrokers) -> None:
+    """The broker's machine fails between a FLUSH_DISK_TIMEOUT and the confirmation."""
+    blocks = brokers.staged(EPOCH, ROWS)
+    statuses = iter([SendStatus.FLUSH_DISK_TIMEOUT])
+    brokers.status = lambda kind, queue: next(statuses, SendStatus.SEND_OK) if kind == "publish" else SendStatus.SEND_OK
+
+    def lose(kind: str, queue: MessageQueue) -> None:
+        if kind == "confirm":
+            del brokers.log[MessageQueue(TARGET, "a", 0)][2:]
+
+    brokers.before = lose
+    brokers.commit_epoch(EPOCH, blocks)
+    assert brokers.rows() == ROWS
+
+
+def test_a_target_that_is_gone(brokers: FakeBrokers) -> None:
+    blocks = brokers.staged(EPOCH, ROWS)
+    brokers.gone = {MessageQueue(TARGET, "a", 0)}
+    with pytest.raises(ExactlyOnceError, match=r"TARGET_GONE.*orders/a/0.*Give the topic its queues back"):
+        brokers.commit_epoch(EPOCH, blocks)
+    brokers.gone = set()
+    brokers.commit_epoch(EPOCH, [])
+    assert brokers.rows() == ROWS
+
+
+def test_rows_that_the_target_refuses(brokers: FakeBrokers) -> None:
+    blocks = brokers.staged(EPOCH, ROWS)
+    refused = BrokerError("timer too long", response_code=ResponseCode.MESSAGE_ILLEGAL)
+    brokers.before = Counted(2, refused, {"publish"})
+    with pytest.raises(ExactlyOnceError, match=r"TARGET_REFUSES.*orders/a/0 .*timer too long.*timerMaxDelaySec"):
+        brokers.commit_epoch(EPOCH, blocks)
+    brokers.commit_epoch(EPOCH, [])
+    assert brokers.rows() == ROWS
+
+
+def test_a_broker_that_is_away_for_longer_than_retry_timeout(brokers: FakeBrokers) -> None:
+    blocks = brokers.staged(EPOCH, ROWS)
+
+    def away(kind: str, queue: MessageQueue) -> None:
+        if kind == "publish":
+            raise RemotingTimeoutError("no response")
+
+    brokers.before = away
+    with pytest.raises(RemotingTimeoutError, match=r"Tried to publish to orders/a/0 for .*retryTimeout"):
+        brokers.commit_epoch(EPOCH, blocks)
+    brokers.alive()
+    brokers.commit_epoch(EPOCH, [])
+    assert brokers.rows() == ROWS
+
+
+# --- the ledger -------------------------------------------------------------------------------------------------
+
+
+def test_a_large_manifest_is_staged(brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit, "INLINE_BYTES", 50)
+    brokers.after = Counted(1, KilledError, {"publish"})
+    with pytest.raises(KilledError):
+        brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS, **DELAYS))
+    brokers.alive()
+    assert len(json.loads(brokers.log[LEDGER_QUEUE][0].body)["parts"]) > 1
+    brokers.commit_epoch(EPOCH, [])
+    once(brokers.rows(), ROWS)
+
+
+@pytest.mark.parametrize("body", [b"hello", b"{}", b"[]", b"\xff", b'{"rocketSink": 1}'])
+def test_a_foreign_message_in_the_ledger(brokers: FakeBrokers, body: bytes) -> None:
+    brokers.log[LEDGER_QUEUE] = [Stored(body)]
+    with pytest.raises(ExactlyOnceError, match=r"FOREIGN_MESSAGE.*ledger/a/0: message 0 \(id0\) is not a record"):
+        brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS))
+    assert brokers.rows() == []
+
+
+def test_a_record_of_a_newer_version(brokers: FakeBrokers) -> None:
+    brokers.log[LEDGER_QUEUE] = [
+        Stored(b'{"rocketSink": 2, "query": "query"}'),
+        Stored(b'{"rocketSink":2,"query":"x"}'),
+    ]
+    with pytest.raises(ExactlyOnceError, match=r"LEDGER_VERSION.*record 0 is of version 2, .* reads version 1"):
+        brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS))
+    other = Epoch("y", 0)
+    brokers.commit_epoch(other, brokers.staged(other, ROWS))
+    once(brokers.rows(), ROWS)
+
+
+def test_records_that_have_expired(brokers: FakeBrokers) -> None:
+    """The offsets remember the batch: whether it is published cannot be told, so it is not published again."""
+    brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS))
+    brokers.log[LEDGER_QUEUE] = [Stored(b"")] * 2
+    brokers.first[LEDGER_QUEUE] = 2
+    with pytest.raises(ExactlyOnceError, match=r"LEDGER_EXPIRED.*batch 0 of query was decided before"):
+        brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS))
+    following = Epoch("query", 1)
+    brokers.commit_epoch(following, brokers.staged(following, ["next"]))
+    once(brokers.rows(), [*ROWS, "next"])
+
+
+def test_a_ledger_whose_offsets_may_not_be_used(brokers: FakeBrokers, caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(kind: str, queue: MessageQueue) -> None:
+        if kind in ("query", "commit"):
+            raise BrokerError("no", response_code=ResponseCode.NO_PERMISSION)
+
+    brokers.before = refuse
+    for batch in range(2):
+        epoch = Epoch("query", batch)
+        brokers.commit_epoch(epoch, brokers.staged(epoch, [f"{batch}"]))
+    once(brokers.rows(), ["0", "1"])
+    assert "is not remembered" in caplog.text
+    assert "reads all of ledger" in caplog.text
+
+
+def test_groups_of_ledgers() -> None:
+    assert group_of("LEDGER", "0f6c-1") == "LEDGER-0f6c-1"
+    long = group_of("L" * 127, "0f6c-1")
+    assert len(long) <= 120
+    assert long != group_of("L" * 127, "0f6c-2")
+
+
+# --- tasks ------------------------------------------------------------------------------------------------------
+
+
+def test_a_row_that_does_not_fit_into_a_block(brokers: FakeBrokers) -> None:
+    import pyarrow as pa
+
+    from spark_rocket.datasource.exactly_once.staging import stage_rows
+
+    batch = pa.record_batch({"body": ["small", "x" * 1020]})
+    with pytest.raises(RowError, match=r"row 1 of partition 0 takes \d+ bytes .* 1024 \(option maxMessageSize\)"):
+        stage_rows(iter([batch]), brokers.real(), options(maxMessageSize="1024"), EPOCH)
+
+
+def test_delayed_rows_share_blocks(brokers: FakeBrokers) -> None:
+    blocks = brokers.staged(EPOCH, ROWS, delayLevel=[2] * 20)
+    assert [(block.rows, block.is_delayed) for block in blocks] == [(20, True)]
+    brokers.commit_epoch(EPOCH, blocks)
+    assert [row.body.decode() for row in brokers.log[MessageQueue(SCHEDULE_TOPIC, "a", 1)]] == ROWS
+
+
+def test_a_request_that_is_staged_twice_is_published_once(brokers: FakeBrokers) -> None:
+    brokers.after = Counted(1, RemotingTimeoutError("no response"), {"stage"})
+    blocks = brokers.staged(EPOCH, ROWS)
+    brokers.commit_epoch(EPOCH, blocks)
+    assert brokers.rows() == ROWS
