@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
 
 import pytest
@@ -209,6 +210,7 @@ def test_a_request_of_a_dead_driver_that_is_stored_during_the_grace_period(broke
     queue = MessageQueue(TARGET, "a", 0)
     brokers.at_sleep.append(lambda: brokers.log[queue].extend(late.log[queue][8:12]))
     brokers.commit_epoch(EPOCH, [])
+    assert brokers.slept == [5.0]
     once(brokers.rows(), ROWS)
 
 
@@ -240,6 +242,43 @@ def test_a_batch_of_which_only_the_first_rows_survived(brokers: FakeBrokers, sur
     del brokers.log[MessageQueue(TARGET, "a", 0)][8 + survived :]
     brokers.commit_epoch(EPOCH, [])
     assert brokers.rows() == ROWS
+
+
+def test_a_block_of_which_a_part_survived_and_that_came_again(brokers: FakeBrokers) -> None:
+    brokers.after = Counted(2, KilledError, {"publish"})
+    with pytest.raises(KilledError):
+        brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS))
+    brokers.alive()
+    log = brokers.log[MessageQueue(TARGET, "a", 0)]
+    log[8:] = log[8:10] + log[8:12]
+    brokers.commit_epoch(EPOCH, [])
+    assert brokers.rows() == ROWS[:10] + ROWS[8:]
+    assert json.loads(brokers.log[LEDGER_QUEUE][-1].body)["duplicates"] == 2
+
+
+@pytest.mark.parametrize("at", range(5))
+def test_delayed_rows_that_were_delivered_before_the_restart(brokers: FakeBrokers, at: int) -> None:
+    """They are in the target queue too by then, behind the other rows that had been sent."""
+    delayed, plain, sends = MessageQueue(SCHEDULE_TOPIC, "a", 2), MessageQueue(TARGET, "a", 0), iter(range(at))
+    all_delayed = threading.Event()
+
+    def stop(kind: str, queue: MessageQueue) -> None:
+        if queue == delayed and len(brokers.log[delayed]) == 3:
+            all_delayed.set()
+
+    def die(kind: str, queue: MessageQueue) -> None:
+        if kind == "publish" and queue == plain and next(sends, None) is None:
+            assert all_delayed.wait(60)
+            raise KilledError
+
+    brokers.before, brokers.after = die, stop
+    with pytest.raises(KilledError):
+        brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS, **DELAYS))
+    brokers.alive()
+    delivered = brokers.log[delayed][:]
+    brokers.log.setdefault(plain, []).extend(delivered)
+    brokers.commit_epoch(EPOCH, [])
+    assert Counter(brokers.rows()) == Counter(ROWS) + Counter(stored.body.decode() for stored in delivered)
 
 
 def test_a_block_that_is_lost_before_another_one(brokers: FakeBrokers) -> None:

@@ -199,8 +199,8 @@ class Ledger:
 
     # --- writing ----------------------------------------------------------------------------------------------
 
-    def append(self, kind: str, epoch: Epoch, **more: object) -> Record:
-        """Append a record and read up to it; what an append whose answer was lost stored is found, not repeated."""
+    def append(self, kind: str, epoch: Epoch, **more: object) -> None:
+        """Append a record and read up to it. One that is stored twice, because a response was lost, counts once."""
         body = dumps(
             {
                 "rocketSink": VERSION, "kind": kind, "query": epoch.query, "batch": epoch.batch, "run": epoch.run,
@@ -213,21 +213,10 @@ class Ledger:
                 result = self._brokers.append(self.queue, body, tags=tag_of(epoch.query), keys=epoch.query)
                 break
             except RocketError as error:
-                if not is_refused(error):
-                    self.read()
-                    if own := self._own(kind, epoch.batch):
-                        return own
                 deadline.wait(may_pass(error), f"to append to {name(self.queue)}")
         if result.status is not SendStatus.SEND_OK:
             self._brokers.confirm(self.queue.broker_name, self._staging, self._timing)
         self._read_to(result.queue_offset + 1)
-        own = self._own(kind, epoch.batch)
-        assert own is not None
-        return own
-
-    def _own(self, kind: str, batch: int) -> Record | None:
-        wanted = (kind, batch, self.publisher)
-        return next((each for each in self.records if (each.kind, each.batch, each.publisher) == wanted), None)
 
     def remember(self, decision: Record) -> None:
         """Remember the query's last decision beyond the life of the ledger's messages."""
