@@ -15,7 +15,7 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.testing import LocalCluster
 from tests.broker.test_notification import NONE, SOME, Asker
 from tests.broker.test_pop import Popper, receipts
-from tests.broker.test_transactions import GOLDEN_SIZES
+from tests.broker.transactions.scene import GOLDEN_SIZES
 from tests.broker.wire import Wire
 from tests.kit.brokers import Served, served
 from tests.store.helpers import Clock

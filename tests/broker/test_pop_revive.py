@@ -480,11 +480,9 @@ def test_a_pop_that_waits_gets_what_comes_back(tmp_path: Path) -> None:
         )
         asked = {"consumerGroup": "g", "topic": "T", "queueId": -1}
         until(lambda: wire.ask(RequestCode.POLLING_INFO, **asked).ext_fields.get("pollingNum") == "1")
-        clock.now += 9_999
-        server.wake()
+        server.pass_time(9_999)
         assert not held.done()
-        clock.now += 1
-        server.wake()
+        server.pass_time(1)
         answer = held.result(30)
         (message,) = decode_messages(bytes(answer.body))
         assert (message.body, message.reconsume_times, message.store_timestamp) == (b"a", 1, START + 10_000)
@@ -527,12 +525,10 @@ def test_a_topic_is_deleted_with_what_groups_gave_back(tmp_path: Path) -> None:
     with served(tmp_path, clock) as (server, wire):
         wire.send("T", b"a")
         wire.ask(RequestCode.POP_MESSAGE, **pop_fields(clock))
-        clock.now += 10_000
-        server.wake()
+        server.pass_time(10_000)
         assert wire.ask(RequestCode.POP_MESSAGE, **pop_fields(clock)).ext_fields["msgOffsetInfo"] == "1 0 0"
         assert wire.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T").code == ResponseCode.SUCCESS
-        clock.now += 10_000
-        server.wake()
+        server.pass_time(10_000)
         wire.send("T", b"new")
         answer = wire.ask(RequestCode.POP_MESSAGE, **pop_fields(clock))
         assert [message.body for message in decode_messages(bytes(answer.body))] == [b"new"]

@@ -61,11 +61,9 @@ def test_a_message_given_back_comes_again_16_times_and_is_a_dead_letter_then(
     for times in range(16):
         assert give_back(wire, message) == (0, None)
         level = 3 + times if times < 15 else 18
-        clock.now += LEVELS[level - 1] * 1000 - 1
-        server.wake()
+        server.pass_time(LEVELS[level - 1] * 1000 - 1)
         assert len(wire.messages(RETRY, times)) == 0
-        clock.now += 1
-        server.wake()
+        server.pass_time(1)
         (message,) = wire.messages(RETRY, times)
         assert (message.reconsume_times, message.queue_id) == (times + 1, 0)
         assert message.properties == {
@@ -168,8 +166,7 @@ def test_a_retried_message_may_name_the_topic_it_was_sent_to(broker: tuple[Serve
     """As clients do, which show it under that name."""
     server, wire = broker
     give_back(wire, sent(wire), delayLevel=1, originTopic="Orders")
-    clock.now += 1000
-    server.wake()
+    server.pass_time(1000)
     (again,) = wire.messages(RETRY)
     assert give_back(wire, again, delayLevel=1, originTopic="Orders") == (0, None)
     assert give_back(wire, again, delayLevel=1, originTopic=RETRY) == (0, None)

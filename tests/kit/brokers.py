@@ -24,6 +24,7 @@ from spark_rocket.testing import LocalCluster
 from spark_rocket.testing.threads import ServerThread
 from tests.broker.wire import Wire
 from tests.kit.waiting import until
+from tests.store.helpers import Clock
 
 T = TypeVar("T")
 
@@ -71,7 +72,7 @@ class Served(LoopThread):
     def __init__(
         self,
         directory: Path,
-        clock: Callable[[], int],
+        clock: Clock,
         settings: dict[str, object],
         monotonic: Callable[[], int] = monotonic_ms,
     ) -> None:
@@ -79,6 +80,11 @@ class Served(LoopThread):
         self.config = BrokerConfig.from_properties({"storePathRootDir": directory, "listenPort": 0, **settings})
         self.clock = clock
         self.broker = Broker(self.config, clock=clock, monotonic=monotonic)
+
+    def pass_time(self, milliseconds: int) -> None:
+        """Move the clock on, and let the drivers see it."""
+        self.clock.now += milliseconds
+        self.wake()
 
     def wake(self) -> None:
         """Let the drivers see that the clock was moved, until they have nothing left to do."""
@@ -92,7 +98,7 @@ class Served(LoopThread):
 @contextmanager
 def served(
     directory: Path,
-    clock: Callable[[], int],
+    clock: Clock,
     *,
     monotonic: Callable[[], int] = monotonic_ms,
     check: bool = True,
