@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Container
+from dataclasses import dataclass
 from typing import TypeVar
 
 from spark_rocket.remoting.server.channel import Channel
@@ -24,25 +25,16 @@ _log = logging.getLogger(__name__)
 _K = TypeVar("_K")
 
 
+@dataclass(slots=True, eq=False)
 class HeldPull:
     """One waiting pull. ``answer`` runs it again, without waiting, and writes the answer."""
 
-    __slots__ = ("answer", "channel", "key", "offset", "tag_codes", "timer")
-
-    def __init__(
-        self,
-        channel: Channel,
-        key: tuple[str, int],
-        offset: int,
-        tag_codes: frozenset[int] | None,
-        answer: Callable[[], None],
-    ) -> None:
-        self.channel = channel
-        self.key = key
-        self.offset = offset
-        self.tag_codes = tag_codes
-        self.answer = answer
-        self.timer: asyncio.TimerHandle | None = None
+    channel: Channel
+    key: tuple[str, int]
+    offset: int
+    tag_codes: frozenset[int] | None
+    answer: Callable[[], None]
+    timer: asyncio.TimerHandle | None = None
 
 
 class PullRequestHoldService:

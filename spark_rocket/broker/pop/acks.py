@@ -13,6 +13,8 @@ Thread-safety: for the event loop. Corresponds to the acking half of PopBufferMe
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from spark_rocket.broker.pop.check_points import Key
 from spark_rocket.broker.pop.revive_log import ReviveLog
 from spark_rocket.errors import RefusedError
@@ -30,16 +32,14 @@ _MOST_UNWRITTEN = 200_000
 _CLOCKS_APART_MS = 24 * 3600 * 1000  # a clock may be set back while messages are out
 
 
+@dataclass(slots=True)
 class _Acked:
     """What was acked of a check point: bit ``i`` for the offset ``start + i``."""
 
-    __slots__ = ("acked", "revive_queue_id", "revive_time", "written")
-
-    def __init__(self, revive_time: int, revive_queue_id: int) -> None:
-        self.revive_time = revive_time
-        self.revive_queue_id = revive_queue_id
-        self.acked = 0
-        self.written = 0
+    revive_time: int
+    revive_queue_id: int
+    acked: int = 0
+    written: int = 0
 
 
 class AckGatherer:

@@ -27,7 +27,8 @@ Corresponds to store.pop.{PopCheckPoint, AckMsg, BatchAckMsg} and common.PopAckC
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
@@ -50,40 +51,18 @@ _MOST = 1 << 16  # messages of one check point, for what was not written here
 _text = lru_cache(maxsize=4096)(json.dumps)
 
 
+@dataclass(slots=True)
 class CheckPoint:
     """Messages of one queue that were popped together. ``acked``: bit ``i`` for the message at ``diffs[i]``."""
 
-    __slots__ = (
-        "acked",
-        "broker_name",
-        "diffs",
-        "invisible_time",
-        "key",
-        "revive_offset",
-        "revive_queue_id",
-        "suspend",
-    )
-
-    def __init__(
-        self,
-        key: Key,
-        invisible_time: int,
-        diffs: Sequence[int],
-        broker_name: str,
-        acked: int = 0,
-        revive_queue_id: int = 0,
-        revive_offset: int = -1,
-        *,
-        suspend: bool = False,
-    ) -> None:
-        self.key = key
-        self.invisible_time = invisible_time
-        self.diffs = diffs
-        self.broker_name = broker_name
-        self.acked = acked
-        self.revive_queue_id = revive_queue_id
-        self.revive_offset = revive_offset
-        self.suspend = suspend
+    key: Key
+    invisible_time: int
+    diffs: Sequence[int]
+    broker_name: str
+    acked: int = 0
+    revive_queue_id: int = 0
+    revive_offset: int = -1
+    suspend: bool = False
 
     @property
     def revive_time(self) -> int:
@@ -95,14 +74,15 @@ class CheckPoint:
         """Whether everything is acked."""
         return self.acked == (1 << len(self.diffs)) - 1
 
-    def ack(self, offset: int) -> None:
-        """Take a message as acked; one that is not of these is nobody's business."""
-        diff = offset - self.key[3]
-        diffs = self.diffs
-        if 0 <= diff < len(diffs) and diffs[diff] == diff:  # nothing was filtered out before it
-            self.acked |= 1 << diff
-        elif diff in diffs:
-            self.acked |= 1 << diffs.index(diff)
+    def ack(self, offsets: Iterable[int]) -> None:
+        """Take messages as acked; offsets of other messages are ignored."""
+        start, diffs = self.key[3], self.diffs
+        for offset in offsets:
+            diff = offset - start
+            if 0 <= diff < len(diffs) and diffs[diff] == diff:  # nothing was filtered out before it
+                self.acked |= 1 << diff
+            elif diff in diffs:
+                self.acked |= 1 << diffs.index(diff)
 
     def open_offsets(self) -> list[int]:
         """The offsets of what is not acked."""

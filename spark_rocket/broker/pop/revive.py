@@ -57,7 +57,7 @@ from spark_rocket.protocol.ids import encode_offset_msg_id, normal_topic, pack_h
 from spark_rocket.protocol.record.properties import decode_properties, find_property, join_properties
 from spark_rocket.protocol.record.record import RecordView, view_record
 from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig
-from spark_rocket.store.delay.redelivery import RETRY_MS
+from spark_rocket.store.delay.redelivery import RETRY_MS, put_record
 from spark_rocket.store.delay.timer_store import TimerMessageStore
 from spark_rocket.store.layout import MAX_PROPERTIES
 from spark_rocket.store.message_store import MessageStore
@@ -149,7 +149,7 @@ class PopReviver:
             heappop(heap)
             settled = False
             try:
-                self._ack(point, self._late_acks(key))
+                point.ack(self._late_acks(key))
                 settled = point.is_done or self._revive(point)
             finally:  # an error of one keeps no other from coming back, and it is tried again
                 if not settled:
@@ -191,22 +191,15 @@ class PopReviver:
             self._unsettled[queue_id][record.queue_offset] = None
             self._number += 1
             heappush(self._heap, (point.revive_time, self._number, point.key))
-            self._settle_if_done(point)
+            if point.is_done:
+                self._settle(point)
         elif tag in (TAG_ACK, TAG_BATCH_ACK):
             ack = decode_ack(record.body, self._broker_name)
             found = self._open.get(ack.key)
             if found is not None:
-                self._ack(found, ack.offsets)
-                self._settle_if_done(found)
-
-    @staticmethod
-    def _ack(point: CheckPoint, offsets: list[int]) -> None:
-        for offset in offsets:
-            point.ack(offset)
-
-    def _settle_if_done(self, point: CheckPoint) -> None:
-        if point.is_done:
-            self._settle(point)
+                found.ack(ack.offsets)
+                if found.is_done:
+                    self._settle(found)
 
     def _settle(self, point: CheckPoint) -> None:
         del self._open[point.key]
@@ -241,7 +234,7 @@ class PopReviver:
                 record = self._look(topic, queue_id, offset)
                 if record is not None and not self._put_back(record, retry, point, settings):
                     break
-                point.ack(offset)
+                point.ack([offset])
                 done.append(offset)
         finally:
             if done:
@@ -279,17 +272,9 @@ class PopReviver:
             if self._offsets.query(group, topic, 0) < 0:
                 self._offsets.commit(group, topic, 0, 0)
         text = join_properties(properties)
-        result = self._store.put_message(
-            topic,
-            0,
-            record.body,
-            text if len(text) <= MAX_PROPERTIES else bytes(record.properties),
-            flag=record.flag,
-            sys_flag=record.sys_flag,
-            born_timestamp=record.born_timestamp,
-            born_host=self._host,
-            reconsume_times=times,
-        )
+        fitting = text if len(text) <= MAX_PROPERTIES else bytes(record.properties)
+        changes = {"born_host": self._host, "reconsume_times": times}
+        result = put_record(self._store, topic, 0, record, fitting, **changes)
         if result.status is PutStatus.SERVICE_NOT_AVAILABLE:
             return False
         if result.status is not PutStatus.PUT_OK:

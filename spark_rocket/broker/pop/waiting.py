@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
@@ -64,28 +65,24 @@ class Place(NamedTuple):
     tag_codes: frozenset[int] | None = None
 
 
+@dataclass(slots=True, eq=False)
 class _Waiter:
     """One waiting request."""
 
-    __slots__ = ("again", "channel", "line", "request", "timer")
-
-    def __init__(self, channel: Channel, request: RemotingCommand, line: _Line, again: Callable[[], None]) -> None:
-        self.channel = channel
-        self.request = request
-        self.line = line
-        self.again = again
-        self.timer: asyncio.TimerHandle | None = None
+    channel: Channel
+    request: RemotingCommand
+    line: _Line
+    again: Callable[[], None]
+    timer: asyncio.TimerHandle | None = None
 
 
+@dataclass(slots=True, eq=False)
 class _Line:
-    """Who waits for the same, the oldest first; ``arrivals``: since the front was looked at."""
+    """Requests that wait for the same, the oldest first; ``arrivals``: since the front was looked at."""
 
-    __slots__ = ("arrivals", "place", "waiters")
-
-    def __init__(self, place: Place) -> None:
-        self.place = place
-        self.waiters: dict[_Waiter, None] = {}
-        self.arrivals = 0
+    place: Place
+    waiters: dict[_Waiter, None] = field(default_factory=dict)
+    arrivals: int = 0
 
 
 class PopLongPollingService:

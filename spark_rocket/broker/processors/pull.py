@@ -31,6 +31,7 @@ Corresponds to org.apache.rocketmq.broker.processor.PullMessageProcessor.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 
 from spark_rocket.broker.delivery.filters import ALL, PullFilter, check_expression_type, get_matching, parse_filter
@@ -77,41 +78,21 @@ _MAX_HELD_MS = 300_000
 _BACK_OFF_SECONDS = 0.05
 
 
+@dataclass(slots=True)
 class _Pull:
     """What a request asks for, its checks passed."""
 
-    __slots__ = (
-        "group",
-        "matches",
-        "max_bytes",
-        "max_msgs",
-        "offset",
-        "passed",
-        "queue_id",
-        "tag_codes",
-        "topic",
-        "until",
-    )
-
-    def __init__(
-        self,
-        group: str,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        max_msgs: int,
-        max_bytes: int,
-        wanted: PullFilter,
-    ) -> None:
-        self.group = group
-        self.topic = topic
-        self.queue_id = queue_id
-        self.offset = offset
-        self.max_msgs = max_msgs
-        self.max_bytes = max_bytes
-        self.tag_codes, self.matches = wanted
-        self.until = 0.0  # when it is answered at last, by the loop's clock
-        self.passed = False  # whether messages that do not match were left behind while it waited
+    group: str
+    topic: str
+    queue_id: int
+    offset: int
+    max_msgs: int
+    max_bytes: int
+    wanted: PullFilter
+    until: float = 0.0
+    """When it is answered at last, by the loop's clock."""
+    passed: bool = False
+    """Whether messages that do not match were left behind while it waited."""
 
 
 class PullMessageProcessor(Processor):
@@ -232,9 +213,9 @@ class PullMessageProcessor(Processor):
         reset = service.offsets.take_reset(pull.group, pull.topic, pull.queue_id)
         if reset is not None:
             return self._answer_reset(request, pull, reset)
-        if pull.matches is None:
+        if pull.wanted.matches is None:
             result = service.store.get_message(
-                pull.topic, pull.queue_id, pull.offset, pull.max_msgs, pull.max_bytes, pull.tag_codes
+                pull.topic, pull.queue_id, pull.offset, pull.max_msgs, pull.max_bytes, pull.wanted.tag_codes
             )
         else:
             result = self._examine(pull)
@@ -277,10 +258,10 @@ class PullMessageProcessor(Processor):
 
     def _examine(self, pull: _Pull) -> GetMessageResult:
         """What an SQL92 filter lets through."""
-        assert pull.matches is not None
+        assert pull.wanted.matches is not None
         most = self._config.max_filter_message_size // ENTRY_SIZE
         place = (pull.topic, pull.queue_id, pull.offset, pull.max_msgs, pull.max_bytes)
-        result = get_matching(self._service.store, *place, pull.matches, most)
+        result = get_matching(self._service.store, *place, pull.wanted.matches, most)
         if result.status is GetMessageStatus.OFFSET_OVERFLOW_ONE and pull.passed:
             result.status = GetMessageStatus.NO_MATCHED_MESSAGE
         return result
@@ -302,7 +283,7 @@ class PullMessageProcessor(Processor):
     def _hold_for(self, channel: Channel, request: RemotingCommand, pull: _Pull, seconds: float) -> None:
         request.body = b""  # a view that would keep everything that was read with it
         again = partial(self._again, channel, request, pull)
-        held = HeldPull(channel, (pull.topic, pull.queue_id), pull.offset, pull.tag_codes, again)
+        held = HeldPull(channel, (pull.topic, pull.queue_id), pull.offset, pull.wanted.tag_codes, again)
         self._service.held.hold(held, seconds)
 
     def _again(self, channel: Channel, request: RemotingCommand, pull: _Pull) -> None:

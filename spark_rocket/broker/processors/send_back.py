@@ -37,6 +37,7 @@ from spark_rocket.protocol.wire.codes import PERM_WRITE, SEE_FAQ, RequestCode, R
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import ConsumerSendMsgBackRequestHeader
 from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.store.delay.redelivery import put_record
 from spark_rocket.store.results import PutStatus
 
 _V3_4_9 = 121
@@ -74,17 +75,9 @@ class SendBackProcessor(Processor):
             properties["DELAY"] = str(header.delay_level or _FIRST_LEVEL + record.reconsume_times)
             waiting = service.delays.apply(properties, topic, queue_id)
         service.refuse_unsaved(topic)
-        result = service.store.put_message(
-            topic if waiting is None else waiting.topic,
-            queue_id if waiting is None else waiting.queue_id,
-            record.body,
-            join_properties(properties),
-            flag=record.flag,
-            sys_flag=record.sys_flag,
-            born_timestamp=record.born_timestamp,
-            born_host=record.born_host,
-            reconsume_times=record.reconsume_times + 1,
-        )
+        place = (topic, queue_id) if waiting is None else (waiting.topic, waiting.queue_id)
+        times = record.reconsume_times + 1
+        result = put_record(service.store, *place, record, join_properties(properties), reconsume_times=times)
         if result.status is not PutStatus.PUT_OK:
             raise RefusedError(result.reason or result.status.value, response_code=ResponseCode.SYSTEM_ERROR)
         counts = service.stats.group(group, str(record.topic, "utf-8", "replace"))

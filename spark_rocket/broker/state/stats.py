@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import date
 from typing import NamedTuple, TypeAlias
 
@@ -89,16 +90,14 @@ class TopicCounts:
         return [one + other for one, other in zip(self.sizes, self.plain, strict=True)]
 
 
+@dataclass(slots=True)
 class GroupCounts:
     """What a group was given of a topic and gave back since the start."""
 
-    __slots__ = ("dead_letters", "get_bytes", "gets", "send_backs")
-
-    def __init__(self) -> None:
-        self.gets = 0
-        self.get_bytes = 0
-        self.send_backs = 0
-        self.dead_letters = 0
+    gets: int = 0
+    get_bytes: int = 0
+    send_backs: int = 0
+    dead_letters: int = 0
 
 
 class Rates(NamedTuple):

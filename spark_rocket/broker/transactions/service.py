@@ -27,6 +27,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from spark_rocket.broker.delivery.delayed import TIMER_PROPERTIES, Waiting
@@ -44,18 +45,18 @@ from spark_rocket.broker.transactions.half_messages import (
     op_body,
 )
 from spark_rocket.errors import ProtocolError, RefusedError
+from spark_rocket.logs import RateLimited
 from spark_rocket.model import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
 from spark_rocket.protocol.record.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
 from spark_rocket.protocol.record.properties import find_property
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.store.delay.redelivery import RETRY_MS, put_record
 from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import PutResult, PutStatus
 
 _log = logging.getLogger(__name__)
 
-RETRY_MS = 1_000
-"""After a refused put (the disk is full) it is tried again this much later."""
 _REMEMBERED = 10_000
 _HOUR_MS = 3_600_000
 _TRANSACTION_ID = "__transactionId__"
@@ -69,21 +70,19 @@ class TransactionMark(NamedTuple):
     physical_offset: int
 
 
+@dataclass(slots=True)
 class _HalfQueue:
     """What is known of one queue of the half topic."""
 
-    __slots__ = ("copies", "decided", "lately", "queue_id", "settled")
-
-    def __init__(self, queue_id: int) -> None:
-        self.queue_id = queue_id
-        self.settled = 0
-        """Every half message below this offset is settled."""
-        self.decided: dict[int, int] = {}
-        """Half messages from ``settled`` on that are settled, and the offset of the op message that says so."""
-        self.copies: dict[int, int] = {}
-        """The last copy of a message that is not decided, by the offset of the first of its kind."""
-        self.lately: dict[int, None] = {}
-        """First offsets of messages decided lately: a second decision about one of them is refused."""
+    queue_id: int
+    settled: int = 0
+    """Every half message below this offset is settled."""
+    decided: dict[int, int] = field(default_factory=dict)
+    """Half messages from ``settled`` on that are settled, and the offset of the op message that says so."""
+    copies: dict[int, int] = field(default_factory=dict)
+    """The last copy of a message that is not decided, by the offset of the first of its kind."""
+    lately: dict[int, None] = field(default_factory=dict)
+    """First offsets of messages decided lately: a second decision about one of them is refused."""
 
     def advance(self) -> None:
         while self.settled in self.decided:
@@ -137,7 +136,7 @@ class TransactionalMessageService:
         self._next_round = now_ms
         self._due: int | None = None
         self._turn = 0
-        self._absent: dict[str, float] = {}
+        self._often = RateLimited(_log, 60.0)
         for queue_id in {0, *store.queues(HALF_TOPIC)}:
             self._load(queue_id)
         self._saved = self._progress()
@@ -214,18 +213,11 @@ class TransactionalMessageService:
             topic, queue_id = half.real_place()
         except ValueError as error:
             return PutResult(PutStatus.MESSAGE_ILLEGAL, reason=str(error))
-        result = self._store.put_message(
-            topic,
-            queue_id,
-            record.body,
-            half.sent_properties(),
-            flag=record.flag,
-            sys_flag=half.sys_flag(TRANSACTION_COMMIT),
-            born_timestamp=record.born_timestamp,
-            born_host=record.born_host,
-            reconsume_times=record.reconsume_times,
-            prepared_transaction_offset=record.physical_offset,
-        )
+        changes = {
+            "sys_flag": half.sys_flag(TRANSACTION_COMMIT),
+            "prepared_transaction_offset": record.physical_offset,
+        }
+        result = put_record(self._store, topic, queue_id, record, half.sent_properties(), **changes)
         if result.status is PutStatus.PUT_OK:
             decision = self.rollback(half)
             if decision.status is not PutStatus.PUT_OK:
@@ -271,17 +263,8 @@ class TransactionalMessageService:
         queue = self._queue(0)
         if first in queue.lately:
             raise RefusedError("The transaction was decided before", response_code=ResponseCode.SYSTEM_ERROR)
-        result = self._store.put_message(
-            HALF_TOPIC,
-            queue.queue_id,
-            record.body,
-            properties,
-            flag=record.flag,
-            sys_flag=record.sys_flag & ~TRANSACTION_MASK,
-            born_timestamp=record.born_timestamp,
-            born_host=record.born_host,
-            reconsume_times=record.reconsume_times,
-        )
+        sys_flag = record.sys_flag & ~TRANSACTION_MASK
+        result = put_record(self._store, HALF_TOPIC, queue.queue_id, record, properties, sys_flag=sys_flag)
         if result.status is PutStatus.PUT_OK and first >= 0:
             queue.copies[first] = result.queue_offset
         return result
@@ -381,38 +364,20 @@ class TransactionalMessageService:
         return None
 
     def _put(self, topic: str, queue_id: int, half: Half, properties: bytes) -> PutResult:
-        record = half.record
-        return self._store.put_message(
-            topic,
-            queue_id,
-            record.body,
-            properties,
-            flag=record.flag,
-            sys_flag=half.sys_flag(TRANSACTION_NONE),
-            born_timestamp=record.born_timestamp,
-            born_host=record.born_host,
-            reconsume_times=record.reconsume_times,
-        )
+        sys_flag = half.sys_flag(TRANSACTION_NONE)
+        return put_record(self._store, topic, queue_id, half.record, properties, sys_flag=sys_flag)
 
     def _ask(self, half: Half, copy: PutResult) -> None:
         channel = self._channel(half)
         if channel is None:
-            self._nobody_is_there(half.group)
+            self._often.warning(
+                half.group, "No producer of group %s is there to be asked about its transactions.", half.group
+            )
             return
         try:
             channel.write(half.check_request(copy))
         except (ValueError, ProtocolError) as error:
             _log.warning("Nobody can be asked about half message %d: %s", half.record.queue_offset, error)
-
-    def _nobody_is_there(self, group: str) -> None:
-        """Say so once a minute, however many transactions the group has."""
-        now = time.monotonic()
-        if now < self._absent.get(group, 0.0):
-            return
-        if len(self._absent) >= _REMEMBERED:
-            self._absent.clear()
-        self._absent[group] = now + 60.0
-        _log.warning("No producer of group %s is there to be asked about its transactions.", group)
 
     def _channel(self, half: Half) -> Channel | None:
         """One of its group's connections, each in its turn."""

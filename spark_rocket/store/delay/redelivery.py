@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import Any
 
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
@@ -33,6 +34,7 @@ RETRY_MS = 1_000
 REAL_TOPIC = b"REAL_TOPIC"
 REAL_QUEUE_ID = b"REAL_QID"
 _CRC32 = b"__CRC32#"
+_KEPT = ("flag", "sys_flag", "born_timestamp", "born_host", "reconsume_times")
 _WAITING_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC)
 
 
@@ -64,21 +66,19 @@ def redeliver(store: MessageStore, record: Buffer | RecordView, notes: Mapping[s
 
 def put_again(store: MessageStore, topic: str, queue_id: int, record: RecordView, properties: bytes) -> PutResult:
     """Store a record's message once more; it is warned of if that is refused for good."""
-    result = store.put_message(
-        topic,
-        queue_id,
-        record.body,
-        properties,
-        flag=record.flag,
-        sys_flag=record.sys_flag,
-        born_timestamp=record.born_timestamp,
-        born_host=record.born_host,
-        reconsume_times=record.reconsume_times,
-    )
+    result = put_record(store, topic, queue_id, record, properties)
     if result.status not in (PutStatus.PUT_OK, PutStatus.SERVICE_NOT_AVAILABLE):
         where = f"The delayed message at offset {record.physical_offset} of the commit log"
         _log.warning("%s is not delivered to %s, queue %d: %s", where, topic, queue_id, result.reason)
     return result
+
+
+def put_record(
+    store: MessageStore, topic: str, queue_id: int, record: RecordView, properties: bytes, **changes: Any
+) -> PutResult:
+    """Store a record's message once more, with other arguments of ``put_message`` for some of its fields."""
+    fields = {name: getattr(record, name) for name in _KEPT} | changes
+    return store.put_message(topic, queue_id, record.body, properties, **fields)
 
 
 def _destination(properties: bytes) -> tuple[str, int]:
