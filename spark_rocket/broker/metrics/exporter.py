@@ -253,7 +253,7 @@ class _Scrape:
                 continue
             system = is_system_topic(topic)
             for kind, name in enumerate(MESSAGE_TYPES):
-                messages, size = counts.of(kind)
+                messages, size = counts.messages[kind], counts.bytes[kind]
                 if messages:
                     labels = f'{node},{text},message_type="{name}",{label_text({"is_system": system})}'
                     self._add("rocketmq_messages_in_total", labels, messages)
@@ -261,10 +261,10 @@ class _Scrape:
             rates = service.stats.windows
             self._add("rocketmq_producer_tps", f"{exporter},{text}", rates.put_tps(topic))
             self._add("rocketmq_producer_message_size", f"{exporter},{text}", rates.put_size(topic))
-            if counts.puts:
-                sizes = _in_buckets(counts.all_sizes)
+            if any(counts.messages):
+                sizes = _in_buckets(counts.sizes)
                 self._exposition.add_histogram(
-                    "rocketmq_message_size", f"{node},{text}", list(_SIZE_BOUNDS.values()), sizes, counts.put_bytes
+                    "rocketmq_message_size", f"{node},{text}", list(_SIZE_BOUNDS.values()), sizes, sum(counts.bytes)
                 )
             yield
 

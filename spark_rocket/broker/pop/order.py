@@ -41,6 +41,7 @@ from typing import Any
 from spark_rocket.broker.pop.requests import PopRequest
 from spark_rocket.broker.state.groups import SubscriptionGroupManager
 from spark_rocket.broker.state.offsets import ConsumerOffsetManager
+from spark_rocket.broker.state.tables import CachedTexts
 from spark_rocket.broker.state.topics import TopicConfigManager
 from spark_rocket.protocol.ids import message_order_count, queue_order_count
 from spark_rocket.protocol.wire.bodies import dumps_fastjson
@@ -109,7 +110,7 @@ class ConsumerOrderInfoManager:
         self._groups = groups
         self._on_free = on_free
         self.table: dict[str, dict[int, OrderInfo]] = {}
-        self._texts: dict[str, str] = {}  # their parts of the file, of those that have not changed since
+        self._texts = CachedTexts()
         self._clean_at = 0
         #: When blocks end, soonest first; at most one entry for each queue that is as early as its block's end.
         self._ends: list[tuple[int, str, str, int]] = []
@@ -253,18 +254,13 @@ class ConsumerOrderInfoManager:
     # --- the file -----------------------------------------------------------------------------------------------
 
     def snapshot(self) -> bytes:
-        """``consumerOrderInfo.json``, without what is of no use any more. It is written often: five times a second, so
-        what did not change is kept as text."""
+        """``consumerOrderInfo.json``, without outdated entries. It is written up to five times a second."""
         self._clean()
         if not self.table:
             return dumps_fastjson({"table": {}}, pretty=True)
-        texts = self._texts
-        for key, queues in self.table.items():
-            if key not in texts:
-                values = {queue_id: info.to_value() for queue_id, info in queues.items()}
-                nested = dumps_fastjson({"": {key: values}}, pretty=True).decode()
-                texts[key] = nested[nested.index("{", 1) + 1 : -len("\n\t}\n}")]
-        parts = ",".join([texts[key] for key in self.table])
+        parts = self._texts.joined(
+            self.table, lambda queues: {queue_id: info.to_value() for queue_id, info in queues.items()}
+        )
         return f'{{\n\t"table":{{{parts}\n\t}}\n}}'.encode()
 
     def _clean(self) -> None:

@@ -77,7 +77,6 @@ _SUCCESS = int(ResponseCode.SUCCESS)
 _PUT_OK = PutStatus.PUT_OK
 
 _HEX = np.frombuffer(bytes(range(256)).hex().upper().encode(), np.uint16)
-_NAME_ENDINGS = np.array([int.from_bytes(ending, "big") for ending in (b"AY", b"MS", b"EC", b"SG")], np.uint16)
 
 _CODES: dict[PutStatus, int] = {
     PutStatus.PUT_OK: ResponseCode.SUCCESS,
@@ -102,8 +101,6 @@ class SendMessageProcessor(Processor):
         self._stats = service.stats
         self._stored = service.stored
         self._waits = service.stored.waits
-        self._added = ""
-        self._added_of: tuple[str | None, bool] = (None, False)
 
     @answers(RequestCode.SEND_MESSAGE)
     def send(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
@@ -166,21 +163,15 @@ class SendMessageProcessor(Processor):
         code = _SUCCESS if result.status is _PUT_OK else _CODES[result.status]
         if code != _SUCCESS and code != ResponseCode.FLUSH_DISK_TIMEOUT:
             return RemotingCommand.response(request, code, result.reason or result.status.value)
-        self._count(target, result, properties, waiting, batch)
+        self._count(target, result, properties, waiting)
         if waiting is not None:
             self._service.message_waits(waiting)
         return self._answer(channel, request, code, target, queue_id, result, unique_key, properties, waiting)
 
-    def _count(
-        self, target: SendTarget, result: PutResult, properties: str, waiting: Waiting | None, batch: bool
-    ) -> None:
-        counts, size = target.counts, result.end_physical_offset - result.physical_offset
+    def _count(self, target: SendTarget, result: PutResult, properties: str, waiting: Waiting | None) -> None:
         self._stats.puts += result.count
-        if not batch and waiting is None and "SHARDING" not in properties:
-            counts.plain_bytes += size
-            counts.plain[(size - 1).bit_length()] += 1
-        else:
-            counts.add(_message_type(properties, waiting), result.count, size)
+        size = result.end_physical_offset - result.physical_offset
+        target.counts.add(_message_type(properties, waiting), result.count, size)
 
     def _answer(
         self,
@@ -252,12 +243,8 @@ class SendMessageProcessor(Processor):
     def _broker_properties(self) -> str:
         """What this broker adds to every message. Consumers trace what they consumed under the region that is there."""
         config = self._config
-        if self._added_of != (config.region_id, config.trace_on):  # code 25 changes them
-            self._added_of = (config.region_id, config.trace_on)
-            trace_on = "true" if config.trace_on else "false"
-            cluster = config.broker_cluster_name
-            self._added = f"MSG_REGION\x01{config.region_id}\x02TRACE_ON\x01{trace_on}\x02CLUSTER\x01{cluster}"
-        return self._added
+        trace_on = "true" if config.trace_on else "false"
+        return f"MSG_REGION\x01{config.region_id}\x02TRACE_ON\x01{trace_on}\x02CLUSTER\x01{config.broker_cluster_name}"
 
     def _unusual(self, properties: str, topic: str, queue_id: int, reconsume_times: int) -> tuple[str, Waiting | None]:
         """Properties among which one may need care: refused, dropped as Apache drops it, or a reason to wait."""
@@ -359,7 +346,7 @@ def _without_broker_properties(values: dict[str, str]) -> dict[str, str]:
 def _message_type(properties: str, waiting: Waiting | None) -> int:
     if waiting is not None and waiting.topic == HALF_TOPIC:
         return TRANSACTION
-    if SHARDING_KEY in decode_properties(properties):
+    if SHARDING_KEY in properties and SHARDING_KEY in decode_properties(properties):
         return FIFO
     return NORMAL if waiting is None else DELAY
 
@@ -397,21 +384,12 @@ def _asks_not_to_wait(properties: str) -> bool:
 
 
 def _check_batch(plan: BatchPlan) -> None:
-    """Refuse a batch with a message that would be refused alone: of names that all have one look is enough.
-
-    Else, to say that of most batches quickly: every name ends before a 0x01, and only names that end like one of those
-    in question (DELAY, …_MS, …_SEC, TRAN_MSG) are worth a closer look.
-    """
+    """Refuse a batch with a message that would be refused alone: of names that all have one look is enough."""
     if plan.names is not None and not any(
         name in (b"DELAY", b"TRAN_MSG") or name.startswith(b"TIMER_DEL") for name in plan.names
     ):
         return
     text = bytes(plan.raw) if plan.properties is None else b"".join(plan.properties)
-    raw = np.frombuffer(text, np.uint8)
-    ends = np.flatnonzero(raw[2:] == 1)
-    last_two = raw[ends].astype(np.uint16) << 8 | raw[ends + 1]
-    if not np.isin(last_two, _NAME_ENDINGS).any():
-        return
     if not any(name in text for name in (b"DELAY\x01", b"TIMER_DEL", b"TRAN_MSG\x01")):
         return
     for _, _, properties in decode_batch_body(plan.raw):

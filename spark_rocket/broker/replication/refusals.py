@@ -20,7 +20,6 @@ SendMessageProcessor, EndTransactionProcessor and DefaultMessageStore look at.
 
 from __future__ import annotations
 
-from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.wire.codes import RequestCode as Code
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
@@ -52,38 +51,34 @@ _CHANGES = (
     Code.RESUME_CHECK_HALF_MESSAGE,
 )
 _DELETIONS = (Code.DELETE_TOPIC_IN_BROKER, Code.CLEAN_UNUSED_TOPIC)
+_ANSWERS = (
+    (
+        _MESSAGES,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        "service not available now: {} is a slave, and messages go to its master.",
+    ),
+    (_CHANGES, ResponseCode.SYSTEM_ERROR, "{} is a slave: topics, groups and offsets are changed at its master."),
+    (_DELETIONS, ResponseCode.SUCCESS, "{} is a slave: topics go when they go at its master."),
+    (
+        (Code.CONSUMER_SEND_MSG_BACK,),
+        ResponseCode.SYSTEM_ERROR,
+        "{} is a slave: messages are given back to its master.",
+    ),
+    (
+        (Code.END_TRANSACTION,),
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+        "{} is a slave: transactions are ended at its master.",
+    ),
+)
 
 
 def refusals(broker: str) -> dict[int, Handler]:
-    """Handlers in place of a master's. ``broker``: how the slave is called in what it says."""
-    slave = f"{broker} is a slave"
-    refused = {
-        code: _refuse(
-            ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {slave}, and messages go to its master."
-        )
-        for code in _MESSAGES
-    }
-    change = f"{slave}: topics, groups and offsets are changed at its master."
-    refused |= {code: _refuse(ResponseCode.SYSTEM_ERROR, change) for code in _CHANGES}
-    refused |= {code: _leave(f"{slave}: topics go when they go at its master.") for code in _DELETIONS}
-    refused[Code.CONSUMER_SEND_MSG_BACK] = _refuse(
-        ResponseCode.SYSTEM_ERROR, f"{slave}: messages are given back to its master."
-    )
-    refused[Code.END_TRANSACTION] = _refuse(
-        ResponseCode.SLAVE_NOT_AVAILABLE, f"{slave}: transactions are ended at its master."
-    )
-    return {int(code): handler for code, handler in refused.items()}
+    """Handlers in place of a master's. ``broker``: the slave's name in the answers."""
+    return {int(code): _answer(answer, text.format(broker)) for codes, answer, text in _ANSWERS for code in codes}
 
 
-def _refuse(code: ResponseCode, text: str) -> Handler:
-    def handler(channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-        raise RefusedError(text, response_code=code)
-
-    return handler
-
-
-def _leave(text: str) -> Handler:
-    def handler(channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-        return RemotingCommand.response(request, ResponseCode.SUCCESS, text)
+def _answer(code: ResponseCode, text: str) -> Handler:
+    def handler(channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        return RemotingCommand.response(request, code, text)
 
     return handler

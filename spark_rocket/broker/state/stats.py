@@ -50,17 +50,11 @@ _SIZES = 33  # powers of two
 
 
 class TopicCounts:
-    """What came for a topic since the start, by message type. ``sizes[n]`` messages had at most 2**n bytes.
+    """What came for a topic since the start, by message type. ``sizes[n]`` messages had at most 2**n bytes."""
 
-    Normal messages that were sent singly are in ``plain`` (as ``sizes``) and ``plain_bytes`` alone: two steps are what
-    the send path has time for.
-    """
-
-    __slots__ = ("bytes", "messages", "plain", "plain_bytes", "sizes")
+    __slots__ = ("bytes", "messages", "sizes")
 
     def __init__(self) -> None:
-        self.plain = [0] * _SIZES
-        self.plain_bytes = 0
         self.messages = [0, 0, 0, 0]
         self.bytes = [0, 0, 0, 0]
         self.sizes = [0] * _SIZES
@@ -70,24 +64,6 @@ class TopicCounts:
         self.messages[kind] += count
         self.bytes[kind] += size
         self.sizes[((size - 1) // count).bit_length()] += count
-
-    def of(self, kind: int) -> tuple[int, int]:
-        """Messages and bytes of a type."""
-        if kind == NORMAL:
-            return self.messages[kind] + sum(self.plain), self.bytes[kind] + self.plain_bytes
-        return self.messages[kind], self.bytes[kind]
-
-    @property
-    def puts(self) -> int:
-        return sum(self.messages) + sum(self.plain)
-
-    @property
-    def put_bytes(self) -> int:
-        return sum(self.bytes) + self.plain_bytes
-
-    @property
-    def all_sizes(self) -> list[int]:
-        return [one + other for one, other in zip(self.sizes, self.plain, strict=True)]
 
 
 @dataclass(slots=True)
@@ -238,7 +214,7 @@ class StatsWindows:
     def _read(self) -> _Reading:
         """All counts; what has not changed is the last reading's own, so that what is kept takes little memory."""
         stats, last = self._stats, self._last
-        counts: _Reading = {(topic, ""): (one.puts, one.put_bytes, 0) for topic, one in stats.topics.items()}
+        counts: _Reading = {(topic, ""): (sum(one.messages), sum(one.bytes), 0) for topic, one in stats.topics.items()}
         for (group, topic), one in stats.groups.items():
             counts[topic, group] = (one.gets, one.get_bytes, one.send_backs)
         counts[BROKER] = (stats.puts, 0, stats.gets)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.broker.state.tables import VersionedTable
+from spark_rocket.broker.state.tables import CachedTexts, VersionedTable
 from spark_rocket.model import (
     AUTO_CREATE_TOPIC_KEY,
     BENCHMARK_TOPIC,
@@ -80,7 +80,7 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
     def __init__(self, config: BrokerConfig, clock: Callable[[], int]) -> None:
         super().__init__(clock, member="topicConfigTable", of_value=TopicConfig.from_value, name_field="topicName")
         self._config = config
-        self._texts: dict[str, str] = {}
+        self._texts = CachedTexts()
         self._adopted: set[str] = set()
         self._create_system_topics()
 
@@ -176,13 +176,9 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
         super()._changed(name)
 
     def text(self) -> bytes:
-        """``topics.json`` as Apache writes it. Each topic's part is made once: large files are written often."""
-        for name, entry in self.table.items():
-            if name not in self._texts:
-                nested = dumps_fastjson({"": {name: entry.to_value()}}, pretty=True).decode()
-                self._texts[name] = nested[nested.index("{", 1) + 1 : -len("\n\t}\n}")]
+        """``topics.json`` as Apache writes it."""
         version = dumps_fastjson({"dataVersion": self.data_version.to_value()}, pretty=True).decode()
-        parts = ",".join([self._texts[name] for name in self.table])
+        parts = self._texts.joined(self.table, TopicConfig.to_value)
         return f'{version[:-2]},\n\t"topicConfigTable":{{{parts}\n\t}}\n}}'.encode()
 
     def load(self, stored: dict[str, Any]) -> None:
