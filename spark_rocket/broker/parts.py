@@ -37,6 +37,7 @@ from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.broker.state.config_files import ConfigFile
 from spark_rocket.broker.state.groups import MessageRequestModeManager, SubscriptionGroupManager
 from spark_rocket.broker.state.offsets import ConsumerOffsetManager
+from spark_rocket.broker.state.shared import SharedState
 from spark_rocket.broker.state.stats import BrokerStats
 from spark_rocket.broker.state.topics import TopicConfigManager
 from spark_rocket.broker.transactions.service import TransactionalMessageService
@@ -146,9 +147,8 @@ class BrokerParts:
     def _prepare_delivery(self) -> None:
         config, clock, store = self.config, self.clock, self.store
         self.delays = DelayRules(config, clock)
-        self.transactions = TransactionalMessageService(
-            config, store, self.topics, self.offsets, self.clients, self.store_host, clock()
-        )
+        shared = SharedState(config, store, self.topics, self.offsets, self.groups, clock, self.store_host, self.stats)
+        self.transactions = TransactionalMessageService(shared, self.clients)
         self.timer: TimerMessageStore | None = None
         self.pop: PopService | None = None
         #: What delivers waiting messages, by the topic that they wait in.
@@ -160,18 +160,7 @@ class BrokerParts:
             return
         self.timer = TimerMessageStore(store, config.timer_precision)
         self.timer.start(clock())
-        self.pop = PopService(
-            config,
-            store,
-            self.timer,
-            self.topics,
-            self.offsets,
-            self.groups,
-            self.order,
-            self.stats,
-            clock,
-            self.store_host,
-        )
+        self.pop = PopService(shared, self.timer, self.order)
         timed = self.drivers[TIMER_TOPIC] = self._driver(self._deliver_timed)
         popped = self.drivers[self.pop.log.topic] = self._driver(self.pop.deliver)
         self.pop.on_due = popped.expect

@@ -26,8 +26,7 @@ from spark_rocket.broker.processors.ack import AckMessageProcessor
 from spark_rocket.broker.processors.admin import AdminProcessor
 from spark_rocket.broker.processors.assignment import QueryAssignmentProcessor
 from spark_rocket.broker.processors.base import Processor
-from spark_rocket.broker.processors.client_manage import ClientManageProcessor
-from spark_rocket.broker.processors.consumer_requests import ConsumerRequestProcessor
+from spark_rocket.broker.processors.clients import ClientManageProcessor, ConsumerRequestProcessor
 from spark_rocket.broker.processors.offsets import OffsetProcessor
 from spark_rocket.broker.processors.pending import PendingMessageProcessor
 from spark_rocket.broker.processors.pop import PeekProcessor, PopMessageProcessor

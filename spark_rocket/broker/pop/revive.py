@@ -47,10 +47,7 @@ from spark_rocket.broker.pop.check_points import (
     decode_check_point,
 )
 from spark_rocket.broker.pop.revive_log import ReviveLog
-from spark_rocket.broker.state.groups import SubscriptionGroupManager
-from spark_rocket.broker.state.offsets import ConsumerOffsetManager
-from spark_rocket.broker.state.stats import BrokerStats
-from spark_rocket.broker.state.topics import TopicConfigManager
+from spark_rocket.broker.state.shared import SharedState
 from spark_rocket.errors import ProtocolError, StoreCorruptError
 from spark_rocket.model import DLQ_PREFIX, RETRY_PREFIX
 from spark_rocket.protocol.ids import encode_offset_msg_id, normal_topic, pack_host, retry_topic
@@ -60,7 +57,6 @@ from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig
 from spark_rocket.store.delay.redelivery import RETRY_MS, put_record
 from spark_rocket.store.delay.timer_store import TimerMessageStore
 from spark_rocket.store.layout import MAX_PROPERTIES
-from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import PutStatus
 
 _log = logging.getLogger(__name__)
@@ -74,32 +70,21 @@ class PopReviver:
 
     def __init__(
         self,
+        shared: SharedState,
         log: ReviveLog,
-        store: MessageStore,
         timer: TimerMessageStore,
-        topics: TopicConfigManager,
-        offsets: ConsumerOffsetManager,
-        groups: SubscriptionGroupManager,
-        host: tuple[str, int],
-        broker_name: str,
-        *,
         late_acks: Callable[[Key], list[int]],
-        retry_v2: Callable[[], bool],
-        stats: BrokerStats | None = None,
-        timing: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._config = shared.config
+        self._store = shared.store
+        self._topics = shared.topics
+        self._offsets = shared.offsets
+        self._groups = shared.groups
+        self._stats = shared.stats
+        self._host = pack_host(shared.host)
         self._log = log
-        self._store = store
         self._timer = timer
-        self._topics = topics
-        self._offsets = offsets
-        self._groups = groups
-        self._host = pack_host(host)
-        self._broker_name = broker_name
         self._late_acks = late_acks
-        self._retry_v2 = retry_v2
-        self._stats = stats
-        self._timing = timing
         self._open: dict[Key, CheckPoint] = {}
         self._unsettled: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(log.queues)]
         self._heap: list[tuple[int, int, Key]] = []  # revive time, a number, key
@@ -126,7 +111,7 @@ class PopReviver:
 
     def deliver(self, now_ms: int, budget: float) -> int | None:
         """Read what has come and revive what is due, for about ``budget`` seconds; when to call again, if known."""
-        deadline = self._timing() + budget
+        deadline = time.monotonic() + budget
         if not self._read_all(deadline):
             return now_ms
         heap = self._heap
@@ -136,7 +121,7 @@ class PopReviver:
             if point is None or point.revive_time > now_ms:  # settled meanwhile
                 heappop(heap)
                 continue
-            if self._timing() >= deadline:
+            if time.monotonic() >= deadline:
                 return now_ms
             if not self._timer.is_done_to(now_ms):
                 due = self._timer.deliver(now_ms, budget)
@@ -166,7 +151,7 @@ class PopReviver:
         log = self._log
         for queue_id in range(log.queues):
             while self._next[queue_id] < log.end(queue_id):
-                if self._timing() >= deadline:
+                if time.monotonic() >= deadline:
                     return False
                 following, records = log.read(queue_id, self._next[queue_id])
                 if following <= self._next[queue_id]:
@@ -183,7 +168,7 @@ class PopReviver:
     def _take(self, record: RecordView, queue_id: int) -> None:
         tag = find_property(bytes(record.properties), b"TAGS")
         if tag == TAG_CHECK_POINT:
-            point = decode_check_point(record.body, self._broker_name)
+            point = decode_check_point(record.body, self._config.broker_name)
             if point.key in self._open:
                 return  # the timer delivers twice after a crash
             point.revive_queue_id, point.revive_offset = queue_id, record.queue_offset
@@ -194,7 +179,7 @@ class PopReviver:
             if point.is_done:
                 self._settle(point)
         elif tag in (TAG_ACK, TAG_BATCH_ACK):
-            ack = decode_ack(record.body, self._broker_name)
+            ack = decode_ack(record.body, self._config.broker_name)
             found = self._open.get(ack.key)
             if found is not None:
                 found.ack(ack.offsets)
@@ -227,7 +212,11 @@ class PopReviver:
                 topic,
             )
             return True
-        retry = topic if topic.startswith(RETRY_PREFIX) else retry_topic(topic, group, v2=self._retry_v2())
+        retry = (
+            topic
+            if topic.startswith(RETRY_PREFIX)
+            else retry_topic(topic, group, v2=self._config.enable_retry_topic_v2)
+        )
         done: list[int] = []
         try:
             for offset in point.open_offsets():
@@ -284,7 +273,7 @@ class PopReviver:
                 group,
                 result.reason,
             )
-        elif topic.startswith(DLQ_PREFIX) and self._stats is not None:
+        elif topic.startswith(DLQ_PREFIX):
             self._stats.group(group, str(record.topic, "utf-8", "replace")).dead_letters += 1
         self._log.position = max(self._log.position, result.end_physical_offset)
         self.revived += 1

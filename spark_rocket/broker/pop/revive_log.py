@@ -38,6 +38,7 @@ from spark_rocket.broker.pop.check_points import (
     encode_check_point,
 )
 from spark_rocket.broker.state.offsets import ConsumerOffsetManager
+from spark_rocket.broker.state.shared import SharedState
 from spark_rocket.errors import ProtocolError, StoreCorruptError
 from spark_rocket.model import REVIVE_PREFIX, TIMER_TOPIC
 from spark_rocket.protocol.filter.tags import java_hash
@@ -55,24 +56,17 @@ _READ_BYTES = 1 << 18
 class ReviveLog:
     """The revive log of one broker. ``on_timed``: called with the time when something comes into it (ms)."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        cluster: str,
-        host: tuple[str, int],
-        clock: Callable[[], int],
-        queues: int,
-        precision_ms: int,
-    ) -> None:
-        self.topic = REVIVE_PREFIX + cluster
-        self.queues = queues
+    def __init__(self, shared: SharedState) -> None:
+        self.topic = REVIVE_PREFIX + shared.config.broker_cluster_name
+        revive_topic = shared.topics.get(self.topic)
+        self.queues = 8 if revive_topic is None else revive_topic.write_queue_nums
         self.on_timed: Callable[[int], None] = lambda due: None
-        self.position = store.max_physical_offset
+        self.position = shared.store.max_physical_offset
         """No offset may be on disk before the log is that was written up to here; after a kill that is all of it."""
-        self._store = store
-        self._clock = clock
-        self._host = pack_host(host)
-        self._precision = precision_ms
+        self._store = shared.store
+        self._clock = shared.clock
+        self._host = pack_host(shared.host)
+        self._precision = shared.config.timer_precision
         self._codes = {tag: java_hash(tag.decode()) for tag in (TAG_CHECK_POINT, TAG_ACK, TAG_BATCH_ACK)}
         self._place = b"\x02REAL_TOPIC\x01%s\x02REAL_QID\x01" % self.topic.encode()
 

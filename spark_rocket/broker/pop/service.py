@@ -31,11 +31,7 @@ from spark_rocket.broker.pop.order import ALREADY_ACKED, ILLEGAL, ConsumerOrderI
 from spark_rocket.broker.pop.requests import PopRequest, PopResult, as_asked, offsets_of
 from spark_rocket.broker.pop.revive import PopReviver
 from spark_rocket.broker.pop.revive_log import ReviveLog, recover_offsets
-from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.broker.state.groups import SubscriptionGroupManager
-from spark_rocket.broker.state.offsets import ConsumerOffsetManager
-from spark_rocket.broker.state.stats import BrokerStats
-from spark_rocket.broker.state.topics import TopicConfigManager
+from spark_rocket.broker.state.shared import SharedState
 from spark_rocket.errors import RefusedError, StoreCorruptError
 from spark_rocket.model import RETRY_PREFIX, REVIVE_PREFIX
 from spark_rocket.protocol.ids import (
@@ -49,7 +45,6 @@ from spark_rocket.protocol.ids import (
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.store.delay.timer_store import TimerMessageStore
 from spark_rocket.store.layout import ENTRY_SIZE
-from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import GetMessageResult, GetMessageStatus, PutStatus
 
 INIT_MIN = 0
@@ -77,49 +72,26 @@ class PopService:
 
     def __init__(
         self,
-        config: BrokerConfig,
-        store: MessageStore,
+        shared: SharedState,
         timer: TimerMessageStore,
-        topics: TopicConfigManager,
-        offsets: ConsumerOffsetManager,
-        groups: SubscriptionGroupManager,
         order: ConsumerOrderInfoManager,
-        stats: BrokerStats,
-        clock: Callable[[], int],
-        host: tuple[str, int],
         *,
         chance: random.Random | None = None,
     ) -> None:
-        self._config = config
-        self._store = store
-        self._topics = topics
-        self._offsets = offsets
-        self._groups = groups
+        self._config = shared.config
+        self._store = shared.store
+        self._topics = shared.topics
+        self._offsets = shared.offsets
         self._order = order
-        self._stats = stats
-        self._clock = clock
+        self._stats = shared.stats
+        self._clock = shared.clock
         self.first_is_in_memory: Callable[[str, int], bool] = lambda topic, queue_id: True
         self._random = chance or random.Random()
-        self._name = config.broker_name
-        cluster = config.broker_cluster_name
-        revive_topic = topics.get(REVIVE_PREFIX + cluster)
-        queues = revive_topic.write_queue_nums if revive_topic is not None else 8
-        self.log = ReviveLog(store, cluster, host, clock, queues, config.timer_precision)
+        self._name = shared.config.broker_name
+        self.log = ReviveLog(shared)
         self._acks = AckGatherer(self.log, self._name)
-        self.reviver = PopReviver(
-            self.log,
-            store,
-            timer,
-            topics,
-            offsets,
-            groups,
-            host,
-            self._name,
-            late_acks=self._acks.late,
-            retry_v2=lambda: config.enable_retry_topic_v2,
-            stats=stats,
-        )
-        recover_offsets(store, self.log, offsets)
+        self.reviver = PopReviver(shared, self.log, timer, self._acks.late)
+        recover_offsets(self._store, self.log, self._offsets)
         self.on_due: Callable[[int], None] = lambda due: None
         self.tracing: BrokerTracing | None = None
         self._turn = 0

@@ -25,16 +25,14 @@ Corresponds to TransactionalMessageServiceImpl and TransactionalMessageCheckServ
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import NamedTuple
 
 from spark_rocket.broker.delivery.delayed import TIMER_PROPERTIES, Waiting
 from spark_rocket.broker.state.clients import ClientManager
-from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.broker.state.offsets import ConsumerOffsetManager
-from spark_rocket.broker.state.topics import TopicConfigManager
+from spark_rocket.broker.state.shared import SharedState
 from spark_rocket.broker.transactions.half_messages import (
     CHECK_TIMES,
     FIRST_OFFSET,
@@ -52,7 +50,6 @@ from spark_rocket.protocol.record.properties import find_property
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.store.delay.redelivery import RETRY_MS, put_record
-from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import PutResult, PutStatus
 
 _log = logging.getLogger(__name__)
@@ -109,31 +106,19 @@ class _HalfQueue:
 class TransactionalMessageService:
     """The transactions of one broker."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        store: MessageStore,
-        topics: TopicConfigManager,
-        offsets: ConsumerOffsetManager,
-        clients: ClientManager,
-        store_host: tuple[str, int],
-        now_ms: int,
-        *,
-        timer: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._config = config
-        self._store = store
-        self._topics = topics
-        self._offsets = offsets
+    def __init__(self, shared: SharedState, clients: ClientManager) -> None:
+        self._config = config = shared.config
+        self._store = store = shared.store
+        self._topics = shared.topics
+        self._offsets = shared.offsets
         self._clients = clients
-        self._host = store_host
-        self._timer = timer
+        self._host = shared.host
         #: Whether a connection may see a message to a topic that is not decided: who calls itself a producer of a
         #: group need not be one of those who sent it.
         self.may_ask: Callable[[Channel, str], bool] = lambda channel, topic: True
         self._queues: dict[int, _HalfQueue] = {}
         self._round: Iterator[None] | None = None
-        self._next_round = now_ms
+        self._next_round = shared.clock()
         self._due: int | None = None
         self._turn = 0
         self._often = RateLimited(_log, 60.0)
@@ -280,10 +265,10 @@ class TransactionalMessageService:
             if now_ms < self._next_round <= now_ms + self._config.transaction_check_interval:
                 return self._next_round
             self._round = self._check_all(now_ms)
-        deadline = self._timer() + budget
+        deadline = monotonic() + budget
         try:
             for _ in self._round:
-                if self._timer() >= deadline:
+                if monotonic() >= deadline:
                     return now_ms
         except BaseException:
             self._round = None

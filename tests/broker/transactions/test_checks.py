@@ -260,7 +260,7 @@ def test_a_large_round_takes_turns_with_others(
         producer.half(b"%d" % number)
     service: TransactionalMessageService = server.broker.service.transactions
     ticks = iter(range(1_000_000))
-    monkeypatch.setattr(service, "_timer", lambda: float(next(ticks)))
+    monkeypatch.setattr("spark_rocket.broker.transactions.service.monotonic", lambda: float(next(ticks)))
     clock.now += 6_001
     assert server.run(lambda: service.check(clock.now, 0.5)) == clock.now  # one message, then somebody else
     assert end_of(wire, HALF) == 51
