@@ -33,7 +33,7 @@ from spark_rocket.broker.pop.revive import PopReviver
 from spark_rocket.broker.pop.revive_log import ReviveLog, recover_offsets
 from spark_rocket.broker.state.shared import SharedState
 from spark_rocket.errors import RefusedError, StoreCorruptError
-from spark_rocket.model import RETRY_PREFIX, REVIVE_PREFIX
+from spark_rocket.model import RETRY_PREFIX
 from spark_rocket.protocol.ids import (
     ORDER_REVIVE_QUEUE,
     ExtraInfo,
