@@ -84,10 +84,7 @@ def wait_for_shares(members: list[PushConsumer], topic: str, queues: int, second
     settled = threading.Event()
     fair = {queues // len(members), -(-queues // len(members))}
     for _ in range(int(seconds / 0.05)):
-        shares = [
-            {one.process_queue.queue for one in member._rebalance.pullers() if not one.process_queue.dropped}  # type: ignore[union-attr]
-            for member in members
-        ]
+        shares = [{one.queue for one in member.process_queues() if not one.dropped} for member in members]
         shares = [{queue for queue in share if queue.topic == topic} for share in shares]
         owned = Counter(queue for share in shares for queue in share)
         if len(owned) == queues and set(owned.values()) == {1} and {len(share) for share in shares} <= fair:

@@ -492,8 +492,8 @@ def test_a_strategy_of_ones_own(topic: str, producer: Producer, make: Make) -> N
 
 def test_assigned_queues_are_nobody_elses_business(topic: str, producer: Producer, make: Make) -> None:
     first, second = fill(producer, topic, 12)
-    member = make(topic)
-    reader = make(topic, subscribe=False, instance_name=member._config.instance_name)
+    member = make(topic, instance_name="member")
+    reader = make(topic, subscribe=False, instance_name="member")
     reader.assign([first])
     assert bodies(drain(reader, 12)) == [f"0:{i}" for i in range(12)]
     member.rebalance()

@@ -18,7 +18,6 @@ from spark_rocket.remoting.client import connection as module
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.remoting.client.connection import WINDOW, Connection
 from spark_rocket.remoting.client.promise import Promise, Request, no_answer
-from spark_rocket.remoting.server.channel import Channel
 
 from .conftest import ECHO, SILENT, RawClient, ServerThread, request
 
@@ -66,21 +65,6 @@ def test_all_kinds_of_calls_from_many_threads(serve: Serve, client: RemotingClie
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
-
-
-def test_a_pushed_request_of_an_idle_connection(serve: Serve) -> None:
-    channels: list[Channel] = []
-
-    def keep(channel: Channel, command: RemotingCommand) -> RemotingCommand:
-        channels.append(channel)
-        return RemotingCommand.response(command)
-
-    server = serve({9: keep})
-    pushed = threading.Event()
-    with RemotingClient(request_handler=lambda address, command: pushed.set()) as client:
-        assert client.invoke(server.address, request(9)).code == 0
-        server.run(lambda: channels[0].write(RemotingCommand.request(40, oneway=True)))
-        assert pushed.wait(10)
 
 
 # --- batching -----------------------------------------------------------------------------------------------------
@@ -219,8 +203,7 @@ def test_a_lock_that_an_interrupted_caller_leaves_taken(
     assert not client.is_connected(address)
     assert isinstance(other.exception(0), RemotingConnectError)
     assert client.invoke(address, request()).code == 0
-    connection.join(10)
-    assert not connection._reader._thread.is_alive()
+    assert connection.join(10)
 
 
 def test_an_interrupted_wait_gives_its_request_up(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,25 +214,3 @@ def test_an_interrupted_wait_gives_its_request_up(serve: Serve, monkeypatch: pyt
             client.invoke(server.address, request(SILENT), FOR_EVER)
         monkeypatch.undo()
         assert client.invoke(server.address, request()).code == 0  # its permit has come back
-
-
-@pytest.mark.parametrize("end", ["closed", "garbage", "late"])
-def test_what_happens_to_waiting_calls(serve: Serve, end: str) -> None:
-    channels: SimpleQueue[Channel] = SimpleQueue()
-    server = serve({9: lambda channel, command: channels.put(channel)})
-    with RemotingClient() as client, ThreadPoolExecutor(2) as pool:
-        first = pool.submit(client.invoke, server.address, request(9), 0.3 if end == "late" else 30)
-        channel = channels.get(timeout=10)
-        second = pool.submit(client.invoke, server.address, request(SILENT), 30)
-        assert server.arrived.acquire(timeout=10)
-        if end == "closed":
-            client.close()
-        elif end == "garbage":
-            server.run(lambda: channel._transport.write(b"HTTP/1.1 400 Bad Request\r\n"))
-        error = first.exception(10)
-        assert type(error) is (RemotingTimeoutError if end == "late" else RemotingConnectError)
-        if end == "late":
-            assert not second.done()
-            assert client.invoke(server.address, request(), 10).code == 0
-            server.close()
-        assert type(second.exception(10)) is RemotingConnectError

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from queue import SimpleQueue
 
 import pytest
@@ -12,16 +13,15 @@ import pytest
 from spark_rocket.remoting.client.deadlines import DeadlineTable, Timer
 
 
-class Clock:
-    now = 0.0
+@pytest.fixture
+def timer() -> Iterator[Timer]:
+    """Its clock stands still: the test says what is due."""
+    timer = Timer(lambda: 0.0)
+    yield timer
+    timer.close()
 
-    def __call__(self) -> float:
-        return self.now
 
-
-def test_what_is_due_is_done_in_order_and_once() -> None:
-    timer = Timer(Clock())
-    timer._thread = threading.current_thread()  # no thread of its own: the test is it
+def test_what_is_due_is_done_in_order_and_once(timer: Timer) -> None:
     done: list[str] = []
     timer.call_at(3.0, lambda: done.append("c"))
     timer.call_at(1.0, lambda: done.append("a"))
@@ -35,9 +35,7 @@ def test_what_is_due_is_done_in_order_and_once() -> None:
     assert done == ["a", "b", "c"]
 
 
-def test_an_action_may_enter_another() -> None:
-    timer = Timer(Clock())
-    timer._thread = threading.current_thread()
+def test_an_action_may_enter_another(timer: Timer) -> None:
     done: list[str] = []
     timer.call_at(1.0, lambda: timer.call_at(1.0, lambda: done.append("second")))
     assert timer.run_due(1.0) is None
@@ -45,6 +43,7 @@ def test_an_action_may_enter_another() -> None:
 
 
 def test_the_thread_wakes_for_a_nearer_deadline() -> None:
+    before = set(threading.enumerate())
     timer = Timer()
     near = threading.Event()
     far = threading.Event()
@@ -52,15 +51,13 @@ def test_the_thread_wakes_for_a_nearer_deadline() -> None:
     timer.call_at(time.monotonic(), near.set)
     assert near.wait(10)
     assert not far.is_set()
+    (thread,) = set(threading.enumerate()) - before
     timer.close()
-    assert timer._thread is not None
-    timer._thread.join(10)
-    assert not timer._thread.is_alive()
+    thread.join(10)
+    assert not thread.is_alive()
 
 
-def test_an_action_that_fails_is_not_the_next_ones_affair() -> None:
-    timer = Timer(Clock())
-    timer._thread = threading.current_thread()
+def test_an_action_that_fails_is_not_the_next_ones_affair(timer: Timer) -> None:
     done: list[str] = []
     timer.call_at(1.0, lambda: sys.exit(1))
     timer.call_at(1.0, lambda: done.append("b"))

@@ -87,8 +87,8 @@ class Source:
 
 def test_scrapers_share_a_collection_and_others_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitor_module, "SLICE_SECONDS", 0.0)
-    source, monitor = Source(), Monitor("127.0.0.1", 0, [Source()])
-    monitor._sources = [source]
+    source = Source()
+    monitor = Monitor("127.0.0.1", 0, [source])
 
     async def main() -> None:
         turns = 0
@@ -100,11 +100,11 @@ def test_scrapers_share_a_collection_and_others_have_their_turn(monkeypatch: pyt
                 await asyncio.sleep(0)
 
         other = asyncio.ensure_future(others())
-        answers: list[HttpAnswer] = await asyncio.gather(*(monitor._metrics() for _ in range(5)))
+        answers: list[HttpAnswer] = await asyncio.gather(*(monitor.metrics() for _ in range(5)))
         assert source.collected == 1
         assert turns > 10
         assert len({answer.body for answer in answers}) == 1
-        await monitor._metrics()
+        await monitor.metrics()
         assert source.collected == 2
         other.cancel()
 
@@ -123,8 +123,8 @@ def test_a_failing_source_is_asked_again(caplog: pytest.LogCaptureFixture) -> No
 
     async def main() -> None:
         with pytest.raises(ValueError, match="not yet"):
-            await monitor._metrics()
-        assert b"rocket_build_info" in (await monitor._metrics()).body
+            await monitor.metrics()
+        assert b"rocket_build_info" in (await monitor.metrics()).body
 
     asyncio.run(main())
 
@@ -136,14 +136,14 @@ def test_health_and_readiness() -> None:
     async def main() -> None:
         await monitor.start()
         try:
-            ready = await monitor._ready()
+            ready = await monitor.ready()
             assert (ready.status, json.loads(ready.body)) == (200, {"status": "UP", "reasons": [], "broker": "one"})
             source.reasons = ["the disk is full"]
-            down = await monitor._ready()
+            down = await monitor.ready()
             assert (down.status, json.loads(down.body)["reasons"]) == (503, ["the disk is full"])
-            health = await monitor._health()
+            health = await monitor.health()
             assert (health.status, json.loads(health.body)) == (200, {"status": "UP", "broker": "one"})
-            names = {family.name for family in text_string_to_metric_families((await monitor._metrics()).body.decode())}
+            names = {family.name for family in text_string_to_metric_families((await monitor.metrics()).body.decode())}
             assert {metric.name.removesuffix("_total") for metric in MONITOR_METRICS} <= names
         finally:
             await monitor.close()

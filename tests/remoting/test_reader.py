@@ -12,6 +12,8 @@ from spark_rocket.errors import RemotingConnectError, RemotingTimeoutError
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client import reader as module
 from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.connection import Connection
+from spark_rocket.remoting.client.promise import Request
 from spark_rocket.remoting.server.channel import Channel
 
 from .conftest import ECHO, SILENT, ServerThread, request
@@ -28,11 +30,14 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[RemotingClient]:
         yield client
 
 
-def parked(client: RemotingClient, address: str) -> module.Reader:
-    """The reader of a connection that has served synchronous calls only: the thread is parked, or soon is."""
+def parked(client: RemotingClient, address: str) -> Connection:
+    """A connection that has served synchronous calls only: the thread that reads is parked, or soon is."""
     for _ in range(3):
-        assert client.invoke(address, request(), 20).code == 0
-    return client._connection(address, 0.0)._reader
+        promise = Request(ECHO, 20)
+        promise.is_waited = True
+        assert client.invoke_async(address, request(), 20, promise).wait().code == 0
+    assert isinstance(promise.carrier, Connection)
+    return promise.carrier
 
 
 def drain(arrived: threading.Semaphore) -> None:
@@ -72,10 +77,9 @@ def test_a_pushed_request_is_served_after_a_park(serve: Serve) -> None:
 
 
 def test_close_while_parked(serve: Serve, client: RemotingClient) -> None:
-    reader = parked(client, serve().address)
+    connection = parked(client, serve().address)
     client.close()
-    reader.join(10)
-    assert not reader._thread.is_alive()
+    assert connection.join(10)
 
 
 def test_a_reading_caller_serves_the_others_and_hands_over(serve: Serve, client: RemotingClient) -> None:
@@ -131,40 +135,38 @@ def test_what_may_happen_to_a_reading_caller(
         assert type(waits.exception(10)) is RemotingConnectError
 
 
-def test_an_interrupted_reading_caller_ends_the_connection(serve: Serve, client: RemotingClient) -> None:
+def test_an_interrupted_reading_caller_ends_the_connection(
+    serve: Serve, client: RemotingClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Bytes that were received and not served are lost, so nothing that follows can be told apart."""
     address = serve().address
-    parked(client, address)
-    connection = client._connection(address, 0.0)
-
-    receive = connection._receive
+    connection = parked(client, address)
 
     def interrupt() -> bool:
-        connection._receive = receive  # type: ignore[method-assign]
+        monkeypatch.undo()
         raise KeyboardInterrupt
 
-    connection._receive = interrupt  # type: ignore[method-assign]
+    monkeypatch.setattr(connection, "read_some", interrupt)
     with pytest.raises(KeyboardInterrupt):
         client.invoke(address, request(), 20)
     assert not client.is_connected(address)
     assert client.invoke(address, request(), 20).code == 0
-    connection.join(10)
-    assert not connection._reader._thread.is_alive()
+    assert connection.join(10)
 
 
-def test_the_thread_outlives_no_error(serve: Serve, client: RemotingClient) -> None:
+def test_the_thread_outlives_no_error(serve: Serve, client: RemotingClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is raised on the thread that reads, all requests of its connection fail."""
     address = serve().address
     other = client.invoke_async(address, request(SILENT), FOR_EVER)
     client.connect(address, 10)
-    connection = client._connection(address, 0.0)
+    connection = other.carrier
+    assert isinstance(connection, Connection)
 
     def end() -> bool:
         raise SystemExit
 
-    connection._receive = end  # type: ignore[method-assign]
+    monkeypatch.setattr(connection, "read_some", end)
     assert client.invoke_async(address, request(), 20).exception(20) is None
     client.invoke_async(address, request(), 20)
     assert isinstance(other.exception(20), RemotingConnectError)
-    connection.join(10)
-    assert not connection._reader._thread.is_alive()
+    assert connection.join(10)

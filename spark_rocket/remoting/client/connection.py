@@ -424,8 +424,9 @@ class Connection:
         if self._socket is None:  # still connecting
             self._fail_all(RemotingConnectError(f"The connection to {self.address} was closed while it was made."))
 
-    def join(self, timeout: float) -> None:
-        self._reader.join(timeout)
+    def join(self, timeout: float) -> bool:
+        """Wait for the thread that reads; whether it has ended."""
+        return self._reader.join(timeout)
 
     def abandon(self) -> None:
         """In a forked child: close the copy of the descriptor and leave the connection to the parent."""

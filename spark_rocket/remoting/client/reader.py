@@ -82,9 +82,11 @@ class Reader:
         """True on the thread that reads now."""
         return threading.get_ident() == self._holder
 
-    def join(self, timeout: float) -> None:
+    def join(self, timeout: float) -> bool:
+        """Whether the thread has ended."""
         if self._thread.ident not in (None, threading.get_ident()):
             self._thread.join(timeout)
+        return not self._thread.is_alive()
 
     def read_until(self, settled: Callable[[], bool], deadline: float) -> None:
         """Read on the calling thread, whose request this waits for, unless another thread reads."""

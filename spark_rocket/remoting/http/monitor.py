@@ -83,7 +83,7 @@ class Monitor:
         self, host: str, port: int, sources: Sequence[MetricsSource], *, ssl: ssl_module.SSLContext | None = None
     ) -> None:
         self._sources = list(sources)
-        routes = {"/metrics": self._metrics, "/health": self._health, "/ready": self._ready}
+        routes = {"/metrics": self.metrics, "/health": self.health, "/ready": self.ready}
         self._server = HttpServer(host, port, routes, name="metrics endpoint", ssl=ssl)
         self._collecting: asyncio.Task[bytes] | None = None
         self._started = time.time()
@@ -120,7 +120,7 @@ class Monitor:
 
     # --- paths --------------------------------------------------------------------------------------------------
 
-    async def _metrics(self) -> HttpAnswer:
+    async def metrics(self) -> HttpAnswer:
         if self._collecting is None:
             self._collecting = asyncio.ensure_future(self._collect())
             self._collecting.add_done_callback(self._collected)
@@ -156,10 +156,10 @@ class Monitor:
             parts.append(part)
             yield
 
-    async def _health(self) -> HttpAnswer:
+    async def health(self) -> HttpAnswer:
         return HttpAnswer.of_json({"status": "UP", **self._facts()})
 
-    async def _ready(self) -> HttpAnswer:
+    async def ready(self) -> HttpAnswer:
         problems = self._problems()
         if not problems:
             return HttpAnswer.of_json({"status": "UP", "reasons": [], **self._facts()})
