@@ -92,7 +92,7 @@ class ApacheBroker(Fake):
         if answer is not None:
             answer.serialize_type = self.version.header
             if request.code == RequestCode.PULL_MESSAGE and answer.code == ResponseCode.PULL_NOT_FOUND:
-                self._loop.call_later(HOLD_SECONDS, channel.write, answer)
+                self.loop.call_later(HOLD_SECONDS, channel.write, answer)
                 return None
         return answer
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from spark_rocket.client import Producer, PushConsumer
+from spark_rocket.client import Admin, Producer, PushConsumer, Reader
 from spark_rocket.testing import LocalCluster
 from tests.client.fakes import FakeCluster
 from tests.client.pushing import FIRST
@@ -72,10 +72,19 @@ def cluster() -> Iterator[LocalCluster]:
         yield running
 
 
-# --- for push consumers ---------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def admin(cluster: LocalCluster) -> Iterator[Admin]:
+    with Admin(cluster.name_server) as one:
+        yield one
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
+def reader(cluster: LocalCluster) -> Iterator[Reader]:
+    with Reader(cluster.name_server) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
 def producer(cluster: LocalCluster) -> Iterator[Producer]:
     with Producer("p", name_server=cluster.name_server) as one:
         yield one

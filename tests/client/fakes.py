@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from spark_rocket.protocol.wire.bodies import BrokerData, QueueData, TopicRouteData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.remoting.server.server import RemotingServer, new_event_loop
+from spark_rocket.remoting.server.server import RemotingServer
+from tests.kit.brokers import LoopThread
 
 Answer = Callable[[RemotingCommand], RemotingCommand | None]
 
 
-class Fake:
+class Fake(LoopThread):
     """A server on a thread. ``answers`` may be changed while it runs; every request is kept in ``requests``."""
 
     def __init__(self, answers: Mapping[int, Answer] | None = None, port: int = 0) -> None:
         self.answers: dict[int, Answer] = dict(answers or {})
         self.requests: list[RemotingCommand] = []
         self.arrived = threading.Semaphore(0)
-        self._loop = new_event_loop()
+        super().__init__()
         self._server = RemotingServer("127.0.0.1", port, {}, default_handler=self._serve, busy_poll=0)
-        self._thread = threading.Thread(target=self._loop.run_forever)
-        self._thread.start()
-        self._run(self._server.start())
+        self._closed = False
+        self.do(self._server.start())
         self.address = self._server.address
 
     def _serve(self, _: object, request: RemotingCommand) -> RemotingCommand | None:
@@ -44,14 +42,10 @@ class Fake:
         return [request.code for request in self.requests]
 
     def close(self) -> None:
-        if self._thread.is_alive():
-            self._run(self._server.close())
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(10)
-            self._loop.close()
-
-    def _run(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        if not self._closed:
+            self._closed = True
+            self.do(self._server.close())
+            self.stop_loop()
 
 
 def says(code: int, remark: str | None = None, ext: dict[str, str] | None = None, body: bytes = b"") -> Answer:

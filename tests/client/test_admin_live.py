@@ -25,6 +25,7 @@ from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.testing import LocalCluster
 from tests.client.fakes import Answer, FakeCluster, says
+from tests.kit.waiting import until
 
 BODY = "héllo ✓ 你好".encode()
 BINARY = bytes(range(256))
@@ -34,18 +35,6 @@ BINARY = bytes(range(256))
 def cluster() -> Iterator[LocalCluster]:
     with LocalCluster(brokers=2, config={"grpcServerPort": -1}) as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def admin(cluster: LocalCluster) -> Iterator[Admin]:
-    with Admin(cluster.name_server) as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def producer(cluster: LocalCluster) -> Iterator[Producer]:
-    with Producer("admin_live", name_server=cluster.name_server) as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")
@@ -73,13 +62,6 @@ def fill(producer: Producer, admin: Admin, topic: str, each: int = 3, **fields: 
         for queue in queues:
             producer.send(Message.of(topic, BODY, **fields, properties={"n": str(number)}), queue=queue)  # type: ignore[arg-type]
     return queues
-
-
-def until(condition: object, what: str) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 # --- brokers ----------------------------------------------------------------------------------------------------
@@ -294,9 +276,9 @@ def test_a_group_at_work(
 
     with consumer:
         consumer.start()
-        until(lambda: len(seen) == 12, "all messages are consumed")
+        until(lambda: len(seen) == 12)
         consumer.persist_offsets()
-        until(lambda: admin.group_state(group).lag == 0, "and committed")
+        until(lambda: admin.group_state(group).lag == 0)
         state = admin.group_state(group)
         (member,) = state.members
         assert (member.language, member.version, sorted(member.brokers)) == ("PYTHON", "5.3.3", names)
@@ -316,7 +298,7 @@ def test_a_group_at_work(
         assert {track.group: track.status for track in admin.message_track(seen[0])} == {group: TrackStatus.CONSUMED}
         other = producer.send(Message.of(topic, b"x", tags="b"), queue=queues[0])
         producer.send(Message.of(topic, b"y", tags="a"), queue=queues[0])  # brings what waits for messages to its end
-        until(lambda: past(queues[0]) == 5, "the group goes past both")
+        until(lambda: past(queues[0]) == 5)
         unseen = admin.message(topic, other.msg_id)
         assert unseen is not None
         assert [track.status for track in admin.message_track(unseen)] == [TrackStatus.CONSUMED_BUT_FILTERED]
@@ -325,10 +307,10 @@ def test_a_group_at_work(
         assert set(admin.reset_offsets(group, topic, 0, online=True).values()) == {0}
         assert set(admin.committed_offsets(group, topic).values()) == {0}, "though its members are online"
         resent = admin.resend(seen[0], group=group)
-        until(lambda: any(m.msg_id == resent.msg_id for m in seen), "the copy comes to the group")
+        until(lambda: any(m.msg_id == resent.msg_id for m in seen))
         assert {m.topic for m in seen} == {topic}, "as a message of the topic that it was sent to"
-        assert admin.producers("admin_live")[0].language == "PYTHON"
-        assert "admin_live" in admin.producer_groups()
+        assert admin.producers("p")[0].language == "PYTHON"
+        assert "p" in admin.producer_groups()
     assert admin.delete_group(group, topics=True) == [f"%RETRY%{group}"]
 
 
@@ -356,7 +338,7 @@ def test_how_long_a_message_has_been_waiting(admin: Admin, producer: Producer, t
 def test_a_group_is_put_elsewhere(admin: Admin, producer: Producer, topic: str, group: str) -> None:
     queues = fill(producer, admin, topic, 3)
     between = max(m.store_timestamp for m in admin.messages_by_time(topic)) + 1
-    until(lambda: time.time() * 1000 > between, "a millisecond goes by")
+    until(lambda: time.time() * 1000 > between)
     fill(producer, admin, topic, 2)
     admin.create_group(group)
     assert [(plan.committed, plan.target) for plan in admin.plan_reset(group, topic, between)] == [(None, 3)] * 4
@@ -494,7 +476,7 @@ def test_who_has_consumed_a_message(
     everybody.subscribe(topic)
     with everybody:
         everybody.start()
-        until(lambda: f"{group}-all" in admin.groups_of(topic), "the group is known")
+        until(lambda: f"{group}-all" in admin.groups_of(topic))
         tracks = {track.group.removeprefix(group): track for track in admin.message_track(message)}
     assert {name: track.status for name, track in tracks.items()} == {
         "-all": TrackStatus.CONSUME_BROADCASTING,
@@ -518,7 +500,7 @@ def test_dead_letters(admin: Admin, cluster: LocalCluster, producer: Producer, t
     sent = producer.send(Message.of(topic, BINARY, keys="k1 k2", tags="a", properties={"näme": "wért"}))
     with consumer:
         consumer.start()
-        until(lambda: admin.dead_letters(group), "it becomes a dead letter")
+        until(lambda: admin.dead_letters(group))
     (dead,) = admin.dead_letters(group)
     assert (dead.topic, dead.body, admin.origin_topic(dead)) == (f"%DLQ%{group}", BINARY, topic)
     (found,) = (one for one in admin.dead_letter_topics() if one.group == group)
@@ -600,6 +582,6 @@ def test_a_producer_that_traces(admin: Admin, cluster: LocalCluster, topic: str)
         "traced", name_server=cluster.name_server, enable_msg_trace=True, customized_trace_topic=traces
     ) as traced:
         sent = traced.send(Message.of(topic, b"x", keys="k"))
-    until(lambda: admin.message_trace(sent.msg_id, trace_topic=traces).events, "it is written down")
+    until(lambda: admin.message_trace(sent.msg_id, trace_topic=traces).events)
     (event,) = admin.message_trace(sent.msg_id, trace_topic=traces).events
     assert (event.kind, event.group, event.outcome, event.keys) == ("SEND", "traced", "SUCCESS", "k")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import count
 
 import pyarrow as pa
@@ -16,24 +15,6 @@ from spark_rocket.protocol.record.encoder import encode_batch, encode_properties
 from spark_rocket.testing import LocalCluster
 
 _numbers = count()
-
-
-@pytest.fixture(scope="module")
-def admin(cluster: LocalCluster) -> Iterator[Admin]:
-    with Admin(cluster.name_server) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def producer(cluster: LocalCluster) -> Iterator[Producer]:
-    with Producer("tests", name_server=cluster.name_server) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def reader(cluster: LocalCluster) -> Iterator[Reader]:
-    with Reader(cluster.name_server) as client:
-        yield client
 
 
 @pytest.fixture

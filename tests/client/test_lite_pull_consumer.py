@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,18 +35,6 @@ FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 WAIT = 30.0
 
 Make = Callable[..., LitePullConsumer]
-
-
-@pytest.fixture(scope="module")
-def producer(cluster: LocalCluster) -> Iterator[Producer]:
-    with Producer("lite", name_server=cluster.name_server) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def reader(cluster: LocalCluster) -> Iterator[Reader]:
-    with Reader(cluster.name_server) as client:
-        yield client
 
 
 @pytest.fixture
@@ -627,7 +615,7 @@ QUEUE = MessageQueue("t", "b", 0)
 
 def test_what_is_not_possible_is_named(topic: str, producer: Producer, make: Make) -> None:
     queue = fill(producer, topic, 5)[0]
-    consumer = make(topic)
+    consumer = make(topic, instance_name="taken")
     stranger = MessageQueue(topic, queue.broker_name, 99)
     cases: list[tuple[type[RocketError], str, Callable[[], object]]] = [
         (StateError, "started before", consumer.start),
@@ -644,7 +632,7 @@ def test_what_is_not_possible_is_named(topic: str, producer: Producer, make: Mak
         (RocketError, "SQL", lambda: consumer.subscribe(topic, sql="a >")),
         (QueueNotFoundError, "no MessageQueue", lambda: make(topic, subscribe=False).assign([stranger])),
         (TopicNotFoundError, "nowhere", lambda: consumer.fetch_message_queues("nowhere")),
-        (GroupInUseError, consumer.group, lambda: make(topic, instance_name=consumer._config.instance_name)),
+        (GroupInUseError, consumer.group, lambda: make(topic, instance_name="taken")),
         (ClientError, "pull_batch_size", lambda: make(topic, pull_batch_size=0)),
         (ClientError, "Group", lambda: LitePullConsumer("a b")),
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -29,12 +29,6 @@ from tests.client.fakes import FakeCluster, says
 
 LIMIT = 30
 _numbers = itertools.count(1)
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(in_process=True) as running:
-        yield running
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import itertools
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -52,12 +51,6 @@ class Traces:
 @pytest.fixture
 def traces() -> Traces:
     return Traces()
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(in_process=True) as running:
-        yield running
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -16,6 +15,7 @@ from unittest.mock import Mock
 import pytest
 
 from spark_rocket.client import Producer, Reader
+from spark_rocket.client.send.accumulator import Accumulator
 from spark_rocket.client.send.outgoing import Outgoing
 from spark_rocket.errors import (
     BrokerError,
@@ -217,7 +217,7 @@ def test_the_time_of_a_call_holds_whatever_became_of_its_batch(
 ) -> None:
     producer = produce()
     producer.queues("t")
-    monkeypatch.setattr(producer._accumulator, "add", lambda *_: Promise())
+    monkeypatch.setattr(Accumulator, "add", lambda *_: Promise())
     with pytest.raises(RemotingTimeoutError, match=r"within 0\.01 s"):
         producer.send(Message.of("t", "a"), timeout=0.01)
 
@@ -262,44 +262,15 @@ def test_what_stands_behind_an_interrupted_batch_is_sent(
         send_full_batch(producer)
     assert [future.result(20).queue_offset for future in behind] == [100, 101, 102]
     producer.close()
-    assert producer._accumulator is not None
-    assert not producer._accumulator._lanes
-
-
-def test_an_interrupt_while_the_thread_is_woken_costs_no_later_wake_up(
-    produce: Callable[..., Producer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    producer = produce(batch_max_delay=0.001)
-    connect(producer)
-    accumulator = producer._accumulator
-    assert accumulator is not None
-
-    def send() -> None:
-        assert producer.send_async(Message.of("t", "x")).result(20).queue_offset == 100
-
-    def until_idle() -> None:
-        while not (accumulator._idle and len(accumulator._changed._waiters)):  # type: ignore[attr-defined]
-            time.sleep(0.001)
-
-    send()
-    until_idle()
-    with accumulator._lock:
-        waiters = accumulator._changed._waiters  # type: ignore[attr-defined]
-        waiters[0].release()  # as ``notify`` does, which is interrupted then
-        held = waiters[0]
-    while len(waiters) < 2:
-        time.sleep(0.001)
-    assert waiters[0] is held
-    until_idle()
-    send()
+    assert producer.in_flight.count == 0
 
 
 def test_a_message_that_was_not_taken_leaves_its_place(
     produce: Callable[..., Producer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = produce()
-    producer.start()
-    monkeypatch.setattr(producer._accumulator, "_wake", Mock(side_effect=RuntimeError("can't start new thread")))
+    connect(producer)
+    monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
     with pytest.raises(RuntimeError):
         producer.send_async(Message.of("t", "a"))
     assert producer.in_flight.count == 0

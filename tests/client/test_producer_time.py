@@ -35,6 +35,7 @@ from spark_rocket.protocol.wire.bodies import HeartbeatData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from tests.client.fakes import FakeCluster, says
+from tests.kit.waiting import until
 
 SEND, BATCH = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
 STORED = {"msgId": "0A", "queueId": "0", "queueOffset": "7", "transactionId": "T"}
@@ -421,13 +422,10 @@ def test_brokers_are_told_of_a_group(mq: FakeCluster, produce: Callable[..., Pro
     assert producer.state is ServiceState.CREATE_JUST
     producer.send(MESSAGE)
     assert producer.state is ServiceState.RUNNING
-    deadline = time.monotonic() + 20
-    while not heartbeats(mq) and time.monotonic() < deadline:
-        mq.brokers[0].arrived.acquire(timeout=0.1)
-    assert [one.group_name for one in heartbeats(mq)[0].producer_data_set] == ["GID_named"]
+    assert [one.group_name for one in until(lambda: heartbeats(mq))[0].producer_data_set] == ["GID_named"]
     producer.close()
     assert producer.state is ServiceState.SHUTDOWN_ALREADY
-    (goodbye,) = [one for one in mq.brokers[0].requests if one.code == RequestCode.UNREGISTER_CLIENT]
+    (goodbye,) = until(lambda: [one for one in mq.brokers[0].requests if one.code == RequestCode.UNREGISTER_CLIENT])
     assert goodbye.ext_fields["producerGroup"] == "GID_named"
 
 

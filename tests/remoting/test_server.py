@@ -20,7 +20,7 @@ from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.overload import Limits
 from spark_rocket.remoting.server.server import RemotingServer, run
 
-from .conftest import ECHO, FAIL, SILENT, RawClient, ServerThread, request, with_channel
+from .conftest import ECHO, FAIL, RawClient, ServerThread, request, with_channel
 
 Serve = Callable[..., ServerThread]
 Dial = Callable[[str], RawClient]
@@ -368,22 +368,11 @@ def test_ipv6(serve: Serve, dial: Dial) -> None:
     assert "::1" in repr(channel)
 
 
-def test_quick_traffic_keeps_the_loop_awake_and_slow_traffic_does_not(serve: Serve, dial: Dial) -> None:
-    server = serve(busy_poll=3600.0)
-    if not server.server._busy_poll:
-        pytest.skip("one core only")
-    client = dial(server.address)
-    client.ask(request(ECHO))
-    assert not server.server._awake
-
-    def two_reads() -> None:
-        server.server._stay_awake()
-        server.server._stay_awake()
-
-    server.run(two_reads)
-    assert server.server._awake
-    server.server._awake_until = 0.0
-    assert client.ask(request(SILENT + 40, 9)).opaque == 9
+@pytest.mark.parametrize("busy_poll", [0.0, 1e-6, 3600.0])
+def test_all_requests_are_served_however_long_the_loop_polls(serve: Serve, dial: Dial, busy_poll: float) -> None:
+    client = dial(serve(busy_poll=busy_poll).address)
+    for opaque in range(200):
+        assert client.ask(request(ECHO, opaque)).opaque == opaque
 
 
 def test_a_bound_server_serves_nobody_until_it_is_started() -> None:
