@@ -334,9 +334,6 @@ class Connection:
         """Whether the reader's thread has to read now."""
         return len(self._requests) > 0 or len(self._held) > 0 or self.lost is not None
 
-    def is_lost(self) -> bool:
-        return self.lost is not None
-
     def interrupted(self) -> None:
         """A caller was interrupted while it wrote or read."""
         self.close(INTERRUPTED)

@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from spark_rocket.errors import RemotingConnectError
 from spark_rocket.remoting.tls.socket import TlsSocket
 from spark_rocket.system import cores
 
@@ -40,6 +41,8 @@ _SEVERAL_CORES = cores() > 1
 class Source(Protocol):
     """A connection, as its reader sees it."""
 
+    lost: RemotingConnectError | None
+
     caller_reads: bool
     """The last answer was that of a caller that waits."""
 
@@ -48,8 +51,6 @@ class Source(Protocol):
 
     def expects(self) -> bool:
         """Whether the thread has to read now."""
-
-    def is_lost(self) -> bool: ...
 
     def interrupted(self) -> None:
         """A caller was interrupted while it read: the stream cannot be followed any more."""
@@ -129,7 +130,7 @@ class Reader:
         source = self._source
         while True:
             if not self._lock.acquire(timeout=LOCK_TIMEOUT_S):
-                if source.is_lost():
+                if source.lost is not None:
                     source.abandoned()
                     return
                 continue
@@ -150,7 +151,7 @@ class Reader:
 
     def _park(self) -> None:
         turns = -1
-        while turns != self._turns and not self._source.is_lost():
+        while turns != self._turns and self._source.lost is None:
             turns = self._turns
             self._parked = True
             # A request that came before the flag could be seen has not woken this thread.
