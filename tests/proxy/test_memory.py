@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import h2.exceptions
@@ -56,34 +57,14 @@ def topic_of(cluster: LocalCluster, name: str, size: int, count: int, codec: str
     return definitions.MessageQueue(topic=resource(topic))
 
 
-def pull(queue: Any) -> Request:
-    def request(group: str) -> Any:
-        made = definitions.PullMessageRequest(
-            group=resource(group),
-            message_queue=queue,
-            offset=0,
-            batch_size=32,
-            long_polling_timeout={"seconds": 5},
-        )
-        made.filter_expression.expression = "*"
-        return made
-
-    return request
+def asking(make: Callable[..., Any], seconds: int, queue: Any, **more: Any) -> Request:
+    """Requests for the messages of a queue, by group; they wait for so many seconds."""
+    wanted = {"message_queue": queue, "batch_size": 32, "filter_expression": {"expression": "*"}, **more}
+    return lambda group: make(group=resource(group), long_polling_timeout={"seconds": seconds}, **wanted)
 
 
-def receive(queue: Any) -> Request:
-    def request(group: str) -> Any:
-        made = definitions.ReceiveMessageRequest(
-            group=resource(group),
-            message_queue=queue,
-            batch_size=32,
-            invisible_duration={"seconds": 60},
-            long_polling_timeout={"seconds": 10},
-        )
-        made.filter_expression.expression = "*"
-        return made
-
-    return request
+pull = partial(asking, definitions.PullMessageRequest, 5)
+receive = partial(asking, definitions.ReceiveMessageRequest, 10, invisible_duration={"seconds": 60})
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from spark_rocket.protocol.record.compression import compress_body
-from spark_rocket.proxy import definitions
 from spark_rocket.proxy.definitions import Code
 from spark_rocket.proxy.messages.message_out import milliseconds_of
 from spark_rocket.proxy.messages.statuses import StatusError
@@ -323,26 +322,25 @@ def test_a_refused_receive_creates_no_group(client: Consuming) -> None:
     assert client.service.groups.get(client.group) is None
 
 
-def test_missing_parts_of_a_receive(client: Consuming) -> None:
-    refused(Code.ILLEGAL_TOPIC, client.answers, definitions.ReceiveMessageRequest(group={"name": "g"}))
+@pytest.mark.parametrize(
+    ("part", "code"),
+    [
+        ("message_queue", Code.ILLEGAL_TOPIC),
+        ("group", Code.ILLEGAL_CONSUMER_GROUP),
+        ("invisible_duration", Code.ILLEGAL_INVISIBLE_TIME),
+        ("batch_size", Code.BAD_REQUEST),
+    ],
+)
+def test_missing_parts_of_a_receive(client: Consuming, part: str, code: Any) -> None:
     request = client.request()
-    request.ClearField("group")
-    refused(Code.ILLEGAL_CONSUMER_GROUP, client.answers, request)
-    request = client.request()
-    request.ClearField("invisible_duration")
-    refused(Code.ILLEGAL_INVISIBLE_TIME, client.answers, request)
-    request = client.request()
-    request.batch_size = 0
-    refused(Code.BAD_REQUEST, client.answers, request)
+    request.ClearField(part)
+    refused(code, client.answers, request)
 
 
 def test_a_call_without_time_to_poll(client: Consuming) -> None:
-    short = client.context(seconds=0.01)
-    refused(Code.ILLEGAL_POLLING_TIME, client.answers, client.request(), short)
-    short = client.context(seconds=0.01, x_mq_client_version="5.0.2")
-    refused(Code.BAD_REQUEST, client.answers, client.request(), short)
-    short = client.context(seconds=0.01, x_mq_client_version="")
-    refused(Code.BAD_REQUEST, client.answers, client.request(), short)
+    for version, code in (("5.1.2", Code.ILLEGAL_POLLING_TIME), ("5.0.2", Code.BAD_REQUEST), ("", Code.BAD_REQUEST)):
+        short = client.context(seconds=0.01, x_mq_client_version=version)
+        refused(code, client.answers, client.request(), short)
 
 
 @pytest.mark.parametrize(

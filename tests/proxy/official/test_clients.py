@@ -14,6 +14,7 @@ from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import SUBSCRIPTION, SUSPEND, Wire
+from tests.proxy.brokers import change_topic
 from tests.proxy.official.clients import Official, OfficialClientError
 
 ALL = ["*", "TAG"]
@@ -40,12 +41,6 @@ def send(official: Official, producer: str, topic: str, body: str, **more: objec
     message = {"topic": topic, "body": body, **more}
     receipt: dict[str, Any] = official.do("send", producer, message=message, transaction=transaction)
     return receipt
-
-
-def set_type(wire: Wire, topic: str, kind: str) -> None:
-    fields = {"topic": topic, "defaultTopic": "TBW102", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6}
-    more = {"topicFilterType": "SINGLE_TAG", "order": False, "attributes": f"+message.type={kind}"}
-    assert wire.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **fields, **more).code == 0
 
 
 def set_orderly(wire: Wire, group: str) -> None:
@@ -132,7 +127,7 @@ def test_groups_keep_their_order(official: Official, producer: str, topic: str, 
 
     Node.js's client knows no back-off by a list, which is what proxies tell consumers, and gives a failed message up.
     """
-    set_type(wire, topic, "FIFO")
+    change_topic(wire, topic, "+message.type=FIFO")
     set_orderly(wire, group)
     name = f"push-{topic}"
     for number in range(4):
