@@ -89,6 +89,11 @@ def camel(values: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def fields(value: object, *names: str) -> dict[str, Any]:
+    """Some attributes by their names in camel case, as JSON has them."""
+    return camel({name: getattr(value, name) for name in names})
+
+
 def plain(values: dict[str, Any]) -> dict[str, Any]:
     return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
 

@@ -18,7 +18,7 @@ from spark_rocket.cli.arguments import all_option, json_option, watch_option, wh
 from spark_rocket.cli.connect import Link, cluster_option, complete_groups, connection
 from spark_rocket.cli.lazy import LazyGroup
 from spark_rocket.cli.show import Column, Table
-from spark_rocket.cli.text import camel, count_text, duration_text
+from spark_rocket.cli.text import camel, count_text, duration_text, fields
 from spark_rocket.errors import ClientError
 from spark_rocket.model import RETRY_PREFIX
 
@@ -93,19 +93,9 @@ def list_groups(link: Link, is_all: bool, as_json: bool, watch: float | None) ->
 
 
 def _row(info: GroupInfo, state: GroupState) -> dict[str, Any]:
-    return {
-        "group": info.name,
-        "members": len(state.members),
-        "topics": state.topics,
-        "consumeTps": state.consume_tps,
-        "lag": state.lag,
-        "delayMs": state.delay_ms,
-        "messageModel": state.message_model,
-        "consumeType": state.consume_type,
-        "retryMaxTimes": info.retry_max_times,
-        "ordered": info.ordered,
-        "brokers": sorted(info.configs),
-    }
+    of_state = fields(state, "topics", "consume_tps", "lag", "delay_ms", "message_model", "consume_type")
+    of_info = fields(info, "retry_max_times", "ordered") | {"brokers": sorted(info.configs)}
+    return {"group": info.name, "members": len(state.members), **of_state, **of_info}
 
 
 _MEMBERS = (
@@ -140,15 +130,9 @@ def show_group(link: Link, group: str, as_json: bool) -> int:
     topics = [_subscription(state, topic) for topic in state.topics]
     configs = {name: camel(asdict(config)) for name, config in sorted(info.configs.items())} if info else {}
     if as_json:
-        words = {
-            "kind": history.kind.value,
-            "consumeType": state.consume_type,
-            "messageModel": state.message_model,
-            "consumeFromWhere": state.consume_from_where,
-            "lag": state.lag,
-            "delayMs": state.delay_ms,
-        }
-        show.document({"group": group, **words, "brokers": configs, "members": members, "subscriptions": topics})
+        words = fields(state, "consume_type", "message_model", "consume_from_where", "lag", "delay_ms")
+        words = {"group": group, "kind": history.kind.value, **words}
+        show.document({**words, "brokers": configs, "members": members, "subscriptions": topics})
         return show.failures(failed)
     delay = f", {duration_text(state.delay_ms)} behind" if state.delay_ms else ""
     values: dict[str, object] = {

@@ -21,7 +21,7 @@ from spark_rocket.cli.arguments import dry_run_option, exclusive, group_name, js
 from spark_rocket.cli.commands.group import LATE_MS, group_argument, kind_text, known_group
 from spark_rocket.cli.connect import Link, complete_groups, complete_topics, connection
 from spark_rocket.cli.show import Column, Table
-from spark_rocket.cli.text import count_text, duration_text, moment, number, second_text
+from spark_rocket.cli.text import count_text, duration_text, fields, moment, number, second_text
 from spark_rocket.errors import ClientError
 
 if TYPE_CHECKING:
@@ -79,17 +79,8 @@ def _lag_document(state: GroupState, rows: list[dict[str, Any]], kind: GroupKind
 
 
 def _lag_rows(state: GroupState) -> list[dict[str, Any]]:
-    return [
-        show.place(found.queue)
-        | {
-            "consumerOffset": found.consumer_offset,
-            "brokerOffset": found.broker_offset,
-            "lag": found.lag,
-            "delayMs": found.delay_ms,
-            "lastTimestamp": found.last_timestamp,
-        }
-        for found in state.queues
-    ]
+    names = ("consumer_offset", "broker_offset", "lag", "delay_ms", "last_timestamp")
+    return [show.place(found.queue) | fields(found, *names) for found in state.queues]
 
 
 def _lag_table(state: GroupState, rows: list[dict[str, Any]], kind: GroupKind, topic: str | None) -> Table:

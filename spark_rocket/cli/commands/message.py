@@ -25,7 +25,7 @@ from spark_rocket.cli.commands.message_show import body_option
 from spark_rocket.cli.connect import Link, complete_groups, complete_topics, connection
 from spark_rocket.cli.lazy import LazyGroup
 from spark_rocket.cli.show import Column
-from spark_rocket.cli.text import count_text, moment, moment_text
+from spark_rocket.cli.text import count_text, fields, moment, moment_text
 from spark_rocket.errors import ClientError, RocketError
 from spark_rocket.model import TOOLS_PRODUCER_GROUP, TRACE_TOPIC
 from spark_rocket.units import duration_ms
@@ -384,18 +384,13 @@ def trace(link: Link, msg_id: str, trace_topic: str, as_json: bool) -> None:
         found = admin.message_trace(msg_id, trace_topic=trace_topic)
     rows = [
         {
-            "kind": event.kind,
+            **fields(event, "kind"),
             "time": event.time_ms,
-            "group": event.group,
-            "client": event.client,
-            "outcome": event.outcome,
-            "costMs": event.cost_ms,
-            "retryTimes": event.retry_times,
+            **fields(event, "group", "client", "outcome", "cost_ms", "retry_times"),
             "topic": event.topic or None,
-            "tags": event.tags,
-            "keys": event.keys,
+            **fields(event, "tags", "keys"),
             "storeHost": event.store_host or None,
-            "bodyBytes": event.body_bytes,
+            **fields(event, "body_bytes"),
         }
         for event in found.events
     ]

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_rocket.cli import show
-from spark_rocket.cli.text import count_text, moment_text, size_text
+from spark_rocket.cli.text import count_text, fields, moment_text, size_text
 
 if TYPE_CHECKING:
     from spark_rocket.model import MessageExt
@@ -122,23 +122,13 @@ def _escaped(char: str) -> str:
 def json_of(message: MessageExt, form: str = "auto") -> dict[str, Any]:
     """A message for ``--json``. The body is ``body``, text or with ``--body json`` a value, else ``bodyBase64``."""
     host = "{}:{}".format
+    names = ("topic", "broker_name", "queue_id", "queue_offset", "msg_id", "offset_msg_id", "tags", "keys")
     value: dict[str, Any] = {
-        "topic": message.topic,
-        "brokerName": message.broker_name,
-        "queueId": message.queue_id,
-        "queueOffset": message.queue_offset,
-        "msgId": message.msg_id,
-        "offsetMsgId": message.offset_msg_id,
-        "tags": message.tags,
-        "keys": message.keys,
-        "bornTimestamp": message.born_timestamp,
+        **fields(message, *names, "born_timestamp"),
         "bornHost": host(*message.born_host),
-        "storeTimestamp": message.store_timestamp,
+        **fields(message, "store_timestamp"),
         "storeHost": host(*message.store_host),
-        "storeSize": message.store_size,
-        "reconsumeTimes": message.reconsume_times,
-        "flag": message.flag,
-        "sysFlag": message.sys_flag,
+        **fields(message, "store_size", "reconsume_times", "flag", "sys_flag"),
         "properties": message.properties,
     }
     if form == "none":

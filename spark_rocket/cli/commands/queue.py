@@ -17,7 +17,7 @@ from spark_rocket.cli.commands.message import find_queue
 from spark_rocket.cli.commands.message_show import body_option
 from spark_rocket.cli.connect import Link, complete_groups, complete_topics, connection
 from spark_rocket.cli.show import Column
-from spark_rocket.cli.text import count_text, size_text
+from spark_rocket.cli.text import count_text, fields, size_text
 from spark_rocket.errors import ClientError
 
 if TYPE_CHECKING:
@@ -115,10 +115,5 @@ def _entries(
 
 
 def _row(entry: ConsumeQueueEntry, group: str | None) -> dict[str, object]:
-    row: dict[str, object] = {
-        "queueOffset": entry.queue_offset,
-        "physicalOffset": entry.physical_offset,
-        "size": entry.size,
-        "tagsCode": entry.tags_code,
-    }
-    return row if group is None else row | {"matches": entry.matches}
+    names = ("queue_offset", "physical_offset", "size", "tags_code")
+    return fields(entry, *names, *(() if group is None else ("matches",)))
