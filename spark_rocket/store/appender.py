@@ -39,13 +39,12 @@ from spark_rocket.protocol.record.layout import (
 from spark_rocket.store.batch import BatchPlan, build_records, plan_batch
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.descriptors import ShortageError
-from spark_rocket.store.layout import ENTRY, ENTRY_SIZE, MAX_PROPERTIES, entries_of_run
+from spark_rocket.store.layout import ENTRY, ENTRY_SIZE, MAX_PROPERTIES, DelayLevels, entries_of_run
+from spark_rocket.store.layout import tags_code as tags_code_of
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.put_times import PutTimes
 from spark_rocket.store.queues.consume_queue import ConsumeQueue
 from spark_rocket.store.queues.queue_table import ConsumeQueueTable, is_storable
-from spark_rocket.store.queues.tags import DelayLevels
-from spark_rocket.store.queues.tags import tags_code as tags_code_of
 from spark_rocket.store.results import PutError, PutResult, PutStatus
 
 _log = logging.getLogger(__name__)

@@ -26,8 +26,7 @@ import numpy.typing as npt
 
 from spark_rocket.protocol.record.layout import AT, BATCH_HEADER, BATCH_OVERHEAD, CRC_MASK, INT, PROPERTIES_LENGTH
 from spark_rocket.protocol.record.uniform import layout_of, look_at
-from spark_rocket.store.layout import MAX_PROPERTIES
-from spark_rocket.store.queues.tags import tags_code
+from spark_rocket.store.layout import MAX_PROPERTIES, tags_code
 from spark_rocket.store.results import PutError, PutStatus
 
 _MESSAGE_HEAD = Struct(">iiiii")

@@ -24,15 +24,13 @@ from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.descriptors import keep_reserve, make_directory
 from spark_rocket.store.flush import FlushCallback, FlushCommitLogService, FlushConsumeQueueService
 from spark_rocket.store.index.service import IndexService
-from spark_rocket.store.layout import ENTRY, STORE_TIME_END, store_time
+from spark_rocket.store.layout import ENTRY, STORE_TIME_END, DelayLevels, store_time
 from spark_rocket.store.log.checkpoint import Checkpoint
 from spark_rocket.store.log.commit_log import CommitLog
-from spark_rocket.store.paths import refuse_left_behind, remember
+from spark_rocket.store.paths import refuse_foreign, refuse_left_behind, remember
 from spark_rocket.store.queues.queue_table import ConsumeQueueTable
 from spark_rocket.store.queues.reader import StoreReader
 from spark_rocket.store.queues.side_files import DeletedTopics, QueueEnds
-from spark_rocket.store.queues.tags import DelayLevels
-from spark_rocket.store.recovery.foreign import refuse_foreign
 from spark_rocket.store.recovery.recovery import Recovery, RecoveryReport
 from spark_rocket.store.recovery.replica import Replica
 from spark_rocket.store.results import GetMessageResult, QueryMessageResult

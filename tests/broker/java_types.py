@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from spark_rocket.protocol.wire.fastjson import loads_tolerant
+from spark_rocket.protocol.wire.json import loads_tolerant
 
 INT, LONG, DOUBLE, BOOL, STR = "int", "long", "double", "boolean", "String"
 _WIDTH = {INT: 1 << 31, LONG: 1 << 63}

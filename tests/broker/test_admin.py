@@ -38,7 +38,7 @@ from spark_rocket.protocol.wire.bodies import (
 )
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.fastjson import loads_tolerant
+from spark_rocket.protocol.wire.json import loads_tolerant
 from spark_rocket.store.index.service import IndexService
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire

@@ -20,7 +20,7 @@ from spark_rocket.protocol.wire.bodies import (
     SetMessageRequestModeRequestBody,
 )
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.wire.fastjson import loads_tolerant
+from spark_rocket.protocol.wire.json import loads_tolerant
 from spark_rocket.testing import LocalCluster
 from tests.broker.test_clients import Member
 from tests.broker.wire import Wire

@@ -20,7 +20,7 @@ from spark_rocket.protocol.record.record import decode_record
 from spark_rocket.protocol.wire.bodies import KVTable
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.fastjson import loads_tolerant
+from spark_rocket.protocol.wire.json import loads_tolerant
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster

@@ -15,7 +15,7 @@ import pytest
 from spark_rocket.broker.state.config_files import ConfigFile, ConfigSaver
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.fastjson import loads_tolerant
+from spark_rocket.protocol.wire.json import loads_tolerant
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.store.queues.side_files import DeletedTopics
 from spark_rocket.testing import LocalCluster

@@ -19,7 +19,7 @@ from spark_rocket.protocol.ids import decode_offset_msg_id
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.record import iter_records
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.wire.fastjson import loads_tolerant
+from spark_rocket.protocol.wire.json import loads_tolerant
 from spark_rocket.store.tools.check import check_store
 from tests.broker.wire import SUBSCRIPTION, SUSPEND, Wire
 from tests.golden import StoreName, expected, extract_store

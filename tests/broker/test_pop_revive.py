@@ -20,7 +20,7 @@ from spark_rocket.protocol.record.record import iter_records
 from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.fastjson import loads_tolerant
+from spark_rocket.protocol.wire.json import loads_tolerant
 from tests.broker.pop_world import World, texts
 from tests.kit.brokers import served
 from tests.kit.waiting import until

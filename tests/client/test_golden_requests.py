@@ -51,7 +51,7 @@ from spark_rocket.protocol.wire.bodies import (
 )
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import FLAG_ONEWAY, RemotingCommand
-from spark_rocket.protocol.wire.fastjson import loads_tolerant
+from spark_rocket.protocol.wire.json import loads_tolerant
 from tests import golden
 from tests.client.consuming import SECONDS
 from tests.client.fakes import FakeCluster, says

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_rocket.errors import ProtocolError
-from spark_rocket.protocol.wire import fastjson
-from spark_rocket.protocol.wire.fastjson import (
+from spark_rocket.protocol.wire import json as fastjson
+from spark_rocket.protocol.wire.json import (
     MAX_DEPTH,
     TextLimits,
     check_values,

@@ -11,7 +11,7 @@ from spark_rocket.protocol.record.batch import encode_batch_body
 from spark_rocket.protocol.record.layout import BORN_HOST_V6, MAGIC_V1, STORE_HOST_V6
 from spark_rocket.protocol.record.record import encode_record
 from spark_rocket.store.batch import build_records, plan_batch
-from spark_rocket.store.queues.tags import tags_code
+from spark_rocket.store.layout import tags_code
 
 PARTS = [b"TAGS", b"\x01", b"\x02", b"a", b"KEYS", "é".encode(), b"DELAY", b"\x03"]
 odd = st.lists(st.sampled_from(PARTS), max_size=8).map(b"".join)

@@ -18,7 +18,7 @@ from spark_rocket.store import MessageStore, PutStatus
 from spark_rocket.store.config import DEFAULT_DELAY_LEVELS, delay_levels
 from spark_rocket.store.delay.delay_levels import ScheduleMessageService
 from spark_rocket.store.delay.redelivery import RETRY_MS, redeliver
-from spark_rocket.store.queues.tags import tags_code
+from spark_rocket.store.layout import tags_code
 from spark_rocket.store.tools.check import check_store
 from tests.golden import expected, extract_store
 from tests.store.conftest import MakeStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_rocket.protocol.filter.tags import java_hash
-from spark_rocket.store.queues.tags import tags_code
+from spark_rocket.store.layout import tags_code
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.wire.bodies import BROADCASTING, ConsumerData, HeartbeatData, SubscriptionData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.fastjson import REQUEST_LIMITS, loads_tolerant
 from spark_rocket.protocol.wire.headers import NotifyConsumerIdsChangedRequestHeader
+from spark_rocket.protocol.wire.json import REQUEST_LIMITS, loads_tolerant
 from spark_rocket.remoting.server.channel import Channel
 
 _log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from spark_rocket.client.consume.listeners import MessageModel
 from spark_rocket.client.consume.reader import AWAY, Reader
 from spark_rocket.errors import ClientError, RemotingTimeoutError, RocketError
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.wire.fastjson import dumps_fastjson, loads_tolerant
+from spark_rocket.protocol.wire.json import dumps_fastjson, loads_tolerant
 
 logger = logging.getLogger(__name__)
 

@@ -1,17 +1,40 @@
-"""Standard JSON: orjson where it is installed, else the standard library.
+"""JSON as RocketMQ's Java side writes it, which is not always JSON.
 
-Spark's workers run the connector from a zip file with no more than pyspark, pyarrow and numpy, so orjson may be missing
-there. Both read and write the same RocketMQ texts; they differ on input that no peer sends, such as lone surrogates.
+Two spellings occur. *Standard*: keys quoted, maps sorted, non-ASCII escaped; name servers answer routes so to clients
+of version 401 and above. *fastjson*: everything else, and everything in configuration files. There, integer map keys
+stand unquoted, ``{0:"ip:port"}``, and objects may be keys, ``{{"queueId":0,…}:{…}}``.
 
-Pure. Corresponds to RemotingSerializable.
+In Python, an object that is a key becomes a tuple of its (name, value) pairs sorted by name; keys that are unquoted
+integers or words become their text, so that both spellings of a map come out equal. When writing, ``int`` keys stand
+unquoted and tuples of pairs as objects. Strings are accepted with raw control characters and fastjson's own escapes.
+
+Standard JSON is read and written by orjson where it is installed, else by the standard library: Spark's workers run
+the connector from a zip file with no more than pyspark, pyarrow and numpy. Both read and write the same RocketMQ texts;
+they differ on input that no peer sends, such as lone surrogates.
+
+Time and memory are linear in the size of the text. Its depth is bounded, and for a peer's text the number of its values
+(:class:`TextLimits`), because two bytes can be an object of a hundred. Thread-safety: pure functions.
+Corresponds to com.alibaba.fastjson as remoting.protocol.RemotingSerializable and common.ConfigManager use it.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import re
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from spark_rocket.errors import ProtocolError
+
+try:
+    import orjson
+except ImportError:
+    orjson = None  # type: ignore[assignment]
+
 Buffer: TypeAlias = bytes | bytearray | memoryview
+
+MAX_DEPTH = 100
 
 
 def plain_loads(data: Buffer | str) -> Any:
@@ -34,11 +57,6 @@ def plain_dumps(value: Any, *, sort_keys: bool = False) -> bytes:
         raise TypeError(f"not JSON: {error}") from None
 
 
-try:
-    import orjson
-except ImportError:
-    orjson = None  # type: ignore[assignment]
-
 #: The value of a text; ValueError if it is not standard JSON in UTF-8.
 loads = plain_loads if orjson is None else orjson.loads
 #: UTF-8 without blanks, in the order of the dicts, whose keys must be strings; TypeError if JSON cannot express it.
@@ -50,3 +68,265 @@ def dumps_sorted(value: Any) -> bytes:
     if orjson is None:
         return plain_dumps(value, sort_keys=True)
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
+
+
+@dataclass(frozen=True, slots=True)
+class TextLimits:
+    """What a peer's text may cost its reader."""
+
+    max_values: int
+    """Values at any depth and escapes: at most so many objects are made."""
+    max_odd_values: int
+    """The same for a text that is not standard JSON, which is read in Python."""
+    max_odd_bytes: int
+    """Length of a text that is not standard JSON."""
+
+
+#: A request body that a server reads on its event loop: at most some tens of milliseconds.
+REQUEST_LIMITS = TextLimits(max_values=100_000, max_odd_values=20_000, max_odd_bytes=256 * 1024)
+
+# Possessive quantifiers: nothing is tried twice.
+_TOKEN = re.compile(
+    r'[ \t\r\n]*+([{}\[\]:,]|"[^"\\]*+(?:\\.[^"\\]*+)*+"|-?\d++(?:\.\d++)?+(?:[eE][+-]?\d++)?+|[A-Za-z_$][\w$]*+)',
+    re.DOTALL | re.ASCII,
+)
+_MARKS = frozenset("{}[]:,")
+_WORDS = {"true": True, "false": False, "null": None, "NaN": None}
+_ODD_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|(v)|(')|([0-7])|(.))", re.DOTALL)
+
+
+def loads_tolerant(data: Buffer | str, limits: TextLimits | None = None) -> Any:
+    """The value of a text in either spelling; ``ProtocolError`` for anything else.
+
+    With ``limits``, what would cost more is refused before it is read.
+    """
+    if limits is not None:
+        check_values(data, limits.max_values)
+    try:
+        return loads(data)
+    except ValueError:  # not standard; the error is of no use, since this parser takes more
+        pass
+    if limits is not None:
+        _check_odd(data, limits)
+    try:
+        text = data if isinstance(data, str) else str(data, "utf-8")
+    except UnicodeDecodeError as error:
+        raise ProtocolError(f"A JSON text is not UTF-8 at byte {error.start}.", remedy=_REMEDY) from None
+    return _Parser(text).parse()
+
+
+def check_values(data: Buffer | str, most: int) -> None:
+    """``ProtocolError`` if a text could have more than ``most`` values and escapes.
+
+    Each value follows the text's start, a bracket or a comma, and those are counted, also within strings. That takes
+    a fraction of any parser's time, and makes no objects.
+    """
+    values = _values(data) if len(data) > most else 0
+    if values > most:
+        raise ProtocolError(
+            f"A JSON text of {len(data):,} bytes has up to {values:,} values; at most {most:,} are read.",
+            remedy="Send less at once.",
+        )
+
+
+def _check_odd(data: Buffer | str, limits: TextLimits) -> None:
+    size = len(data)
+    values = _values(data) if size > limits.max_odd_values else 0
+    if size > limits.max_odd_bytes or values > limits.max_odd_values:
+        raise ProtocolError(
+            f"A text of {size:,} bytes with up to {values:,} values is not standard JSON; other spellings are read up "
+            f"to {limits.max_odd_bytes:,} bytes and {limits.max_odd_values:,} values.",
+            remedy="Quote every key and send UTF-8, or send less at once.",
+        )
+
+
+def _values(data: Buffer | str) -> int:
+    if isinstance(data, str):
+        return 1 + sum(data.count(mark) for mark in ",[{\\")
+    raw = bytes(data) if isinstance(data, memoryview) else data
+    return 1 + sum(raw.count(mark) for mark in b",[{\\")
+
+
+_WRITE_REMEDY = "Only plain maps, lists, Unicode text, 64-bit numbers, booleans and None can be written."
+_REMEDY = "The text is damaged, cut short, or not what RocketMQ writes."
+
+
+class _Parser:
+    """Recursive descent over one text."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        self._depth = 0
+
+    def parse(self) -> Any:
+        value = self._value(self._token())
+        if self._text[self._at :].strip(" \t\r\n"):
+            raise self._bad("there is more after its end")
+        return value
+
+    def _token(self) -> str:
+        match = _TOKEN.match(self._text, self._at)
+        if match is None:
+            raise self._bad("invalid text or end")
+        self._at = match.end()
+        token: str = match[1]
+        return token
+
+    def _value(self, token: str) -> Any:
+        first = token[0]
+        if first == '"':
+            return self._string(token)
+        if first in "-0123456789":
+            return self._number(token)
+        if first in "{[":
+            self._depth += 1
+            if self._depth > MAX_DEPTH:
+                raise self._bad(f"it is nested deeper than {MAX_DEPTH}")
+            value: Any = self._object() if first == "{" else self._array()
+            self._depth -= 1
+            return value
+        if token in _WORDS:
+            return _WORDS[token]
+        raise self._bad(f"{token[:40]!r} is not a value")
+
+    def _object(self) -> dict[Any, Any]:
+        fields: dict[Any, Any] = {}
+        token = self._token()
+        while token != "}":
+            key = self._key(token)
+            if self._token() != ":":
+                raise self._bad("a colon is missing")
+            fields[key] = self._value(self._token())
+            token = self._after_item("}")
+        return fields
+
+    def _key(self, token: str) -> Any:
+        if token[0] == '"':
+            return self._string(token)
+        if token not in _MARKS:
+            return token
+        if token != "{":
+            raise self._bad(f"{token!r} is not a name")
+        # Its fields are plain: a key that holds keys would be hashed once for each level.
+        key = self._value(token)
+        if not all(type(name) is str and type(value) not in (dict, list) for name, value in key.items()):
+            raise self._bad("the key is not an object of plain fields")
+        return tuple(sorted(key.items()))
+
+    def _array(self) -> list[Any]:
+        items: list[Any] = []
+        token = self._token()
+        while token != "]":
+            items.append(self._value(token))
+            token = self._after_item("]")
+        return items
+
+    def _after_item(self, end: str) -> str:
+        """The first token of the next field or item, or the end; the last one may be followed by a comma."""
+        token = self._token()
+        if token == ",":
+            return self._token()
+        if token != end:
+            raise self._bad("a comma is missing")
+        return token
+
+    def _string(self, token: str) -> str:
+        text = token[1:-1]
+        if "\\" in text:
+            try:
+                text = json.loads(token, strict=False)
+            except ValueError:
+                try:
+                    text = json.loads(_ODD_ESCAPE.sub(_usual_escape, token), strict=False)
+                except ValueError:
+                    raise self._bad("a string holds an unknown escape") from None
+        if not text.isascii():  # Java prints a lone surrogate as a question mark
+            text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        return text
+
+    def _number(self, token: str) -> int | float:
+        if len(token) <= 20 and token.lstrip("-").isdigit():
+            return int(token)
+        number = float(token)
+        if math.isinf(number):
+            raise self._bad(f"{token[:40]} does not fit a float")
+        return number
+
+    def _bad(self, what: str) -> ProtocolError:
+        near = self._text[max(0, self._at - 20) : self._at + 20]
+        return ProtocolError(
+            f"A JSON text of {len(self._text):,} characters cannot be read near {self._at:,} ({near!r}): {what}.",
+            remedy=_REMEDY,
+        )
+
+
+def _usual_escape(match: re.Match[str]) -> str:
+    """An escape of fastjson's own as a standard one; standard ones stay."""
+    pair, tab, quote, octal, other = match.groups()
+    if pair:
+        return f"\\u00{pair}"
+    if tab:
+        return "\\u000b"
+    if quote:
+        return "'"
+    return f"\\u000{octal}" if octal else f"\\{other}"
+
+
+def dumps_standard(value: Any) -> bytes:
+    """Standard spelling: sorted, ASCII only, integer keys quoted."""
+    try:
+        raw = dumps_sorted(value)
+    except TypeError as error:
+        raise ProtocolError(f"A value cannot be written as JSON: {error}.", remedy=_WRITE_REMEDY) from None
+    return raw if raw.isascii() else json.dumps(loads(raw), separators=(",", ":")).encode()
+
+
+def dumps_fastjson(value: Any, *, pretty: bool = False) -> bytes:
+    """fastjson's spelling; ``pretty`` as it writes configuration files: one field a line, indented with tabs."""
+    pieces: list[str] = []
+    try:
+        _write(value, pieces, "\n" if pretty else "", 0)
+    except TypeError as error:
+        raise ProtocolError(f"A value cannot be written as JSON: {error}.", remedy=_WRITE_REMEDY) from None
+    return "".join(pieces).encode()
+
+
+def _write(value: Any, pieces: list[str], line: str, depth: int) -> None:
+    """Append the text of ``value``; ``line`` is what starts a line at its depth, or nothing."""
+    if depth > MAX_DEPTH:
+        raise TypeError(f"it is nested deeper than {MAX_DEPTH}")
+    if type(value) is dict:
+        if not value:
+            pieces.append("{}")
+            return
+        # fastjson breaks lines before quoted keys only; those of a map with other keys follow one another.
+        inner = line and line + "\t"
+        between = inner if type(next(iter(value))) is str else ""
+        start = "{" + between
+        for key, item in value.items():
+            pieces.append(start)
+            _write_key(key, pieces, depth)
+            pieces.append(":")
+            _write(item, pieces, inner, depth + 1)
+            start = "," + between
+        pieces.append(line + "}")
+    elif type(value) is list:
+        inner = line and line + "\t"
+        start = "[" + inner if value else "["
+        for item in value:
+            pieces.append(start)
+            _write(item, pieces, inner, depth + 1)
+            start = "," + inner
+        pieces.append(line + "]" if value else "[]")
+    else:
+        pieces.append(dumps(value).decode())
+
+
+def _write_key(key: Any, pieces: list[str], depth: int) -> None:
+    if type(key) is tuple:
+        _write(dict(key), pieces, "", depth + 1)
+    elif isinstance(key, (str, int)):
+        pieces.append(dumps(key).decode())
+    else:
+        raise TypeError(f"{type(key).__name__} is not a key")

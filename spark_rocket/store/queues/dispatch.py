@@ -6,7 +6,7 @@ was deleted and made anew by a broker that did not say so (side_files.py has our
 that jumps ahead of what the queue has is a :class:`QueueGap`: the queue lost entries from before the scan, and the scan
 must begin earlier.
 
-Prepared and rolled-back records have no entry. Tags codes: see tags.py.
+Prepared and rolled-back records have no entry. Tags codes: see layout.py.
 Thread-safety: for recovery, before the store takes messages. Corresponds to ReputMessageService with
 CommitLogDispatcherBuildConsumeQueue.
 """
@@ -21,12 +21,11 @@ import numpy.typing as npt
 from spark_rocket.model import SCHEDULE_TOPIC
 from spark_rocket.protocol.record.layout import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from spark_rocket.protocol.record.record import RecordView
-from spark_rocket.store.layout import ENTRY, ENTRY_SIZE, ENTRY_TYPE
+from spark_rocket.store.layout import ENTRY, ENTRY_SIZE, ENTRY_TYPE, DelayLevels, tags_code, tags_codes
 from spark_rocket.store.log.record_scan import Ints, RecordBlock
 from spark_rocket.store.queues.consume_queue import ConsumeQueue
 from spark_rocket.store.queues.queue_table import ConsumeQueueTable, is_storable
 from spark_rocket.store.queues.side_files import DeletedTopics
-from spark_rocket.store.queues.tags import DelayLevels, tags_code, tags_codes
 
 _AHEAD = 4096 // ENTRY_SIZE  # entries
 

@@ -47,7 +47,7 @@ from spark_rocket.errors import StoreCorruptError
 from spark_rocket.model import CHECK_MAX_TIME_TOPIC, DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, SYSTEM_PREFIX
 from spark_rocket.protocol.record.layout import HEADER_SIZE, header_struct
 from spark_rocket.store.config import StoreConfig
-from spark_rocket.store.layout import ENTRY_SIZE, ENTRY_TYPE
+from spark_rocket.store.layout import ENTRY_SIZE, ENTRY_TYPE, DelayLevels
 from spark_rocket.store.log.checkpoint import Checkpoint
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.log.mapped_file import free_name
@@ -56,7 +56,6 @@ from spark_rocket.store.queues.consume_queue import ConsumeQueue
 from spark_rocket.store.queues.dispatch import Dispatcher, QueueGap
 from spark_rocket.store.queues.queue_table import ConsumeQueueTable
 from spark_rocket.store.queues.side_files import DeletedTopics, QueueEnds
-from spark_rocket.store.queues.tags import DelayLevels
 
 _PLACES = header_struct("size", "queue_id", "queue_offset", "physical_offset")
 _log = logging.getLogger(__name__)

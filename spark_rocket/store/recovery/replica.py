@@ -35,7 +35,7 @@ from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.descriptors import make_directory, sync_directory
 from spark_rocket.store.flush import FlushCommitLogService, FlushConsumeQueueService
 from spark_rocket.store.index.service import IndexService
-from spark_rocket.store.layout import ENTRY_TYPE
+from spark_rocket.store.layout import ENTRY_TYPE, DelayLevels
 from spark_rocket.store.log.checkpoint import Checkpoint
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.log.mapped_file import free_name
@@ -44,7 +44,6 @@ from spark_rocket.store.queues.consume_queue import ConsumeQueue
 from spark_rocket.store.queues.dispatch import Dispatcher, QueueGap
 from spark_rocket.store.queues.queue_table import ConsumeQueueTable
 from spark_rocket.store.queues.side_files import DeletedTopics, QueueEnds
-from spark_rocket.store.queues.tags import DelayLevels
 
 _FEW = 24  # records that are quicker looked at one by one
 _COPY = 1 << 20

@@ -31,9 +31,8 @@ from spark_rocket.errors import StoreCorruptError
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.layout import ENTRY_SIZE, ENTRY_TYPE, FILLER, FILLER_SIZE
 from spark_rocket.store.log.checkpoint import Checkpoint
-from spark_rocket.store.paths import StorePaths
+from spark_rocket.store.paths import LMQ_PREFIX, StorePaths
 from spark_rocket.store.queues.dispatch import runs_of
-from spark_rocket.store.recovery.foreign import LMQ_PREFIX
 from spark_rocket.store.recovery.recovery import is_deleted, topics_on_record
 from spark_rocket.store.store_lock import abort_path
 from spark_rocket.store.tools.check_index import IndexCheck

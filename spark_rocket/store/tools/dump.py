@@ -25,7 +25,7 @@ from spark_rocket.protocol.record.properties import decode_properties, find_prop
 from spark_rocket.protocol.record.record import RecordView, ScanKind, scan_record, view_record
 from spark_rocket.store.layout import ENTRY, ENTRY_SIZE
 from spark_rocket.store.log.record_scan import RecordBlock
-from spark_rocket.store.recovery.foreign import LMQ_PREFIX
+from spark_rocket.store.paths import LMQ_PREFIX
 from spark_rocket.store.tools.salvage import Damage, Salvage
 from spark_rocket.store.tools.view import Progress, StoreView, ViewedQueue
 

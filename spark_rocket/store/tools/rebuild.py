@@ -35,11 +35,10 @@ from spark_rocket.store.layout import ENTRY, ENTRY_SIZE
 from spark_rocket.store.log.checkpoint import Checkpoint
 from spark_rocket.store.log.mapped_file import file_name, sync_file_system
 from spark_rocket.store.log.record_scan import RecordBlock
-from spark_rocket.store.paths import StorePaths
+from spark_rocket.store.paths import LMQ_PREFIX, StorePaths
 from spark_rocket.store.queues.consume_queue import ConsumeQueue
 from spark_rocket.store.queues.dispatch import runs_of
 from spark_rocket.store.queues.queue_table import ConsumeQueueTable, is_storable
-from spark_rocket.store.recovery.foreign import LMQ_PREFIX
 from spark_rocket.store.recovery.recovery import is_deleted, topics_on_record
 from spark_rocket.store.store_lock import StoreLock
 from spark_rocket.store.tools.salvage import Damage, Salvage

@@ -24,13 +24,12 @@ from pathlib import Path
 
 from spark_rocket.errors import StoreCorruptError, StoreError, StoreLockedError
 from spark_rocket.store.config import StoreConfig
-from spark_rocket.store.layout import ENTRY_SIZE
+from spark_rocket.store.layout import ENTRY_SIZE, DelayLevels
 from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.log.mapped_file_queue import MappedFileQueue
 from spark_rocket.store.paths import StorePaths, find_paths
 from spark_rocket.store.queues.consume_queue import ConsumeQueue, MappingCache
 from spark_rocket.store.queues.side_files import DeletedTopics
-from spark_rocket.store.queues.tags import DelayLevels
 from spark_rocket.store.store_lock import StoreLock, lock_directories, read_abort
 
 

@@ -12,8 +12,8 @@ from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.bodies import HeartbeatData, ProducerData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.fastjson import loads_tolerant
 from spark_rocket.protocol.wire.headers import CheckTransactionStateRequestHeader
+from spark_rocket.protocol.wire.json import loads_tolerant
 from spark_rocket.remoting.client.client import RemotingClient
 from tests.broker import java_types as java
 from tests.broker.wire import Wire

@@ -17,7 +17,7 @@ from spark_rocket.model import group_problem, topic_problem
 from spark_rocket.namesrv.kv_config import KVConfigManager
 from spark_rocket.protocol import auth as acl
 from spark_rocket.protocol.java_properties import parse_properties, render_properties
-from spark_rocket.protocol.wire.fastjson import dumps_fastjson, loads_tolerant
+from spark_rocket.protocol.wire.json import dumps_fastjson, loads_tolerant
 from spark_rocket.remoting.tls.settings import CONFIG_FILE, TlsSettings
 from tests.fuzz.targets.base import file_of, target, text_of
 

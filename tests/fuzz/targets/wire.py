@@ -21,8 +21,8 @@ from spark_rocket.protocol.wire import bodies
 from spark_rocket.protocol.wire.bodies.base import Body
 from spark_rocket.protocol.wire.bodies.register import RegisterBrokerBody
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.fastjson import dumps_fastjson, dumps_standard, loads_tolerant
 from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH, FrameSplitter
+from spark_rocket.protocol.wire.json import dumps_fastjson, dumps_standard, loads_tolerant
 from tests.fuzz.targets.base import target, text_of
 from tests.golden import frames
 from tests.protocol.request_headers import ONE_LETTER, REQUEST_HEADERS, decode_request_header

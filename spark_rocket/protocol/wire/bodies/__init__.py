@@ -7,4 +7,4 @@ from spark_rocket.protocol.wire.bodies.consumer import *
 from spark_rocket.protocol.wire.bodies.register import *
 from spark_rocket.protocol.wire.bodies.route import *
 from spark_rocket.protocol.wire.bodies.stats import *
-from spark_rocket.protocol.wire.fastjson import dumps_fastjson, dumps_standard, loads_tolerant
+from spark_rocket.protocol.wire.json import dumps_fastjson, dumps_standard, loads_tolerant

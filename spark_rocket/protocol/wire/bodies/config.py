@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from spark_rocket.errors import ProtocolError
 from spark_rocket.protocol.wire.bodies.base import Body
 from spark_rocket.protocol.wire.codes import PERM_READ, PERM_WRITE
-from spark_rocket.protocol.wire.fastjson import REQUEST_LIMITS, dumps_standard, loads_tolerant
+from spark_rocket.protocol.wire.json import REQUEST_LIMITS, dumps_standard, loads_tolerant
 
 
 @dataclass(slots=True)

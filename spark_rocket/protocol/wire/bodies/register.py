@@ -20,7 +20,7 @@ from spark_rocket.errors import ProtocolError
 from spark_rocket.protocol.record.compression import decompress_body, inflates_within
 from spark_rocket.protocol.wire.bodies.base import Body
 from spark_rocket.protocol.wire.bodies.config import DataVersion, TopicConfig, TopicConfigSerializeWrapper
-from spark_rocket.protocol.wire.fastjson import Buffer, TextLimits, check_values, dumps_standard, loads_tolerant
+from spark_rocket.protocol.wire.json import Buffer, TextLimits, check_values, dumps_standard, loads_tolerant
 
 MAX_UNPACKED = 16 << 20  # bytes: as much as an unpacked body, which has to fit into a frame
 MAX_TOPICS = 100_000
