@@ -29,14 +29,9 @@ from spark_rocket.protocol.record.run import Scratch
 from spark_rocket.protocol.record.uniform import Rows, layout_of, look_at
 
 _I64 = np.ndarray[Any, np.dtype[np.int64]]
-_U64 = np.ndarray[Any, np.dtype[np.uint64]]
 _U8 = np.ndarray[Any, np.dtype[np.uint8]]
 
 _PAD = 8  # bytes of room on both sides, so that eight bytes can be read before any end and after any start
-_LOW_BYTES = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)
-_MIX_TAIL = np.uint64(0x9E3779B97F4A7C15)
-_MIX_LENGTH = np.uint64(0xC2B2AE3D27D4EB4F)
-_SORT_ABOVE = 64  # pairs in one record above which duplicates are looked for by sorting
 
 
 def to_strings(array: pa.Array) -> pa.Array:
@@ -102,7 +97,7 @@ class PropertyColumns:
         return pa.Array.from_buffers(map_type, self._count, [None, offsets], children=[struct])
 
     def value_of(self, name: str) -> pa.Array:
-        """The value of one property (of at most eight ASCII characters), null where a record has none."""
+        """The value of one property, null where a record has none."""
         if self._layout is not None and self._per_record is not None:
             if name.encode() not in self._layout:
                 return pa.nulls(self._count, pa.string())
@@ -110,11 +105,7 @@ class PropertyColumns:
             if self._rows is not None:
                 return self._cut(*self._places[column])
             return self._take_texts(4 * np.arange(column, self._count * self._per_record, self._per_record) + 3)
-        if self._texts is None:
-            found = np.flatnonzero(pc.equal(self._name_array(), name).to_numpy(zero_copy_only=False))
-        else:
-            wanted = np.uint64(int.from_bytes(name.encode(), "little"))
-            found = np.flatnonzero((self._heads == wanted) & (self._lengths == len(name)))
+        found = np.flatnonzero(pc.equal(self._name_array(), name).to_numpy(zero_copy_only=False))
         at = np.full(self._count, -1, np.int64)
         at[np.searchsorted(self._pair_offsets, found, side="right") - 1] = found
         if self._texts is None:
@@ -181,7 +172,7 @@ class PropertyColumns:
             return False
         self._find_records(at[0::2], heads, begins, every)
         self._set_texts(at, data, size)
-        return self._names_are_text() and not self._may_have_duplicates(data, at)
+        return self._names_are_text() and not self._have_duplicates(data, at)
 
     def _set_texts(self, at: np.ndarray[Any, Any], data: _U8, size: int) -> None:
         """An array of separator, text, separator, text … over ``data``."""
@@ -212,8 +203,8 @@ class PropertyColumns:
         self._pair_offsets[:-1] = np.searchsorted(opens, begins)
         self._pair_offsets[-1] = pairs
 
-    def _may_have_duplicates(self, data: _U8, at: _I64) -> bool:
-        """Whether a record may have one name twice; a false alarm is possible, a miss is not."""
+    def _have_duplicates(self, data: _U8, at: _I64) -> bool:
+        """Whether a record has one name twice."""
         begins, ends = at[0::2] + 1, at[1::2]
         lengths = ends - begins
         per_record = self._per_record
@@ -224,21 +215,11 @@ class PropertyColumns:
             if taken is None or taken[: int(lengths.sum())] == b"".join(layout) * self._count:
                 self._layout = layout
                 return len(set(layout)) < per_record
-        eights = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
-        self._lengths = lengths
-        self._heads = eights[begins] & _LOW_BYTES[np.minimum(lengths, 8)]
-        tails = np.where(lengths > 8, eights[ends - 8], np.uint64(0))
-        marks = self._heads + tails * _MIX_TAIL + lengths.astype(np.uint64) * _MIX_LENGTH
-        counts = np.diff(self._pair_offsets)
-        most = int(counts.max())
-        record = np.repeat(np.arange(self._count), counts)
-        if most > _SORT_ABOVE:
-            order = np.lexsort((marks, record))
-            same = (marks[order][1:] == marks[order][:-1]) & (record[order][1:] == record[order][:-1])
-            return bool(same.any())
-        return any(
-            bool(((marks[step:] == marks[:-step]) & (record[step:] == record[:-step])).any()) for step in range(1, most)
-        )
+        names = self._name_array().dictionary_encode()
+        record = np.repeat(np.arange(self._count), np.diff(self._pair_offsets))
+        # Those of a record are side by side already, so that a stable sort is the quickest.
+        pairs = np.sort(record * len(names.dictionary) + names.indices.to_numpy(), kind="stable")
+        return bool((pairs[1:] == pairs[:-1]).any())
 
     def _take_texts(self, at: _I64, missing: np.ndarray[Any, Any] | None = None) -> pa.Array:
         assert self._texts is not None
