@@ -26,7 +26,6 @@ Corresponds to org.apache.rocketmq.store.timer.TimerCheckpoint and TimerFlushSer
 from __future__ import annotations
 
 import logging
-import os
 from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
@@ -34,12 +33,16 @@ from typing import NamedTuple
 from spark_rocket.errors import StoreCorruptError
 from spark_rocket.store.delay.timer_log import TimerLog
 from spark_rocket.store.delay.timer_wheel import TimerWheel
-from spark_rocket.store.descriptors import close_file, make_directory, open_file, sync_directory
-from spark_rocket.store.log.mapped_file import allocate, sync_data
+from spark_rocket.store.descriptors import make_directory, sync_directory
+from spark_rocket.store.log.mapped_file import write_head
 from spark_rocket.store.message_store import MessageStore
 
 TIMER_CHECKPOINT_SIZE = 4096
 FIELDS = Struct(">7q")
+_NAMES = (
+    "last_read_time_ms", "last_timer_log_flush_pos", "last_timer_queue_offset", "master_timer_queue_offset",
+    "state_version", "timestamp", "counter",
+)  # fmt: skip
 _REMEDY = "Delete it: every message that is still in the topic rmq_sys_wheel_timer is then delivered, again or not."
 
 
@@ -83,15 +86,8 @@ class TimerCheckpoint:
             raise StoreCorruptError(
                 f"{name} has a negative number at byte {8 * values.index(min(values))}.", remedy=_REMEDY
             )
-        (
-            self.last_read_time_ms,
-            self.last_timer_log_flush_pos,
-            self.last_timer_queue_offset,
-            self.master_timer_queue_offset,
-            self.state_version,
-            self.timestamp,
-            self.counter,
-        ) = values
+        for name, value in zip(_NAMES, values, strict=True):
+            setattr(self, name, value)
         self.existed = True
 
     def refuse_future(self, latest_ms: int) -> None:
@@ -105,30 +101,14 @@ class TimerCheckpoint:
 
     def encode(self) -> bytes:
         """The 56 bytes."""
-        return FIELDS.pack(
-            self.last_read_time_ms,
-            self.last_timer_log_flush_pos,
-            self.last_timer_queue_offset,
-            self.master_timer_queue_offset,
-            self.state_version,
-            self.timestamp,
-            self.counter,
-        )
+        return FIELDS.pack(*(getattr(self, name) for name in _NAMES))
 
     def save(self) -> None:
         """Write the fields and put them on the disk."""
         new = not self.path.exists()
         if new:
             make_directory(self.path.parent)
-        fd = open_file(self.path, os.O_RDWR | os.O_CREAT)
-        try:
-            if os.fstat(fd).st_size != TIMER_CHECKPOINT_SIZE:
-                os.ftruncate(fd, TIMER_CHECKPOINT_SIZE)
-                allocate(fd, 0, TIMER_CHECKPOINT_SIZE)  # so that a full disk cannot refuse it later
-            os.pwrite(fd, self.encode(), 0)
-            sync_data(fd)
-        finally:
-            close_file(fd)
+        write_head(self.path, TIMER_CHECKPOINT_SIZE, self.encode())
         if new:
             sync_directory(self.path.parent)
 

@@ -19,18 +19,22 @@ Corresponds to org.apache.rocketmq.store.StoreCheckpoint.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from pathlib import Path
 from struct import Struct
 
 from spark_rocket.errors import StoreCorruptError
-from spark_rocket.store.descriptors import close_file, open_file
-from spark_rocket.store.log.mapped_file import allocate, sync_data
+from spark_rocket.store.log.mapped_file import write_head
 
 _log = logging.getLogger(__name__)
 CHECKPOINT_SIZE = 4096
 _FIELDS = Struct(">5q")
+_TIMES = {
+    "physic_msg_timestamp": "physicMsgTimestamp",
+    "logics_msg_timestamp": "logicsMsgTimestamp",
+    "index_msg_timestamp": "indexMsgTimestamp",
+}
+_NAMES = (*_TIMES, "master_flushed_offset", "confirm_phy_offset")
 _SAFETY = 3_000
 
 
@@ -62,13 +66,8 @@ class Checkpoint:
                 "tells whether it is whole.",
             )
         self.existed = True
-        (
-            self.physic_msg_timestamp,
-            self.logics_msg_timestamp,
-            self.index_msg_timestamp,
-            self.master_flushed_offset,
-            self.confirm_phy_offset,
-        ) = _FIELDS.unpack_from(raw)
+        for name, value in zip(_NAMES, _FIELDS.unpack_from(raw), strict=True):
+            setattr(self, name, value)
         self._saved = raw[: _FIELDS.size]
 
     @property
@@ -76,19 +75,19 @@ class Checkpoint:
         """Everything stored up to here was on disk, log and consume queues."""
         return max(min(self.physic_msg_timestamp, self.logics_msg_timestamp) - _SAFETY, 0)
 
+    @property
+    def times(self) -> dict[str, int]:
+        """The first three fields, by RocketMQ's names."""
+        return {wire: getattr(self, name) for name, wire in _TIMES.items()}
+
     def correct(self, newest: int) -> None:
         """Times that no message of a log has, whose last is of ``newest``, are garbled: nothing is known then.
 
         Believed, they would mislead the recovery after a kill.
         """
-        names = {
-            "physic_msg_timestamp": "physicMsgTimestamp",
-            "logics_msg_timestamp": "logicsMsgTimestamp",
-            "index_msg_timestamp": "indexMsgTimestamp",
-        }
-        wrong = [name for name in names if not 0 <= getattr(self, name) <= newest]
+        wrong = [name for name in _TIMES if not 0 <= getattr(self, name) <= newest]
         if wrong:
-            times = ", ".join(f"{names[name]} {getattr(self, name)}" for name in wrong)
+            times = ", ".join(f"{_TIMES[name]} {getattr(self, name)}" for name in wrong)
             _log.warning("%s: %s: the log's last message is of %d; corrected", self.path, times, newest)
             for name in wrong:
                 setattr(self, name, 0)
@@ -97,23 +96,8 @@ class Checkpoint:
     def save(self, *, sync: bool = True) -> None:
         """Write the fields. Without ``sync`` they survive the process, and the machine's fall a little later."""
         with self._lock:
-            raw = _FIELDS.pack(
-                self.physic_msg_timestamp,
-                self.logics_msg_timestamp,
-                self.index_msg_timestamp,
-                self.master_flushed_offset,
-                self.confirm_phy_offset,
-            )
+            raw = _FIELDS.pack(*(getattr(self, name) for name in _NAMES))
             if raw == self._saved and not sync:
                 return
-            fd = open_file(self.path, os.O_RDWR | os.O_CREAT)
-            try:
-                if os.fstat(fd).st_size != CHECKPOINT_SIZE:
-                    os.ftruncate(fd, CHECKPOINT_SIZE)
-                    allocate(fd, 0, CHECKPOINT_SIZE)  # so that a full disk cannot refuse it later
-                os.pwrite(fd, raw, 0)
-                if sync:
-                    sync_data(fd)
-            finally:
-                close_file(fd)
+            write_head(self.path, CHECKPOINT_SIZE, raw, sync=sync)
             self._saved = raw

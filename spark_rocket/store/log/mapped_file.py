@@ -81,6 +81,20 @@ def sync_data(fd: int) -> None:
         os.fsync(fd)
 
 
+def write_head(path: Path, size: int, raw: bytes, *, sync: bool = True) -> None:
+    """Write the first bytes of a small file of that size with one ``pwrite``; the rest is zero. OSError."""
+    fd = open_file(path, os.O_RDWR | os.O_CREAT)
+    try:
+        if os.fstat(fd).st_size != size:
+            os.ftruncate(fd, size)
+            allocate(fd, 0, size)  # so that a full disk cannot refuse it later
+        os.pwrite(fd, raw, 0)
+        if sync:
+            sync_data(fd)
+    finally:
+        close_file(fd)
+
+
 def map_file(fd: int, size: int) -> mmap.mmap:
     """Map a file. Until Python 3.12 the mapping keeps a descriptor of its own. OSError, ShortageError."""
     if KEEPS_DESCRIPTORS:

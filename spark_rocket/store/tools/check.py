@@ -281,11 +281,7 @@ class _Check:
             if self._log.files:
                 self._add("checkpoint", checkpoint.path, "there is a log, but no checkpoint")
             return
-        for name, value in (
-            ("physicMsgTimestamp", checkpoint.physic_msg_timestamp),
-            ("logicsMsgTimestamp", checkpoint.logics_msg_timestamp),
-            ("indexMsgTimestamp", checkpoint.index_msg_timestamp),
-        ):
+        for name, value in checkpoint.times.items():
             if value > self._max_timestamp and self._seen:
                 text = f"{name} {value} is ahead of the log's last message ({self._max_timestamp})"
                 self._add("checkpoint", checkpoint.path, text)

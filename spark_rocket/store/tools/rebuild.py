@@ -255,7 +255,7 @@ class _Rebuild:
 
     def _compare_checkpoint(self, last_time: int) -> None:
         checkpoint = self._checkpoint
-        newest = max(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp, checkpoint.index_msg_timestamp)
+        newest = max(checkpoint.times.values())
         if not self._report.records or newest <= last_time:
             return
         if not self._skip:
