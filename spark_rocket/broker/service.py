@@ -231,6 +231,15 @@ class BrokerService(BrokerParts):
             self.targets[topic] = target
         return target
 
+    def check_size(self, body: bytes | bytearray | memoryview) -> None:
+        """RefusedError for a message body that is too large."""
+        if len(body) > self.config.max_message_size:
+            raise RefusedError(
+                "the message is illegal, maybe msg body or properties length not matched. msg body length limit "
+                f"{self.config.max_message_size}B, msg properties length limit 32KB.",
+                response_code=ResponseCode.MESSAGE_ILLEGAL,
+            )
+
     def choose_queue(self, target: SendTarget, queue_id: int) -> int:
         """The queue asked for, or any when that is negative."""
         if queue_id >= target.queue_limit:
@@ -249,13 +258,8 @@ class BrokerService(BrokerParts):
 
     def redirect_retry(self, topic: str, reconsume_times: int, max_reconsume_times: int | None) -> SendTarget | None:
         """Where a message to a retry topic goes when it has been retried often enough: the dead-letter topic."""
-        group = self._group_that_retries(topic[len(RETRY_PREFIX) :])
-        settings = self.groups.find(group)
-        if settings is None:
-            raise RefusedError(
-                f"subscription group not exist, {group} {SEE_FAQ}",
-                response_code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-            )
+        group = self._group_of_retry_topic(topic[len(RETRY_PREFIX) :])
+        settings = self.group_that_retries(group)
         limit = settings.retry_max_times if max_reconsume_times is None else max_reconsume_times
         if reconsume_times < limit:
             return None
@@ -264,7 +268,17 @@ class BrokerService(BrokerParts):
         self.refuse_unsaved(dead.topic_name)
         return SendTarget(dead, self.stats.topic(dead.topic_name))
 
-    def _group_that_retries(self, name: str) -> str:
+    def group_that_retries(self, group: str) -> SubscriptionGroupConfig:
+        """The settings of a group that gives messages back."""
+        settings = self.groups.find(group)
+        if settings is None:
+            raise RefusedError(
+                f"subscription group not exist, {group} {SEE_FAQ}",
+                response_code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            )
+        return settings
+
+    def _group_of_retry_topic(self, name: str) -> str:
         """The group of a retry topic: its name is the group, or of what was popped ``group_topic`` or ``group+topic``.
 
         Apache's broker takes the second for a name too, and makes a group of it.
@@ -301,11 +315,7 @@ class BrokerService(BrokerParts):
                 f"the topic[{topic}] pulling message is forbidden", response_code=ResponseCode.NO_PERMISSION
             )
         if not 0 <= queue_id < config.read_queue_nums:
-            raise RefusedError(
-                f"queueId[{queue_id}] is illegal, topic:[{topic}] topicConfig.readQueueNums:"
-                f"[{config.read_queue_nums}] consumer:[{group}]",
-                response_code=ResponseCode.INVALID_PARAMETER,
-            )
+            raise illegal_queue(config, queue_id, group)
         return config
 
     def known_topic(self, topic: str, remark: str | None = None) -> TopicConfig:
@@ -373,6 +383,17 @@ class BrokerService(BrokerParts):
         if timestamp < 0:
             return self.store.get_max_offset(topic, queue_id)
         return self.store.get_offset_by_time(topic, queue_id, timestamp)
+
+
+def illegal_queue(
+    config: TopicConfig, queue_id: int, group: str, code: ResponseCode = ResponseCode.INVALID_PARAMETER
+) -> RefusedError:
+    """The refusal of a queue that the topic does not have."""
+    return RefusedError(
+        f"queueId[{queue_id}] is illegal, topic:[{config.topic_name}] topicConfig.readQueueNums:"
+        f"[{config.read_queue_nums}] consumer:[{group}]",
+        response_code=code,
+    )
 
 
 def _human_time(timestamp_ms: int) -> str:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -270,22 +270,8 @@ class Sampler:
         groups = {info.name: info for info in admin.groups(failed=lost)}
         failed.update(lost)
         with self.lock:
-            for name, record in list(self.topics.items()):
-                if name not in topics and not (lost.keys() & record.info.configs.keys()):
-                    del self.topics[name]
-            for name, topic in topics.items():
-                if name in self.topics:
-                    self.topics[name].info = topic
-                else:
-                    self.topics[name] = TopicRecord(topic)
-            for name, kept in list(self.groups.items()):
-                if name not in groups and not (lost.keys() & kept.info.configs.keys()):
-                    del self.groups[name]
-            for name, group in groups.items():
-                if name in self.groups:
-                    self.groups[name].info = group
-                else:
-                    self.groups[name] = GroupRecord(group)
+            _take_list(self.topics, topics, lost.keys(), TopicRecord)
+            _take_list(self.groups, groups, lost.keys(), GroupRecord)
         self._unlisted, self._listed = lost, time.monotonic()
 
     def _ask_topics(self, admin: Admin, infos: list[TopicInfo], failed: dict[str, RocketError]) -> None:
@@ -329,6 +315,18 @@ class Sampler:
             sizes = [entry.size for entry in page.entries]
             if sizes:
                 record.message_bytes = sum(sizes) / len(sizes)
+
+
+def _take_list(records: dict[str, Any], found: Mapping[str, Any], lost: Set[str], make: Callable[[Any], Any]) -> None:
+    """Bring records to what was found. ``lost``: brokers that did not answer; what only they have stays."""
+    for name, record in list(records.items()):
+        if name not in found and not (lost & record.info.configs.keys()):
+            del records[name]
+    for name, info in found.items():
+        if name in records:
+            records[name].info = info
+        else:
+            records[name] = make(info)
 
 
 def _newest(item: tuple[MessageQueue, Any]) -> int:

@@ -26,7 +26,8 @@ from binascii import a2b_base64
 
 from spark_rocket.broker.pop.service import PopService
 from spark_rocket.broker.processors.base import Processor, answers
-from spark_rocket.broker.processors.pop import check_invisible_time, illegal_queue, pop_service
+from spark_rocket.broker.processors.pop import check_invisible_time, pop_service
+from spark_rocket.broker.service import illegal_queue
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol.ids import ExtraInfo, parse_extra_info, real_topic
 from spark_rocket.protocol.wire.bodies import BatchAck, BatchAckMessageRequestBody

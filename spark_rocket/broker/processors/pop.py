@@ -49,7 +49,7 @@ from spark_rocket.broker.pop.requests import PopRequest, PopResult
 from spark_rocket.broker.pop.service import PopService
 from spark_rocket.broker.pop.waiting import Held, Kind, Place
 from spark_rocket.broker.processors.base import Processor, answer_held, answers
-from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.service import BrokerService, illegal_queue
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.ids import retry_topic
 from spark_rocket.protocol.wire.bodies import TopicConfig
@@ -168,15 +168,6 @@ def check_queue(
     if queue_id >= config.read_queue_nums:
         raise illegal_queue(config, queue_id, group, bad_queue)
     return config
-
-
-def illegal_queue(config: TopicConfig, queue_id: int, group: str, code: ResponseCode) -> RefusedError:
-    """The refusal of a queue that the topic does not have."""
-    return RefusedError(
-        f"queueId[{queue_id}] is illegal, topic:[{config.topic_name}] topicConfig.readQueueNums:"
-        f"[{config.read_queue_nums}] consumer:[{group}]",
-        response_code=code,
-    )
 
 
 def pop_service(service: BrokerService) -> PopService:

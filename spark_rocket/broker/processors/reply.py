@@ -42,12 +42,7 @@ class ReplyMessageProcessor(Processor):
             header = SendMessageRequestHeader.from_ext(request.ext_fields)
         target = service.send_target(header.topic, header.default_topic, header.default_topic_queue_nums)
         header.queue_id = service.choose_queue(target, header.queue_id)
-        if len(request.body) > service.config.max_message_size:
-            raise RefusedError(
-                "the message is illegal, maybe msg body or properties length not matched. msg body length limit "
-                f"{service.config.max_message_size}B, msg properties length limit 32KB.",
-                response_code=ResponseCode.MESSAGE_ILLEGAL,
-            )
+        service.check_size(request.body)
         if header.sys_flag & ~_COMPRESSION_AND_HOSTS:
             raise RefusedError(
                 "a reply is neither transactional nor a batch: sysFlag has other bits",

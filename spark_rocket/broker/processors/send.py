@@ -135,8 +135,7 @@ class SendMessageProcessor(Processor):
         if target.is_retry:
             target, queue_id = self._redirected(target, queue_id, ext, batch)
         body = request.body
-        if len(body) > self._config.max_message_size:
-            raise self._too_large()
+        self._service.check_size(body)
         if sys_flag & _UNUSUAL_BITS:
             sys_flag = _usual_sys_flag(sys_flag, ext.get("i") or "")
         host = channel.attributes.get("born_host") or _born_host(channel)
@@ -311,13 +310,6 @@ class SendMessageProcessor(Processor):
         if "DELAY" in values:  # as in Apache's broker: nobody waits for a dead letter
             ext["i"] = encode_properties(values | {"DELAY": "-1"}).decode()
         return dead, 0
-
-    def _too_large(self) -> RefusedError:
-        return RefusedError(
-            "the message is illegal, maybe msg body or properties length not matched. msg body length limit "
-            f"{self._config.max_message_size}B, msg properties length limit 32KB.",
-            response_code=ResponseCode.MESSAGE_ILLEGAL,
-        )
 
 
 @cache

@@ -33,7 +33,7 @@ from spark_rocket.protocol.ids import encode_offset_msg_id
 from spark_rocket.protocol.record.properties import decode_properties, join_properties
 from spark_rocket.protocol.record.record import RecordView, view_record
 from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig
-from spark_rocket.protocol.wire.codes import PERM_WRITE, SEE_FAQ, RequestCode, ResponseCode
+from spark_rocket.protocol.wire.codes import PERM_WRITE, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import ConsumerSendMsgBackRequestHeader
 from spark_rocket.remoting.server.channel import Channel
@@ -94,12 +94,7 @@ class SendBackProcessor(Processor):
     def _settings(self, group: str) -> SubscriptionGroupConfig:
         """The settings of a group that may send back."""
         service = self._service
-        settings = service.groups.find(group)
-        if settings is None:
-            raise RefusedError(
-                f"subscription group not exist, {group} {SEE_FAQ}",
-                response_code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-            )
+        settings = service.group_that_retries(group)
         if not service.config.broker_permission & PERM_WRITE:
             raise RefusedError(
                 f"the broker[{service.store_host[0]}] sending message is forbidden",

@@ -17,7 +17,6 @@ from spark_rocket.console.answers import Refused
 from spark_rocket.console.api.context import Asked, Context
 from spark_rocket.console.avro import can_avro
 from spark_rocket.console.sampler import GROUPS, OVERVIEW, TOPICS
-from spark_rocket.model import MessageQueue
 
 _BEGAN = time.time()
 _MOST_BEHIND = 8
@@ -110,7 +109,3 @@ class ClusterApi:
             "readOnly": self._context.settings.read_only,
             **sampler.problems(),
         }
-
-
-def place(queue: MessageQueue) -> dict[str, Any]:
-    return {"topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id}

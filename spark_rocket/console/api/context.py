@@ -155,3 +155,13 @@ def attachment(body: bytes, name: str) -> Response:
     """A download, never shown by the browser itself."""
     headers = {"content-disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}"}
     return Response(body, media_type="application/octet-stream", headers=headers)
+
+
+def place(queue: MessageQueue) -> dict[str, Any]:
+    return {"topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id}
+
+
+def confirmed(asked: Asked, name: str) -> None:
+    """Whoever deletes has written the name."""
+    if asked.text("confirm", "") != name:
+        raise Refused("What was written is not the name.", remedy=f"Write {name} to confirm.", code="NOT_CONFIRMED")

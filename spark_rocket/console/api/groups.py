@@ -9,9 +9,7 @@ from typing import Any
 
 from spark_rocket.client.admin import QueueProgress
 from spark_rocket.console.answers import Refused
-from spark_rocket.console.api.cluster import place
-from spark_rocket.console.api.context import Asked, Context, page_of
-from spark_rocket.console.api.topics import confirmed
+from spark_rocket.console.api.context import Asked, Context, confirmed, page_of, place
 from spark_rocket.console.sampler import GROUPS
 from spark_rocket.console.state import GroupRecord, queue_label
 from spark_rocket.errors import ClientError

@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from spark_rocket.console.answers import Refused, describe
-from spark_rocket.console.api.cluster import place
-from spark_rocket.console.api.context import Asked, Context, page_of
+from spark_rocket.console.api.context import Asked, Context, confirmed, page_of, place
 from spark_rocket.console.sampler import TOPICS
 from spark_rocket.console.state import GroupRecord, TopicRecord, is_listed
 from spark_rocket.errors import RocketError, TopicNotFoundError
@@ -173,9 +172,3 @@ class TopicApi:
             self._sampler.topics.pop(topic, None)
         self._sampler.ask_lists_again()
         return {"done": f"Topic {topic} is deleted, with its messages."}
-
-
-def confirmed(asked: Asked, name: str) -> None:
-    """Whoever deletes has written the name."""
-    if asked.text("confirm", "") != name:
-        raise Refused("What was written is not the name.", remedy=f"Write {name} to confirm.", code="NOT_CONFIRMED")
