@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_rocket.broker.replication import slave as slave_module
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.remoting.client.client import RemotingClient
@@ -70,3 +71,11 @@ def world(tmp_path: Path) -> Iterator[World]:
     yield world
     world.close()
     assert check_store(tmp_path / "store", world.config()) == []
+
+
+@pytest.fixture
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slave that lost its master tries again soon."""
+    monkeypatch.setattr(slave_module, "_FIRST_PAUSE", 0.02)
+    monkeypatch.setattr(slave_module, "_LONGEST_PAUSE", 0.2)
+    monkeypatch.setattr(slave_module, "_REFUSED_PAUSE", 0.2)

@@ -1,4 +1,4 @@
-"""Administration over the wire: topics, groups, settings, statistics, queries."""
+"""Administration over the wire: settings, statistics, queries."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import pytest
 from spark_rocket.broker.processors import query as query_processor
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.broker.state.stats import BrokerStats
-from spark_rocket.broker.state.topics import alter_attributes
-from spark_rocket.model import Message, MessageQueue, topic_problem
+from spark_rocket.model import Message, MessageQueue
 from spark_rocket.protocol.ids import decode_offset_msg_id
 from spark_rocket.protocol.java_properties import parse_properties
 from spark_rocket.protocol.record.messages import decode_messages
@@ -28,233 +27,18 @@ from spark_rocket.protocol.wire.bodies import (
     QueryConsumeTimeSpanBody,
     QuerySubscriptionResponseBody,
     SubscriptionData,
-    SubscriptionGroupConfig,
-    SubscriptionGroupWrapper,
     TopicConfig,
-    TopicConfigSerializeWrapper,
     TopicList,
-    TopicRouteData,
     TopicStatsTable,
 )
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.json import loads_tolerant
 from spark_rocket.store.index.service import IndexService
-from spark_rocket.testing import LocalCluster
+from tests.broker.administration import create, topic_config
 from tests.broker.wire import Wire
 from tests.remoting.conftest import RawClient
 
-
-def create(wire: Wire, topic: str, **fields: object) -> tuple[int, str]:
-    defaults = {
-        "topic": topic,
-        "defaultTopic": "TBW102",
-        "readQueueNums": 4,
-        "writeQueueNums": 4,
-        "perm": 6,
-        "topicFilterType": "SINGLE_TAG",
-        "order": False,
-    }
-    answer = wire.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **{**defaults, **fields})
-    return answer.code, answer.remark or ""
-
-
-def topic_config(wire: Wire, topic: str) -> TopicConfig | None:
-    answer = wire.ask(RequestCode.GET_TOPIC_CONFIG, topic=topic)
-    return TopicConfig.from_json(bytes(answer.body)) if answer.code == ResponseCode.SUCCESS else None
-
-
-def route(namesrv: Wire, topic: str) -> TopicRouteData | None:
-    answer = namesrv.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=topic)
-    return TopicRouteData.from_json(bytes(answer.body)) if answer.code == ResponseCode.SUCCESS else None
-
-
-# --- topics -----------------------------------------------------------------------------------------------------
-
-
-def test_a_topic_has_its_route_as_soon_as_it_is_created(wire: Wire, namesrv: Wire) -> None:
-    for number in range(20):
-        assert create(wire, f"Created-{number}", readQueueNums=3, writeQueueNums=2, perm=6) == (0, "")
-        found = route(namesrv, f"Created-{number}")
-        assert found is not None
-        assert [(q.read_queue_nums, q.write_queue_nums, q.perm) for q in found.queue_datas] == [(3, 2, 6)]
-        assert [data.broker_addrs for data in found.broker_datas] == [{0: wire.address}]
-
-
-def test_a_topic_is_changed(wire: Wire, namesrv: Wire) -> None:
-    create(wire, "Changing", attributes="+message.type=FIFO")
-    assert create(wire, "Changing", readQueueNums=8, writeQueueNums=8, perm=4) == (0, "")
-    assert topic_config(wire, "Changing") == TopicConfig(
-        "Changing", 8, 8, 4, attributes={"message.type": "FIFO"}, topic_filter_type="SINGLE_TAG"
-    )
-    found = route(namesrv, "Changing")
-    assert found is not None
-    assert found.queue_datas[0].perm == 4
-
-
-@pytest.mark.parametrize(
-    ("topic", "fields", "remark"),
-    [
-        ("bad name", {}, "illegal characters"),
-        ("", {}, "blank"),
-        ("TBW102", {}, "conflict with system topic"),
-        ("rmq_sys_mine", {}, "conflict with system topic"),
-        ("DefaultCluster", {}, "conflict with system topic"),
-        ("broker-a", {}, "conflict with system topic"),
-        ("DefaultCluster_REPLY_TOPIC", {}, "conflict with system topic"),
-        ("Wrong-1", {"readQueueNums": -1}, "readQueueNums of the topic[Wrong-1] is -1"),
-        ("Wrong-2", {"writeQueueNums": 100_000}, "writeQueueNums of the topic[Wrong-2] is 100000"),
-        ("Wrong-3", {"perm": 99}, "perm of the topic[Wrong-3] is 99"),
-        ("Wrong-4", {"attributes": "+queue.type=BatchCQ"}, "queue.type=BatchCQ is not supported"),
-        ("Wrong-5", {"attributes": "+nonsense=1"}, "unsupported key: nonsense"),
-        ("Wrong-6", {"attributes": "+message.type=PLAIN"}, "message.type=PLAIN is not supported here, only"),
-    ],
-)
-def test_a_topic_that_cannot_be(wire: Wire, topic: str, fields: dict[str, object], remark: str) -> None:
-    code, said = create(wire, topic, **fields)
-    assert code == ResponseCode.INVALID_PARAMETER
-    assert remark in said
-    assert topic.startswith("Wrong") is False or topic_config(wire, topic) is None
-
-
-def test_many_topics_at_once(wire: Wire, namesrv: Wire) -> None:
-    topics = [TopicConfig(f"Many-{number}", 2, 2, attributes={"+message.type": "NORMAL"}) for number in range(3)]
-    body = CreateTopicListRequestBody(topics).to_json()
-    assert wire.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body).code == ResponseCode.SUCCESS
-    assert all(route(namesrv, topic.topic_name) for topic in topics)
-
-
-def test_all_of_many_topics_or_none(wire: Wire) -> None:
-    body = CreateTopicListRequestBody([TopicConfig("All-or-none", 2, 2), TopicConfig("bad name", 2, 2)]).to_json()
-    assert wire.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body).code == ResponseCode.INVALID_PARAMETER
-    assert wire.ask(RequestCode.GET_TOPIC_CONFIG, topic="All-or-none").code == ResponseCode.TOPIC_NOT_EXIST
-
-
-def test_a_deleted_topic_is_gone_and_can_be_made_anew(wire: Wire, topic: str, group: str) -> None:
-    wire.send(topic, b"old")
-    wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup=group, topic=topic, queueId=0, commitOffset=1)
-    assert wire.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic=topic).code == ResponseCode.SUCCESS
-    assert wire.pull(topic, 0).code == ResponseCode.TOPIC_NOT_EXIST
-    create(wire, topic)
-    wire.send(topic, b"new")
-    assert [message.body for message in wire.messages(topic)] == [b"new"]
-    stats = ConsumeStats.from_json(bytes(wire.ask(RequestCode.GET_CONSUME_STATS, consumerGroup=group).body))
-    assert stats.offset_table == {}
-
-
-@pytest.mark.parametrize("topic", ["", "TBW102", "SCHEDULE_TOPIC_XXXX", "DefaultCluster", "broker-a"])
-def test_a_system_topic_is_not_deleted(wire: Wire, topic: str) -> None:
-    answer = wire.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic=topic)
-    assert answer.code == ResponseCode.INVALID_PARAMETER
-
-
-def test_all_topics_with_those_of_the_system(wire: Wire, topic: str) -> None:
-    answer = wire.ask(RequestCode.GET_ALL_TOPIC_CONFIG)
-    table = TopicConfigSerializeWrapper.from_json(bytes(answer.body)).topic_config_table
-    assert int(answer.ext_fields["totalTopicNum"]) == len(table)
-    assert (table["TBW102"].write_queue_nums, table["TBW102"].perm) == (8, 7)
-    assert table["BenchmarkTest"].read_queue_nums == 1024
-    assert (table["DefaultCluster"].read_queue_nums, table["DefaultCluster"].perm) == (16, 7)
-    assert table["SCHEDULE_TOPIC_XXXX"].read_queue_nums == 18
-    assert {"SELF_TEST_TOPIC", "broker-a", "OFFSET_MOVED_EVENT", "RMQ_SYS_TRANS_HALF_TOPIC", topic} <= set(table)
-
-
-@pytest.mark.parametrize("kind", ["UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"])
-def test_a_topic_of_a_message_type(cluster: LocalCluster, wire: Wire, kind: str) -> None:
-    cluster.create_topic(f"Of-{kind}", message_type=kind)
-    answer = wire.ask(RequestCode.GET_TOPIC_CONFIG, topic=f"Of-{kind}")
-    assert TopicConfig.from_json(bytes(answer.body)).attributes == {"message.type": kind}
-    table = loads_tolerant((cluster.store_dir / "config" / "topics.json").read_bytes())["topicConfigTable"]
-    assert table[f"Of-{kind}"]["attributes"] == {"message.type": kind}
-
-
-def test_mixed_messages_are_for_brokers_that_allow_them(
-    wire: Wire, service: BrokerService, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(service.config, "enable_mixed_message_type", False)
-    code, remark = create(wire, "Mixed", attributes="+message.type=MIXED")
-    assert code == ResponseCode.SYSTEM_ERROR
-    assert remark.startswith("MIXED message type is not supported. Set enableMixedMessageType=true")
-
-
-def test_attributes_are_altered() -> None:
-    assert alter_attributes({}, "+message.type=FIFO, +reserve.time=10", create=True) == {
-        "message.type": "FIFO",
-        "reserve.time": "10",
-    }
-    assert alter_attributes({"message.type": "FIFO"}, "-message.type", create=False) == {}
-    with pytest.raises(ValueError, match="only add attribute is supported"):
-        alter_attributes({}, "-message.type", create=True)
-    with pytest.raises(ValueError, match="format is wrong"):
-        alter_attributes({}, "message.type=FIFO", create=True)
-
-
-def test_names_of_retry_topics_may_be_longer() -> None:
-    assert topic_problem("%RETRY%" + "g" * 200) is None
-    assert topic_problem("t" * 200) is not None
-    assert topic_problem("%RETRY%" + "g" * 300) is not None
-    assert topic_problem("line\n") is not None
-
-
-# --- groups -----------------------------------------------------------------------------------------------------
-
-
-def test_groups_are_created_listed_and_deleted(wire: Wire, topic: str, group: str) -> None:
-    config = SubscriptionGroupConfig(group, retry_max_times=3)
-    assert wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config.to_json()).code == 0
-    one = wire.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group=group)
-    assert SubscriptionGroupConfig.from_json(bytes(one.body)) == config
-    every = wire.ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-    table = SubscriptionGroupWrapper.from_json(bytes(every.body)).subscription_group_table
-    assert table[group] == config
-    assert "TOOLS_CONSUMER" in table
-    wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup=group, topic=topic, queueId=0, commitOffset=1)
-    assert wire.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName=group, removeOffset=True).code == 0
-    assert wire.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group=group).code == 26
-    asked = {"consumerGroup": group, "topic": topic, "queueId": 0, "setZeroIfNotFound": False}
-    assert wire.ask(RequestCode.QUERY_CONSUMER_OFFSET, **asked).code == ResponseCode.QUERY_NOT_FOUND
-
-
-def test_what_clients_of_5x_need_of_a_group(wire: Wire, group: str) -> None:
-    policy = {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 5000, "max": 60_000, "multiplier": 2}}
-    config = SubscriptionGroupConfig(group, consume_message_orderly=True, group_retry_policy=policy)
-
-    def put(**attributes: str) -> dict[str, str]:
-        config.attributes = {name.replace("_", "-", 1): value for name, value in attributes.items()}
-        assert wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config.to_json()).code == 0
-        answer = wire.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group=group)
-        found = SubscriptionGroupConfig.from_json(bytes(answer.body))
-        assert (found.consume_message_orderly, found.group_retry_policy) == (True, policy)
-        return found.attributes
-
-    assert put(**{"+a": "1", "+b": "2"}) == {"a": "1", "b": "2"}
-    assert put(**{"+a": "3", "_b": ""}) == {"a": "3"}
-    assert put() == {"a": "3"}
-    assert put(c="4") == {"c": "4"}  # a copy of a file's
-
-
-def test_many_groups_at_once(wire: Wire, group: str) -> None:
-    configs = [SubscriptionGroupConfig(f"{group}-{number}", retry_max_times=number) for number in range(3)]
-    body = json.dumps({"groupConfigList": [config.to_value() for config in configs]}).encode()
-    assert wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, body).code == 0
-    for config in configs:
-        one = wire.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group=config.group_name)
-        assert SubscriptionGroupConfig.from_json(bytes(one.body)) == config
-
-
-def test_all_of_many_groups_or_none(wire: Wire, group: str) -> None:
-    body = json.dumps({"groupConfigList": [{"groupName": group}, {"groupName": "bad name"}]}).encode()
-    answer = wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, body)
-    assert answer.code == ResponseCode.INVALID_PARAMETER
-    assert wire.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group=group).code != 0
-
-
-@pytest.mark.parametrize("body", [b"", b"{}", b'{"groupName":"bad name"}', b"[1]", b"\xff"])
-def test_a_group_that_cannot_be(wire: Wire, body: bytes) -> None:
-    assert wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body).code in (1, 29)
-
-
-# --- settings and state -----------------------------------------------------------------------------------------
+# --- settings and state ----------------------------------------------------------------------------------------------
 
 
 def test_settings_are_shown_and_changed(wire: Wire) -> None:
@@ -374,7 +158,7 @@ def test_what_this_broker_does_not_do_is_answered_so(wire: Wire, code: int) -> N
     assert answer.remark
 
 
-# --- progress ---------------------------------------------------------------------------------------------------
+# --- progress --------------------------------------------------------------------------------------------------------
 
 
 def test_statistics_of_a_topic(wire: Wire, topic: str) -> None:
@@ -457,7 +241,7 @@ def test_the_time_span_of_a_consumer(wire: Wire, topic: str, group: str) -> None
     assert spans[0].max_time_stamp == wire.messages(topic)[0].store_timestamp
 
 
-# --- queries ----------------------------------------------------------------------------------------------------
+# --- queries ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_message_by_its_offset_id(wire: Wire, topic: str) -> None:

@@ -12,8 +12,7 @@ import pytest
 from spark_rocket.broker.server import Broker
 from spark_rocket.model import Message
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from tests.broker.test_lifecycle import ask
-from tests.broker.test_replication import (
+from tests.broker.replicas import (
     caught_up,
     fill,
     following,
@@ -21,9 +20,10 @@ from tests.broker.test_replication import (
     slave_of,
     started,
     talk,
-    until,
 )
+from tests.broker.test_lifecycle import ask
 from tests.broker.wire import Wire
+from tests.kit.waiting import until_async as until
 
 
 async def sync_master(path: Path, **more: object) -> Broker:

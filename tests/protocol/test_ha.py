@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
@@ -130,14 +130,3 @@ def test_what_cannot_be_encoded(number: int) -> None:
         ha.encode_header(number, 0)
     with pytest.raises(ProtocolError):
         ha.encode_header(0, number)
-
-
-@pytest.mark.parametrize("decoder", [ha.ReportDecoder, ha.TransferDecoder])
-@given(st.lists(st.binary(max_size=40), max_size=6))
-def test_any_bytes(decoder: Callable[[], ha.ReportDecoder | ha.TransferDecoder], pieces: list[bytes]) -> None:
-    taking = decoder()
-    try:
-        for piece in pieces:
-            taking.feed(piece)
-    except ProtocolError:
-        pass

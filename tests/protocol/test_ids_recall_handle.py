@@ -53,14 +53,6 @@ def test_a_message_without_a_handle() -> None:
         RecallMessageHandle.decode(None)
 
 
-@given(st.text())
-def test_any_text_gives_a_handle_or_the_protocols_error(text: str) -> None:
-    try:
-        RecallMessageHandle.decode(text)
-    except ProtocolError:
-        pass
-
-
 words = st.text(st.characters(exclude_characters=" ", exclude_categories=("Cs",)), min_size=1)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from spark_rocket.protocol.message_trace import (
     TRANS_MSG_COMMIT,
@@ -126,14 +124,3 @@ def test_separators_in_values_do_not_cut_records() -> None:
     context = TraceContext(TraceType.Recall, 1, trace_beans=[TraceBean("to\x01pic", "I\x02D")])
     (decoded,) = decode_trace_data(encode_trace_data(context))
     assert decoded.trace_beans[0].topic == "to pic"
-
-
-@pytest.mark.parametrize("text", [text for _, text in CASES])
-def test_every_truncation_is_read_or_left_out(text: str) -> None:
-    for end in range(len(text)):
-        decode_trace_data(text[:end])
-
-
-@given(st.binary() | st.text(alphabet="\x01\x02PubSubAfter0123").map(str.encode))
-def test_any_bytes_are_harmless(body: bytes) -> None:
-    decode_trace_data(body)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 from spark_rocket.store import MessageStore, StoreConfig
 from spark_rocket.store.index import service as index_service
 from spark_rocket.store.tools.check import check_store
-from tests.store.helpers import Clock, opened, small
+from tests.store.helpers import START, Clock, opened, put, small
+from tests.store.retention_rig import COUNT, FILES, QUEUES, Disk, Trimmable, at_hour, body
 from tests.store.timer_rig import Rig, small_timer
 
 MakeStore = Callable[..., MessageStore]
@@ -72,3 +74,28 @@ def rig(make_rig: MakeRig) -> Rig:
 @pytest.fixture
 def store(make_store: MakeStore) -> MessageStore:
     return make_store()
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    config, clock = small(tmp_path_factory.mktemp("template") / "store"), Clock()
+    store = opened(config, clock)
+    put(store, "Old", 0, b"of the first file only", b"KEYS\x01old")
+    for i in range(COUNT):
+        clock.now = START + 1000 * i
+        put(store, "T", i % QUEUES, body(i), b"KEYS\x01k%d\x02TAGS\x01t" % i)
+    store.close()
+    assert len(list(config.commit_log_path.iterdir())) == FILES
+    return config.store_path
+
+
+@pytest.fixture
+def it(tmp_path: Path, template: Path) -> Iterator[Trimmable]:
+    config = small(tmp_path / "store", delete_when="4", file_reserved_time=1)
+    shutil.copytree(template, config.store_path)
+    clock = Clock(at_hour(12, START + 1000 * COUNT))
+    disk = Disk()
+    subject = Trimmable(config, clock, disk, opened(config, clock, disk_usage=disk))
+    yield subject
+    subject.store.close()
+    assert check_store(config.store_path, config) == []

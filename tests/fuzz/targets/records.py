@@ -77,9 +77,9 @@ def records(raw: bytes) -> None:
 @target(_records, longest=2048)
 def columnar(raw: bytes) -> None:
     damaged: dict[int, str] = {}
-    decode_records(raw, broker_name="b", damaged=damaged)
+    decode_records(raw, broker_name="b", damaged=damaged).validate(full=True)
     decode_records(raw, STORED_SCHEMA.names, broker_name="b", start_offset=1, end_offset=9, tags=frozenset({"a"}))
-    decode_records(raw, broker_name="b", check_crc=True)
+    decode_records(raw, broker_name="b", check_crc=True).validate(full=True)
 
 
 @target(_records)

@@ -1,0 +1,88 @@
+"""Masters and slaves on one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import TypeVar
+
+from spark_rocket.broker.server import Broker
+from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.store import PutStatus
+from spark_rocket.store.tools.check import check_store
+from tests.kit.waiting import until_async as until
+from tests.store.test_replica import assert_alike
+
+FILE = 64 << 10
+T = TypeVar("T")
+
+
+def settings(path: Path, **more: object) -> BrokerConfig:
+    return BrokerConfig.from_properties(
+        {
+            "storePathRootDir": path,
+            "listenPort": 0,
+            "mappedFileSizeCommitLog": FILE,
+            "mappedFileSizeConsumeQueue": 4000,
+            "maxHashSlotNum": 100,
+            "maxIndexNum": 400,
+            **more,
+        }
+    )
+
+
+async def within(work: Awaitable[T]) -> T:
+    return await asyncio.wait_for(work, 30)
+
+
+def ha_address(broker: Broker) -> str:
+    return f"127.0.0.1:{broker.service.replication.port}"
+
+
+async def started(config: BrokerConfig) -> Broker:
+    broker = Broker(config)
+    await broker.start()
+    return broker
+
+
+async def slave_of(master: Broker | str, path: Path, **more: object) -> Broker:
+    address = master if isinstance(master, str) else ha_address(master)
+    own = {"brokerRole": "SLAVE", "brokerId": 1, "haMasterAddress": address, **more}
+    return await started(settings(path, **own))
+
+
+async def following(*slaves: Broker) -> None:
+    for slave in slaves:
+        await until(lambda: slave.slave and slave.slave.is_following)  # noqa: B023
+
+
+def fill(broker: Broker, count: int, size: int = 300, topic: str = "T") -> None:
+    store = broker.service.store
+    for number in range(count):
+        body = b"%d" % number * (size // len(b"%d" % number))
+        result = store.put_message(
+            topic, number % 4, body, b"KEYS\1k%d" % number, born_timestamp=1, born_host=("127.0.0.1", 5)
+        )
+        assert result.status is PutStatus.PUT_OK
+
+
+async def caught_up(master: Broker, *slaves: Broker) -> None:
+    for slave in slaves:
+        assert slave.slave is not None
+        await within(slave.slave.reached(master.service.store.max_physical_offset))
+
+
+async def close_alike(master: Broker, *slaves: Broker) -> None:
+    """Stop all, master first; the logs are the same, byte for byte, and the stores are right."""
+    await caught_up(master, *slaves)
+    for broker in (master, *slaves):
+        await broker.close()
+        assert check_store(broker.config.store_path, broker.config.store_config()) == []
+    for slave in slaves:
+        assert_alike(master.config.store_path, slave.config.store_path)
+
+
+async def talk(broker: Broker) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, port = ha_address(broker).split(":")
+    return await asyncio.open_connection(host, int(port))

@@ -1,0 +1,243 @@
+"""Replication: what comes over the HA port, from peers that are slow, silent or none."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from spark_rocket.broker.replication import master as master_module
+from spark_rocket.broker.replication import slave as slave_module
+from spark_rocket.protocol.wire.ha import HEADER_SIZE
+from tests.broker.replicas import (
+    FILE,
+    caught_up,
+    close_alike,
+    fill,
+    following,
+    settings,
+    slave_of,
+    started,
+    talk,
+    within,
+)
+from tests.kit.waiting import until_async as until
+from tests.store.test_replica import assert_alike
+
+pytestmark = pytest.mark.usefixtures("short_pauses")
+
+
+@pytest.mark.parametrize("garbage", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\xff" * 8, struct.pack(">q", 1 << 40)])
+async def test_garbage_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture, garbage: bytes) -> None:
+    master = await started(settings(tmp_path / "m"))
+    fill(master, 10)
+    reader, writer = await talk(master)
+    writer.write(garbage)
+    answer = await within(reader.read())
+    assert answer in (b"", struct.pack(">qi", master.service.store.max_physical_offset, 0))
+    own = writer.get_extra_info("sockname")[1]
+    assert f"127.0.0.1:{own}" in caplog.text
+    assert "broker-a[0]" in caplog.text
+    writer.close()
+    assert master.service.replication.slaves == []
+    await master.close()
+
+
+async def test_half_a_report_is_no_slave_and_is_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(master_module, "_TICK_SECONDS", 0.05)
+    master = await started(settings(tmp_path / "m", haHousekeepingInterval=200))
+    for patient in (True, False):
+        caplog.clear()
+        reader, writer = await talk(master)
+        peer = f"127.0.0.1:{writer.get_extra_info('sockname')[1]}"
+        writer.write(b"\0\0\0\0")
+        if patient:
+            assert await within(reader.read()) == b""
+        writer.close()
+        await until(lambda: any(peer in line and "broker-a[0]" in line for line in caplog.messages))  # noqa: B023
+    await master.close()
+
+
+async def test_those_who_report_nothing_keep_no_slave_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(master_module, "_MOST_CONNECTIONS", 3)
+    master = await started(settings(tmp_path / "m"))
+    fill(master, 10)
+    silent = [await talk(master) for _ in range(3)]
+    slaves = [await slave_of(master, tmp_path / f"s{number}") for number in range(3)]
+    await following(*slaves)
+    for reader, writer in silent:
+        assert await within(reader.read()) == b""
+        writer.close()
+    assert "3 are open, and it has reported nothing" in caplog.text
+    late, writer = await talk(master)  # slaves are not closed for it
+    assert await within(late.read()) == b""
+    writer.close()
+    assert "refused the HA connection" in caplog.text
+    await close_alike(master, *slaves)
+
+
+async def test_a_peer_that_does_not_read_costs_little_and_others_are_served(tmp_path: Path) -> None:
+    master = await started(settings(tmp_path / "m", mappedFileSizeCommitLog=16 << 20))
+    _, idle = await talk(master)
+    cast(asyncio.Transport, idle.transport).pause_reading()
+    idle.write(bytes(8))
+    await until(lambda: master.service.replication.slaves)
+    slave = await slave_of(master, tmp_path / "s", mappedFileSizeCommitLog=16 << 20)
+    for _ in range(12):
+        fill(master, 20, 50_000)
+        await caught_up(master, slave)
+    (stuck,) = (one for one in master.service.replication.slaves if one.acked == 0)
+    assert stuck._transport is not None
+    assert stuck._transport.get_write_buffer_size() <= 2 << 20
+    idle.transport.abort()
+    await master.close()
+    await slave.close()
+    assert_alike(tmp_path / "m", tmp_path / "s")
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [b"x" * 100, struct.pack(">qi", 0, -1), struct.pack(">qi", 0, 40) + bytes(40), struct.pack(">qi", 0, 40), b""],
+)
+async def test_a_slave_is_not_led_astray_by_what_is_no_master(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, junk: bytes
+) -> None:
+    """It asks less and less often, and says once what it met."""
+    asked: list[bytes] = []
+
+    async def pretend(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readexactly(8))
+        writer.write(junk)
+        if len(junk) > HEADER_SIZE:
+            await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(pretend, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    slave = await slave_of(f"127.0.0.1:{port}", tmp_path / "s")
+    assert slave.slave is not None
+    await until(lambda: slave.slave and slave.slave._pause == slave_module._LONGEST_PAUSE and len(asked) > 5)
+    said = [line for line in caplog.messages if "does not follow its master" in line]
+    assert len(said) == 1
+    assert slave.slave.name in said[0]
+    assert f"at 127.0.0.1:{port}:" in said[0]
+    assert f"copies the log of 127.0.0.1:{port}, but has no name server" in caplog.text
+    assert asked[0] == bytes(8)
+    assert slave.service.store.max_physical_offset == 0
+    await slave.close()
+    server.close()
+
+
+async def test_a_master_that_says_nothing_is_left(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    connected: list[bytes] = []
+
+    class Silent(asyncio.Protocol):
+        def data_received(self, data: bytes) -> None:
+            connected.append(data)
+
+    server = await asyncio.get_running_loop().create_server(Silent, "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    slave = await slave_of(address, tmp_path / "s", haHousekeepingInterval=100)
+    await until(lambda: len(connected) > 1)
+    assert "nothing came from the master" in caplog.text
+    await slave.close()
+    server.close()
+
+
+class AsApache:
+    """A master as Apache's: it sends from wherever it is told to, if that is there, and beats late."""
+
+    def __init__(self, log: bytes, file_size: int) -> None:
+        self.log = log
+        self.file_size = file_size
+        self.reports: list[int] = []
+        self.server: asyncio.Server | None = None
+
+    async def start(self) -> str:
+        self.server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return f"127.0.0.1:{self.server.sockets[0].getsockname()[1]}"
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            (at,) = struct.unpack(">q", await reader.readexactly(8))
+            self.reports.append(at)
+            if at == 0:
+                at = len(self.log) - len(self.log) % self.file_size
+            while at < len(self.log):
+                piece = self.log[at : min(at + 1000, at - at % self.file_size + self.file_size)]
+                for half in (struct.pack(">qi", at, len(piece)), piece):
+                    writer.write(half[:5])
+                    await asyncio.sleep(0)
+                    writer.write(half[5:])
+                at += len(piece)
+            await asyncio.sleep(0.05)
+            writer.write(struct.pack(">qi", at, 0))
+            while True:
+                self.reports.append(struct.unpack(">q", await reader.readexactly(8))[0])
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+    def close(self) -> None:
+        assert self.server is not None
+        self.server.close()
+
+
+async def test_an_apache_master(tmp_path: Path) -> None:
+    """Followed from its last file on; ahead of it, the slave gives its tail back; from nothing at all it stays away."""
+    source = await started(settings(tmp_path / "m"))
+    fill(source, 300)
+    store = source.service.store
+    parts = [store.log_bytes(at, FILE) for at in range(0, store.max_physical_offset, FILE)]
+    log = b"".join(parts)
+    ends = [int(entry[0]) for entry in store.get_entries("T", 0, 0, 1000)]
+    await source.close()
+    master = AsApache(log, FILE)
+    slave = await slave_of(await master.start(), tmp_path / "s")
+    assert slave.slave is not None
+    await within(slave.slave.reached(len(log)))
+    await until(lambda: master.reports[-1] == len(log))
+    await slave.close()
+    master.close()
+    shorter = AsApache(log[: ends[-3]], FILE)
+    slave = await slave_of(await shorter.start(), tmp_path / "s")
+    await following(slave)
+    assert slave.service.store.max_physical_offset == ends[-3]
+    await slave.close()
+    shorter.close()
+    empty = AsApache(b"", FILE)
+    slave = await slave_of(await empty.start(), tmp_path / "s")
+    await until(lambda: slave.slave and "nothing in common" in slave.slave.problem)
+    assert slave.service.store.max_physical_offset == ends[-3]
+    await slave.close()
+    empty.close()
+
+
+async def test_an_apache_slave(tmp_path: Path) -> None:
+    """What a slave of Apache's needs: each transfer where its log ends, within one file, and reports that count."""
+    master = await started(settings(tmp_path / "m"))
+    fill(master, 400)
+    reader, writer = await talk(master)
+    writer.write(bytes(8))
+    end = master.service.store.max_physical_offset
+    at = end - end % FILE
+    start, log = at, b""
+    while at < end:
+        offset, size = struct.unpack(">qi", await within(reader.readexactly(HEADER_SIZE)))
+        assert offset == at
+        assert 0 < size <= 32 << 10
+        assert offset // FILE == (offset + size - 1) // FILE
+        log += await within(reader.readexactly(size))
+        at += size
+        writer.write(struct.pack(">q", at))
+    assert struct.unpack(">qi", await within(reader.readexactly(HEADER_SIZE))) == (end, 0)
+    assert log == master.service.store.log_bytes(start, FILE)
+    await until(lambda: [one.acked for one in master.service.replication.slaves] == [end])
+    writer.close()
+    await master.close()

@@ -1,0 +1,96 @@
+"""A store of ten log files that is trimmed by a clock and a disk of its own."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from spark_rocket.store import MessageStore, StoreConfig, retention
+from tests.store.helpers import Clock, bodies, opened
+
+COUNT = 330  # messages of 0.8 KiB, a second apart, 39 in a file of the log
+QUEUES = 3
+FILES = 10
+SIZE = 32 << 10
+
+
+@dataclass
+class Disk:
+    """A disk of 1000 log files, as full as it is told to be."""
+
+    used: int = 0
+    total: int = 1000 * SIZE
+    queues: Disk | None = None
+    """That of the consume queues, if they have one of their own."""
+
+    @property
+    def free(self) -> int:
+        return self.total - self.used
+
+    def at(self, percent: float) -> None:
+        self.used = int(self.total * percent / 100)
+
+    def __call__(self, path: Path) -> Disk:
+        return self.queues if self.queues is not None and path.name == "consumequeue" else self
+
+
+@dataclass
+class Trimmable:
+    """A store with a clock and a disk of its own."""
+
+    config: StoreConfig
+    clock: Clock
+    disk: Disk
+    store: MessageStore
+
+    def open(self) -> MessageStore:
+        self.store = opened(self.config, self.clock, disk_usage=self.disk)
+        return self.store
+
+    def run(self) -> retention.RetentionReport:
+        """A run, and everything that it leaves for later."""
+        report = self.store.retention.run(self.clock.now)
+        while self.store.retention.trim_queues():
+            pass
+        self.drain()
+        return report
+
+    def drain(self) -> None:
+        """Until all is deleted, or something cannot be."""
+        self.store.retention.remover.finish()
+
+    def trim_to(self, files: int) -> None:
+        """Let all but so many files of the log go, by size."""
+        self.store.retention.config = replace(
+            self.config, file_reserved_size=1 + SIZE * (files - 1), delete_file_batch_max=1000
+        )
+        self.run()
+
+    def logs(self) -> list[str]:
+        return sorted(path.name for path in self.config.commit_log_path.iterdir())
+
+    def queue_files(self, topic: str = "T", queue_id: int = 0) -> list[Path]:
+        return sorted((self.config.consume_queue_path / topic / str(queue_id)).iterdir())
+
+
+def body(number: int) -> bytes:
+    return b"%04d" % number * 200
+
+
+def number_of(raw: bytes) -> int:
+    return int(raw[:4])
+
+
+def at_hour(hour: int, after: int) -> int:
+    """The first time after that, in milliseconds, that lies in an hour of this machine's day."""
+    while time.localtime(after / 1000).tm_hour != hour:
+        after += 60_000
+    return after
+
+
+def first_number(store: MessageStore) -> int:
+    """Of the first message that is left: all before it are gone, all from it on can be read."""
+    numbers = sorted(number_of(raw) for queue_id in range(QUEUES) for raw in bodies(store, "T", queue_id))
+    assert numbers == list(range(numbers[0], COUNT))
+    return numbers[0]

@@ -1,0 +1,417 @@
+"""Timed messages through restarts, kills, lost and damaged files, and full disks."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from struct import pack
+
+import pytest
+
+from spark_rocket.errors import StoreCorruptError, StoreNotWritableError
+from spark_rocket.store import MessageStore
+from spark_rocket.store.delay.timer_store import TimerMessageStore
+from spark_rocket.store.results import GetMessageResult
+from spark_rocket.store.tools.check import check_store
+from tests.store.conftest import MakeRig
+from tests.store.helpers import START, Clock, put, refuse_writes
+from tests.store.timer_rig import TIMER_TOPIC, Rig, killed, small_timer
+
+
+def test_a_restart_in_the_middle_of_a_second_repeats_nothing(rig: Rig) -> None:
+    for n in range(9):
+        rig.send(START + 1100 + 100 * n, str(n))
+    rig.recall(START + 1800, "7")
+    rig.advance(START + 1450)
+    assert len(rig.arrived()) == 4
+    rig.restart()
+    assert len(rig.arrived()) == 4
+    rig.advance(START + 5000)
+    times = {str(n): START + 1100 + 100 * n for n in range(9) if n != 7}
+    assert rig.arrived() == list(times.items())
+
+
+def test_a_restart_behind_the_last_message_of_a_second(rig: Rig) -> None:
+    rig.send(START + 1100, "k")
+    rig.advance(START + 1100)
+    rig.store.flush()
+    rig.timer.flush()
+    rig.restart()
+    rig.advance(START + 5000)
+    assert len(rig.arrived()) == 1
+
+
+def test_after_a_kill_nothing_is_missing(rig: Rig, make_rig: MakeRig) -> None:
+    for n in range(40):
+        rig.send(START + 1000 + 400 * n, str(n))
+    rig.advance(START + 10_000)
+    rig.store.flush()
+    rig.timer.flush()
+    rig.advance(START + 14_000)
+    before = [key for key, _ in rig.arrived()]
+    again = make_rig(killed(rig), Clock(rig.clock.now))
+    again.advance(START + 50_000)
+    keys = [key for key, _ in again.arrived()]
+    assert keys[: len(before)] == before
+    assert set(keys) == {str(n) for n in range(40)}
+    assert keys.count("1") == 1  # flushed and delivered before
+    assert len(keys) < 60
+
+
+def test_a_long_stop(rig: Rig) -> None:
+    for n in range(5):
+        rig.send(START + 3000 + 3000 * n, str(n))
+    rig.work()
+    rig.restart()
+    rig.clock.now = START + 1_000_000
+    rig.send(rig.clock.now + 5000, "new")
+    rig.advance(rig.clock.now + 6000)
+    assert [key for key, _ in rig.arrived()] == ["0", "1", "2", "3", "4", "new"]
+
+
+def test_stopped_before_anything_was_enqueued(rig: Rig) -> None:
+    rig.send(START + 2500, "recalled")
+    rig.recall(START + 2500, "recalled")
+    rig.send(START + 2500, "k")
+    rig.restart()
+    rig.clock.now = START + 1_000_000
+    rig.work()
+    assert rig.arrived() == [("k", START + 1_000_000)]
+
+
+def test_one_of_many_that_are_rolled_late_is_recalled(rig: Rig) -> None:
+    """Those that are rolled, and their recalls, are in the wheel before the slots behind them are delivered."""
+    for number in range(12):
+        rig.send(START + 20_233, f"m{number}")
+    rig.work()
+    rig.recall(START + 20_233, "m3")
+    rig.close()
+    rig.clock.now += 21_000
+    rig.open()
+    rig.work()
+    assert sorted(key for key, _ in rig.arrived()) == sorted(f"m{number}" for number in range(12) if number != 3)
+
+
+def test_rolled_and_recalled_and_overdue(rig: Rig) -> None:
+    rig.send(START + 25_000, "recalled")
+    rig.send(START + 25_000, "k")
+    rig.recall(START + 25_000, "recalled")
+    rig.work()
+    rig.restart()
+    rig.clock.now = START + 60_000
+    rig.work()
+    assert rig.arrived() == [("k", START + 60_000)]
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "no wheel": lambda path: (path / "timerwheel").unlink(),
+    "short wheel": lambda path: (path / "timerwheel").write_bytes(b"short"),
+    "garbled wheel": lambda path: (path / "timerwheel").write_bytes(bytes(range(256)) * 25),
+    "no timer log": lambda path: shutil.rmtree(path / "timerlog"),
+    "no last file": lambda path: sorted((path / "timerlog").iterdir())[-1].unlink(),
+    "garbled unit": lambda path: garble(path, 52 * 3),
+    "zeros": lambda path: garble(path, 0, bytes(536)),
+    "a link to elsewhere": lambda path: garble(path, 52 * 9 + 4, pack(">q", 0)),
+}
+
+
+def garble(path: Path, at: int, data: bytes = b"\xff\xee\xdd") -> None:
+    with min((path / "timerlog").iterdir()).open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damaged_files_are_made_anew(rig: Rig, kind: str) -> None:
+    for n in range(25):
+        rig.send(START + 1000 + 300 * n, str(n))
+    rig.recall(START + 1000 + 300 * 20, "20")
+    rig.advance(START + 4100)
+    before = [key for key, _ in rig.arrived()]
+    rig.close()
+    DAMAGE[kind](rig.config.store_path)
+    rig.open()
+    rig.advance(START + 20_000)
+    keys = [key for key, _ in rig.arrived()]
+    assert keys[: len(before)] == before
+    assert set(keys) == {str(n) for n in range(25) if n != 20}
+
+
+@pytest.mark.parametrize("restarts", [0, 1, 2])
+def test_made_anew_after_the_clock_was_set_back(rig: Rig, restarts: int) -> None:
+    """As on each broker that takes the place of one whose clock was hours ahead, and on who takes its place."""
+    rig.send(START + 500, "before")
+    rig.advance(START + 3_600_000)
+    rig.clock.now = START + 1_000
+    rig.restart()
+    rig.send(START + 5_000, "soon")
+    rig.send(START + 60_000, "in a minute")
+    rig.advance(START + 10_000)
+    for _ in range(restarts):
+        rig.restart()
+        rig.send(START + 40_000, "again")
+        rig.work()
+    rig.close()
+    shutil.rmtree(rig.config.store_path / "timerlog")
+    rig.open()
+    rig.advance(START + 120_000)
+    keys = [key for key, _ in rig.arrived()]
+    assert keys[:2] == ["before", "soon"]
+    assert {"in a minute", *["again"] * bool(restarts)} <= set(keys)
+    assert keys.count("before") == 1, "what was delivered before the clock was set back is so still"
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_damage_anywhere(tmp_path: Path, seed: int) -> None:
+    """Refused by name, or nothing that waits is lost and nothing recalled comes.
+
+    Units have no checksum: what is damaged here is more than one of them, as a page of a disk is.
+    """
+    chance = random.Random(seed)
+    rig = Rig(small_timer(tmp_path / "store"))
+    for n in range(18):
+        rig.send(START + 1000 + 300 * n, str(n))
+    rig.send(START + 40_500, "far")
+    rig.recall(START + 1000 + 300 * 14, "14")
+    rig.advance(START + chance.choice([0, 1900, 2500, 3100]))
+    before = {key for key, _ in rig.arrived()}
+    rig.close()
+    files = [*sorted((rig.config.store_path / "timerlog").iterdir()), rig.config.store_path / "config" / "timercheck"]
+    path = chance.choice(files)
+    raw = bytearray(path.read_bytes())
+    used = 56 if path.name == "timercheck" else 520
+    at, length = chance.randrange(used), chance.choice([60, 200, 536])
+    kind = chance.choice(["cut", "zeros", "garbled", "garbled", "garbled"])
+    if kind == "cut":
+        raw = raw[:at]
+    else:
+        raw[at : at + length] = (bytes(length) if kind == "zeros" else chance.randbytes(length))[: len(raw) - at]
+    path.write_bytes(raw)
+    try:
+        rig.open()
+    except StoreCorruptError as refusal:
+        rig.store.close()
+        if path.name not in str(refusal):
+            raise
+        return
+    rig.advance(START + 90_000)
+    after = {key for key, _ in rig.arrived()}
+    assert "14" not in after
+    if path.name != "timercheck":  # a smaller time or offset is a true one, a larger one cannot be told from it
+        assert after == before | {str(n) for n in range(18) if n != 14} | {"far"}
+    rig.close()
+    assert check_store(rig.config.store_path, rig.config) == []
+
+
+def test_units_below_a_lost_checkpoint(rig: Rig) -> None:
+    for n in range(12):
+        rig.send(START + 1000 + 300 * n, str(n))
+    rig.recall(START + 1000 + 300 * 9, "9")
+    rig.advance(START + 2000)
+    rig.close()
+    (rig.config.store_path / "config" / "timercheck").unlink()
+    rig.open()
+    rig.advance(START + 20_000)
+    assert {key for key, _ in rig.arrived()} == {str(n) for n in range(12) if n != 9}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"x" * 100, "has 100 bytes"),
+        (b"\xff" * 4096, "negative"),
+        (pack(">7q", START * 2, 0, 0, 0, 0, 0, 0), "future"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_one_is_refused_by_name(rig: Rig, content: bytes, said: str) -> None:
+    rig.send(START + 1000, "k")
+    rig.work()
+    rig.close()
+    path = rig.config.store_path / "config" / "timercheck"
+    kept = path.read_bytes()
+    path.write_bytes(content)
+    with pytest.raises(StoreCorruptError, match=said) as refusal:
+        rig.open()
+    assert str(path) in str(refusal.value)
+    rig.store.close()
+    path.write_bytes(kept)
+    rig.open()
+
+
+def test_a_file_of_another_size_is_refused_by_name(rig: Rig) -> None:
+    rig.send(START + 1000, "k")
+    rig.work()
+    rig.close()
+    path = next((rig.config.store_path / "timerlog").iterdir())
+    kept = path.read_bytes()
+    path.write_bytes(kept[:100])
+    with pytest.raises(StoreCorruptError, match="mappedFileSizeTimerLog") as refusal:
+        rig.open()
+    assert "built anew" in refusal.value.remedy
+    rig.store.close()
+    path.write_bytes(kept)
+    rig.open()
+
+
+def test_full_files_of_the_past_are_removed(rig: Rig) -> None:
+    for n in range(35):
+        rig.send(START + 1000 + 1000 * (n // 10), str(n))
+    rig.advance(START + 2500)
+    rig.store.flush()
+    rig.timer.flush()
+    names = sorted(path.name for path in (rig.config.store_path / "timerlog").iterdir())
+    assert names == [f"{offset:020d}" for offset in (1072, 1608)]
+    rig.restart()
+    rig.advance(START + 9000)
+    assert [key for key, _ in rig.arrived()] == [str(n) for n in range(35)]
+
+
+def test_a_message_that_says_nothing_of_its_time_is_passed_over(rig: Rig) -> None:
+    put(rig.store, TIMER_TOPIC, 0, b"foreign", b"")
+    rig.send(START + 1500, "k")
+    rig.advance(START + 2000)
+    assert [key for key, _ in rig.arrived()] == ["k"]
+
+
+def test_a_stop_as_apaches_broker_makes_it(rig: Rig) -> None:
+    """Its checkpoint is a flush behind its timer log, and its wheel too; its units of what was delivered remain."""
+    for n in range(12):
+        rig.send(START + 3000 + 100 * n, str(n))
+    rig.work()
+    rig.close()
+    path = rig.config.store_path
+    with (path / "config" / "timercheck").open("r+b") as file:
+        file.seek(8)
+        file.write(pack(">qqq", 52 * 4, 12, 12))
+    (path / "timerwheel").write_bytes(bytes(6400))
+    rig.open()
+    rig.advance(START + 9000)
+    assert rig.arrived() == [(str(n), START + 3000 + 100 * n) for n in range(12)]
+
+
+def test_a_store_that_takes_nothing_is_waited_for(rig: Rig) -> None:
+    rig.send(START + 1500, "k")
+    rig.send(START + 25_000, "rolled")
+    rig.work()
+    for time in (START + 1500, START + 11_000):
+        rig.clock.now = time
+        refusal = StoreNotWritableError("The disk is full.")
+        refuse_writes(rig.store, refusal)
+        assert rig.timer.deliver(time, 1.0) == time + 1000
+        refuse_writes(rig.store, None)
+        rig.work()
+    rig.advance(START + 30_000)
+    assert [key for key, _ in rig.arrived()] == ["k", "rolled"]
+
+
+def test_a_disk_without_room_for_the_timers_files(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    rig.send(START + 1500, "first")
+    rig.work()
+    for n in range(12):
+        rig.send(START + 2500, str(n))
+    for module in ("timer_log", "timer_wheel"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"spark_rocket.store.delay.{module}.os.pwrite", full)
+            assert rig.timer.deliver(START, 1.0) == START + 1000
+    rig.advance(START + 5000)
+    assert [key for key, _ in rig.arrived()] == ["first", *map(str, range(12))]
+
+
+def test_messages_that_retention_took_are_counted(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gone = {rig.send(START + 1500, str(n)) for n in range(3)}
+    rig.send(START + 1500, "kept")
+    rig.work()
+    look = rig.store.look_message_by_offset
+    monkeypatch.setattr(rig.store, "look_message_by_offset", lambda at: None if at in gone else look(at))
+    monkeypatch.setattr(MessageStore, "min_physical_offset", property(lambda _: max(gone) + 1))
+    rig.advance(START + 3000)
+    assert [key for key, _ in rig.arrived()] == ["kept"]
+    assert "3 timed messages were removed from the commit log before they were delivered." in caplog.text
+
+
+def test_a_record_that_cannot_be_read_holds_nothing_up(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for n in range(5):
+        rig.send(START + 1500, str(n))
+    get = rig.store.get_message
+
+    def garbled(topic: str, queue_id: int, offset: int, count: int, size: int) -> GetMessageResult:
+        result = get(topic, queue_id, offset, count, size)
+        if offset <= 2 < offset + result.count:
+            result.records = result.records.replace(b"2TIMER", b"2XTIMER").replace(b"UNIQ_KEY\x012", b"")
+        return result
+
+    monkeypatch.setattr(rig.store, "get_message", garbled)
+    rig.work()
+    monkeypatch.undo()
+    rig.advance(START + 3000)
+    assert [key for key, _ in rig.arrived()] == ["0", "1", "3", "4"]
+    assert "Message 2 of rmq_sys_wheel_timer is not delivered" in caplog.text
+
+
+def test_rolling_needs_no_room_among_the_properties(make_rig: MakeRig, tmp_path: Path) -> None:
+    rig = make_rig(small_timer(tmp_path / "store", mapped_file_size_commit_log=128 << 10))
+    rig.send(START + 30_000, "k", TIMER_DELIVER_MS=str(START + 30_000), pad="x" * 32_640)
+    rig.advance(START + 30_000)
+    assert [key for key, _ in rig.arrived()] == ["k"]
+
+
+def test_what_can_no_longer_be_stored_is_warned_of(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    rig.send(START + 30_000, "a long key")
+    rig.work()
+    rig.close()
+    config, rig.config = rig.config, replace(rig.config, max_message_size=5)
+    rig.open()
+    rig.advance(START + 30_000)
+    assert rig.arrived() == []
+    assert "is not delivered to rmq_sys_wheel_timer" in caplog.text
+    rig.config = config
+
+
+def test_entries_that_went_while_nobody_was_there_are_counted(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for n in range(4):
+        rig.send(START + 5500, str(n))
+    rig.work()
+    rig.close()
+    path = rig.config.store_path / "config" / "timercheck"
+    raw = path.read_bytes()
+    path.write_bytes(raw[:8] + pack(">q", 52) + pack(">q", 1) + raw[24:])
+    shutil.rmtree(rig.config.store_path / "timerlog")
+    monkeypatch.setattr(MessageStore, "get_min_offset", lambda *_: 3)
+    rig.open()
+    monkeypatch.undo()
+    rig.advance(START + 9000)
+    assert "2 timed messages were removed" in caplog.text
+
+
+@pytest.mark.parametrize("precision", [100, 500])
+def test_other_precisions(rig: Rig, precision: int) -> None:
+    rig.send(START + 2500, "of 1000")
+    rig.work()
+    rig.timer.close()
+    rig.precision = precision
+    rig.timer = TimerMessageStore(rig.store, precision)
+    rig.timer.start(START)
+    times = [START + 1100, START + 1101, START + 1799, START + 12_345]
+    for time in times:
+        rig.send(time, str(time))
+    rig.advance(START + 1500)
+    rig.restart()
+    rig.advance(START + 20_000)
+    keys = [(str(time), time) for time in times]
+    assert rig.arrived() == [*keys[:3], ("of 1000", START + 2500), keys[3]]
+    rig.close()
+    assert check_store(rig.config.store_path, rig.config) == []
+    rig.precision = 1000
+    rig.open()
