@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from contextlib import suppress
 
 from spark_rocket.broker.parts import BrokerParts
@@ -26,17 +25,12 @@ from spark_rocket.store.delay.timer_store import TimerMessageStore
 _log = logging.getLogger(__name__)
 
 
-class StateSaver:
+class StateSaver(ConfigSaver):
     """Saves one broker's state; files go by the names that they have in ``BrokerParts.files``."""
 
     def __init__(self, service: BrokerParts) -> None:
+        super().__init__(service.loop, service.files)
         self._service = service
-        self._files = service.files
-        self._saver = ConfigSaver(service.loop)
-        self._saver.on_written = lambda file: self.on_written(self._names[file])
-        self._names = {file: name for name, file in service.files.items()}
-        self.on_written: Callable[[str], None] = lambda name: None
-        """Called on the loop after each write that succeeds."""
         self._saving_offsets = asyncio.Lock()
         self._unflushed = ""
         self._flushing_timer = False
@@ -46,18 +40,11 @@ class StateSaver:
     def problem(self, name: str) -> str:
         """Why a file is not written at present; empty if it is."""
         unflushed = self._unflushed if name == "offsets" else ""
-        return unflushed or self._saver.problem(self._files[name])
-
-    def save(self, name: str) -> asyncio.Future[str]:
-        """Write a file with at least the state of now; done when it is on disk, or with the problem."""
-        return self._saver.save(self._files[name])
+        return unflushed or super().problem(name)
 
     async def saved(self, *names: str) -> str:
         """Wait until these files have the changes made so far; the first one's problem if that failed, else empty."""
-        problems = [
-            await (self._offsets_saved() if name == "offsets" else self._saver.saved(self._files[name]))
-            for name in names
-        ]
+        problems = [await (self._offsets_saved() if name == "offsets" else self.file_saved(name)) for name in names]
         return next(filter(None, problems), "")
 
     # --- from time to time --------------------------------------------------------------------------------------
@@ -81,19 +68,19 @@ class StateSaver:
     async def _offsets_saved(self) -> str:
         """Save the offsets of now; the problem if that failed. One at a time, so that none replaces newer ones."""
         service, offsets = self._service, self._service.offsets
-        file = self._files["offsets"]
         async with self._saving_offsets:
             if not offsets.dirty:
-                return await self._saver.saved(file)
+                return await self.file_saved("offsets")
             offsets.dirty = False
             snapshot = service.offsets_snapshot()
             position = 0 if service.pop is None else service.pop.log.position
             if not await self._flushed(position):  # no offset may be on disk before the check points that it passed
                 offsets.dirty = True
-                self._unflushed = f"{file.path.name} could not be written: the store could not be flushed"
+                name = self._files["offsets"].path.name
+                self._unflushed = f"{name} could not be written: the store could not be flushed"
                 return self._unflushed
             self._unflushed = ""
-            return await self._saver.save(file, snapshot)
+            return await self.save("offsets", snapshot)
 
     async def _flushed(self, position: int) -> bool:
         """Wait until the log is on disk up to a position; False if it could not be flushed."""
@@ -148,7 +135,7 @@ class StateSaver:
     def save_all(self) -> None:
         """Bring everything to disk; what cannot be written is logged, for the others are worth saving all the same."""
         flushed = self._flush_all()
-        self._saver.close()
+        self.close()
         for name, file in self._files.items():
             if flushed or name != "offsets":
                 try:

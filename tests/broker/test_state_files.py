@@ -215,12 +215,12 @@ async def test_savers_of_one_moment_share_a_write_and_later_ones_get_the_next(tm
         write(snapshot)
 
     box.file.write = remember  # type: ignore[method-assign]
-    saver = ConfigSaver(asyncio.get_running_loop())
-    first = [saver.save(box.file) for _ in range(3)]
+    saver = ConfigSaver(asyncio.get_running_loop(), {"s": box.file})
+    first = [saver.save("s") for _ in range(3)]
     box.state = {"n": 1}  # still in time: the write begins with the loop's next turn
     await asyncio.sleep(0)
     box.state = {"n": 2}
-    second = saver.save(box.file)
+    second = saver.save("s")
     await asyncio.wait_for(asyncio.gather(*first), 20)
     await asyncio.wait_for(second, 20)
     saver.close()
@@ -261,10 +261,10 @@ def test_a_power_failure_at_any_moment_leaves_a_whole_file(tmp_path: Path, monke
 async def test_a_write_that_fails_is_told_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "not-a-directory").write_text("")
     box = Box(tmp_path / "not-a-directory" / "s.json")
-    saver = ConfigSaver(asyncio.get_running_loop())
-    problem = await asyncio.wait_for(saver.save(box.file), 20)
+    saver = ConfigSaver(asyncio.get_running_loop(), {"s": box.file})
+    problem = await asyncio.wait_for(saver.save("s"), 20)
     assert problem.startswith("s.json could not be written: ")
-    assert saver.problem(box.file) == problem
+    assert saver.problem("s") == problem
     saver.close()
     assert "could not be written" in caplog.text
 

@@ -194,96 +194,100 @@ def _locate(raw: bytes, fallback: str) -> tuple[int, str]:
 
 
 class ConfigSaver:
-    """Writes config files in the background. Requests for a save while a write runs share the next write.
+    """Writes config files, which go by names, in the background. Saves asked for during a write share the next write.
 
     A write that fails is tried again every ``retry_seconds`` until it succeeds. The log says when writes begin to
     fail, and when they succeed again.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, retry_seconds: float = RETRY_SECONDS) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, files: Mapping[str, ConfigFile], *, retry_seconds: float = RETRY_SECONDS
+    ) -> None:
         self._loop = loop
+        self._files = files
         self._retry_seconds = retry_seconds
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="config-saver")
-        self._waiting: dict[ConfigFile, asyncio.Future[str]] = {}
-        self._writing: dict[ConfigFile, asyncio.Future[str]] = {}
-        self._given: dict[ConfigFile, dict[str, Any]] = {}
-        self._problems: dict[ConfigFile, str] = {}
-        self._retries: dict[ConfigFile, asyncio.TimerHandle] = {}
+        self._waiting: dict[str, asyncio.Future[str]] = {}
+        self._writing: dict[str, asyncio.Future[str]] = {}
+        self._given: dict[str, dict[str, Any]] = {}
+        self._problems: dict[str, str] = {}
+        self._retries: dict[str, asyncio.TimerHandle] = {}
         self._closed = False
-        self.on_written: Callable[[ConfigFile], None] = lambda file: None
+        self.on_written: Callable[[str], None] = lambda name: None
         """Called on the loop after each write that succeeds."""
 
-    def problem(self, file: ConfigFile) -> str:
+    def problem(self, name: str) -> str:
         """Why the last write of the file failed; empty if it did not."""
-        return self._problems.get(file, "")
+        return self._problems.get(name, "")
 
-    def save(self, file: ConfigFile, snapshot: dict[str, Any] | None = None) -> asyncio.Future[str]:
+    def save(self, name: str, snapshot: dict[str, Any] | None = None) -> asyncio.Future[str]:
         """A future that is done when a write with at least the state of this moment has ended: with an empty text if
         the file is on disk, otherwise with the problem. It never raises.
 
         ``snapshot``: write this earlier state instead.
         """
         if snapshot is None:
-            self._given.pop(file, None)
+            self._given.pop(name, None)
         else:
-            self._given[file] = snapshot
-        waiting = self._waiting.get(file)
+            self._given[name] = snapshot
+        waiting = self._waiting.get(name)
         if waiting is None:
-            waiting = self._waiting[file] = self._loop.create_future()
-            if file not in self._writing:
+            waiting = self._waiting[name] = self._loop.create_future()
+            if name not in self._writing:
                 # Not at once: several changes in one turn of the loop become one write.
-                self._loop.call_soon(self._begin, file)
+                self._loop.call_soon(self._begin, name)
         return waiting
 
-    def saved(self, file: ConfigFile) -> asyncio.Future[str]:
+    def file_saved(self, name: str) -> asyncio.Future[str]:
         """As :meth:`save` for changes whose save has been asked for already: a failed write is tried again at once."""
-        pending = self._waiting.get(file) or self._writing.get(file)
+        pending = self._waiting.get(name) or self._writing.get(name)
         if pending is not None:
             return pending
-        if file in self._problems:
-            return self.save(file, self._given.get(file))
+        if name in self._problems:
+            return self.save(name, self._given.get(name))
         done: asyncio.Future[str] = self._loop.create_future()
         done.set_result("")
         return done
 
-    def _begin(self, file: ConfigFile) -> None:
-        if self._closed or file not in self._waiting:
+    def _begin(self, name: str) -> None:
+        if self._closed or name not in self._waiting:
             return
-        retry = self._retries.pop(file, None)
+        retry = self._retries.pop(name, None)
         if retry is not None:
             retry.cancel()
-        done = self._writing[file] = self._waiting.pop(file)
-        given = self._given.pop(file, None)
+        done = self._writing[name] = self._waiting.pop(name)
+        given = self._given.pop(name, None)
+        file = self._files[name]
         work = self._loop.run_in_executor(self._thread, file.write, file.snapshot() if given is None else given)
-        work.add_done_callback(lambda result: self._finish(file, given, done, result))
+        work.add_done_callback(lambda result: self._finish(name, given, done, result))
 
     def _finish(
-        self, file: ConfigFile, given: dict[str, Any] | None, done: asyncio.Future[str], result: asyncio.Future[None]
+        self, name: str, given: dict[str, Any] | None, done: asyncio.Future[str], result: asyncio.Future[None]
     ) -> None:
-        del self._writing[file]
-        problem = self._note(file, None if result.cancelled() else result.exception())
+        del self._writing[name]
+        problem = self._note(name, None if result.cancelled() else result.exception())
         if not problem:
-            self.on_written(file)
+            self.on_written(name)
         if not done.done():
             done.set_result(problem)
-        if file in self._waiting:
-            self._begin(file)
+        if name in self._waiting:
+            self._begin(name)
         elif problem and not self._closed:
             if given is not None:
-                self._given[file] = given
-            self._retries[file] = self._loop.call_later(self._retry_seconds, self.saved, file)
+                self._given[name] = given
+            self._retries[name] = self._loop.call_later(self._retry_seconds, self.file_saved, name)
 
-    def _note(self, file: ConfigFile, error: BaseException | None) -> str:
+    def _note(self, name: str, error: BaseException | None) -> str:
         """The problem of a write that has ended, if it has one; in the log when it is new."""
-        before = self._problems.pop(file, "")
+        path, before = self._files[name].path, self._problems.pop(name, "")
         if error is None:
             if before:
-                _log.warning("%s is written again.", file.path)
+                _log.warning("%s is written again.", path)
             return ""
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__
-        problem = self._problems[file] = f"{file.path.name} could not be written: {reason}"
+        problem = self._problems[name] = f"{path.name} could not be written: {reason}"
         if problem != before:
-            _log.error("%s could not be written: %s. Retrying every %g s.", file.path, error, self._retry_seconds)
+            _log.error("%s could not be written: %s. Retrying every %g s.", path, error, self._retry_seconds)
         return problem
 
     def close(self) -> None:
