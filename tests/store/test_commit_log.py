@@ -157,3 +157,29 @@ def test_a_disk_that_breaks_its_promise_refuses_before_a_byte_is_written(
     assert not any((store.config.commit_log_path / ("0" * 20)).read_bytes()[end:])
     store.put_batch("T", 0, big, born_timestamp=1, born_host=BORN)
     assert len(bodies(store, "T", 0)) == 61
+
+
+def test_what_could_not_be_touched_behind_a_roll_over_is_touched_before_it_is_written(
+    make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make_store(allocate_ahead=4096)
+    log = log_of(store)
+    put(store, "T", 0, b"x" * 20_000)
+    refusing = True
+    touched = []
+    touch = MappedFile.touch
+
+    def sometimes(file: MappedFile, start: int, end: int) -> None:
+        if refusing and file.file_from_offset >= log.file_size:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        touched.append((file.file_from_offset + start, file.file_from_offset + end))
+        touch(file, start, end)
+
+    monkeypatch.setattr(MappedFile, "touch", sometimes)
+    result = store.put_message("T", 0, b"y" * 20_000, b"", born_timestamp=1, born_host=BORN)
+    assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert log.base == log.file_size  # the roll-over itself is done
+    refusing = False
+    result = put(store, "T", 0, b"z" * 10)
+    assert any(start <= result.physical_offset and result.end_physical_offset <= end for start, end in touched)
+    assert bodies(store, "T", 0) == [b"x" * 20_000, b"z" * 10]

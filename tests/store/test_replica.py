@@ -18,6 +18,7 @@ from spark_rocket.store import MessageStore, PutStatus, StoreConfig
 from spark_rocket.store.index.service import IndexService
 from spark_rocket.store.log.checkpoint import Checkpoint
 from spark_rocket.store.log.commit_log import CommitLog
+from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.queues.side_files import QueueEnds
 from spark_rocket.store.recovery.replica import Replica
 from spark_rocket.store.tools.check import check_store
@@ -290,6 +291,26 @@ def test_a_full_disk_takes_nothing_and_the_next_attempt_does(
     master.close()
     slave.close()
     assert_alike(master.config.store_path, slave.config.store_path)
+
+
+def test_pages_ahead_are_touched_once_and_not_for_each_record(
+    make_store: MakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master = make_store()
+    for number in range(300):
+        put(master, "T", 0, b"%d" % number)
+    slave = make_store(small(tmp_path / "slave", is_replica=True))
+    asked: list[int] = []
+    reserve = MappedFile.reserve
+
+    def counted(file: MappedFile, end: int, step: int = 0) -> None:
+        asked.append(end)
+        reserve(file, end, step)
+
+    monkeypatch.setattr(MappedFile, "reserve", counted)
+    copy(master, slave, every(150))
+    assert len(asked) < 30
+    assert bodies(slave, "T", 0) == [b"%d" % number for number in range(300)]
 
 
 # --- a tail that the master does not have -----------------------------------------------------------------------------

@@ -133,8 +133,10 @@ class CommitLog:
 
     def make_room(self, size: int) -> None:
         """Have ``size`` writable bytes at ``position``, in the next file if need be. OSError: nothing was changed."""
-        file = self._current
         need = size + BLANK_SIZE
+        if self.position + need <= self.soft_limit:
+            return
+        file = self._current
         if file is None or self.position + need > self.file_size:
             file = self._roll(need)
         end = self.position + need
@@ -165,6 +167,7 @@ class CommitLog:
             self.queue.add(file)
             self._current = file
             self.base, self.position, self.max_offset = file.file_from_offset, 0, file.file_from_offset
+            self.soft_limit = 0
             self._cool(self.base - (_MOST_WARM - 1) * self.file_size)
             return file
 
@@ -190,7 +193,6 @@ class CommitLog:
         except OSError:
             self.take_back(len(rest))
             raise
-        self.soft_limit = 0
 
     def take_back(self, size: int) -> None:
         """Put zeros over a run just written at ``position`` that nobody was shown."""
