@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pytest
 
-from spark_rocket.client import Reader
+from spark_rocket.client import Admin, Producer, Reader
 from spark_rocket.datasource.exactly_once import publish
 from spark_rocket.datasource.exactly_once.brokers import Brokers, brokers_for
 from spark_rocket.datasource.exactly_once.manifest import Epoch
@@ -15,8 +16,8 @@ from spark_rocket.datasource.exactly_once.staging import Staged, stage_rows
 from spark_rocket.datasource.exactly_once.writer import check_topics, commit_epoch
 from spark_rocket.datasource.options.options import WriteOptions, parse_write_options
 from spark_rocket.datasource.options.table import Scope
-from spark_rocket.errors import RemotingTimeoutError
-from spark_rocket.model import MessageQueue, SendResult
+from spark_rocket.errors import BrokerError, DataLossError, ExactlyOnceError, RemotingTimeoutError
+from spark_rocket.model import Message, MessageQueue, SendResult
 from spark_rocket.testing import LocalCluster
 from tests.kit.waiting import until
 
@@ -145,3 +146,95 @@ def test_a_send_without_a_response_is_not_repeated(
     commit_epoch(given, [stage(given, Epoch("lost", 0), rows(60))], is_stream=True)
     assert stored(reader, topic) == [str(number) for number in range(60)]
     assert len(sent) == 6
+
+
+def test_a_row_whose_time_has_passed_and_one_that_waits(cluster: LocalCluster, reader: Reader) -> None:
+    topic = cluster.create_topic("timers", 1)
+    given = options(cluster, topic)
+    now = datetime.now(UTC)
+    times = pa.array([now - timedelta(hours=1), now + timedelta(seconds=1)], pa.timestamp("us", tz="UTC"))
+    frame = pa.record_batch({"body": ["past", "soon"], "deliverAt": times})
+    commit_epoch(given, [stage(given, Epoch("timers", 0), frame)], is_stream=True)
+    until(lambda: sorted(stored(reader, topic)) == ["past", "soon"])
+
+
+def test_a_ledger_with_several_queues_is_refused(cluster: LocalCluster) -> None:
+    cluster.create_topic("wide-ledger", 2)
+    with pytest.raises(ExactlyOnceError, match=r"LEDGER_QUEUES.*wide-ledger has 2 queues, and one is needed"):
+        options(cluster, "t", ledgerTopic="wide-ledger")
+
+
+def test_a_ledger_that_is_missing_beside_its_staging_topic(cluster: LocalCluster) -> None:
+    """It is on a broker that is away: another one would not know what it decided."""
+    options(cluster, "t")
+    with pytest.raises(ExactlyOnceError, match=r"LEDGER_AWAY.*rocket topic create other-ledger .*--queues 1"):
+        options(cluster, "t", ledgerTopic="other-ledger", retryTimeout="0")
+
+
+def test_a_foreign_message_in_the_ledger(cluster: LocalCluster) -> None:
+    given = options(
+        cluster, cluster.create_topic("foreign"), ledgerTopic="foreign-ledger", stagingTopic="foreign-stage"
+    )
+    with Producer("tests", name_server=cluster.name_server) as producer:
+        producer.send(Message.of("foreign-ledger", "hello"))
+    with pytest.raises(ExactlyOnceError, match=r"FOREIGN_MESSAGE.*foreign-ledger/broker-a/0: message 0"):
+        commit_epoch(given, [stage(given, Epoch("foreign", 0), rows(1))], is_stream=True)
+
+
+def test_a_staging_topic_that_is_deleted(cluster: LocalCluster, reader: Reader) -> None:
+    topic = cluster.create_topic("unstaged")
+    given = options(cluster, topic, ledgerTopic="lost-ledger", stagingTopic="lost-stage", retryTimeout="1s")
+    staged = stage(given, Epoch("unstaged", 0), rows(10))
+    cluster.delete_topic("lost-stage")
+    with pytest.raises(DataLossError, match=r"DATA_LOSS.STAGED_BLOCK.*lost-stage/broker-a/\d: the staged rows"):
+        commit_epoch(given, [staged], is_stream=True)
+    assert stored(reader, topic) == []
+
+
+def test_two_brokers() -> None:
+    with LocalCluster(brokers=2) as cluster, Reader(cluster.name_server) as reader:
+        topic = cluster.create_topic("spread", 2)
+        given = options(cluster, topic, sendBatchSize="10")
+        frame = pa.record_batch({"body": ROWS_OF_KEYS, "shardingKey": [body.split(":")[0] for body in ROWS_OF_KEYS]})
+        commit_epoch(given, [stage(given, Epoch("spread", 0), frame)], is_stream=True)
+        assert sorted(stored(reader, topic)) == sorted(ROWS_OF_KEYS)
+        assert {queue.broker_name for queue in reader.queues("ROCKET_SINK_STAGING")} == {"broker-a", "broker-b"}
+        assert [queue.broker_name for queue in reader.queues("ROCKET_SINK_LEDGER")] == ["broker-a"]
+
+
+ROWS_OF_KEYS = [f"k{number % 9}:{number}" for number in range(200)]
+
+
+def test_missing_rights_are_named() -> None:
+    keys = {"access_key": "admin-account", "secret_key": "admin-secret"}
+    with LocalCluster(access_key="admin-account", secret_key="admin-secret") as cluster:
+        cluster.create_topic("orders")
+        account = {"accessKey": "sink-account", "secretKey": "sink-secret"}
+        rights = ["orders=PUB|SUB", "ROCKET_SINK_STAGING=PUB|SUB", "ROCKET_SINK_LEDGER=SUB"]
+
+        def allow(*topics: str) -> None:
+            with Admin(cluster.name_server, **keys) as admin:
+                admin.update_account(
+                    account["accessKey"], admin=False, secret_key=account["secretKey"], topic_perms=topics,
+                    default_topic_perm="DENY", default_group_perm="SUB",
+                )  # fmt: skip
+
+        def write() -> None:
+            given = options(cluster, "orders", retryTimeout="0", **account)
+            commit_epoch(given, [stage(given, Epoch("rights", 0), rows(5))], is_stream=True)
+
+        allow(*rights)
+        refused = r"NO_TOPIC\] the sink's topic ROCKET_SINK_LEDGER .* could not be created.*mqadmin updateTopic -n"
+        with pytest.raises(ExactlyOnceError, match=refused):
+            write()
+        cluster.create_topic("ROCKET_SINK_LEDGER", 1)
+        cluster.create_topic("ROCKET_SINK_STAGING", 4)
+        with pytest.raises(BrokerError, match=r"PUB.*ROCKET_SINK_LEDGER"):
+            write()
+        allow(*rights[:1], rights[2])
+        with pytest.raises(BrokerError, match=r"PUB.*ROCKET_SINK_STAGING"):
+            write()
+        allow(*rights[:2], "ROCKET_SINK_LEDGER=PUB|SUB")
+        write()
+        with Reader(cluster.name_server, **keys) as reader:
+            assert sorted(stored(reader, "orders")) == [str(number) for number in range(5)]

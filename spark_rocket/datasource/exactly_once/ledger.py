@@ -39,7 +39,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spark_rocket.datasource.conditions import error as condition
-from spark_rocket.datasource.exactly_once.brokers import Brokers, Timing, is_refused, may_pass
+from spark_rocket.datasource.exactly_once.brokers import Brokers, Timing, is_refused
 from spark_rocket.datasource.exactly_once.manifest import Epoch, Manifest
 from spark_rocket.datasource.offsets import name
 from spark_rocket.errors import ProtocolError, QueueNotFoundError, RocketError
@@ -213,7 +213,7 @@ class Ledger:
                 result = self._brokers.append(self.queue, body, tags=tag_of(epoch.query), keys=epoch.query)
                 break
             except RocketError as error:
-                deadline.wait(may_pass(error), f"to append to {name(self.queue)}")
+                deadline.wait(error, f"to append to {name(self.queue)}")
         if result.status is not SendStatus.SEND_OK:
             self._brokers.confirm(self.queue.broker_name, self._staging, self._timing)
         self._read_to(result.queue_offset + 1)
