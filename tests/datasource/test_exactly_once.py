@@ -52,7 +52,7 @@ def kinds(brokers: FakeBrokers, query: str = "query") -> list[str]:
 def test_a_manifest_is_what_it_was(brokers: FakeBrokers) -> None:
     blocks = brokers.staged(EPOCH, ROWS, **DELAYS)
     manifest = Manifest(blocks, {MessageQueue(TARGET, "a", 0): 7})
-    assert Manifest.decode(manifest.encode(), STAGING) == manifest
+    assert Manifest.decode(manifest.encode()) == manifest
     assert (manifest.rows, manifest.size) == (20, sum(block.size for block in blocks))
 
 
@@ -230,6 +230,25 @@ def test_one_that_is_stored_later_is_reported(brokers: FakeBrokers, caplog: pyte
     assert Counter(brokers.rows()) == Counter(ROWS) + Counter(ROWS[8:12])
     assert "[EXACTLY_ONCE.DUPLICATES] 4 rows of batch 0 are stored twice in orders" in caplog.text
     assert json.loads(brokers.log[LEDGER_QUEUE][-1].body)["duplicates"] == 4
+
+
+def test_a_send_that_is_stored_long_after_its_timeout_is_reported(
+    brokers: FakeBrokers, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue, sends = MessageQueue(TARGET, "a", 0), iter(range(4))
+
+    def time_out(kind: str, where: MessageQueue) -> None:
+        if kind == "publish" and next(sends, None) == 1:
+            raise RemotingTimeoutError("no response")
+
+    def arrive(kind: str, where: MessageQueue) -> None:
+        if kind == "publish" and len(brokers.log[queue]) == 8:
+            brokers.log[queue] += brokers.log[queue][4:]
+
+    brokers.before, brokers.after = time_out, arrive
+    brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS))
+    assert Counter(brokers.rows()) == Counter(ROWS) + Counter(ROWS[4:8])
+    assert "[EXACTLY_ONCE.DUPLICATES] 4 rows" in caplog.text
 
 
 @pytest.mark.parametrize("survived", range(1, 4))
@@ -417,7 +436,9 @@ def test_a_large_manifest_is_staged(brokers: FakeBrokers, monkeypatch: pytest.Mo
     once(brokers.rows(), ROWS)
 
 
-@pytest.mark.parametrize("body", [b"hello", b"{}", b"[]", b"\xff", b'{"rocketSink": 1}'])
+@pytest.mark.parametrize(
+    "body", [b"hello", b"{}", b"[]", b"\xff", b'{"rocketSink": 1}', b'{"rocketSink":1,"query":"query"}']
+)
 def test_a_foreign_message_in_the_ledger(brokers: FakeBrokers, body: bytes) -> None:
     brokers.log[LEDGER_QUEUE] = [Stored(body)]
     with pytest.raises(ExactlyOnceError, match=r"FOREIGN_MESSAGE.*ledger/a/0: message 0 \(id0\) is not a record"):

@@ -51,6 +51,7 @@ _REFUSED = frozenset(
         ResponseCode.GO_AWAY,
     }
 )
+_BARRIER_MS = 5000
 _FOR_GOOD = frozenset({ResponseCode.TOPIC_NOT_EXIST, ResponseCode.MESSAGE_ILLEGAL})
 
 
@@ -210,25 +211,26 @@ class Brokers:
     # --- what brokers have answered -----------------------------------------------------------------------------
 
     def confirm(self, broker: str, staging: str, timing: Timing) -> None:
-        """Wait until what a broker has stored is flushed and replicated as it should be.
+        """Wait until what a broker has stored is flushed and replicated as it should be, and can be read.
 
-        Both go by position in its log: they have come past everything before a message that is answered SEND_OK.
+        All three go by position in its log: they have come past everything before a message that is answered SEND_OK
+        and that can be read.
         """
-        deadline = timing.deadline()
-        queues = [queue for queue in self.queues(staging) if queue.broker_name == broker]
-        while queues:
-            try:
-                status = self.append(queues[0], b"barrier").status
-                problem: RocketError = DataSourceError(f"it answers {status.value}", retriable=True)
-                if status is SendStatus.SEND_OK:
-                    return
-            except RocketError as failure:
-                problem = failure
-            try:
-                deadline.wait(problem, f"to confirm what {broker} has stored")
-            except RocketError as failure:
-                raise condition("EXACTLY_ONCE.NOT_DURABLE", broker=broker, problem=failure.message) from None
-        raise condition("EXACTLY_ONCE.NOT_DURABLE", broker=broker, problem=f"it has no queue of {staging}")
+
+        def barrier() -> None:
+            queue = next((queue for queue in self.queues(staging) if queue.broker_name == broker), None)
+            if queue is None:
+                raise QueueNotFoundError(f"it has no queue of {staging}", retriable=True)
+            result = self.append(queue, b"barrier")
+            if result.status is not SendStatus.SEND_OK:
+                raise DataSourceError(f"it answers {result.status.value}", retriable=True)
+            if not self.messages(queue, result.queue_offset, wait_ms=_BARRIER_MS)[0]:
+                raise DataSourceError("it does not show a message that it has acknowledged", retriable=True)
+
+        try:
+            timing.deadline().call(barrier, f"to confirm what {broker} has stored")
+        except RocketError as failure:
+            raise condition("EXACTLY_ONCE.NOT_DURABLE", broker=broker, problem=failure.message) from failure
 
 
 @cache

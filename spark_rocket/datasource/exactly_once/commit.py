@@ -75,8 +75,7 @@ class Commit:
         if ledger.is_done(batch):
             return None
         publisher.publish()
-        if not own:
-            publisher.read_back(publisher.lanes)
+        publisher.read_back(publisher.recovered if own else publisher.lanes)
         self._done(publisher, manifest, own, reading, time.monotonic() - begun)
         return manifest
 
@@ -102,7 +101,7 @@ class Commit:
         assert decision is not None
         return decision
 
-    def _stage_parts(self, data: bytes) -> list[tuple[str, int, int]]:
+    def _stage_parts(self, data: bytes) -> list[tuple[str, str, int, int]]:
         """Stage a manifest that is too large for a record of the ledger."""
         parts, unconfirmed = [], set()
         deadline = self._timing.deadline()
@@ -113,7 +112,7 @@ class Commit:
                 lambda queue=queue, part=part: self._brokers.append(queue, part),  # type: ignore[misc]
                 "to stage the manifest",
             )
-            parts.append((result.queue.broker_name, result.queue.queue_id, result.queue_offset))
+            parts.append((queue.topic, queue.broker_name, queue.queue_id, result.queue_offset))
             if result.status is not SendStatus.SEND_OK:
                 unconfirmed.add(queue.broker_name)
         for broker in unconfirmed:

@@ -15,7 +15,7 @@ member          what
 ``publisher``   an id of the call of ``commit`` that wrote the record
 ``time``        ms since 1970, by the publisher's clock
 ``manifest``    of PREPARED: the manifest (``manifest.py``) in base64, if it has at most 512 KiB
-``parts``       of PREPARED, instead: ``[broker, queue id, offset]`` of each part of it in the staging topic
+``parts``       of PREPARED, instead: ``[topic, broker, queue id, offset]`` of each message that has a part of it
 other           of DONE: figures for people: ``blocks``, ``rows``, ``bytes``, ``published``, ``duplicates``, ``ms``
 ==============  ========================================================================================================
 
@@ -35,14 +35,14 @@ import hashlib
 import logging
 import time
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spark_rocket.datasource.conditions import error as condition
 from spark_rocket.datasource.exactly_once.brokers import Brokers, Timing, is_refused
 from spark_rocket.datasource.exactly_once.manifest import Epoch, Manifest
 from spark_rocket.datasource.offsets import name
-from spark_rocket.errors import ProtocolError, QueueNotFoundError, RocketError
+from spark_rocket.errors import DataSourceError, ProtocolError, QueueNotFoundError, RocketError
 from spark_rocket.model import MessageExt, MessageQueue, SendStatus, group_problem
 from spark_rocket.protocol.wire.json import dumps, loads
 
@@ -68,13 +68,27 @@ def group_of(ledger_topic: str, query: str) -> str:
 class Record:
     """One record of the ledger."""
 
-    kind: str
     query: str
-    batch: int
-    run: str
-    publisher: str
     offset: int
+    kind: str = ""
+    batch: int = -1
+    run: str = ""
+    publisher: str = ""
+    version: object = VERSION
     more: dict[str, Any] = field(default_factory=dict)
+
+
+def parse_record(message: MessageExt, queue: MessageQueue) -> Record:
+    """The record that a message of the ledger is; EXACTLY_ONCE.FOREIGN_MESSAGE if it is none. Check its version."""
+    try:
+        body = loads(message.body)
+        version, query = body.pop("rocketSink"), body.pop("query")
+        keys = ("kind", "batch", "run", "publisher")
+        own = {key: body.pop(key) for key in keys} if version == VERSION else {}
+        return Record(query=query, version=version, offset=message.queue_offset, more=body, **own)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        where, offset, msg_id = name(queue), message.queue_offset, message.msg_id
+        raise condition("EXACTLY_ONCE.FOREIGN_MESSAGE", queue=where, offset=offset, msg_id=msg_id) from None
 
 
 class Ledger:
@@ -143,23 +157,16 @@ class Ledger:
 
     def _record(self, message: MessageExt) -> Record | None:
         """None for another query's."""
-        try:
-            body = loads(message.body)
-            version, query = body["rocketSink"], body["query"]
-        except (ValueError, KeyError, TypeError, ProtocolError):
-            raise condition(
-                "EXACTLY_ONCE.FOREIGN_MESSAGE",
-                queue=name(self.queue), offset=message.queue_offset, msg_id=message.msg_id,
-            ) from None  # fmt: skip
-        if query != self._query:
+        record = parse_record(message, self.queue)
+        if record.query != self._query:
             return None
-        if version != VERSION:
-            raise condition(
-                "EXACTLY_ONCE.LEDGER_VERSION",
-                queue=name(self.queue), offset=message.queue_offset, version=version, ours=VERSION,
-            )  # fmt: skip
-        own = {key: body.pop(key) for key in ("kind", "query", "batch", "run", "publisher")}
-        return Record(**own, offset=message.queue_offset, more=body)
+        if record.version != VERSION:
+            raise self._other_version(record)
+        return record
+
+    def _other_version(self, record: Record) -> DataSourceError:
+        queue, offset, version = name(self.queue), record.offset, record.version
+        return condition("EXACTLY_ONCE.LEDGER_VERSION", queue=queue, offset=offset, version=version, ours=VERSION)
 
     # --- what the records say ---------------------------------------------------------------------------------
 
@@ -186,16 +193,13 @@ class Ledger:
             if "manifest" in decision.more:
                 data = base64.b64decode(decision.more["manifest"])
             else:
-                places = [(MessageQueue(self._staging, broker, id_), at) for broker, id_, at in decision.more["parts"]]
+                places = [(MessageQueue(*queue), at) for *queue, at in decision.more["parts"]]
                 bodies = [self._brokers.staged_later(*place) for place in places]
                 deadline = self._timing.deadline()
                 data = b"".join(bytes(deadline.call(body, "to read the manifest")) for body in bodies)
-            return Manifest.decode(data, self._staging)
+            return Manifest.decode(data)
         except (ProtocolError, ValueError, KeyError, TypeError):
-            raise condition(
-                "EXACTLY_ONCE.LEDGER_VERSION",
-                queue=name(self.queue), offset=decision.offset, version="unknown", ours=VERSION,
-            ) from None  # fmt: skip
+            raise self._other_version(replace(decision, version="unknown")) from None
 
     # --- writing ----------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ member       what
 ===========  ===========================================================================================================
 ``v``        1
 ``targets``  ``[topic, broker, queue id]`` of each target queue
-``staging``  ``[broker, queue id]`` of each queue of the staging topic
+``staging``  ``[topic, broker, queue id]`` of each staging queue
 ``ends``     ``[topic, broker, queue id, offset]``: the ends of the queues to read back, asked before the decision
 ``blocks``   ``[target, staging, offset, rows, bytes, sysFlag, delayed, partition, first row]``; ``target`` and
              ``staging`` are indexes of those lists, ``delayed`` is 1 if the rows are sent one by one
@@ -110,14 +110,14 @@ class Manifest:
         document = {
             "v": VERSION,
             "targets": [[queue.topic, queue.broker_name, queue.queue_id] for queue in targets],
-            "staging": [[queue.broker_name, queue.queue_id] for queue in staging],
+            "staging": [[queue.topic, queue.broker_name, queue.queue_id] for queue in staging],
             "ends": [[queue.topic, queue.broker_name, queue.queue_id, end] for queue, end in self.ends.items()],
             "blocks": blocks,
         }
         return zlib.compress(dumps(document), 1)
 
     @classmethod
-    def decode(cls, data: bytes, staging_topic: str) -> Manifest:
+    def decode(cls, data: bytes) -> Manifest:
         """ProtocolError if the bytes are not a manifest of this version."""
         try:
             inflater = zlib.decompressobj()
@@ -125,7 +125,7 @@ class Manifest:
             if document["v"] != VERSION or not inflater.eof:
                 raise ValueError(f"version {document['v']}")
             targets = [MessageQueue(*queue) for queue in document["targets"]]
-            staging = [MessageQueue(staging_topic, *queue) for queue in document["staging"]]
+            staging = [MessageQueue(*queue) for queue in document["staging"]]
             blocks = [
                 StagedBlock(
                     targets[target], rows, size, first_row, partition, flag, bool(delayed), staging[place], offset

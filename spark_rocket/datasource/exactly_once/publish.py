@@ -9,8 +9,8 @@ What happens to a send that fails:
 refused for certain              repeated after a pause, within ``retryTimeout``
 no answer, or SYSTEM_ERROR       it may be stored: prove the broker alive, wait for ``gracePeriod``, read the lane back,
                                  and go on behind what is there. Never a blind retry
-stored, but not yet durable      a later SEND_OK of that broker confirms it (``Brokers.confirm``); the lane is read back
-                                 once more
+stored, but not yet durable      a later SEND_OK of that broker confirms it (``Brokers.confirm``), and the lane is read
+                                 back
 queue or topic deleted           EXACTLY_ONCE.TARGET_GONE
 ===============================  =======================================================================================
 
@@ -70,6 +70,8 @@ class Publisher:
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
         self._unconfirmed: set[str] = set()
+        self.recovered: list[Lane] = []
+        """Lanes with a request that may have been stored unseen."""
         self.lanes = lanes_of(manifest.blocks, epoch)
         self.published = 0
 
@@ -174,15 +176,19 @@ class Publisher:
         if not is_refused(error):
             self.settle([queue])
             self.read_back([lane])
+            self.recovered.append(lane)
 
     # --- reading back -----------------------------------------------------------------------------------------
 
     def settle(self, queues: Collection[MessageQueue]) -> None:
-        """Wait until nothing that was sent before can still be stored unseen: brokers are alive, and grace is over."""
+        """Wait until all that was sent before is stored or never will be, and can be read: brokers are alive, grace is
+        over, and a message that is sent then can be read."""
         deadline = self._timing.deadline()
         for queue in queues:
-            deadline.call(lambda queue=queue: self._end(queue), f"to reach {queue.broker_name}")  # type: ignore[misc]
+            deadline.call(lambda queue=queue: self._ends(queue), f"to reach {queue.broker_name}")  # type: ignore[misc]
         self._timing.sleep(self._timing.grace)
+        for broker in sorted({queue.broker_name for queue in queues}):
+            self._brokers.confirm(broker, self._staging, self._timing)
 
     def read_back(self, lanes: Sequence[Lane]) -> None:
         """Find out what of these lanes is stored."""
@@ -194,7 +200,7 @@ class Publisher:
             recorded = self._manifest.ends.get(queue, 0)
             deadline = self._timing.deadline()
             start, end = deadline.call(
-                lambda queue=queue: (self._start(queue), self._end(queue)),  # type: ignore[misc]
+                lambda queue=queue: self._ends(queue),  # type: ignore[misc]
                 f"to read back {name(queue)}",
             )
             if recorded < start or end < recorded - _MARGIN:
@@ -204,24 +210,15 @@ class Publisher:
             for ids in self._brokers.ids(queue, max(start, min(recorded, end) - _MARGIN), end):
                 lane.feed(ids)
 
-    def _end(self, queue: MessageQueue) -> int:
+    def _ends(self, queue: MessageQueue) -> tuple[int, int]:
+        """Where a queue begins and ends. A topic that had nothing before may not exist: the first send creates it."""
         try:
-            return self._brokers.end(queue)
+            return self._brokers.start(queue), self._brokers.end(queue)
         except TopicNotFoundError as error:
-            return self._nothing_yet(queue, error)
-
-    def _start(self, queue: MessageQueue) -> int:
-        try:
-            return self._brokers.start(queue)
-        except TopicNotFoundError as error:
-            return self._nothing_yet(queue, error)
-
-    def _nothing_yet(self, queue: MessageQueue, error: RocketError) -> int:
-        """A topic that the first send creates, or that brokers do not have: only if it had nothing before."""
-        if self._manifest.ends.get(queue, 0) == 0:
-            return 0
-        error.retriable = True
-        raise error
+            if self._manifest.ends.get(queue, 0) == 0:
+                return 0, 0
+            error.retriable = True
+            raise
 
     def check_staged(self) -> None:
         """DATA_LOSS.STAGED_BLOCK if one that is still needed is gone, before anything more is published."""
