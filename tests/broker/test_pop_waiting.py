@@ -90,10 +90,10 @@ def play(scenario: Callable[[Scene], Awaitable[None]], **settings: int) -> Scene
         scene = Scene(**settings)
         await scenario(scene)
         waiting = scene.waiting
-        lines = waiting._lines.values()
-        assert waiting.count == sum(len(line.waiters) for line in lines) == sum(map(len, waiting._by_channel.values()))
+        lines, channels = waiting._lines, waiting._by_channel
+        assert waiting.count == sum(len(line.waiters) for line in lines.values()) == sum(map(len, channels.values()))
         waiting.close()
-        assert (waiting.count, waiting._lines, waiting._by_channel, waiting.watched) == (0, {}, {}, {})
+        assert (waiting.count, lines, channels, waiting.watched) == (0, {}, {}, {})
         return scene
 
     return asyncio.run(main())

@@ -215,9 +215,8 @@ def test_messages_of_a_topic_that_only_the_log_knows(pair: Pair) -> None:
         until(is_read)
 
 
-def test_a_topic_that_comes_by_the_log_is_asked_for_at_once(pair: Pair) -> None:
-    assert pair.slave.synchronize is not None
-    pair.slave.synchronize._period = 3600
+def test_a_topic_that_comes_by_the_log_is_asked_for_at_once(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pair.slave.synchronize, "_period", 3600)
     with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
         admin.create_topic("new", 1)
         producer.send(Message("new", b"x"))

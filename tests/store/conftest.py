@@ -52,6 +52,13 @@ def make_store(tmp_path: Path, clock: Clock) -> Iterator[MakeStore]:
 
 
 @pytest.fixture
+def config(tmp_path: Path, template: Path) -> StoreConfig:
+    """A copy of the module's store, which is closed."""
+    shutil.copytree(template, tmp_path / "store")
+    return small(tmp_path / "store")
+
+
+@pytest.fixture
 def make_rig(tmp_path: Path) -> Iterator[MakeRig]:
     """Makes a store with its timer, in ``tmp_path / "store"`` unless told; closed and checked at the end."""
     made: list[Rig] = []

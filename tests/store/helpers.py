@@ -92,6 +92,12 @@ def bodies(store: MessageStore, topic: str, queue_id: int, *, max_msgs: int = 10
     return found
 
 
+def overwrite(path: Path, at: int, data: bytes) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[at : at + len(data)] = data
+    path.write_bytes(raw)
+
+
 def trim(store: MessageStore, *, files: int = 1) -> None:
     """Put everything on disk, and let retention delete all but the last files of the log."""
     store.flush()
@@ -119,8 +125,9 @@ def log_of(store: MessageStore) -> CommitLog:
 
 
 def index_of(store: MessageStore) -> IndexService:
-    assert store._index is not None
-    return store._index
+    index = store._index
+    assert index is not None
+    return index
 
 
 def flush_log(store: MessageStore) -> None:

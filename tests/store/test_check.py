@@ -15,7 +15,7 @@ from spark_rocket.store.paths import StorePaths
 from spark_rocket.store.tools.check import REMEDIES, check_store, remedy_of
 from spark_rocket.store.tools.view import Problem
 from tests.golden import extract_store
-from tests.store.helpers import Clock, golden, opened, put, put_batch, small
+from tests.store.helpers import Clock, golden, opened, overwrite, put, put_batch, small
 
 
 @pytest.fixture(scope="module")
@@ -29,18 +29,6 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     put_batch(store, "B", 0, [(0, b"x", b"KEYS\x01b")] * 30)
     store.close()
     return config.store_path
-
-
-@pytest.fixture
-def config(tmp_path: Path, template: Path) -> StoreConfig:
-    shutil.copytree(template, tmp_path / "store")
-    return small(tmp_path / "store")
-
-
-def overwrite(path: Path, at: int, data: bytes) -> None:
-    raw = bytearray(path.read_bytes())
-    raw[at : at + len(data)] = data
-    path.write_bytes(raw)
 
 
 def kinds(config: StoreConfig) -> set[str]:

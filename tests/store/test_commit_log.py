@@ -80,8 +80,7 @@ def test_names_of_new_files_are_on_disk_before_a_flush_ends(tmp_path: Path, monk
     flush_log(store)
     assert steps[3:] == ["bytes"]
     log = log_of(store)
-    assert log._current is not None
-    log._prepare_next(log._current)
+    log._prepare_next(log._current)  # type: ignore[arg-type]
     assert steps[4:] == ["names"]
     store.close()
     assert check_store(config.store_path, config) == []

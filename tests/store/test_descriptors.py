@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from spark_rocket.protocol.record.batch import encode_batch_body
-from spark_rocket.store import MessageStore, PutStatus
+from spark_rocket.store import MessageStore, PutStatus, descriptors
 from spark_rocket.store.config import FlushDiskType
 from spark_rocket.store.descriptors import ShortageError
 from spark_rocket.store.log.mapped_file import MappedFile
@@ -244,7 +244,7 @@ def test_no_record_without_its_entry_wherever_descriptors_end(
 def test_a_store_without_reserve_opens_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is no null device, say."""
     monkeypatch.setattr(os, "devnull", "/nowhere")
-    monkeypatch.setattr("spark_rocket.store.descriptors._held", [])
+    monkeypatch.setattr(descriptors, "_held", [])
     store = opened(small(tmp_path / "store"))
     put(store, "T", 0, b"x")
     store.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import os
 import random
-import shutil
 import struct
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from spark_rocket.store.tools.salvage import Damage
 from spark_rocket.store.tools.stats import store_stats
 from spark_rocket.store.tools.view import view_store
 from tests.golden import expected, extract_store
-from tests.store.helpers import START, Clock, golden, opened, put, small
+from tests.store.helpers import START, Clock, golden, opened, overwrite, put, small
 
 Found = RecordView | Damage | BadEntries
 
@@ -50,12 +49,6 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
         put(store, "T" if i % 4 else "U", i % 3, b"%d-" % i * 300, b"KEYS\x01k%d all\x02UNIQ_KEY\x01u%d" % (i, i))
     store.close()
     return config.store_path
-
-
-@pytest.fixture
-def config(tmp_path: Path, template: Path) -> StoreConfig:
-    shutil.copytree(template, tmp_path / "store")
-    return small(tmp_path / "store")
 
 
 # --- everything -------------------------------------------------------------------------------------------------
@@ -156,12 +149,6 @@ def test_the_record_at_a_place(config: StoreConfig) -> None:
 
 
 # --- around damage ----------------------------------------------------------------------------------------------
-
-
-def overwrite(path: Path, at: int, data: bytes) -> None:
-    raw = bytearray(path.read_bytes())
-    raw[at : at + len(data)] = data
-    path.write_bytes(raw)
 
 
 def log(config: StoreConfig, index: int) -> Path:

@@ -95,12 +95,16 @@ def test_many_waiters_share_one_flush(sync_store: MessageStore, monkeypatch: pyt
 def test_a_disk_that_takes_too_long_is_told_and_the_message_stays(
     make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = make_store(flush_disk_type=FlushDiskType.SYNC_FLUSH, sync_flush_timeout=0, message_index_enable=False)
+    store = make_store(
+        flush_disk_type=FlushDiskType.SYNC_FLUSH,
+        sync_flush_timeout=0,
+        flush_interval_consume_queue=10,  # its thread looks after those who wait for the other's
+        message_index_enable=False,
+    )
     disk, answers = SlowDisk(monkeypatch), Answers()
     result = put(store, "T", 0, b"slow")
     store.when_flushed(result.end_physical_offset, answers.callback(0))
     assert disk.entered.wait(WAIT)
-    store._flush_log.expire()
     assert answers.wait(1) == {0: False}
     disk.let_go.set()
     assert bodies(store, "T", 0) == [b"slow"]

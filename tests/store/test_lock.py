@@ -79,11 +79,3 @@ def test_a_java_brokers_lock_is_respected(tmp_path: Path) -> None:
     with (tmp_path / "lock").open("rb") as other, pytest.raises(OSError, match="temporarily unavailable"):
         fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)
     lock.release()
-
-
-def test_abort_says_whether_the_store_is_open(tmp_path: Path) -> None:
-    config = small(tmp_path / "store")
-    store = opened(config)
-    assert (config.store_path / "abort").read_text() == str(os.getpid())
-    store.close()
-    assert not (config.store_path / "abort").exists()

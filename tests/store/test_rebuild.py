@@ -68,12 +68,6 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return config.store_path
 
 
-@pytest.fixture
-def config(tmp_path: Path, template: Path) -> StoreConfig:
-    shutil.copytree(template, tmp_path / "store")
-    return small(tmp_path / "store")
-
-
 # --- the same bytes ---------------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ from spark_rocket.store.queues.side_files import DeletedTopics
 from spark_rocket.store.recovery import recovery
 from spark_rocket.store.recovery.recovery import is_deleted
 from spark_rocket.store.tools.check import check_store
-from tests.store.helpers import START, Clock, bodies, golden, log_records, opened, put, put_batch, small
+from tests.store.helpers import START, Clock, bodies, golden, log_records, opened, overwrite, put, put_batch, small
 
 COUNT = 330
 
@@ -47,12 +47,6 @@ def filled(config: StoreConfig, template: Path) -> StoreConfig:
 
 def log_file(config: StoreConfig, index: int) -> Path:
     return sorted(config.commit_log_path.iterdir())[index]
-
-
-def overwrite(path: Path, at: int, data: bytes) -> None:
-    raw = bytearray(path.read_bytes())
-    raw[at : at + len(data)] = data
-    path.write_bytes(raw)
 
 
 def killed(config: StoreConfig) -> None:

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.acl.control import _often
+from spark_rocket.acl import control as acl_control
 from spark_rocket.acl.rules import AclRules
 from spark_rocket.broker.acl.control import AccessControl
 from spark_rocket.broker.acl.needs import NEEDS, OPEN
 from spark_rocket.broker.server import Broker
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.errors import ConfigError
+from spark_rocket.logs import RateLimited
 from spark_rocket.protocol.auth import Credentials, RequestSigner
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
@@ -352,14 +353,14 @@ def test_one_way_requests_are_checked_too(as_: Connect) -> None:
 
 
 def test_nothing_shows_the_brokers_own_secret(
-    as_: Connect, cluster: LocalCluster, caplog: pytest.LogCaptureFixture
+    as_: Connect, cluster: LocalCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.DEBUG)
     shown = bytes(as_(ALICE).ask(RequestCode.GET_BROKER_CONFIG).body).decode()
     assert "innerClientAuthenticationCredentials=******" in shown
     server = thread_of(cluster)
     assert server.service is not None
-    _often._said.clear()
+    monkeypatch.setattr(acl_control, "_often", RateLimited(logging.getLogger("spark_rocket.acl.control")))
     as_(None).send("orders", AccessKey="no\nbody\x1b")
     assert "127.0.0.1 is refused: there is no account with the accessKey no?body?" in caplog.text
     as_(Credentials("alice-key", "wrong-s3cr3t")).send("orders")

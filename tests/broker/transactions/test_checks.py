@@ -349,15 +349,11 @@ def test_what_cannot_be_read_or_is_gone_holds_nothing_up(
 ) -> None:
     for number in range(6):
         producer.half(b"%d" % number)
-    service = server.broker.service
-    read = service.transactions._record
-    monkeypatch.setattr(
-        service.transactions,
-        "_record",
-        lambda topic, queue_id, offset: None if offset == 4 else read(topic, queue_id, offset),
-    )
+    store = server.broker.service.store
+    entries = store.get_entries
+    monkeypatch.setattr(store, "get_entries", lambda *asked: [] if asked == (HALF, 0, 4, 1) else entries(*asked))
     producer.rollback(producer.half())
-    monkeypatch.setattr(service.store, "get_min_offset", lambda topic, queue_id: 3)
+    monkeypatch.setattr(store, "get_min_offset", lambda topic, queue_id: 3)
     server.pass_time(6_001)
     assert producer.asked_about() == [b"3", b"5"]
     assert "Half messages 0 to 2 were removed before they were settled." in caplog.text

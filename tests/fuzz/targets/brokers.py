@@ -49,7 +49,7 @@ def revive_log(raw: bytes) -> None:
     except ProtocolError:
         pass
     point = decode_check_point(raw, "b")
-    point.ack(point.key[3])
+    point.ack([point.key[3]])
     point.open_offsets()
     assert decode_check_point(encode_check_point(point), "b").key == point.key
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import cache
+from typing import cast
 
 from spark_rocket.acl.accounts_file import AccountsFile
 from spark_rocket.acl.rules import AclRules
@@ -131,8 +133,8 @@ def config_json(raw: bytes) -> None:
     topics = TopicConfigManager(config, lambda: 1)
     groups = SubscriptionGroupManager(config, lambda: 1)
     offsets = ConsumerOffsetManager()
-    order = ConsumerOrderInfoManager.__new__(ConsumerOrderInfoManager)
-    order._texts = {}
+    loop = cast(asyncio.AbstractEventLoop, None)  # none of its timers is set
+    order = ConsumerOrderInfoManager(loop, lambda: 1, offsets, topics, groups, lambda *_: None)
     modes = MessageRequestModeManager()
     managers = (topics, groups, offsets, modes, order)
     refused: BaseException | None = None
