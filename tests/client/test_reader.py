@@ -203,7 +203,7 @@ def test_a_slave_is_not_believed_about_the_end(
                 ask(QUEUE)
     assert slave.requests == []
     with pytest.raises(QueueNotFoundError) as caught:
-        reader._store_time(QUEUE, 9)
+        reader.store_time(QUEUE, 9)
     assert caught.value.retriable
     with pytest.raises(RemotingConnectError):
         reader.pull(QUEUE, 5)  # the slave could not serve it: the master is tried again

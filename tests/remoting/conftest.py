@@ -65,16 +65,16 @@ class ServerThread:
         self._thread.join(10)
         self.loop.close()
 
-    def _note(self, request: RemotingCommand) -> None:
+    def note(self, request: RemotingCommand) -> None:
         self.requests.append(request)
         self.arrived.release()
 
     def _echo(self, channel: object, request: RemotingCommand) -> RemotingCommand:
-        self._note(request)
+        self.note(request)
         return RemotingCommand.response(request, 0, None, request.ext_fields, request.body)
 
     def _silent(self, channel: object, request: RemotingCommand) -> None:
-        self._note(request)
+        self.note(request)
 
     def _fail(self, channel: object, request: RemotingCommand) -> RemotingCommand:
         raise ValueError("no such luck")

@@ -45,7 +45,7 @@ def test_a_peer_that_reads_late_gets_everything_in_order(serve: Serve, dial: Dia
     count, size = 300, 100_000
 
     def big(channel: Channel, command: RemotingCommand) -> RemotingCommand:
-        server._note(command)
+        server.note(command)
         return RemotingCommand.response(command, body=bytes(size))
 
     server.server.handlers[9] = big
@@ -62,7 +62,7 @@ def test_nothing_is_handled_for_a_peer_that_reads_nothing(serve: Serve, dial: Di
     paused = threading.Event()
 
     def big(channel: Channel, command: RemotingCommand) -> RemotingCommand:
-        server._note(command)
+        server.note(command)
         assert channel.is_writable
         server.loop.call_soon(lambda: channel.is_writable or paused.set())
         return RemotingCommand.response(command, body=bytes(1_000_000))

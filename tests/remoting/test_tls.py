@@ -34,6 +34,7 @@ from spark_rocket.remoting.tls import server as tls_server
 from spark_rocket.remoting.tls.contexts import ClientTls, ServerTls
 from spark_rocket.remoting.tls.settings import ClientAuth, TlsMode, TlsSettings, Verify
 from spark_rocket.testing.certificates import CertificateAuthority
+from tests.kit.waiting import until
 from tests.remoting.conftest import RawClient, ServerThread, request
 from tests.remoting.tls_world import LIMIT, Certificates
 
@@ -324,7 +325,7 @@ def test_garbage_that_begins_like_tls(
             sock.sendall(start)
             while sock.recv(4096):  # an alert perhaps, and the end
                 pass
-        server.run(_until_empty(server))
+        until(lambda: not server.run(lambda: server.server.channels))
         assert ask(server.address, certificates.of_client()) == b"hello"
     assert re.search(text, caplog.text)
 
@@ -636,19 +637,9 @@ def test_nothing_leaks(certificates: Certificates) -> None:
             with dialled(server.address) as sock:
                 sock.sendall(hello)
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        server.run(_until_empty(server))
+        until(lambda: not server.run(lambda: server.server.channels))
         port = int(server.address.rpartition(":")[2])
-        deadline = time.monotonic() + LIMIT
-        while _open_sockets(port) > 1 and time.monotonic() < deadline:  # the one that listens is left
-            time.sleep(0.01)
-        assert _open_sockets(port) == 1
-
-
-def _until_empty(server: ServerThread) -> Any:
-    async def wait() -> None:
-        await server.server._empty.wait()
-
-    return wait()
+        until(lambda: _open_sockets(port) == 1)  # the one that listens is left
 
 
 def _open_sockets(port: int) -> int:

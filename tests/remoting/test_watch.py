@@ -68,7 +68,7 @@ def test_who_never_says_anything_is_let_go_sooner(serve: Serve, dial: Dial) -> N
     silent, half, speaks = [dial(server.address) for _ in range(3)]
     speaks.ask(request(ECHO))
     half.socket.sendall(b"\0")
-    while not server.run(lambda: len(server.server.watch._newcomers) == 1 and len(server.server.channels) == 3):
+    while not server.run(lambda: len(server.server.watch.newcomers) == 1 and len(server.server.channels) == 3):
         speaks.ask(request(ECHO))
     time.passes(29)
     assert server.server.overload.silent == 0
@@ -86,7 +86,7 @@ def test_a_name_server_lets_clients_be_that_ask_another(serve: Serve, dial: Dial
     server = serve(limits=name_server_limits())
     time = Time(server)
     idle, speaks = dial(server.address), dial(server.address)
-    while not server.run(lambda: len(server.server.watch._newcomers) == 1 and len(server.server.channels) == 2):
+    while not server.run(lambda: len(server.server.watch.newcomers) == 1 and len(server.server.channels) == 2):
         speaks.ask(request(ECHO))
     time.passes(119)
     assert server.server.overload.silent == 0
@@ -180,7 +180,7 @@ def test_who_reads_slowly_is_not(serve: Serve, dial: Dial) -> None:
     assert paused.acquire(timeout=30)
     for _ in range(2):
         before = server.run(lambda: server.server.overload.unread_bytes)
-        while server.run(lambda: next(iter(server.server.watch._behind)).unread) >= before:
+        while server.run(lambda: next(iter(server.server.watch.behind)).unread) >= before:
             client.frames.extend(client.splitter.feed(client.socket.recv(1 << 18)))
         time.passes(29)
     assert client.receive().opaque == 1

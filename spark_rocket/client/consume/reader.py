@@ -253,7 +253,7 @@ class Reader(Client):
         step = 1
         while low < high:
             at = min(max(guess, low), high - 1)
-            stored = self._store_time(queue, at)
+            stored = self.store_time(queue, at)
             if stored is None or stored < timestamp_ms:  # None: deleted meanwhile, so older
                 low = at + 1
                 guess = at + step
@@ -265,7 +265,7 @@ class Reader(Client):
                 guess = (low + high) // 2
         return low
 
-    def _store_time(self, queue: MessageQueue, offset: int) -> int | None:
+    def store_time(self, queue: MessageQueue, offset: int) -> int | None:
         while True:
             found = self.pull(queue, offset, max_msgs=1)
             if found.status is PullStatus.FOUND:

@@ -67,9 +67,9 @@ class ConnectionGuard:
         self._stats = stats
         self._idle_timeout = idle_timeout
         self._loop: asyncio.AbstractEventLoop
-        self._newcomers: dict[Channel, float] = {}  # the oldest first
+        self.newcomers: dict[Channel, float] = {}  # the oldest first
         self._unfinished: dict[Channel, _Slow] = {}
-        self._behind: dict[Channel, _Slow] = {}
+        self.behind: dict[Channel, _Slow] = {}
         self._addresses: Counter[str] = Counter()
         self._too_much_unread = False
         self._timer: asyncio.TimerHandle | None = None
@@ -114,7 +114,7 @@ class ConnectionGuard:
             )
             return False
         self._addresses[host] += 1
-        self._newcomers[channel] = self.clock()
+        self.newcomers[channel] = self.clock()
         return True
 
     def forget(self, channel: Channel) -> None:
@@ -130,7 +130,7 @@ class ConnectionGuard:
 
     def unfinished(self, channel: Channel) -> None:
         """A part of a frame has arrived."""
-        self._newcomers.pop(channel, None)
+        self.newcomers.pop(channel, None)
         if not channel.in_progress:  # it is skipped
             self.whole(channel)
             return
@@ -147,7 +147,7 @@ class ConnectionGuard:
 
     def whole(self, channel: Channel) -> None:
         """A connection is not new any more, and has no incomplete frame."""
-        self._newcomers.pop(channel, None)
+        self.newcomers.pop(channel, None)
         entry = self._unfinished.pop(channel, None)
         if entry is not None:
             self._stats.unfinished_bytes -= entry.size
@@ -189,15 +189,15 @@ class ConnectionGuard:
 
     def reads_nothing(self, channel: Channel) -> None:
         """A peer is behind with reading."""
-        if channel not in self._behind:
+        if channel not in self.behind:
             now = self.clock()
-            entry = self._behind[channel] = _Slow(now, now, channel.unread)
+            entry = self.behind[channel] = _Slow(now, now, channel.unread)
             self._stats.unread_bytes += entry.size
             self._weigh()
 
     def reads_again(self, channel: Channel) -> None:
         """It has read nearly all, or has ended."""
-        entry = self._behind.pop(channel, None)
+        entry = self.behind.pop(channel, None)
         if entry is not None:
             self._stats.unread_bytes -= entry.size
             self._weigh()
@@ -211,7 +211,7 @@ class ConnectionGuard:
                     self.on_unread(False)
         elif unread > most:
             self._too_much_unread = True
-            self._often.warning("unread", "%d bytes of answers are not read by %d peers", unread, len(self._behind))
+            self._often.warning("unread", "%d bytes of answers are not read by %d peers", unread, len(self.behind))
             if self.on_unread is not None:
                 self.on_unread(True)
         if unread > 2 * most:
@@ -220,14 +220,14 @@ class ConnectionGuard:
     def _drop_worst(self, most: int) -> None:
         """Drop the readers that took nothing for longest, until the rest is within the limit."""
         left = self._stats.unread_bytes
-        for channel, entry in sorted(self._behind.items(), key=lambda item: item[1].progress):
+        for channel, entry in sorted(self.behind.items(), key=lambda item: item[1].progress):
             if left <= most:
                 return
             left -= entry.size
             self._drop_reader(channel, entry)
 
     def _drop_reader(self, channel: Channel, entry: _Slow) -> None:
-        del self._behind[channel]
+        del self.behind[channel]
         self._stats.unread_bytes -= entry.size
         self._stats.slow_readers += 1
         self._often.warning("reader", "%s dropped: it reads nothing, with %d bytes unread", channel, entry.size)
@@ -246,14 +246,14 @@ class ConnectionGuard:
         now, limits = self.clock(), self._limits
         stopped, self._looked = now - self._looked - TICK, now
         if stopped > TICK:  # the process or its loop stood still, not the peers
-            self._newcomers = {channel: since + stopped for channel, since in self._newcomers.items()}
-            for entry in [*self._unfinished.values(), *self._behind.values()]:
+            self.newcomers = {channel: since + stopped for channel, since in self.newcomers.items()}
+            for entry in [*self._unfinished.values(), *self.behind.values()]:
                 entry.since += stopped
                 entry.progress += stopped
-        for channel, since in list(self._newcomers.items()):
+        for channel, since in list(self.newcomers.items()):
             if now - since < limits.first_request:
                 break
-            del self._newcomers[channel]
+            del self.newcomers[channel]
             self._stats.silent += 1
             channel.abort()
         for channel, frame in list(self._unfinished.items()):
@@ -263,13 +263,13 @@ class ConnectionGuard:
                 took = now - frame.since
                 self._often.warning("writer", "%s dropped: its frame is incomplete after %.0f s", channel, took)
                 channel.abort()
-        for channel, entry in list(self._behind.items()):
+        for channel, entry in list(self.behind.items()):
             size = channel.unread
             if size < entry.size:
                 entry.progress = now
             self._stats.unread_bytes += size - entry.size
             entry.size = size
-        for channel, entry in list(self._behind.items()):
+        for channel, entry in list(self.behind.items()):
             if now - entry.progress >= limits.slow_reader:
                 self._drop_reader(channel, entry)
         self._weigh()
