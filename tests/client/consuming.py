@@ -173,6 +173,20 @@ def rig_of(make: Callable[..., Any], answer: object, **usual: Any) -> Any:
     return rig
 
 
+class Held:
+    """A listener's answer that is not given before ``go``; with ``once`` only the first call is held."""
+
+    def __init__(self, answer: object, *, once: bool = False) -> None:
+        self.began, self.go = threading.Event(), threading.Event()
+        self._answer, self._once = answer, once
+
+    def __call__(self, *_: object) -> Any:
+        if not (self._once and self.began.is_set()):
+            self.began.set()
+            assert self.go.wait(SECONDS)
+        return self._answer
+
+
 def raising(error: BaseException) -> Callable[..., Any]:
     def answer(*_: object) -> Any:
         raise error

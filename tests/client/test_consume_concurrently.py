@@ -18,7 +18,7 @@ from spark_rocket.client.consume.services import FlowControl
 from spark_rocket.client.core.hooks import ConsumeMessageContext
 from spark_rocket.model import MessageExt
 from spark_rocket.protocol.record.messages import decode_messages
-from tests.client.consuming import SECONDS, Rig, found, nothing, queue_at, raising, rig_of
+from tests.client.consuming import SECONDS, Held, Rig, found, nothing, queue_at, raising, rig_of
 
 SUCCESS, AGAIN = ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeConcurrentlyStatus.RECONSUME_LATER
 
@@ -315,18 +315,11 @@ def test_a_message_that_a_listener_spoilt_goes_back_when_its_time_is_up(rig: Cal
 
 def test_closing_waits_for_calls_and_begins_none(rig: Callable[..., Rig]) -> None:
     one, queue = rig(threads=1), queue_at()
-    began, go = threading.Event(), threading.Event()
-
-    def answer(*_: object) -> ConsumeConcurrentlyStatus:
-        began.set()
-        assert go.wait(SECONDS)
-        return SUCCESS
-
-    one.answer = answer
+    one.answer = held = Held(SUCCESS)
     one.service.receive(queue, found([0, 1]))
-    assert began.wait(SECONDS)
+    assert held.began.wait(SECONDS)
     one.service.close(0.0)  # as long as it is given
-    go.set()
+    held.go.set()
     one.service.close(SECONDS)
     assert (one.calls, queue.commit_offset) == ([[0]], 1)
 

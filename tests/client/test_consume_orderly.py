@@ -16,7 +16,7 @@ from spark_rocket.client.consume.orderly import ConsumeOrderly
 from spark_rocket.client.consume.process_queue import LOCK_LIVES_SECONDS, ProcessQueue
 from spark_rocket.client.consume.services import FlowControl
 from spark_rocket.model import MessageExt
-from tests.client.consuming import SECONDS, Rig, found, queue_at, raising, rig_of
+from tests.client.consuming import SECONDS, Held, Rig, found, queue_at, raising, rig_of
 
 SUCCESS, SUSPEND = ConsumeOrderlyStatus.SUCCESS, ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
 
@@ -135,20 +135,13 @@ def test_nothing_is_consumed_without_a_valid_lock(rig: Callable[..., Rig]) -> No
 
 def test_the_end_of_the_last_call_of_a_queue_given_up_is_told(rig: Callable[..., Rig]) -> None:
     one, queue = rig(), locked()
-    began, go = threading.Event(), threading.Event()
-
-    def answer(*_: object) -> ConsumeOrderlyStatus:
-        began.set()
-        assert go.wait(SECONDS)
-        return SUCCESS
-
-    one.answer = answer
+    one.answer = held = Held(SUCCESS)
     one.service.receive(queue, found([0, 1]))
-    assert began.wait(SECONDS)
+    assert held.began.wait(SECONDS)
     queue.dropped = True
     assert not queue.lock_consume.acquire(blocking=False)
     assert one.given_up == []
-    go.set()
+    held.go.set()
     one.until(lambda: one.given_up == [queue])
     assert queue.lock_consume.acquire(blocking=False)
     assert queue.commit_offset == 1  # that call's message is done, the other is the next owner's
@@ -157,22 +150,14 @@ def test_the_end_of_the_last_call_of_a_queue_given_up_is_told(rig: Callable[...,
 
 def test_a_call_that_does_not_end_holds_up_no_other_queue(rig: Callable[..., Rig]) -> None:
     one, stuck, queue = rig(), locked(), locked()
-    began, go = threading.Event(), threading.Event()
-
-    def answer(messages: list[MessageExt], _: object) -> ConsumeOrderlyStatus:
-        if not began.is_set():
-            began.set()
-            assert go.wait(SECONDS)
-        return SUCCESS
-
-    one.answer = answer
+    one.answer = held = Held(SUCCESS, once=True)
     one.service.receive(stuck, found([0, 1]))
-    assert began.wait(SECONDS)
+    assert held.began.wait(SECONDS)
     one.service.receive(queue, found(range(5)))
     one.until(lambda: queue.commit_offset == 5)
     assert stuck.commit_offset == 0
     one.service.close(0.0)  # and no end either
-    go.set()
+    held.go.set()
     one.service.close(SECONDS)
     assert stuck.commit_offset == 1
 

@@ -647,25 +647,3 @@ def test_assigned_queues_and_a_subscription(topic: str, make: Make) -> None:
     consumer.assign([QUEUE])
     with pytest.raises(StateError, match="cannot subscribe"):
         consumer.subscribe(topic)
-
-
-def test_a_consumer_that_is_closed_while_it_starts_is_no_member(
-    cluster: LocalCluster,
-    topic: str,
-    producer: Producer,
-    closing: Callable[[Any], Any],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    consumer = closing(LitePullConsumer(f"g{topic}", name_server=cluster.name_server))
-    consumer.subscribe(topic)
-    members = consumer.instance().members  # the producer's too, so that they go on
-    join = members.join_consumer
-
-    def close_first(member: Any) -> None:
-        consumer.close()
-        join(member)
-
-    monkeypatch.setattr(members, "join_consumer", close_first)
-    with pytest.raises(StateError, match="closed"):
-        consumer.start()
-    assert consumer.group not in members.consumers

@@ -129,25 +129,6 @@ def test_closing_waits_for_the_listener_and_commits_what_it_did(
     assert committed(cluster, group, topic) == len(seen.bodies)
 
 
-def test_a_consumer_that_is_closed_while_it_starts_is_no_member(
-    producer: Producer, topic: str, consumer: Callable[..., PushConsumer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = consumer(Seen())
-    one.subscribe(topic)
-    members = one.instance().members  # the producer's too, so that they go on
-    join = members.join_consumer
-
-    def close_first(member: Any) -> None:
-        one.close()
-        join(member)
-
-    monkeypatch.setattr(members, "join_consumer", close_first)
-    with pytest.raises(StateError, match="closed"):
-        one.start()
-    assert one.group not in members.consumers
-    assert not one.process_queues()
-
-
 def test_an_interrupted_end_leaves_the_group_all_the_same(
     producer: Producer, topic: str, consumer: Callable[..., PushConsumer], monkeypatch: pytest.MonkeyPatch
 ) -> None:

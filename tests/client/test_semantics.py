@@ -30,6 +30,7 @@ from spark_rocket.errors import (
     BrokerError,
     NameServerUnreachableError,
     RemotingConnectError,
+    StateError,
     SubscriptionRefusedError,
 )
 from spark_rocket.model import Message, MessageExt, MessageQueue
@@ -391,6 +392,29 @@ def test_a_broker_that_hangs_is_asked_once_a_round(
         hangs.answers[RequestCode.PULL_MESSAGE] = lambda _: taken.release()
         for _ in range(16):
             assert taken.acquire(timeout=SECONDS)
+
+
+@KINDS
+def test_a_consumer_that_is_closed_while_it_starts_is_no_member(
+    fake: Callable[..., FakeCluster], kind: Callable[..., Consumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mq = consuming(fake)
+    other = acquire(ClientConfig((mq.name_server.address,)))  # so that the members go on
+    consumer = kind(mq.name_server.address)
+    consumer.subscribe("t")
+    members = consumer.instance().members
+    join = members.join_consumer
+
+    def close_first(member: Any) -> None:
+        consumer.close()
+        join(member)
+
+    monkeypatch.setattr(members, "join_consumer", close_first)
+    with pytest.raises(StateError, match="closed"):
+        consumer.start()
+    assert not members.consumers
+    assert not (consumer.process_queues() if isinstance(consumer, PushConsumer) else consumer.assignment())
+    release(other)
 
 
 # --- the original's numbers ---------------------------------------------------------------------------------------
