@@ -136,8 +136,9 @@ class RetryPolicy:
             return False
         return isinstance(error, RemotingError) or error.response_code in self.response_codes
 
-    def request_timeout(self, deadline: float) -> float:
-        seconds, most = left(deadline), self.max_timeout_per_request
+    def request_timeout(self, seconds: float) -> float:
+        """``seconds`` are left for all attempts."""
+        most = self.max_timeout_per_request
         return seconds if most is None or seconds < most else most
 
 
@@ -188,7 +189,7 @@ class Pipeline:
             self.hooks.before(SendContext(self.group, message, queue, "oneway"))
         address = address or self.router.address(queue, deadline)
         request = out.request(self.group, queue)
-        self.instance.remoting.invoke_oneway(address, request, self.policy.request_timeout(deadline))
+        self.instance.remoting.invoke_oneway(address, request, self.policy.request_timeout(left(deadline)))
 
     def close(self) -> None:
         """End all sends."""
@@ -270,9 +271,12 @@ class Send(Pending):
             self.end(None, error)
             return
         try:
-            self._address = address or pipeline.router.address(queue, deadline)
+            now = self._begun
+            if not address:
+                address, now = pipeline.router.address(queue, deadline), time.monotonic()
+            self._address = address
             request = out.request(pipeline.group, queue)
-            self.begin(pipeline.policy.request_timeout(deadline))
+            self.begin(pipeline.policy.request_timeout(max(0.001, deadline - now)), now)
             if self._retries > 0:  # half of the time, no more, is for coming by a connection
                 self.connect_by = min(self.deadline, (self._begun + deadline) / 2)
             self._submit(request)
@@ -298,7 +302,8 @@ class Send(Pending):
         spent = time.monotonic() - self._begun
         result: SendResult | None = None
         if answer is not None:
-            pipeline.faults.update(queue.broker_name, spent)
+            if pipeline.faults.enabled:
+                pipeline.faults.update(queue.broker_name, spent)
             try:
                 if answer.code not in STORED_CODES:
                     raise pipeline.refused(answer, self._address, queue.topic)
@@ -316,8 +321,12 @@ class Send(Pending):
             pipeline.stats.sent(out.topic, out.count, len(out.body), spent)
         else:
             pipeline.stats.failed(out.topic, spent)
-        self._tell_hooks(result, error)
-        self._go_on(result, error)
+        if self._context is not None:
+            self._tell_hooks(result, error)
+        if result is not None and result.status is SendStatus.SEND_OK:
+            self.end(result, None)
+        else:
+            self._go_on(result, error)
 
     def _go_on(self, result: SendResult | None, error: RocketError | None) -> None:
         """End the send, or make another attempt."""

@@ -152,10 +152,10 @@ class Pending(ABC):
     is_waited = False
     """The caller waits at once, and calls ``read_until``."""
 
-    def begin(self, timeout: float) -> None:
-        """The request's time begins now."""
+    def begin(self, timeout: float, now: float) -> None:
+        """The request's time begins."""
         self.timeout = timeout
-        self.deadline = self.connect_by = time.monotonic() + timeout  # it fails if there is no connection by then
+        self.deadline = self.connect_by = now + timeout  # it fails if there is no connection by then
 
     @abstractmethod
     def answer(self, command: RemotingCommand) -> None:
@@ -178,7 +178,7 @@ class Request(Promise[Any], Pending):
         super().__init__()
         self.code = code
         self.batch = batch
-        self.begin(timeout)
+        self.begin(timeout, time.monotonic())
 
     def answer(self, command: RemotingCommand) -> None:
         self.resolve(command)
