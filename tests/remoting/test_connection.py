@@ -17,7 +17,7 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client import connection as module
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.remoting.client.connection import WINDOW, Connection
-from spark_rocket.remoting.client.promise import Promise, Request, no_answer
+from spark_rocket.remoting.client.promise import Promise, Request, no_answer, resolve_each
 
 from .conftest import ECHO, SILENT, RawClient, ServerThread, request
 
@@ -49,6 +49,18 @@ def test_the_first_outcome_of_a_promise_counts(caplog: pytest.LogCaptureFixture)
     assert promise.result() == 1
     assert called == [1]
     assert "SystemExit: 1" in caplog.text
+
+
+def test_promises_that_are_settled_together() -> None:
+    promises: list[Promise[int]] = [Promise() for _ in range(3)]
+    called: list[int] = []
+    promises[1].add_done_callback(lambda done: called.append(done.result()))
+    promises[2].fail(ValueError("before"))
+    resolve_each(promises, [0, 1, 2])
+    assert [promise.done() for promise in promises] == [True] * 3
+    assert (promises[0].result(), promises[1].result(), called) == (0, 1, [1])
+    with pytest.raises(ValueError, match="before"):
+        promises[2].result()
 
 
 def test_all_kinds_of_calls_from_many_threads(serve: Serve, client: RemotingClient) -> None:
