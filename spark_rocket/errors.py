@@ -253,6 +253,9 @@ class RefusedError(RocketError):
 
     code = "REQUEST_REFUSED"
 
+    def __init__(self, message: str, response_code: int | None = None, **more: Any) -> None:
+        super().__init__(message, response_code=response_code, **more)
+
 
 # --- data source ------------------------------------------------------------------------------------------------
 

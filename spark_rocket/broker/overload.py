@@ -164,19 +164,19 @@ class BrokerOverload:
             self._decide()
         if self.sends is not None:
             self.stats.refused[SEND, "memory" if self._memory_is_high else "page_cache"] += 1
-            raise RefusedError(self.sends, response_code=ResponseCode.SYSTEM_BUSY)
+            raise RefusedError(self.sends, ResponseCode.SYSTEM_BUSY)
 
     def check_pull(self) -> None:
         """RefusedError while pulls are refused."""
         if self.pulls is not None:
             self.stats.refused[PULL, "memory" if self._memory_is_high else "unread"] += 1
-            raise RefusedError(self.pulls, response_code=ResponseCode.SYSTEM_BUSY)
+            raise RefusedError(self.pulls, ResponseCode.SYSTEM_BUSY)
 
     def check_put(self, waiting: int) -> None:
         """RefusedError when so many sends that wait for disk or slaves are enough."""
         if waiting >= self._config.put_thread_pool_queue_capacity:
             self.stats.refused[SEND, "put"] += 1
-            raise RefusedError(OVERLOAD, response_code=ResponseCode.SYSTEM_BUSY)
+            raise RefusedError(OVERLOAD, ResponseCode.SYSTEM_BUSY)
 
     # --- told -----------------------------------------------------------------------------------------------------
 

@@ -177,7 +177,7 @@ class BrokerService(BrokerParts):
         if topic in self._unsaved:
             raise RefusedError(
                 f"{self.saving.problem('topics') or 'topics.json could not be written'}.",
-                response_code=ResponseCode.SYSTEM_ERROR,
+                ResponseCode.SYSTEM_ERROR,
                 remedy=f"Topic {topic} takes messages once the broker has written the file, which it retries.",
             )
 
@@ -199,30 +199,25 @@ class BrokerService(BrokerParts):
         if self.clock() < config.start_accept_send_request_time_stamp:
             raise RefusedError(
                 f"broker unable to service, until {_human_time(config.start_accept_send_request_time_stamp)}",
-                response_code=ResponseCode.SYSTEM_ERROR,
+                ResponseCode.SYSTEM_ERROR,
             )
         known = self.topics.get(topic)
         if not config.broker_permission & PERM_WRITE and known is not None and known.order:
             raise RefusedError(
-                f"the broker[{self.store_host[0]}] sending message is forbidden",
-                response_code=ResponseCode.NO_PERMISSION,
+                f"the broker[{self.store_host[0]}] sending message is forbidden", ResponseCode.NO_PERMISSION
             )
         problem = topic_problem(topic)
         if problem is not None:
-            raise RefusedError(problem, response_code=ResponseCode.INVALID_PARAMETER)
+            raise RefusedError(problem, ResponseCode.INVALID_PARAMETER)
         if topic in NOT_ALLOWED_SEND:
-            raise RefusedError(
-                f"Sending message to topic[{topic}] is forbidden.", response_code=ResponseCode.NO_PERMISSION
-            )
+            raise RefusedError(f"Sending message to topic[{topic}] is forbidden.", ResponseCode.NO_PERMISSION)
         found = known or self.topics.auto_create(topic, default_topic, wanted_queues)
         if found is None:
-            raise RefusedError(
-                f"topic[{topic}] not exist, apply first please!{SEE_FAQ}", response_code=ResponseCode.TOPIC_NOT_EXIST
-            )
+            raise RefusedError(f"topic[{topic}] not exist, apply first please!{SEE_FAQ}", ResponseCode.TOPIC_NOT_EXIST)
         if found.attributes.get("queue.type", SIMPLE_QUEUES) != SIMPLE_QUEUES:  # as RocketMQ 5 left it in topics.json
             raise RefusedError(
                 f"topic[{topic}] has queue.type={found.attributes['queue.type']}, which is not served here.",
-                response_code=ResponseCode.NO_PERMISSION,
+                ResponseCode.NO_PERMISSION,
             )
         self.refuse_unsaved(found.topic_name)
         target = SendTarget(found, self.stats.topic(found.topic_name))
@@ -237,7 +232,7 @@ class BrokerService(BrokerParts):
             raise RefusedError(
                 "the message is illegal, maybe msg body or properties length not matched. msg body length limit "
                 f"{self.config.max_message_size}B, msg properties length limit 32KB.",
-                response_code=ResponseCode.MESSAGE_ILLEGAL,
+                ResponseCode.MESSAGE_ILLEGAL,
             )
 
     def choose_queue(self, target: SendTarget, queue_id: int) -> int:
@@ -245,13 +240,13 @@ class BrokerService(BrokerParts):
         if queue_id >= target.queue_limit:
             raise RefusedError(
                 f"request queueId[{queue_id}] is illegal, topic:[{target.topic}] has {target.queue_limit} queues",
-                response_code=ResponseCode.INVALID_PARAMETER,
+                ResponseCode.INVALID_PARAMETER,
             )
         if queue_id < 0:
             if not target.write_queues:
                 raise RefusedError(
                     f"topic:[{target.topic}] has no queue to write to, its writeQueueNums is 0",
-                    response_code=ResponseCode.INVALID_PARAMETER,
+                    ResponseCode.INVALID_PARAMETER,
                 )
             return random.randrange(target.write_queues)
         return queue_id
@@ -273,8 +268,7 @@ class BrokerService(BrokerParts):
         settings = self.groups.find(group)
         if settings is None:
             raise RefusedError(
-                f"subscription group not exist, {group} {SEE_FAQ}",
-                response_code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group not exist, {group} {SEE_FAQ}", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
             )
         return settings
 
@@ -301,19 +295,16 @@ class BrokerService(BrokerParts):
         settings = self.groups.find(group)
         if settings is None:
             raise RefusedError(
-                f"subscription group [{group}] does not exist, {SEE_FAQ}",
-                response_code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{group}] does not exist, {SEE_FAQ}", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
             )
         if not settings.consume_enable:
-            raise RefusedError(f"subscription group no permission, {group}", response_code=ResponseCode.NO_PERMISSION)
+            raise RefusedError(f"subscription group no permission, {group}", ResponseCode.NO_PERMISSION)
         return settings
 
     def topic_to_read(self, topic: str, queue_id: int, group: str) -> TopicConfig:
         config = self.known_topic(topic)
         if not config.perm & PERM_READ:
-            raise RefusedError(
-                f"the topic[{topic}] pulling message is forbidden", response_code=ResponseCode.NO_PERMISSION
-            )
+            raise RefusedError(f"the topic[{topic}] pulling message is forbidden", ResponseCode.NO_PERMISSION)
         if not 0 <= queue_id < config.read_queue_nums:
             raise illegal_queue(config, queue_id, group)
         return config
@@ -323,7 +314,7 @@ class BrokerService(BrokerParts):
         config = self.topics.get(topic)
         if config is None:
             remark = remark or f"topic[{topic}] not exist, apply first please! {SEE_FAQ}"
-            raise RefusedError(remark, response_code=ResponseCode.TOPIC_NOT_EXIST)
+            raise RefusedError(remark, ResponseCode.TOPIC_NOT_EXIST)
         return config
 
     def is_in_memory(self, physical_offset: int) -> bool:
@@ -345,10 +336,7 @@ class BrokerService(BrokerParts):
         view = view_record(record)
         topic = str(view.topic, "utf-8", "replace")
         if not self.store.is_message(topic, view.queue_id, view.queue_offset, physical_offset):
-            raise RefusedError(
-                f"no message begins at offset {physical_offset} of the log",
-                response_code=ResponseCode.NO_PERMISSION,
-            )
+            raise RefusedError(f"no message begins at offset {physical_offset} of the log", ResponseCode.NO_PERMISSION)
         if topic != HALF_TOPIC:
             return topic
         return str(find_property(bytes(view.properties), b"REAL_TOPIC") or view.topic, "utf-8", "replace")
@@ -369,7 +357,7 @@ class BrokerService(BrokerParts):
             self.store.delete_topic(topic)
         except OSError as error:
             raise RefusedError(
-                f"topic {topic} cannot be deleted: {error.strerror or error}", response_code=ResponseCode.SYSTEM_ERROR
+                f"topic {topic} cannot be deleted: {error.strerror or error}", ResponseCode.SYSTEM_ERROR
             ) from error
         self.topics.delete(topic)
         self.offsets.remove_topic(topic)
@@ -392,7 +380,7 @@ def illegal_queue(
     return RefusedError(
         f"queueId[{queue_id}] is illegal, topic:[{config.topic_name}] topicConfig.readQueueNums:"
         f"[{config.read_queue_nums}] consumer:[{group}]",
-        response_code=code,
+        code,
     )
 
 

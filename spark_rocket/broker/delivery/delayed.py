@@ -69,13 +69,10 @@ class DelayRules:
             return None
         recalled = properties.get("TIMER_DEL_UNIQKEY")
         if recalled is not None and self._config.acl_enable and not recalled.startswith(f"{topic}+"):
-            raise RefusedError(
-                f"a message to {topic} recalls none of another topic", response_code=ResponseCode.NO_PERMISSION
-            )
+            raise RefusedError(f"a message to {topic} recalls none of another topic", ResponseCode.NO_PERMISSION)
         if not self._config.timer_wheel_enable:
             raise RefusedError(
-                "accurate timer message is not enabled, timerWheelEnable is false",
-                response_code=ResponseCode.SYSTEM_ERROR,
+                "accurate timer message is not enabled, timerWheelEnable is false", ResponseCode.SYSTEM_ERROR
             )
         now = self._clock()
         deliver = self._deliver_time(properties, now)
@@ -102,7 +99,7 @@ class DelayRules:
             "timer message illegal, the delay time should not be bigger than the max delay "
             f"{self._config.timer_max_delay_sec * 1000}ms; or if set del msg, the delay time should be bigger than the "
             "current time",
-            response_code=ResponseCode.MESSAGE_ILLEGAL,
+            ResponseCode.MESSAGE_ILLEGAL,
         )
 
 
@@ -119,7 +116,7 @@ def _number(name: str, text: str) -> int:
         what = {"DELAY": "the number of a delay level", "TIMER_DELAY_SEC": "a whole number of seconds"}
         raise RefusedError(
             f"the property {name} is {text[:20]!r}, not {what.get(name, 'a whole number of milliseconds')}",
-            response_code=ResponseCode.MESSAGE_ILLEGAL,
+            ResponseCode.MESSAGE_ILLEGAL,
         )
     return int(text)
 

@@ -50,7 +50,7 @@ def check_expression_type(kind: str | None, *, sql92: bool) -> None:
     if kind and kind != TYPE_TAG and not (kind == TYPE_SQL92 and sql92):
         raise RefusedError(
             f"The broker does not support consumer to filter message by {kind}",
-            response_code=ResponseCode.SYSTEM_ERROR,
+            ResponseCode.SYSTEM_ERROR,
             remedy="Set enablePropertyFilter=true at the broker." if kind == TYPE_SQL92 else "",
         )
 
@@ -81,7 +81,7 @@ def _parsed(expression: str) -> Matches | ProtocolError:
 def _wrong(error: ProtocolError) -> RefusedError:
     return RefusedError(
         f"parse the consumer's subscription failed: {error.message}",
-        response_code=ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+        ResponseCode.SUBSCRIPTION_PARSE_FAILED,
         remedy=error.remedy,
     )
 

@@ -58,9 +58,7 @@ class AckGatherer:
         entry = self._acked.get(key)
         if entry is None:
             if len(self._unwritten) >= _MOST_UNWRITTEN:
-                raise RefusedError(
-                    "the store takes no acks now", response_code=ResponseCode.SYSTEM_ERROR, retriable=True
-                )
+                raise RefusedError("the store takes no acks now", ResponseCode.SYSTEM_ERROR, retriable=True)
             entry = self._acked[key] = _Acked(revive_time, revive_queue_id)
         entry.acked |= bits
         if entry.acked == entry.written:
@@ -150,7 +148,7 @@ def bad_receipt(why: str) -> RefusedError:
     """29: it was not given by this broker."""
     return RefusedError(
         f"extraInfo is no receipt of this broker: {why}",
-        response_code=ResponseCode.INVALID_PARAMETER,
+        ResponseCode.INVALID_PARAMETER,
         remedy="Send back what the broker gave with the message.",
     )
 
@@ -159,6 +157,6 @@ def too_late(why: str) -> RefusedError:
     """208: what it stands for is not out any more."""
     return RefusedError(
         why,
-        response_code=ResponseCode.NO_MESSAGE,
+        ResponseCode.NO_MESSAGE,
         remedy="It cannot be made invisible for longer; if it was not acked, it comes again.",
     )

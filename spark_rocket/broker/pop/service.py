@@ -247,8 +247,7 @@ class PopService:
         put = self.log.put_check_point(point, revive_queue_id)
         if put.status is not PutStatus.PUT_OK:
             raise RefusedError(
-                f"no check point can be stored: {put.reason or put.status.value}",
-                response_code=ResponseCode.SYSTEM_ERROR,
+                f"no check point can be stored: {put.reason or put.status.value}", ResponseCode.SYSTEM_ERROR
             )
         if point.revive_time <= self._clock() + 1_000:
             self.on_due(self._clock())
@@ -315,7 +314,7 @@ class PopService:
         if following == ILLEGAL:
             raise RefusedError(
                 f"offset is illegal, key:{topic}@{group}@{queue_id}, old:{committed}, commit:{offset}, next:{ILLEGAL}",
-                response_code=ResponseCode.MESSAGE_ILLEGAL,
+                ResponseCode.MESSAGE_ILLEGAL,
             )
         if following != ALREADY_ACKED and not self._offsets.has_reset(group, topic, queue_id):
             self._offsets.commit(group, topic, queue_id, following)

@@ -64,7 +64,7 @@ class AccountProcessor(Processor):
 
         def edit(file: AccountsFile) -> None:
             if not file.delete(access_key):
-                raise RefusedError(f"there is no account with the accessKey {access_key}", response_code=failed)
+                raise RefusedError(f"there is no account with the accessKey {access_key}", failed)
 
         self._change(channel, request, failed, f"the account {access_key}, which is deleted", edit)
 
@@ -74,7 +74,7 @@ class AccountProcessor(Processor):
         failed = UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
         own = self._service.config.acl_path
         if header.acl_file_full_path and Path(header.acl_file_full_path) != own:
-            raise RefusedError(f"this broker has one file of accounts, {own}", response_code=failed)
+            raise RefusedError(f"this broker has one file of accounts, {own}", failed)
         what = f"the white list, which is [{header.global_white_addrs}]"
         self._change(channel, request, failed, what, lambda file: file.set_white(header.global_white_addrs))
 
@@ -142,7 +142,7 @@ class AccountProcessor(Processor):
         if control is None:
             raise RefusedError(
                 "this broker does not check who may do what",
-                response_code=failed,
+                failed,
                 remedy="Set aclEnable=true in its broker.conf, and start it again.",
             )
         control.check_admin(channel, request)

@@ -51,7 +51,7 @@ class AckMessageProcessor(Processor):
         if not first <= header.offset <= end:
             raise RefusedError(
                 f"offset is illegal, key:{header.topic}@{header.queue_id}, commit:{header.offset}, store:{first}~{end}",
-                response_code=ResponseCode.NO_MESSAGE,
+                ResponseCode.NO_MESSAGE,
             )
         receipt = _receipt(header.extra_info)
         pops.ack(header.consumer_group, header.topic, header.queue_id, receipt, header.offset)
@@ -81,7 +81,7 @@ class AckMessageProcessor(Processor):
             return
         numbers = (ack.start_offset, ack.pop_time, ack.invisible_time, ack.revive_queue_id)
         if any(not 0 <= number < 1 << 62 for number in numbers):
-            raise RefusedError("a number of an ack is not one", response_code=ResponseCode.INVALID_PARAMETER)
+            raise RefusedError("a number of an ack is not one", ResponseCode.INVALID_PARAMETER)
         first, end = self._span(topic, ack.queue_id)
         bits = _bits(ack.bit_set)
         if end < ack.start_offset:
@@ -144,7 +144,7 @@ def _receipt(text: str) -> ExtraInfo:
     try:
         return parse_extra_info(text)
     except ProtocolError as error:
-        raise RefusedError(error.message, response_code=ResponseCode.INVALID_PARAMETER, remedy=error.remedy) from None
+        raise RefusedError(error.message, ResponseCode.INVALID_PARAMETER, remedy=error.remedy) from None
 
 
 def _bits(value: object) -> int:
@@ -160,5 +160,5 @@ def _bits(value: object) -> int:
         if len(raw) > _MOST_BITS // 8:
             raise ValueError
     except (ValueError, TypeError, Base64Error):
-        raise RefusedError("the bits of an ack are no BitSet", response_code=ResponseCode.INVALID_PARAMETER) from None
+        raise RefusedError("the bits of an ack are no BitSet", ResponseCode.INVALID_PARAMETER) from None
     return int.from_bytes(raw, "little")

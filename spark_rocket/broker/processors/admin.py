@@ -112,11 +112,11 @@ class AdminProcessor(Processor):
         except ValueError as error:
             problem = problem or str(error)
         if problem is not None:
-            raise RefusedError(problem, response_code=ResponseCode.INVALID_PARAMETER)
+            raise RefusedError(problem, ResponseCode.INVALID_PARAMETER)
         if topic.attributes.get("message.type") == "MIXED" and not self._service.config.enable_mixed_message_type:
             raise RefusedError(
                 "MIXED message type is not supported.",
-                response_code=ResponseCode.SYSTEM_ERROR,
+                ResponseCode.SYSTEM_ERROR,
                 remedy="Set enableMixedMessageType=true at the broker, or leave the attribute out: it takes any then.",
             )
 
@@ -124,11 +124,9 @@ class AdminProcessor(Processor):
     def delete_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         topic = DeleteTopicRequestHeader.from_ext(request.ext_fields).topic
         if not topic or topic.isspace():
-            raise RefusedError("The specified topic is blank.", response_code=ResponseCode.INVALID_PARAMETER)
+            raise RefusedError("The specified topic is blank.", ResponseCode.INVALID_PARAMETER)
         if self._service.topics.is_system(topic):
-            raise RefusedError(
-                f"The topic[{topic}] is conflict with system topic.", response_code=ResponseCode.INVALID_PARAMETER
-            )
+            raise RefusedError(f"The topic[{topic}] is conflict with system topic.", ResponseCode.INVALID_PARAMETER)
         self._service.delete_topic(topic)
         return self._when_settled(channel, request, [topic], ["offsets"])
 
@@ -143,9 +141,7 @@ class AdminProcessor(Processor):
         header = GetTopicConfigRequestHeader.from_ext(request.ext_fields)
         topic = self._service.topics.get(header.topic)
         if topic is None:
-            raise RefusedError(
-                f"No topic in this broker. topic: {header.topic}", response_code=ResponseCode.TOPIC_NOT_EXIST
-            )
+            raise RefusedError(f"No topic in this broker. topic: {header.topic}", ResponseCode.TOPIC_NOT_EXIST)
         return RemotingCommand.response(request, body=dumps_fastjson(topic.to_value()))
 
     # --- groups -------------------------------------------------------------------------------------------------
@@ -181,8 +177,7 @@ class AdminProcessor(Processor):
         group = self._service.groups.get(header.group)
         if group is None:
             raise RefusedError(
-                f"No group in this broker. group: {header.group}",
-                response_code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"No group in this broker. group: {header.group}", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
             )
         return RemotingCommand.response(request, body=group.to_json())
 
@@ -205,7 +200,7 @@ class AdminProcessor(Processor):
         try:
             update = self._service.config.parse_update(bytes(request.body).decode("utf-8"))
         except UnicodeDecodeError:
-            raise RefusedError("the settings are not UTF-8 text", response_code=ResponseCode.SYSTEM_ERROR) from None
+            raise RefusedError("the settings are not UTF-8 text", ResponseCode.SYSTEM_ERROR) from None
         except ConfigError as error:
             raise _refusal(error) from None
         file, values = self._service.config.source, update.to_file()
@@ -272,12 +267,12 @@ class AdminProcessor(Processor):
     def timer_check_point(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         timer = self._service.timer
         if timer is None:
-            raise RefusedError("There is no timer here.", response_code=ResponseCode.SYSTEM_ERROR)
+            raise RefusedError("There is no timer here.", ResponseCode.SYSTEM_ERROR)
         return RemotingCommand.response(request, body=timer.checkpoint())
 
 
 def _refusal(error: ConfigError) -> RefusedError:
-    return RefusedError(error.message, response_code=ResponseCode.SYSTEM_ERROR, remedy=error.remedy)
+    return RefusedError(error.message, ResponseCode.SYSTEM_ERROR, remedy=error.remedy)
 
 
 def _check_group(group: SubscriptionGroupConfig) -> None:
@@ -298,7 +293,7 @@ def _check_group(group: SubscriptionGroupConfig) -> None:
     except ProtocolError as error:
         problem = problem or error.message
     if problem is not None:
-        raise RefusedError(problem, response_code=ResponseCode.INVALID_PARAMETER)
+        raise RefusedError(problem, ResponseCode.INVALID_PARAMETER)
 
 
 def _altered(current: dict[str, str], given: dict[str, str]) -> dict[str, str]:

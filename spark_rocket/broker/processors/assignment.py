@@ -62,12 +62,12 @@ class QueryAssignmentProcessor(Processor):
     def set_mode(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         mode = SetMessageRequestModeRequestBody.from_request(request.body)
         if mode.topic.startswith(RETRY_PREFIX):
-            raise RefusedError("retry topic is not allowed to set mode", response_code=ResponseCode.NO_PERMISSION)
+            raise RefusedError("retry topic is not allowed to set mode", ResponseCode.NO_PERMISSION)
         problem = topic_problem(mode.topic) or group_problem(mode.consumer_group)
         if mode.mode not in MessageRequestMode.__members__:
             problem = problem or f"mode {mode.mode[:40]} is neither PULL nor POP."
         if problem is not None:
-            raise RefusedError(problem, response_code=ResponseCode.INVALID_PARAMETER)
+            raise RefusedError(problem, ResponseCode.INVALID_PARAMETER)
         service = self._service
         service.request_modes.put(mode)
         service.saving.save("modes")

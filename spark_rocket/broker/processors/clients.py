@@ -125,9 +125,7 @@ class ClientManageProcessor(Processor):
         header = GetConsumerListByGroupRequestHeader.from_ext(request.ext_fields)
         group = self._service.clients.consumers.get(header.consumer_group)
         if group is None:
-            raise RefusedError(
-                f"no consumer for this group, {header.consumer_group}", response_code=ResponseCode.SYSTEM_ERROR
-            )
+            raise RefusedError(f"no consumer for this group, {header.consumer_group}", ResponseCode.SYSTEM_ERROR)
         body = GetConsumerListByGroupResponseBody(consumer_id_list=group.client_ids())
         return RemotingCommand.response(request, body=body.to_json())
 
@@ -137,8 +135,7 @@ class ClientManageProcessor(Processor):
         group = self._service.clients.consumers.get(header.consumer_group)
         if group is None:
             raise RefusedError(
-                f"the consumer group[{header.consumer_group}] not online",
-                response_code=ResponseCode.CONSUMER_NOT_ONLINE,
+                f"the consumer group[{header.consumer_group}] not online", ResponseCode.CONSUMER_NOT_ONLINE
             )
         body = ConsumerConnection(
             connection_set=_connections(group.members),
@@ -154,9 +151,7 @@ class ClientManageProcessor(Processor):
         header = GetProducerConnectionListRequestHeader.from_ext(request.ext_fields)
         members = self._service.clients.producers.get(header.producer_group)
         if not members:
-            raise RefusedError(
-                f"the producer group[{header.producer_group}] not exist", response_code=ResponseCode.SYSTEM_ERROR
-            )
+            raise RefusedError(f"the producer group[{header.producer_group}] not exist", ResponseCode.SYSTEM_ERROR)
         body = ProducerConnection(connection_set=_connections(members))
         return RemotingCommand.response(request, body=body.to_json())
 
@@ -223,15 +218,12 @@ class ConsumerRequestProcessor(Processor):
     def _reset_here(self, header: ResetOffsetRequestHeader, config: TopicConfig) -> dict[MessageQueue, int]:
         service, topic, group = self._service, header.topic, header.group
         if service.groups.get(group) is None:
-            raise RefusedError(
-                f"Group {group} does not exist",
-                response_code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-            )
+            raise RefusedError(f"Group {group} does not exist", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
         wanted = header.queue_id if header.queue_id is not None else -1
         if wanted >= config.read_queue_nums:
             raise RefusedError(
                 f"Queue {wanted} of topic {topic} does not exist, it has {config.read_queue_nums}",
-                response_code=ResponseCode.INVALID_PARAMETER,
+                ResponseCode.INVALID_PARAMETER,
             )
         moved: dict[int, int] = {}
         if wanted >= 0 and header.offset is not None and header.offset >= 0:
@@ -240,7 +232,7 @@ class ConsumerRequestProcessor(Processor):
             if not low <= header.offset <= high:
                 raise RefusedError(
                     f"Target offset {header.offset} not in consume queue range [{low}-{high}]",
-                    response_code=ResponseCode.SYSTEM_ERROR,
+                    ResponseCode.SYSTEM_ERROR,
                 )
             moved[wanted] = header.offset
         else:
@@ -260,7 +252,7 @@ class ConsumerRequestProcessor(Processor):
         for queue_id in range(config.write_queue_nums):
             committed = service.offsets.query(group, topic, queue_id)
             if committed < 0:
-                raise RefusedError(f"THe consumer group <{group}> not exist", response_code=ResponseCode.SYSTEM_ERROR)
+                raise RefusedError(f"THe consumer group <{group}> not exist", ResponseCode.SYSTEM_ERROR)
             offset = max(service.offset_at(topic, queue_id, header.timestamp), 0)
             table[self._queue(topic, queue_id)] = offset if header.is_force else min(offset, committed)
         live = service.clients.consumers.get(group)
@@ -268,7 +260,7 @@ class ConsumerRequestProcessor(Processor):
             raise RefusedError(
                 f"Consumer not online, so can not reset offset, Group: {group} Topic: {topic} "
                 f"Timestamp: {header.timestamp}",
-                response_code=ResponseCode.CONSUMER_NOT_ONLINE,
+                ResponseCode.CONSUMER_NOT_ONLINE,
             )
         ext = ResetOffsetRequestHeader(group=group, topic=topic, timestamp=header.timestamp, is_force=False).to_ext()
         if for_c:
@@ -294,8 +286,7 @@ class ConsumerRequestProcessor(Processor):
         live = self._service.clients.consumers.get(header.group)
         if live is None:
             raise RefusedError(
-                f"No Any Consumer online in the consumer group: [{header.group}]",
-                response_code=ResponseCode.SYSTEM_ERROR,
+                f"No Any Consumer online in the consumer group: [{header.group}]", ResponseCode.SYSTEM_ERROR
             )
         members = [
             member for member in live.members if not header.client_addr or header.client_addr == member.client_id
@@ -337,9 +328,7 @@ class ConsumerRequestProcessor(Processor):
         _, offset = decode_offset_msg_id(header.msg_id or "")
         record = self._service.store.look_message_by_offset(offset)
         if record is None:
-            raise RefusedError(
-                f"can not find message by the id {header.msg_id}", response_code=ResponseCode.SYSTEM_ERROR
-            )
+            raise RefusedError(f"can not find message by the id {header.msg_id}", ResponseCode.SYSTEM_ERROR)
         ext, topic = request.ext_fields, self._service.topics.get(header.topic or "")
         group = self._service.groups.get(header.consumer_group)
         ext["brokerName"] = self._service.config.broker_name
@@ -354,9 +343,7 @@ class ConsumerRequestProcessor(Processor):
         live = self._service.clients.consumers.get(group)
         target = None if live is None else live.channel_of(client_id)
         if target is None:
-            raise RefusedError(
-                f"The Consumer <{group}> <{client_id}> not online", response_code=ResponseCode.SYSTEM_ERROR
-            )
+            raise RefusedError(f"The Consumer <{group}> <{client_id}> not online", ResponseCode.SYSTEM_ERROR)
         self.answer_later(channel, request, self._relayed(request, target, f"<{group}> <{client_id}>"))
         return None
 

@@ -80,7 +80,7 @@ class OffsetProcessor(Processor):
                     # 22 would have the group begin anew, perhaps behind what it has not read.
                     raise RefusedError(
                         "this slave has not heard of any group's offsets yet: ask again, or its master",
-                        response_code=ResponseCode.SYSTEM_ERROR,
+                        ResponseCode.SYSTEM_ERROR,
                     )
                 return RemotingCommand.response(
                     request, ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first"
@@ -96,13 +96,10 @@ class OffsetProcessor(Processor):
         # It creates no group: heartbeats and pulls do. A slave may not have heard of its master's yet.
         groups = service.groups
         if (groups.find(group) if service.config.is_slave else groups.get(group)) is None:
-            raise RefusedError(
-                f"Group {group} not exist!",
-                response_code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-            )
+            raise RefusedError(f"Group {group} not exist!", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
         service.known_topic(topic, f"Topic {topic} not exist!")
         if queue_id < 0:
-            raise RefusedError("QueueId is invalid, it is negative", response_code=ResponseCode.SYSTEM_ERROR)
+            raise RefusedError("QueueId is invalid, it is negative", ResponseCode.SYSTEM_ERROR)
         if service.offsets.has_reset(group, topic, queue_id):
             return RemotingCommand.response(request, 0, "Offset has been previously reset")
         service.offsets.commit(group, topic, queue_id, header.commit_offset)
@@ -110,7 +107,7 @@ class OffsetProcessor(Processor):
         if problem:
             raise RefusedError(
                 f"{problem}. The offset counts until the broker stops, and writing it is retried.",
-                response_code=ResponseCode.SYSTEM_ERROR,
+                ResponseCode.SYSTEM_ERROR,
             )
         return RemotingCommand.response(request)
 

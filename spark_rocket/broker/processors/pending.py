@@ -123,9 +123,7 @@ class PendingMessageProcessor(Processor):
             born_host=parse_address(channel.remote_addr),
         )
         if result.status is not PutStatus.PUT_OK:
-            raise RefusedError(
-                f"recall failed, execute error: {result.reason}", response_code=ResponseCode.SYSTEM_ERROR
-            )
+            raise RefusedError(f"recall failed, execute error: {result.reason}", ResponseCode.SYSTEM_ERROR)
         service.message_waits(waiting)
         ext = {"msgId": handle.message_id, "MSG_REGION": config.region_id}
         answer = RemotingCommand.response(request, ResponseCode.SUCCESS, None, ext)
@@ -143,7 +141,7 @@ class PendingMessageProcessor(Processor):
         """The handle of a recall that is allowed and in time."""
         service, config = self._service, self._service.config
         if not config.recall_message_enable:
-            raise RefusedError("recall failed, operation is forbidden", response_code=ResponseCode.NO_PERMISSION)
+            raise RefusedError("recall failed, operation is forbidden", ResponseCode.NO_PERMISSION)
         writable = config.broker_permission & PERM_WRITE or config.allow_recall_when_broker_not_writeable
         if service.clock() < config.start_accept_send_request_time_stamp or not writable:
             raise _recall_refused("broker service not available", ResponseCode.SERVICE_NOT_AVAILABLE)
@@ -152,7 +150,7 @@ class PendingMessageProcessor(Processor):
         try:
             handle = RecallMessageHandle.decode(header.recall_handle)
         except ProtocolError:
-            raise RefusedError("recall handle is invalid", response_code=ResponseCode.ILLEGAL_OPERATION) from None
+            raise RefusedError("recall handle is invalid", ResponseCode.ILLEGAL_OPERATION) from None
         if handle.topic != header.topic:
             raise _recall_refused("topic not match")
         if handle.broker_name != config.broker_name:
@@ -165,8 +163,8 @@ class PendingMessageProcessor(Processor):
 
 
 def _refused(why: str, code: ResponseCode = ResponseCode.SYSTEM_ERROR) -> RefusedError:
-    return RefusedError(why, response_code=code)
+    return RefusedError(why, code)
 
 
 def _recall_refused(why: str, code: ResponseCode = ResponseCode.ILLEGAL_OPERATION) -> RefusedError:
-    return RefusedError(f"recall failed, {why}", response_code=code)
+    return RefusedError(f"recall failed, {why}", code)

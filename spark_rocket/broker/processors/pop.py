@@ -89,20 +89,16 @@ class PopMessageProcessor(Processor):
         born = header.born_time or now
         host = service.store_host[0]
         if now - born - header.poll_time > _TOO_OLD_MS:
-            raise RefusedError(
-                f"the broker[{host}] pop message is timeout too much", response_code=ResponseCode.POLLING_TIMEOUT
-            )
+            raise RefusedError(f"the broker[{host}] pop message is timeout too much", ResponseCode.POLLING_TIMEOUT)
         if not self._config.broker_permission & PERM_READ:
-            raise RefusedError(f"the broker[{host}] pop message is forbidden", response_code=ResponseCode.NO_PERMISSION)
+            raise RefusedError(f"the broker[{host}] pop message is forbidden", ResponseCode.NO_PERMISSION)
         if header.max_msg_nums > MAX_MESSAGES:
             raise RefusedError(
-                f"the broker[{host}] pop message's num is greater than {MAX_MESSAGES}",
-                response_code=ResponseCode.INVALID_PARAMETER,
+                f"the broker[{host}] pop message's num is greater than {MAX_MESSAGES}", ResponseCode.INVALID_PARAMETER
             )
         if header.max_msg_nums < 1:
             raise RefusedError(
-                f"the broker[{host}] pop message's num is {header.max_msg_nums}",
-                response_code=ResponseCode.INVALID_PARAMETER,
+                f"the broker[{host}] pop message's num is {header.max_msg_nums}", ResponseCode.INVALID_PARAMETER
             )
         pops = pop_service(service)
         check_invisible_time(pops, header.invisible_time)
@@ -164,7 +160,7 @@ def check_queue(
     """The topic, if it may be read and has this queue (negative: any); refused as Apache's broker does."""
     config = service.known_topic(topic)
     if not config.perm & PERM_READ:
-        raise RefusedError(f"the topic[{topic}] peeking message is forbidden", response_code=ResponseCode.NO_PERMISSION)
+        raise RefusedError(f"the topic[{topic}] peeking message is forbidden", ResponseCode.NO_PERMISSION)
     if queue_id >= config.read_queue_nums:
         raise illegal_queue(config, queue_id, group, bad_queue)
     return config
@@ -175,7 +171,7 @@ def pop_service(service: BrokerService) -> PopService:
     if service.pop is None:
         raise RefusedError(
             f"the broker[{service.store_host[0]}] pop message is forbidden because timerWheelEnable is false",
-            response_code=ResponseCode.SYSTEM_ERROR,
+            ResponseCode.SYSTEM_ERROR,
             remedy="Set timerWheelEnable=true at the broker.",
         )
     return service.pop
@@ -188,9 +184,7 @@ def pop_filter(kind: str | None, expression: str | None) -> PullFilter:
     try:
         return parse_filter(kind, expression, sql92=True)
     except RefusedError as error:
-        raise RefusedError(
-            error.message, response_code=ResponseCode.SUBSCRIPTION_PARSE_FAILED, remedy=error.remedy
-        ) from None
+        raise RefusedError(error.message, ResponseCode.SUBSCRIPTION_PARSE_FAILED, remedy=error.remedy) from None
 
 
 def check_invisible_time(pops: PopService, invisible_time: int) -> None:
@@ -198,7 +192,7 @@ def check_invisible_time(pops: PopService, invisible_time: int) -> None:
     if not 0 < invisible_time <= pops.longest_invisible:
         raise RefusedError(
             f"invisibleTime[{invisible_time}] is not between 1 and {pops.longest_invisible} ms",
-            response_code=ResponseCode.INVALID_PARAMETER,
+            ResponseCode.INVALID_PARAMETER,
             remedy="It is in milliseconds; the broker's timerMaxDelaySec is the longest.",
         )
 
@@ -222,8 +216,7 @@ def check_reader(service: BrokerService, topic: str, queue_id: int, group: str, 
     """The topic, if the group may look into this queue (negative: into all); refused as Apache's broker does."""
     if not service.config.broker_permission & PERM_READ:
         raise RefusedError(
-            f"the broker[{service.store_host[0]}] peeking message is forbidden",
-            response_code=ResponseCode.NO_PERMISSION,
+            f"the broker[{service.store_host[0]}] peeking message is forbidden", ResponseCode.NO_PERMISSION
         )
     config = check_queue(service, topic, queue_id, group, bad_queue)
     service.group_to_consume(group)

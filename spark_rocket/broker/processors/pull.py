@@ -148,49 +148,39 @@ class PullMessageProcessor(Processor):
     def _check_broker(self, request: RemotingCommand) -> None:
         if not self._config.broker_permission & PERM_READ:
             raise RefusedError(
-                f"the broker[{self._service.store_host[0]}] pulling message is forbidden",
-                response_code=ResponseCode.NO_PERMISSION,
+                f"the broker[{self._service.store_host[0]}] pulling message is forbidden", ResponseCode.NO_PERMISSION
             )
         if request.code == RequestCode.LITE_PULL_MESSAGE and not self._config.lite_pull_message_enable:
             raise RefusedError(
                 f"the broker[{self._service.store_host[0]}] for lite pull consumer is forbidden",
-                response_code=ResponseCode.NO_PERMISSION,
+                ResponseCode.NO_PERMISSION,
             )
 
     def _filter_of_group(self, group: str, topic: str, sub_version: int, broadcast_enable: bool) -> PullFilter:
         """The filter that the group's heartbeats brought."""
         live = self._service.clients.consumers.get(group)
         if live is None:
-            raise RefusedError(
-                f"the consumer's group info not exist{SEE_FAQ}",
-                response_code=ResponseCode.SUBSCRIPTION_NOT_EXIST,
-            )
+            raise RefusedError(f"the consumer's group info not exist{SEE_FAQ}", ResponseCode.SUBSCRIPTION_NOT_EXIST)
         if not broadcast_enable and live.message_model == "BROADCASTING":
             raise RefusedError(
-                f"the consumer group[{group}] can not consume by broadcast way",
-                response_code=ResponseCode.NO_PERMISSION,
+                f"the consumer group[{group}] can not consume by broadcast way", ResponseCode.NO_PERMISSION
             )
         subscription = live.subscriptions.get(topic)
         if subscription is None:
-            raise RefusedError(
-                f"the consumer's subscription not exist{SEE_FAQ}",
-                response_code=ResponseCode.SUBSCRIPTION_NOT_EXIST,
-            )
+            raise RefusedError(f"the consumer's subscription not exist{SEE_FAQ}", ResponseCode.SUBSCRIPTION_NOT_EXIST)
         if subscription.sub_version < sub_version:
-            raise RefusedError(
-                "the consumer's subscription not latest", response_code=ResponseCode.SUBSCRIPTION_NOT_LATEST
-            )
+            raise RefusedError("the consumer's subscription not latest", ResponseCode.SUBSCRIPTION_NOT_LATEST)
         sql92 = self._config.enable_property_filter
         check_expression_type(subscription.expression_type, sql92=sql92)
         if subscription.class_filter_mode:
-            raise RefusedError("class filters are not supported", response_code=ResponseCode.SYSTEM_ERROR)
+            raise RefusedError("class filters are not supported", ResponseCode.SYSTEM_ERROR)
         if subscription.expression_type == TYPE_SQL92:
             try:
                 return parse_filter(TYPE_SQL92, subscription.sub_string, sql92=sql92)
             except RefusedError as error:
                 raise RefusedError(
                     f"The broker's consumer filter data is not exist!Your expression may be wrong! {error.message}",
-                    response_code=ResponseCode.FILTER_DATA_NOT_EXIST,
+                    ResponseCode.FILTER_DATA_NOT_EXIST,
                     remedy=error.remedy,
                 ) from None
         return PullFilter(frozenset(subscription.code_set)) if subscription.code_set else ALL

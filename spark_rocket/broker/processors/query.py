@@ -91,9 +91,7 @@ class QueryMessageProcessor(Processor):
         header = ViewMessageRequestHeader.from_ext(request.ext_fields)
         record = self._service.store.look_message_by_offset(header.offset)
         if record is None:
-            raise RefusedError(
-                f"can not find message by the offset, {header.offset}", response_code=ResponseCode.SYSTEM_ERROR
-            )
+            raise RefusedError(f"can not find message by the offset, {header.offset}", ResponseCode.SYSTEM_ERROR)
         return RemotingCommand.response(request, body=record)
 
     @answers(RequestCode.QUERY_CONSUME_QUEUE)

@@ -45,8 +45,7 @@ class ReplyMessageProcessor(Processor):
         service.check_size(request.body)
         if header.sys_flag & ~_COMPRESSION_AND_HOSTS:
             raise RefusedError(
-                "a reply is neither transactional nor a batch: sysFlag has other bits",
-                response_code=ResponseCode.MESSAGE_ILLEGAL,
+                "a reply is neither transactional nor a batch: sysFlag has other bits", ResponseCode.MESSAGE_ILLEGAL
             )
         header.properties = encode_properties(decode_properties(header.properties) | self._trace_fields()).decode()
         request.body = bytes(request.body)  # the frame's buffer is used again

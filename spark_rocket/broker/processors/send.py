@@ -295,8 +295,7 @@ class SendMessageProcessor(Processor):
         """Where a message to a retry topic goes."""
         if batch:
             raise RefusedError(
-                f"batch request does not support retry group {target.topic}",
-                response_code=ResponseCode.MESSAGE_ILLEGAL,
+                f"batch request does not support retry group {target.topic}", ResponseCode.MESSAGE_ILLEGAL
             )
         most = ext.get("l")
         try:
@@ -349,11 +348,9 @@ def _is_transactional(values: dict[str, str]) -> bool:
 
 def _refuse_in_batch(values: dict[str, str]) -> None:
     if delay_level(values) > 0 or is_timed(values):
-        raise RefusedError("delayed messages cannot be sent in a batch", response_code=ResponseCode.MESSAGE_ILLEGAL)
+        raise RefusedError("delayed messages cannot be sent in a batch", ResponseCode.MESSAGE_ILLEGAL)
     if _is_transactional(values):
-        raise RefusedError(
-            "transactional messages cannot be sent in a batch", response_code=ResponseCode.MESSAGE_ILLEGAL
-        )
+        raise RefusedError("transactional messages cannot be sent in a batch", ResponseCode.MESSAGE_ILLEGAL)
 
 
 def _usual_sys_flag(sys_flag: int, properties: str) -> int:
@@ -361,12 +358,12 @@ def _usual_sys_flag(sys_flag: int, properties: str) -> int:
     if sys_flag & _TRANSACTION_BITS and not _is_transactional(decode_properties(properties)):
         raise RefusedError(
             "the sysFlag of a transaction (4, 8) is for messages with the property TRAN_MSG=true",
-            response_code=ResponseCode.MESSAGE_ILLEGAL,
+            ResponseCode.MESSAGE_ILLEGAL,
         )
     if sys_flag & _INNER_BATCH_BITS:
         raise RefusedError(
             "inner batches (sysFlag 0x40, 0x80) are not supported by this broker; send a batch with code 320",
-            response_code=ResponseCode.MESSAGE_ILLEGAL,
+            ResponseCode.MESSAGE_ILLEGAL,
         )
     return sys_flag & ~(_TRANSACTION_BITS | _HOST_BITS)
 

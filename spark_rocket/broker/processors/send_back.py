@@ -57,7 +57,7 @@ class SendBackProcessor(Processor):
         retry = service.topics.ensure(RETRY_PREFIX + group, settings.retry_queue_nums)
         if not retry.perm & PERM_WRITE:
             raise RefusedError(
-                f"the topic[{retry.topic_name}] sending message is forbidden", response_code=ResponseCode.NO_PERMISSION
+                f"the topic[{retry.topic_name}] sending message is forbidden", ResponseCode.NO_PERMISSION
             )
         record = self._record(header)
         properties = decode_properties(record.properties)
@@ -79,7 +79,7 @@ class SendBackProcessor(Processor):
         times = record.reconsume_times + 1
         result = put_record(service.store, *place, record, join_properties(properties), reconsume_times=times)
         if result.status is not PutStatus.PUT_OK:
-            raise RefusedError(result.reason or result.status.value, response_code=ResponseCode.SYSTEM_ERROR)
+            raise RefusedError(result.reason or result.status.value, ResponseCode.SYSTEM_ERROR)
         counts = service.stats.group(group, str(record.topic, "utf-8", "replace"))
         counts.send_backs += 1
         if waiting is not None:
@@ -97,8 +97,7 @@ class SendBackProcessor(Processor):
         settings = service.group_that_retries(group)
         if not service.config.broker_permission & PERM_WRITE:
             raise RefusedError(
-                f"the broker[{service.store_host[0]}] sending message is forbidden",
-                response_code=ResponseCode.NO_PERMISSION,
+                f"the broker[{service.store_host[0]}] sending message is forbidden", ResponseCode.NO_PERMISSION
             )
         return settings
 
@@ -107,14 +106,12 @@ class SendBackProcessor(Processor):
         try:
             record = view_record(raw or b"")
         except ProtocolError:
-            raise RefusedError(
-                f"look message by offset failed, {header.offset}", response_code=ResponseCode.SYSTEM_ERROR
-            ) from None
+            raise RefusedError(f"look message by offset failed, {header.offset}", ResponseCode.SYSTEM_ERROR) from None
         topics = (str(record.topic, "utf-8"), decode_properties(record.properties).get("RETRY_TOPIC"))
         if header.origin_topic and header.origin_topic not in topics:
             raise RefusedError(
                 f"look message by offset failed to check the topic name {header.origin_topic}, it is {topics[0]}",
-                response_code=ResponseCode.SYSTEM_ERROR,
+                ResponseCode.SYSTEM_ERROR,
             )
         return record
 

@@ -74,8 +74,7 @@ class StatisticsProcessor(Processor):
         windows = self._service.stats.windows
         if found is None or not windows.knows(found[0]):
             raise RefusedError(
-                f"The stats <{header.stats_name}> <{header.stats_key}> not exist",
-                response_code=ResponseCode.SYSTEM_ERROR,
+                f"The stats <{header.stats_name}> <{header.stats_key}> not exist", ResponseCode.SYSTEM_ERROR
             )
         items = []
         for which in (MINUTE, HOUR, DAY):
@@ -157,7 +156,7 @@ class StatisticsProcessor(Processor):
     def timer_metrics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         service = self._service
         if service.timer is None:
-            raise RefusedError("There is no timer here.", response_code=ResponseCode.SYSTEM_ERROR)
+            raise RefusedError("There is no timer here.", ResponseCode.SYSTEM_ERROR)
         counts, now = service.timer.count_by_topic(), service.clock()
         names = {java_hash(topic): topic for topic in service.topics.table} if counts else {}
         found = {names[code]: TimerMetric(count, now) for code, count in counts.items() if code in names}

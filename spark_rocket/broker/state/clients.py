@@ -342,7 +342,7 @@ def bounded_body(request: RemotingCommand) -> bytes | bytearray | memoryview:
     if len(request.body) > _MAX_BODY_BYTES:
         raise RefusedError(
             f"the body of the request has {len(request.body)} bytes, at most {_MAX_BODY_BYTES} are taken",
-            response_code=ResponseCode.SYSTEM_ERROR,
+            ResponseCode.SYSTEM_ERROR,
             remedy="Spread the groups and queues over several clients.",
         )
     return request.body
@@ -357,6 +357,6 @@ def _check_number(what: str, number: int, most: int) -> None:
     if number > most:
         raise RefusedError(
             f"the heartbeat names {number} {what}, at most {most} are taken",
-            response_code=ResponseCode.SYSTEM_ERROR,
+            ResponseCode.SYSTEM_ERROR,
             remedy="Spread the groups over several clients.",
         )

@@ -167,8 +167,7 @@ class TransactionalMessageService:
         """Make a message to ``topic`` a half message, and say where it waits. Delays and times are left out of it."""
         if self._config.reject_transaction_message:
             raise RefusedError(
-                f"the broker[{self._host[0]}] sending transaction message is forbidden",
-                response_code=ResponseCode.NO_PERMISSION,
+                f"the broker[{self._host[0]}] sending transaction message is forbidden", ResponseCode.NO_PERMISSION
             )
         for name in _NOT_OF_A_HALF:
             properties.pop(name, None)
@@ -241,13 +240,13 @@ class TransactionalMessageService:
         if given_up is None:
             raise RefusedError(
                 "there is no half message that was given up",
-                response_code=ResponseCode.SYSTEM_ERROR,
+                ResponseCode.SYSTEM_ERROR,
                 remedy=f"Give the id of a message in {CHECK_MAX_TIME_TOPIC}.",
             )
         record, properties, first = given_up
         queue = self._queue(0)
         if first in queue.lately:
-            raise RefusedError("The transaction was decided before", response_code=ResponseCode.SYSTEM_ERROR)
+            raise RefusedError("The transaction was decided before", ResponseCode.SYSTEM_ERROR)
         sys_flag = record.sys_flag & ~TRANSACTION_MASK
         result = put_record(self._store, HALF_TOPIC, queue.queue_id, record, properties, sys_flag=sys_flag)
         if result.status is PutStatus.PUT_OK and first >= 0:
