@@ -13,6 +13,7 @@ import pytest
 
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.frame import FrameSplitter
+from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.server import Handler, RemotingServer, new_event_loop
 
@@ -173,3 +174,9 @@ def with_channel(
     client = dial(server.address)
     client.ask(request(9))
     return server, client, channels[0]
+
+
+@pytest.fixture
+def client() -> Iterator[RemotingClient]:
+    with RemotingClient() as client:
+        yield client

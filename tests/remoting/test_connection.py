@@ -1,18 +1,24 @@
-"""Connections: batched requests, interrupts, and their end."""
+"""Connections: promises, batched requests, interrupts, their end, and connecting that takes long."""
 
 from __future__ import annotations
 
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from spark_rocket.errors import RemotingConnectError, RemotingError, RemotingTimeoutError
+from spark_rocket.errors import (
+    RemotingConnectError,
+    RemotingError,
+    RemotingTimeoutError,
+)
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client import connection as module
 from spark_rocket.remoting.client.client import RemotingClient
@@ -23,12 +29,6 @@ from .conftest import ECHO, SILENT, RawClient, ServerThread, request
 
 Serve = Callable[..., ServerThread]
 FOR_EVER = 3600.0
-
-
-@pytest.fixture
-def client() -> Iterator[RemotingClient]:
-    with RemotingClient() as client:
-        yield client
 
 
 def post(client: RemotingClient, address: str, command: RemotingCommand, timeout: float) -> Request:
@@ -226,3 +226,175 @@ def test_an_interrupted_wait_gives_its_request_up(serve: Serve, monkeypatch: pyt
             client.invoke(server.address, request(SILENT), FOR_EVER)
         monkeypatch.undo()
         assert client.invoke(server.address, request()).code == 0  # its permit has come back
+
+
+# --- connecting, when it takes its time ----------------------------------------------------------------------------
+
+_dial = socket.create_connection
+
+
+class SlowConnect:
+    """Takes the place of ``socket.create_connection``: holds back until told, then fails or calls ``to``."""
+
+    def __init__(self) -> None:
+        self.started = threading.Semaphore(0)
+        self.go = threading.Event()
+        self.attempts = 0
+        self.error: Exception | None = ConnectionRefusedError("nobody there")
+        self.to = ""
+
+    def __call__(self, address: tuple[str, int], timeout: float) -> socket.socket:
+        if address[0] != "x":
+            return _dial(address, timeout)
+        self.attempts += 1
+        self.started.release()
+        assert self.go.wait(10)
+        if self.error is not None:
+            raise self.error
+        host, _, port = self.to.rpartition(":")
+        return _dial((host, int(port)), timeout)
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> SlowConnect:
+    slow = SlowConnect()
+    monkeypatch.setattr(socket, "create_connection", slow)
+    return slow
+
+
+def test_one_attempt_is_for_all_who_wait_and_none_waits_longer_than_his_time(
+    serve: Serve, client: RemotingClient, slow: SlowConnect
+) -> None:
+    server = serve()
+    futures = [client.invoke_async("x:1", request(), timeout=60) for _ in range(3)]
+    assert slow.started.acquire(timeout=10)
+    for call in (client.invoke, client.invoke_oneway):
+        with pytest.raises(RemotingConnectError, match="No connection to x:1 within 0"):
+            call("x:1", request(), 0.01)
+    assert not client.is_connected("x:1")
+    assert client.invoke(server.address, request()).code == 0  # others are not held up
+    assert not any(future.done() for future in futures)
+    slow.go.set()
+    for future in futures:
+        with pytest.raises(RemotingConnectError, match="nobody there"):
+            future.result(10)
+    assert slow.attempts == 1
+    with pytest.raises(RemotingConnectError, match="nobody there"):
+        client.invoke("x:1", request())
+    assert slow.attempts == 2
+
+
+def test_requests_that_wait_are_sent_in_their_order_once_there_is_a_connection(
+    serve: Serve, client: RemotingClient, slow: SlowConnect
+) -> None:
+    server = serve()
+    slow.error, slow.to = None, server.address
+    futures = [client.invoke_async("x:1", request(n=str(n)), timeout=60) for n in range(20)]
+    with pytest.raises(RemotingConnectError):
+        client.invoke("x:1", request(n="late"), 0.01)
+    large = client.invoke_async("x:1", request(ECHO, 0, bytes(100_000), n="20"), timeout=60)
+    slow.go.set()
+    assert [future.result(10).ext_fields["n"] for future in futures] == [str(n) for n in range(20)]
+    assert large.result(10).body == bytes(100_000)
+    assert [each.ext_fields["n"] for each in server.requests] == [str(n) for n in range(21)]  # not the late one
+
+
+def test_requests_that_come_while_waiting_ones_are_written_keep_their_order(
+    serve: Serve, client: RemotingClient, slow: SlowConnect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve()
+    slow.error, slow.to = None, server.address
+    promises: list[Request] = []
+    later: list[threading.Thread] = []
+    write = Connection._write_waiting
+
+    def submit(count: int) -> None:
+        for _ in range(count):
+            promises.append(Request(ECHO, 60, batch=True))
+            client.submit("x:1", request(n=str(len(promises))), promises[-1])
+
+    def write_and_submit(*args: Any) -> None:
+        write(*args)
+        if not later:
+            later.append(threading.Thread(target=submit, args=(5,)))
+            later[0].start()
+            later[0].join(0.2)  # it has to wait until the others are written
+
+    monkeypatch.setattr(Connection, "_write_waiting", write_and_submit)
+    submit(2 * WINDOW)
+    slow.go.set()
+    assert promises[-1].result(10).code == 0
+    later[0].join(10)
+    numbers = [str(n) for n in range(1, 2 * WINDOW + 6)]
+    assert [promise.result(10).ext_fields["n"] for promise in promises] == numbers
+    assert [each.ext_fields["n"] for each in server.requests] == numbers
+
+
+def test_an_invalid_connection_attempt_is_told_and_the_next_request_tries_again(
+    serve: Serve, client: RemotingClient, slow: SlowConnect
+) -> None:
+    slow.error = ValueError("no such luck")
+    slow.go.set()
+    with pytest.raises(RemotingConnectError, match="no such luck"):
+        client.invoke_async("x:1", request(), timeout=60).result(10)
+    slow.error, slow.to = None, serve().address
+    assert client.invoke_async("x:1", request(), timeout=60).result(10).code == 0
+
+
+def test_no_thread_to_connect_on(serve: Serve, client: RemotingClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = serve().address
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
+        with pytest.raises((RuntimeError, RemotingConnectError), match="can't start new thread"):
+            client.invoke_async(address, request(), timeout=60).result(10)
+    assert client.invoke_async(address, request(), timeout=60).result(10).code == 0
+    with pytest.raises(RemotingTimeoutError):
+        client.invoke_async(address, request(SILENT), timeout=0.01).result(10)
+
+
+def test_a_client_closed_while_it_connects(serve: Serve, slow: SlowConnect) -> None:
+    client = RemotingClient()
+    slow.error, slow.to = None, serve().address
+    future = client.invoke_async("x:1", request(), timeout=60)
+    assert slow.started.acquire(timeout=10)
+    client.close()
+    with pytest.raises(RemotingConnectError, match="the client was closed"):
+        future.result(10)
+    slow.go.set()
+    assert not client.is_connected("x:1")
+
+
+@pytest.mark.parametrize(("error", "attempts"), [(ConnectionRefusedError, 3), (TimeoutError, 1)])
+def test_an_attempt_that_took_long_speaks_for_as_long_again(
+    client: RemotingClient,
+    slow: SlowConnect,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[OSError],
+    attempts: int,
+) -> None:
+    """Unless it was refused: then the CPU was short, and the server may be there."""
+    slow.error = error("nobody there")
+    slow.go.set()
+    for name in ("client", "connection"):
+        clock = SimpleNamespace(monotonic=lambda: 1000.0 + 3.0 * slow.attempts)
+        monkeypatch.setattr(f"spark_rocket.remoting.client.{name}.time", clock)
+    for _ in range(3):
+        with pytest.raises(RemotingConnectError, match="nobody there"):
+            client.invoke_async("x:1", request(), timeout=60).result(10)
+    assert slow.attempts == attempts
+
+
+def test_a_port_that_connects_to_itself(client: RemotingClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel may give the port that is called as the local one, while nobody listens."""
+    with socket.socket() as itself:
+        itself.bind(("127.0.0.1", 0))
+        itself.connect(itself.getsockname())
+        address = "127.0.0.1:%d" % itself.getsockname()[1]  # noqa: UP031
+        monkeypatch.setattr(socket, "create_connection", lambda *args, **options: itself)
+        with pytest.raises(RemotingConnectError, match="nobody listens"):
+            client.invoke(address, request())
+
+
+def test_what_is_not_connected(client: RemotingClient) -> None:
+    assert not client.is_connected("nobody:1")
+    client.disconnect("nobody:1")
