@@ -24,14 +24,20 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from spark_rocket.protocol.record.layout import AT, BATCH_HEADER, BATCH_OVERHEAD, CRC_MASK, INT, PROPERTIES_LENGTH
+from spark_rocket.protocol.record.layout import (
+    AT,
+    BATCH_BODY_LENGTH_AT,
+    BATCH_FLAG_AT,
+    BATCH_HEADER,
+    BATCH_OVERHEAD,
+    CRC_MASK,
+    HEADER_TO_PLACE,
+    INT,
+    PROPERTIES_LENGTH,
+)
 from spark_rocket.protocol.record.uniform import layout_of, look_at
 from spark_rocket.store.layout import MAX_PROPERTIES, tags_code
 from spark_rocket.store.results import PutError, PutStatus
-
-_MESSAGE_HEAD = Struct(">iiiii")
-_RECORD_HEAD = Struct(">iIiiiqq")  # up to the physical offset
-
 
 _BODY_AT = BATCH_HEADER.size
 _SEPARATOR = b"\x02"
@@ -102,7 +108,7 @@ def _plan_any(raw: bytes, overhead: int, batch_properties: bytes) -> BatchPlan:
         number = len(messages)
         if total - at < BATCH_OVERHEAD:
             raise _bad(f"message {number} has fewer than {BATCH_OVERHEAD} bytes")
-        size, _, _, flag, body_length = _MESSAGE_HEAD.unpack_from(raw, at)
+        size, _, _, flag, body_length = BATCH_HEADER.unpack_from(raw, at)
         end, properties_at = at + size, at + BATCH_OVERHEAD + body_length
         if size < BATCH_OVERHEAD:
             raise _bad(f"message {number} says it has {size} bytes")
@@ -139,13 +145,13 @@ def _plan_uniform(raw: Bytes, overhead: int, batch_properties: bytes) -> BatchPl
     size = INT.unpack_from(raw, 0)[0] if total >= BATCH_OVERHEAD else 0
     if size < BATCH_OVERHEAD or total % size:
         return None
-    body_length = INT.unpack_from(raw, 16)[0]
+    body_length = INT.unpack_from(raw, BATCH_BODY_LENGTH_AT)[0]
     at = _BODY_AT + body_length
     property_length = size - at - 2
     if body_length < 0 or property_length < 0 or PROPERTIES_LENGTH.unpack_from(raw, at)[0] != property_length:
         return None
     count = total // size
-    for place, kind in ((0, "=i4"), (16, "=i4"), (at, "=i2")):
+    for place, kind in ((0, "=i4"), (BATCH_BODY_LENGTH_AT, "=i4"), (at, "=i2")):
         field = np.ndarray((count,), kind, raw, place, (size,))
         if (field != field[0]).any():
             return None
@@ -180,9 +186,9 @@ def build_records(
     if isinstance(plan.parts, _Uniform):
         queue_offsets = queue_offset + np.arange(plan.count)
         return _build_uniform(plan, plan.parts, head, topic_field, queue_offsets, physical), physical
-    _, magic, _, queue_id, _, _, _ = _RECORD_HEAD.unpack_from(head)
-    rest = head[_RECORD_HEAD.size : -4]
-    pack = Struct(f"{_RECORD_HEAD.format}{len(rest)}si").pack
+    _, magic, _, queue_id, _, _, _ = HEADER_TO_PLACE.unpack_from(head)
+    rest = head[HEADER_TO_PLACE.size : -4]
+    pack = Struct(f"{HEADER_TO_PLACE.format}{len(rest)}si").pack
     pieces: list[bytes] = []
     columns = zip(plan.parts, plan.sizes.tolist(), physical.tolist(), strict=True)
     for number, ((flag, body, properties), size, offset) in enumerate(columns, queue_offset):
@@ -225,11 +231,11 @@ def _message_type(body: int, properties: int) -> tuple[np.dtype[np.void], Struct
         {
             "names": ["flag", "body", "properties"],
             "formats": ["V4", f"V{body}", f"V{properties}"],
-            "offsets": [12, _BODY_AT, BATCH_OVERHEAD + body],
+            "offsets": [BATCH_FLAG_AT, _BODY_AT, BATCH_OVERHEAD + body],
             "itemsize": BATCH_OVERHEAD + body + properties,
         }
     )
-    return kind, Struct(f"20x{body}s{2 + properties}x")
+    return kind, Struct(f"{_BODY_AT}x{body}s{PROPERTIES_LENGTH.size + properties}x")
 
 
 @lru_cache(maxsize=256)

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from struct import Struct
 from typing import Any
 
 import numpy as np
@@ -78,7 +77,6 @@ STORED_SCHEMA: pa.Schema = pa.schema(
 _MAX_MILLIS = (2**63 - 1) // 1000
 
 _OF_TAILS = frozenset({"topic", "tags", "keys", "properties", "msgId"})
-_INT = Struct(">i")
 _Any = np.ndarray[Any, Any]
 _I64 = np.ndarray[Any, np.dtype[np.int64]]
 _U8 = np.ndarray[Any, np.dtype[np.uint8]]

@@ -120,6 +120,8 @@ def header_struct(*names: str) -> Struct:
     return Struct(">" + "".join(codes))
 
 
+#: The header up to and including the physical offset, for records with any hosts.
+HEADER_TO_PLACE = Struct(">" + "".join(code for name, code in _HEADER if AT[name] <= AT["physical_offset"]))
 #: Size and physical offset of a record with any hosts.
 SIZE_AND_PLACE = header_struct("size", "physical_offset")
 #: The head of every record; all that is written of a blank.
@@ -131,8 +133,10 @@ TOPIC_LENGTH_V1 = Struct(">B")
 TOPIC_LENGTH_V2 = Struct(">h")
 PROPERTIES_LENGTH = Struct(">h")
 
-#: Total size, magic, CRC, flag and body length of a message in a batch body.
+#: Total size, magic, CRC, flag and body length of a message in a batch body, and where two of them are.
 BATCH_HEADER = Struct(">iiiii")
+BATCH_FLAG_AT = 12
+BATCH_BODY_LENGTH_AT = 16
 #: Bytes of a message in a batch body beside body and properties.
 BATCH_OVERHEAD = BATCH_HEADER.size + PROPERTIES_LENGTH.size
 
