@@ -1,9 +1,8 @@
 """A batch body (request 320) to a run of commit-log records.
 
-Batch body, one after another: int32 size, int32 magic, int32 CRC, int32 flag, int32 bodyLength, body,
-int16 propertiesLength, properties. Of each the store makes one ordinary record, as if it had been sent alone: own body
-CRC, next queue offset, own physical offset; the batch's properties (such as CLUSTER) are appended to the message's own,
-with a separator between where it is missing.
+Of each message of a batch body (``protocol.record.layout`` has its bytes) the store makes one ordinary record, as if it
+had been sent alone: own body CRC, next queue offset, own physical offset; the batch's properties (such as CLUSTER) are
+appended to the message's own, with a separator between where it is missing.
 
 ``plan_batch`` checks everything; ``build_records`` then makes the run's bytes, which the log writes. A uniform batch
 (uniform.py) is taken apart and built by columns, at half the cost; any other message by message.
@@ -24,6 +23,8 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
+from spark_rocket.errors import ProtocolError
+from spark_rocket.protocol.record.batch import decode_batch_body
 from spark_rocket.protocol.record.layout import (
     AT,
     BATCH_BODY_LENGTH_AT,
@@ -66,7 +67,7 @@ class BatchPlan:
     codes: Ints
     names: frozenset[bytes] | None
     """The properties' names if all messages have the same; None if nobody looked at each."""
-    parts: _Uniform | list[tuple[int, bytes, bytes]]
+    parts: _Uniform | list[tuple[int, memoryview, bytes]]
     """Or of each message the flag, the body, and the properties with the batch's at their end."""
 
     @property
@@ -86,7 +87,7 @@ def plan_batch(raw: Bytes, record_overhead: int, batch_properties: bytes) -> Bat
     return plan if plan is not None else _plan_any(bytes(raw), record_overhead, batch_properties)
 
 
-def _bad(reason: str) -> PutError:
+def _malformed(reason: str) -> PutError:
     return PutError(PutStatus.MESSAGE_ILLEGAL, f"the batch body is malformed: {reason}")
 
 
@@ -101,37 +102,23 @@ def _nul() -> PutError:
 
 
 def _plan_any(raw: bytes, overhead: int, batch_properties: bytes) -> BatchPlan:
-    messages: list[tuple[int, bytes, bytes]] = []
-    sizes: list[int] = []
-    at, total = 0, len(raw)
-    while at < total:
-        number = len(messages)
-        if total - at < BATCH_OVERHEAD:
-            raise _bad(f"message {number} has fewer than {BATCH_OVERHEAD} bytes")
-        size, _, _, flag, body_length = BATCH_HEADER.unpack_from(raw, at)
-        end, properties_at = at + size, at + BATCH_OVERHEAD + body_length
-        if size < BATCH_OVERHEAD:
-            raise _bad(f"message {number} says it has {size} bytes")
-        if end > total:
-            raise _bad(f"message {number} does not end where the batch does")
-        if body_length < 0 or properties_at > end:
-            raise _bad("a body is longer than its message")
-        if PROPERTIES_LENGTH.unpack_from(raw, properties_at - 2)[0] != end - properties_at:
-            raise _bad("lengths of body and properties do not make up a message's size")
-        properties = raw[properties_at:end]
+    try:
+        found = decode_batch_body(raw)
+    except ProtocolError as error:
+        raise _malformed(error.message) from None
+    if not found:
+        raise _malformed("It is empty.")
+    messages: list[tuple[int, memoryview, bytes]] = []
+    for flag, body, properties in found:
         if b"\0" in properties:
             raise _nul()
-        if batch_properties:
-            properties += _suffix(properties, batch_properties)
+        properties += _suffix(properties, batch_properties)
         if len(properties) > MAX_PROPERTIES:
             raise _too_long(len(properties))
-        messages.append((flag, raw[at + _BODY_AT : properties_at - 2], properties))
-        sizes.append(overhead + body_length + len(properties))
-        at = end
-    if not messages:
-        raise _bad("it is empty")
+        messages.append((flag, body, properties))
+    sizes = np.array([overhead + len(body) + len(properties) for _, body, properties in messages], np.int64)
     codes = np.array([tags_code(properties) for _, _, properties in messages], np.int64)
-    return BatchPlan(raw, len(messages), np.array(sizes, np.int64), codes, None, messages)
+    return BatchPlan(raw, len(messages), sizes, codes, None, messages)
 
 
 def _suffix(properties: bytes, batch_properties: bytes) -> bytes:
@@ -189,7 +176,7 @@ def build_records(
     _, magic, _, queue_id, _, _, _ = HEADER_TO_PLACE.unpack_from(head)
     rest = head[HEADER_TO_PLACE.size : -4]
     pack = Struct(f"{HEADER_TO_PLACE.format}{len(rest)}si").pack
-    pieces: list[bytes] = []
+    pieces: list[bytes | memoryview] = []
     columns = zip(plan.parts, plan.sizes.tolist(), physical.tolist(), strict=True)
     for number, ((flag, body, properties), size, offset) in enumerate(columns, queue_offset):
         crc = crc32(body) & CRC_MASK
