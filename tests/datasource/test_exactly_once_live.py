@@ -148,6 +148,34 @@ def test_a_send_without_a_response_is_not_repeated(
     assert len(sent) == 6
 
 
+def test_a_broker_that_is_killed_while_rows_are_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    with LocalCluster(config={"flushDiskType": "SYNC_FLUSH"}) as cluster, Reader(cluster.name_server) as reader:
+        topic = cluster.create_topic("killed", 2)
+        given = options(cluster, topic, sendBatchSize="20")
+        sends = iter(range(100))
+
+        def kill(self: Brokers, block: object, queue: MessageQueue) -> SendResult:
+            number = next(sends)
+            if number == 4:
+                cluster.kill_broker()
+                cluster.restart_broker()
+            result = send(self, block, queue)  # type: ignore[arg-type]
+            if number == 9:
+                cluster.kill_broker()
+                cluster.restart_broker()
+                raise RemotingTimeoutError("the broker was killed before it answered")
+            return result
+
+        send = Brokers.publish
+        monkeypatch.setattr(Brokers, "publish", kill)
+        frame = pa.record_batch({"body": ROWS_OF_KEYS, "shardingKey": [body.split(":")[0] for body in ROWS_OF_KEYS]})
+        commit_epoch(given, [stage(given, Epoch("killed", 0), frame)], is_stream=True)
+        assert sorted(stored(reader, topic)) == sorted(ROWS_OF_KEYS)
+        for key in range(9):
+            numbers = [int(body.split(":")[1]) for body in stored(reader, topic) if body.startswith(f"k{key}:")]
+            assert numbers == sorted(numbers)
+
+
 def test_a_row_whose_time_has_passed_and_one_that_waits(cluster: LocalCluster, reader: Reader) -> None:
     topic = cluster.create_topic("timers", 1)
     given = options(cluster, topic)

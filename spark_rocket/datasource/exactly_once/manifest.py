@@ -36,6 +36,7 @@ from spark_rocket.protocol.wire.json import dumps, loads
 
 VERSION = 1
 _MAX_MANIFEST_BYTES = 256 << 20
+_NUMBERS = ("offset", "rows", "size", "sys_flag", "is_delayed", "partition", "first_row")  # of ``blocks``
 T = TypeVar("T")
 
 
@@ -92,25 +93,15 @@ class Manifest:
 
     def encode(self) -> bytes:
         targets = _numbered(block.target for block in self.blocks)
-        staging = _numbered(block.staged for block in self.blocks if block.staged is not None)
+        staging = _numbered(block.staged for block in self.blocks)
         blocks = [
-            [
-                targets[block.target],
-                staging[block.staged] if block.staged is not None else -1,
-                block.offset,
-                block.rows,
-                block.size,
-                block.sys_flag,
-                int(block.is_delayed),
-                block.partition,
-                block.first_row,
-            ]
+            [targets[block.target], staging[block.staged], *(int(getattr(block, each)) for each in _NUMBERS)]
             for block in self.blocks
         ]
         document = {
             "v": VERSION,
             "targets": [[queue.topic, queue.broker_name, queue.queue_id] for queue in targets],
-            "staging": [[queue.topic, queue.broker_name, queue.queue_id] for queue in staging],
+            "staging": [[queue.topic, queue.broker_name, queue.queue_id] for queue in staging if queue is not None],
             "ends": [[queue.topic, queue.broker_name, queue.queue_id, end] for queue, end in self.ends.items()],
             "blocks": blocks,
         }
@@ -127,10 +118,8 @@ class Manifest:
             targets = [MessageQueue(*queue) for queue in document["targets"]]
             staging = [MessageQueue(*queue) for queue in document["staging"]]
             blocks = [
-                StagedBlock(
-                    targets[target], rows, size, first_row, partition, flag, bool(delayed), staging[place], offset
-                )
-                for target, place, offset, rows, size, flag, delayed, partition, first_row in document["blocks"]
+                StagedBlock(targets[target], staged=staging[place], **dict(zip(_NUMBERS, numbers, strict=True)))
+                for target, place, *numbers in document["blocks"]
             ]
             return cls(blocks, {MessageQueue(*queue): end for *queue, end in document["ends"]})
         except (zlib.error, ValueError, KeyError, TypeError, IndexError) as error:

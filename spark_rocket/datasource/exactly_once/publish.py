@@ -129,15 +129,11 @@ class Publisher:
         blocks = lane.blocks[lane.next_block :]
         coming = self._staged_later(blocks[0])
         for block, following in zip(blocks, [*blocks[1:], None], strict=True):
-            deadline = self._timing.deadline()
-            try:
-                body = coming()
-            except RocketError as error:
-                deadline.wait(error, f"to read the staged blocks of {name(lane.queue)}")
-                body = deadline.call(
-                    lambda block=block: self._staged_later(block)(),  # type: ignore[misc]
-                    f"to read the staged blocks of {name(lane.queue)}",
-                )
+            asked = [coming]
+            body = self._timing.deadline().call(
+                lambda block=block, asked=asked: (asked.pop() if asked else self._staged_later(block))(),  # type: ignore[misc]
+                f"to read the staged blocks of {name(lane.queue)}",
+            )
             if following is not None:
                 coming = self._staged_later(following)
             if len(body) != block.size or first_id(body) != self._epoch.first_id(block):
