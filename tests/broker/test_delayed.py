@@ -387,12 +387,13 @@ def test_a_batch_of_delayed_messages_is_refused(wire: Wire, topic: str) -> None:
     assert wire.send_batch(topic, [Message.of(topic, b"x")], i="DELAY\x010").code == ResponseCode.SUCCESS
 
 
-def test_killed_between_sending_and_delivery(tmp_path: Path) -> None:
+@pytest.mark.parametrize("delay", [{"DELAY": "1"}, {"TIMER_DELAY_MS": "1500"}], ids=str)
+def test_killed_between_sending_and_delivery(tmp_path: Path, delay: dict[str, str]) -> None:
     with LocalCluster(data_dir=tmp_path, config={"flushDiskType": "SYNC_FLUSH"}) as cluster, RemotingClient() as client:
         cluster.create_topic("Late", 1)
         wire = Wire(client, cluster.broker_address)
         for number in range(20):
-            assert wire.send("Late", b"%d" % number, {"DELAY": "1"}).code == ResponseCode.SUCCESS
+            assert wire.send("Late", b"%d" % number, delay).code == ResponseCode.SUCCESS
         cluster.kill_broker()
         cluster.restart_broker()
         found: list[bytes] = []

@@ -12,8 +12,6 @@ from spark_rocket.model import Message
 from spark_rocket.protocol.ids import RecallMessageHandle
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from spark_rocket.remoting.client.client import RemotingClient
-from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster
 from tests.broker.test_delayed import later
 from tests.broker.wire import SUBSCRIPTION, SUSPEND, Wire
@@ -129,18 +127,3 @@ def test_a_producers_timed_message_and_its_recall(cluster: LocalCluster, wire: W
             producer.recall_message(topic, last.recall_handle)
         with pytest.raises(ProtocolError, match=r"'nonsense' is no recall handle\. Give SendResult\.recall_handle"):
             producer.recall_message(topic, "nonsense")
-
-
-def test_killed_between_sending_and_delivery(tmp_path: Path) -> None:
-    with LocalCluster(data_dir=tmp_path) as cluster, RemotingClient() as client:
-        cluster.create_topic("Late", 1)
-        wire = Wire(client, cluster.broker_address)
-        for number in range(20):
-            assert wire.send("Late", b"%d" % number, {"TIMER_DELAY_MS": "1500"}).code == ResponseCode.SUCCESS
-        cluster.kill_broker()
-        cluster.restart_broker()
-        found: list[bytes] = []
-        while len(found) < 20:
-            found += [message.body for message in decode_messages(bytes(later(wire, "Late", len(found)).body))]
-        assert found == [b"%d" % number for number in range(20)]
-    assert check_store(tmp_path / "store") == []

@@ -14,6 +14,7 @@ from spark_rocket.store import MessageStore, PutResult, PutStatus, StoreConfig
 from spark_rocket.store.index.service import IndexService
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.log.record_scan import LogScan
+from spark_rocket.store.recovery.recovery import RecoveryReport
 
 HOST = ("127.0.0.1", 10911)
 BORN = ("127.0.0.1", 50000)
@@ -107,6 +108,12 @@ def trim(store: MessageStore, *, files: int = 1) -> None:
     while store.retention.trim_queues():
         pass
     store.retention.remover.finish()
+
+
+def recovery_of(store: MessageStore) -> RecoveryReport:
+    """What the store's start found."""
+    assert store.recovery is not None
+    return store.recovery
 
 
 def mapped_files(directory: Path) -> set[Path]:

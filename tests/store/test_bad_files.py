@@ -27,7 +27,7 @@ from spark_rocket.store import MessageStore, StoreConfig
 from spark_rocket.store.tools.check import check_store
 from spark_rocket.store.tools.rebuild import rebuild_store
 from tests.store.damage import DAMAGES, LOG_SIZE, SIZES, Image, make_image
-from tests.store.helpers import opened, put, small
+from tests.store.helpers import opened, put, recovery_of, small
 
 STATES = ("stopped", "killed")
 TOPICS = ("A", "B", "%RETRY%g", "Gone", "Quiet", "SCHEDULE_TOPIC_XXXX")
@@ -129,8 +129,7 @@ class Judge:
         self._is_right()
         second = self.open()
         assert isinstance(second, MessageStore), second
-        assert second.recovery is not None
-        assert second.recovery.clean
+        assert recovery_of(second).clean
         self._serves(second)
         self._goes_on(second, b"later")
         second.close()
@@ -164,8 +163,7 @@ class Judge:
     # --- an opened store ----------------------------------------------------------------------------------------
 
     def _serves(self, store: MessageStore) -> None:
-        assert store.recovery is not None
-        end, kept = store.recovery.end_offset, b"".join(p.read_bytes() for p in self._quarantined() if p.is_file())
+        end, kept = recovery_of(store).end_offset, b"".join(p.read_bytes() for p in self._quarantined() if p.is_file())
         queues: dict[tuple[str, int], dict[int, bytes]] = {}
         for topic in TOPICS:
             for queue_id in store.queues(topic):
@@ -384,8 +382,7 @@ def test_old_records_of_every_kind_are_read(tmp_path: Path) -> None:
     assert all(len(records) == 60 for records in expected.values())
     store.close()
     store = opened(config)
-    assert store.recovery is not None
-    assert store.recovery.start_offset > 0
+    assert recovery_of(store).start_offset > 0
     assert {topic: read_queue(store, topic, 0) for topic in topics} == expected
     store.close()
     assert check_store(config.store_path, config) == []

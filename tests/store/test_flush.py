@@ -17,7 +17,7 @@ from spark_rocket.store.log import mapped_file
 from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.tools.check import check_store
 from tests.store.conftest import MakeStore
-from tests.store.helpers import BORN, START, Clock, bodies, flush_log, flush_queues, opened, put, small
+from tests.store.helpers import BORN, START, Clock, bodies, flush_log, flush_queues, opened, put, recovery_of, small
 
 WAIT = 30
 
@@ -243,8 +243,7 @@ def test_after_one_failed_flush_nothing_is_believed(
     }[directory]
     monkeypatch.undo()
     store = opened(config, clock)
-    assert store.recovery is not None
-    assert not store.recovery.clean
+    assert not recovery_of(store).clean
     assert bodies(store, "T", 0) == [b"safe", b"lost?"]
     assert len(store.query_message("T", "k", 10, 0, 1 << 62).records) == 2
     store.close()

@@ -15,7 +15,7 @@ from spark_rocket.protocol.record.record import decode_record, encode_record
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.store_lock import abort_path
 from spark_rocket.store.tools.check import check_store
-from tests.store.helpers import BORN, HOST, START, bodies, golden, opened, put, small
+from tests.store.helpers import BORN, HOST, START, bodies, golden, opened, put, recovery_of, small
 
 FILE = 64 << 10
 
@@ -82,9 +82,8 @@ def test_a_killed_store_of_5x_is_recovered_to_the_last_record(tmp_path: Path, re
     before = (config.commit_log_path / f"{0:020d}").read_bytes()
     others = {path: path.read_bytes() for path in (tmp_path / "store" / "config").iterdir()}
     store = opened(config)
-    assert store.recovery is not None
-    assert not store.recovery.clean
-    assert (store.recovery.records, store.recovery.cut_reason) == (4, "")
+    assert not recovery_of(store).clean
+    assert (recovery_of(store).records, recovery_of(store).cut_reason) == (4, "")
     assert bodies(store, "T", 0) == [b"body 0", b"body 3"]
     assert bodies(store, "rmq_sys_wheel_timer", 0) == [b"body 1"]
     assert bodies(store, "rmq_sys_REVIVE_LOG_C", 0) == [b"body 2"]

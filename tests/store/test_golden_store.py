@@ -11,7 +11,7 @@ from spark_rocket.protocol.record.record import decode_record
 from spark_rocket.store import MessageStore
 from spark_rocket.store.tools.check import check_store
 from tests.golden import expected, extract_store
-from tests.store.helpers import bodies, golden, opened, put, put_batch
+from tests.store.helpers import bodies, golden, opened, put, put_batch, recovery_of
 
 NAMES = ("clean", "killed")
 
@@ -55,9 +55,8 @@ def assert_serves_all(store: MessageStore, name: str) -> None:
 
 def test_every_message_is_served(name: str, directory: Path) -> None:
     store = opened(golden(directory))
-    assert store.recovery is not None
-    assert store.recovery.clean is (name == "clean")
-    assert store.recovery.entries_mended == 0
+    assert recovery_of(store).clean is (name == "clean")
+    assert recovery_of(store).entries_mended == 0
     assert_serves_all(store, name)
     store.close()
     assert check_store(directory, golden(directory)) == []

@@ -13,7 +13,7 @@ import pytest
 from spark_rocket.errors import StoreLockedError
 from spark_rocket.store.store_lock import StoreLock
 from spark_rocket.store.tools.check import check_store
-from tests.store.helpers import opened, put, small
+from tests.store.helpers import opened, put, recovery_of, small
 
 HOLD = """
 import sys
@@ -53,8 +53,7 @@ def test_a_second_process_is_refused_and_told_whom_to_stop(tmp_path: Path) -> No
         assert f"process {holder.pid}" in str(error.value)
         holder.kill()
     store = opened(config)  # the lock goes with the process, however it ends
-    assert store.recovery is not None
-    assert not store.recovery.clean
+    assert not recovery_of(store).clean
     store.close()
 
 

@@ -13,7 +13,7 @@ from spark_rocket.store import MessageStore
 from spark_rocket.store.log import commit_log as commit_log_module
 from spark_rocket.store.tools.check import check_store
 from tests.store.conftest import MakeStore
-from tests.store.helpers import bodies, mapped_files, opened, put, put_batch, small
+from tests.store.helpers import bodies, mapped_files, opened, put, put_batch, recovery_of, small
 
 QUEUES = 300
 ROUNDS = 6
@@ -55,8 +55,7 @@ def test_descriptors_and_mappings_are_bounded(tmp_path: Path) -> None:
     )
     assert done.returncode == -9, done.stderr
     store = opened(config)
-    assert store.recovery is not None
-    assert not store.recovery.clean
+    assert not recovery_of(store).clean
     assert all(bodies(store, f"T{i % 30}", i // 30) == sent(i) for i in range(QUEUES))
     store.close()
     assert check_store(config.store_path, config) == []

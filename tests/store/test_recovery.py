@@ -16,7 +16,19 @@ from spark_rocket.store.queues.side_files import DeletedTopics
 from spark_rocket.store.recovery import recovery
 from spark_rocket.store.recovery.recovery import is_deleted
 from spark_rocket.store.tools.check import check_store
-from tests.store.helpers import START, Clock, bodies, golden, log_records, opened, overwrite, put, put_batch, small
+from tests.store.helpers import (
+    START,
+    Clock,
+    bodies,
+    golden,
+    log_records,
+    opened,
+    overwrite,
+    put,
+    put_batch,
+    recovery_of,
+    small,
+)
 
 COUNT = 330
 
@@ -66,8 +78,7 @@ ALL = [[b"%04d" % i * 200 for i in range(COUNT) if i % 3 == queue_id] for queue_
 
 def test_clean(filled: StoreConfig) -> None:
     store = opened(filled)
-    report = store.recovery
-    assert report is not None
+    report = recovery_of(store)
     assert report.clean
     assert report.start_offset == 7 * filled.mapped_file_size_commit_log
     assert (report.entries_mended, report.cut_reason) == (0, "")
@@ -82,8 +93,7 @@ def test_a_clean_start_scans_a_bounded_end(filled: StoreConfig, lost: str, monke
     if lost:
         shutil.rmtree(filled.consume_queue_path / lost)
     store = opened(filled)
-    assert store.recovery is not None
-    scanned = store.max_physical_offset - store.recovery.start_offset
+    scanned = store.max_physical_offset - recovery_of(store).start_offset
     assert scanned == store.max_physical_offset if lost else 3000 < scanned < 6000
     store.close()
     assert read_all(filled) == ALL
@@ -92,9 +102,8 @@ def test_a_clean_start_scans_a_bounded_end(filled: StoreConfig, lost: str, monke
 def test_killed_without_harm(filled: StoreConfig) -> None:
     killed(filled)
     store = opened(filled)
-    assert store.recovery is not None
-    assert not store.recovery.clean
-    assert (store.recovery.entries_mended, store.recovery.cut_reason) == (0, "")
+    assert not recovery_of(store).clean
+    assert (recovery_of(store).entries_mended, recovery_of(store).cut_reason) == (0, "")
     store.close()
     assert read_all(filled) == ALL
 
@@ -111,9 +120,8 @@ def test_killed_starts_where_the_checkpoint_says(config: StoreConfig) -> None:
     store.close()
     image = replace(config, store_path=config.store_path.parent / "image")
     store = opened(image)
-    assert store.recovery is not None
     # 29 records a file: number 147 (3 s before the flushed 150) is in the sixth, and one file more for safety.
-    assert store.recovery.start_offset == 4 * config.mapped_file_size_commit_log
+    assert recovery_of(store).start_offset == 4 * config.mapped_file_size_commit_log
     assert store.get_max_offset("T", 0) == 200
     store.close()
 
@@ -139,8 +147,7 @@ def test_a_torn_last_record_is_cut_exactly(config: StoreConfig, torn: int, how: 
         assert store.max_physical_offset in (last.physical_offset, last.end_physical_offset)
     else:
         assert store.max_physical_offset == last.physical_offset
-        assert store.recovery is not None
-        assert store.recovery.cut_reason
+        assert recovery_of(store).cut_reason
         assert bodies(store, "T", 1) == [b"%04d" % i * 200 for i in range(20) if i % 3 == 1]
     store.close()
     assert check_store(image.store_path, image) == []
@@ -183,8 +190,7 @@ def test_bytes_that_look_like_a_record_in_a_torn_body_do_not_keep_a_store_closed
     overwrite(log_file(image, 0), end, bytes(88))
     store = opened(image)
     assert store.max_physical_offset == end
-    assert store.recovery is not None
-    assert b"old" in store.recovery.quarantined[0].read_bytes()
+    assert b"old" in recovery_of(store).quarantined[0].read_bytes()
     assert bodies(store, "T", 0) == [b"old", b"flushed"]
     store.close()
     assert check_store(image.store_path, image) == []
@@ -218,11 +224,10 @@ def test_a_refused_store_opens_without_its_checkpoint_and_keeps_what_was_cut(
     store = opened(filled)
     assert "without a checkpoint nobody knows whether they were flushed" in caplog.text
     assert "never flushed" not in caplog.text
-    assert store.recovery is not None
-    assert store.recovery.quarantined
+    assert recovery_of(store).quarantined
     assert store.max_physical_offset < 8 * filled.mapped_file_size_commit_log + 5000
     store.close()
-    kept = b"".join(path.read_bytes() for path in store.recovery.quarantined)
+    kept = b"".join(path.read_bytes() for path in recovery_of(store).quarantined)
     assert b"0329" * 200 in kept
     found = read_all(filled)
     assert [queue == every[: len(queue)] for queue, every in zip(found, ALL, strict=True)] == [True] * 3
@@ -310,8 +315,7 @@ def test_a_start_that_the_disk_refuses_leaves_a_clean_store_clean(
     assert words[number] in error.value.remedy
     monkeypatch.undo()
     store = opened(filled)
-    assert store.recovery is not None
-    assert store.recovery.clean
+    assert recovery_of(store).clean
     store.close()
     assert read_all(filled) == ALL
 

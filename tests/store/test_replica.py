@@ -24,7 +24,17 @@ from spark_rocket.store.recovery.replica import Replica
 from spark_rocket.store.tools.check import check_store
 from tests.golden import extract_store
 from tests.store.conftest import MakeStore
-from tests.store.helpers import BORN, Clock, bodies, golden, index_of, opened, put, put_batch, small
+from tests.store.helpers import BORN, bodies, golden, index_of, opened, put, put_batch, recovery_of, small
+
+
+@pytest.fixture
+def master(make_store: MakeStore) -> MessageStore:
+    return make_store()
+
+
+@pytest.fixture
+def slave(make_store: MakeStore, tmp_path: Path) -> MessageStore:
+    return make_store(small(tmp_path / "slave", is_replica=True))
 
 
 def files(path: Path, what: str) -> dict[str, bytes]:
@@ -98,9 +108,7 @@ def test_a_log_of_apache_is_copied_byte_for_byte(name: Any, sizes: Iterator[int]
     assert check_store(config.store_path, config) == []
 
 
-def test_a_log_of_ours_in_small_files(make_store: MakeStore, tmp_path: Path) -> None:
-    master = make_store()
-    slave = make_store(small(tmp_path / "slave", is_replica=True))
+def test_a_log_of_ours_in_small_files(master: MessageStore, slave: MessageStore) -> None:
     sizes = odd(3)
     for seed in range(4):
         fill(master, seed, 150)
@@ -112,9 +120,10 @@ def test_a_log_of_ours_in_small_files(make_store: MakeStore, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("count", [3, 300])
-def test_what_arrived_is_told_to_readers(make_store: MakeStore, tmp_path: Path, count: int) -> None:
+def test_what_arrived_is_told_to_readers(
+    master: MessageStore, make_store: MakeStore, tmp_path: Path, count: int
+) -> None:
     told: list[tuple[Any, ...]] = []
-    master = make_store()
     slave = make_store(small(tmp_path / "slave", is_replica=True), on_arrive=lambda *what: told.append(what[:4]))
     for number in range(count):
         put(master, "T", 1, b"x", b"TAGS\1" + b"ab"[number % 2 : number % 2 + 1])
@@ -124,9 +133,7 @@ def test_what_arrived_is_told_to_readers(make_store: MakeStore, tmp_path: Path, 
     assert max(what[2] for what in told) == count
 
 
-def test_a_record_waits_until_it_is_whole(make_store: MakeStore, tmp_path: Path) -> None:
-    master = make_store()
-    slave = make_store(small(tmp_path / "slave", is_replica=True))
+def test_a_record_waits_until_it_is_whole(master: MessageStore, slave: MessageStore) -> None:
     end = put(master, "T", 0, b"1").end_physical_offset
     second = put(master, "T", 0, b"2" * 5000).end_physical_offset
     copy(master, slave, every(512), second - 1)
@@ -151,10 +158,10 @@ def test_a_store_that_is_no_replica_takes_no_log(store: MessageStore) -> None:
     assert store.replica is None
 
 
-def test_a_slave_that_joins_late_begins_with_the_last_file(make_store: MakeStore, tmp_path: Path, clock: Clock) -> None:
-    master = make_store()
+def test_a_slave_that_joins_late_begins_with_the_last_file(
+    master: MessageStore, slave: MessageStore, make_store: MakeStore
+) -> None:
     fill(master, 7)
-    slave = make_store(small(tmp_path / "slave", is_replica=True))
     start = master.max_physical_offset - master.max_physical_offset % (32 << 10)
     assert start > 0
     taking(slave).append(start, master.log_bytes(start, 700))
@@ -169,15 +176,14 @@ def test_a_slave_that_joins_late_begins_with_the_last_file(make_store: MakeStore
             assert bodies(slave, topic, queue_id) == bodies(master, topic, queue_id)[first:]
     slave.close()
     again = make_store(slave.config)
-    assert again.recovery is not None
-    assert again.recovery.clean
+    assert recovery_of(again).clean
     assert again.min_physical_offset == start
     copy(master, again, odd(7))
 
 
-def test_a_slave_can_become_a_master_and_the_other_way_round(make_store: MakeStore, tmp_path: Path) -> None:
-    master = make_store()
-    slave = make_store(small(tmp_path / "slave", is_replica=True))
+def test_a_slave_can_become_a_master_and_the_other_way_round(
+    master: MessageStore, slave: MessageStore, make_store: MakeStore, tmp_path: Path
+) -> None:
     fill(master, 1, 60)
     copy(master, slave, odd(1))
     master.close()
@@ -194,9 +200,7 @@ def test_a_slave_can_become_a_master_and_the_other_way_round(make_store: MakeSto
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
-def test_bytes_that_do_not_go_on_are_refused(make_store: MakeStore, tmp_path: Path) -> None:
-    master = make_store()
-    slave = make_store(small(tmp_path / "slave", is_replica=True))
+def test_bytes_that_do_not_go_on_are_refused(master: MessageStore, slave: MessageStore) -> None:
     fill(master, 1, 5)
     copy(master, slave, every(100))
     end = slave.max_physical_offset
@@ -207,9 +211,7 @@ def test_bytes_that_do_not_go_on_are_refused(make_store: MakeStore, tmp_path: Pa
 
 
 @pytest.mark.parametrize("junk", [bytes(200), b"GET / HTTP/1.1\r\n" * 20, b"\xff" * 200])
-def test_what_is_no_record_is_refused(make_store: MakeStore, tmp_path: Path, junk: bytes) -> None:
-    master = make_store()
-    slave = make_store(small(tmp_path / "slave", is_replica=True))
+def test_what_is_no_record_is_refused(master: MessageStore, slave: MessageStore, junk: bytes) -> None:
     fill(master, 1, 5)
     copy(master, slave, every(1 << 20))
     end = slave.max_physical_offset
@@ -220,9 +222,7 @@ def test_what_is_no_record_is_refused(make_store: MakeStore, tmp_path: Path, jun
     assert taking(slave).received_offset == slave.max_physical_offset
 
 
-def test_a_record_from_elsewhere_is_refused(make_store: MakeStore, tmp_path: Path) -> None:
-    master = make_store()
-    slave = make_store(small(tmp_path / "slave", is_replica=True))
+def test_a_record_from_elsewhere_is_refused(master: MessageStore, slave: MessageStore) -> None:
     end = put(master, "T", 0, b"first").end_physical_offset
     put(master, "T", 0, b"other")
     with pytest.raises(StoreCorruptError, match="not where it stands"):
@@ -231,8 +231,7 @@ def test_a_record_from_elsewhere_is_refused(make_store: MakeStore, tmp_path: Pat
     copy(master, slave, every(1000))
 
 
-def test_files_of_another_size_are_refused(make_store: MakeStore, tmp_path: Path) -> None:
-    master = make_store()
+def test_files_of_another_size_are_refused(master: MessageStore, make_store: MakeStore, tmp_path: Path) -> None:
     fill(master, 1)
     other = make_store(small(tmp_path / "slave", is_replica=True, mapped_file_size_commit_log=48 << 10))
     with pytest.raises(StoreCorruptError, match="mappedFileSizeCommitLog"):
@@ -261,12 +260,11 @@ def test_a_body_damaged_at_the_master_is_copied_as_it_is(
 
 
 def test_a_full_disk_takes_nothing_and_the_next_attempt_does(
-    make_store: MakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    master: MessageStore, make_store: MakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever the disk says no: at the log, at a queue, at the next file."""
     from spark_rocket.store.log import mapped_file
 
-    master = make_store()
     fill(master, 1, 200)
     slave = make_store(small(tmp_path / "slave", is_replica=True, allocate_ahead=4096))
     allocate = mapped_file.allocate
@@ -294,12 +292,10 @@ def test_a_full_disk_takes_nothing_and_the_next_attempt_does(
 
 
 def test_pages_ahead_are_touched_once_and_not_for_each_record(
-    make_store: MakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    master: MessageStore, slave: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    master = make_store()
     for number in range(300):
         put(master, "T", 0, b"%d" % number)
-    slave = make_store(small(tmp_path / "slave", is_replica=True))
     asked: list[int] = []
     reserve = MappedFile.reserve
 
@@ -316,10 +312,10 @@ def test_pages_ahead_are_touched_once_and_not_for_each_record(
 # --- a tail that the master does not have -----------------------------------------------------------------------------
 
 
-def test_a_tail_is_cut_and_kept(make_store: MakeStore, tmp_path: Path) -> None:
+def test_a_tail_is_cut_and_kept(
+    master: MessageStore, slave: MessageStore, make_store: MakeStore, tmp_path: Path
+) -> None:
     """Log, queues and index go back; what was cut is in quarantine, and the slave goes on with the master's."""
-    master = make_store()
-    slave = make_store(small(tmp_path / "slave", is_replica=True))
     fill(master, 1, 120)
     copy(master, slave, odd(1))
     fork = master.max_physical_offset
@@ -360,9 +356,7 @@ def read(store: MessageStore, start: int) -> bytes:
     return b"".join(parts)
 
 
-def test_two_tails_cut_at_one_place_are_both_kept(make_store: MakeStore, tmp_path: Path) -> None:
-    master = make_store()
-    slave = make_store(small(tmp_path / "slave", is_replica=True))
+def test_two_tails_cut_at_one_place_are_both_kept(master: MessageStore, slave: MessageStore) -> None:
     fork = put(master, "T", 0, b"one").end_physical_offset
     put(master, "T", 0, b"two")
     copy(master, slave, every(1000))
@@ -376,9 +370,7 @@ def test_two_tails_cut_at_one_place_are_both_kept(make_store: MakeStore, tmp_pat
     assert bodies(slave, "T", 0) == [b"one"]
 
 
-def test_a_deleted_topic_is_forgotten_with_its_tail(make_store: MakeStore, tmp_path: Path) -> None:
-    master = make_store()
-    slave = make_store(small(tmp_path / "slave", is_replica=True))
+def test_a_deleted_topic_is_forgotten_with_its_tail(master: MessageStore, slave: MessageStore) -> None:
     fork = put(master, "T", 0, b"kept").end_physical_offset
     put(master, "D", 0, b"old" * 100)
     copy(master, slave, every(1000))
@@ -390,10 +382,9 @@ def test_a_deleted_topic_is_forgotten_with_its_tail(make_store: MakeStore, tmp_p
 
 @pytest.mark.parametrize("step", range(6))
 def test_a_crash_while_a_tail_is_cut(
-    make_store: MakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+    master: MessageStore, make_store: MakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     """An image of the directory from after each step of the cutting starts, with the tail or without."""
-    master = make_store()
     config = small(tmp_path / "slave", is_replica=True)
     slave = make_store(config)
     fill(master, 1, 100)
@@ -432,8 +423,7 @@ def test_a_crash_while_a_tail_is_cut(
     monkeypatch.undo()
     (image / "lock").unlink()
     found = replica(small(image))
-    assert found.recovery is not None
-    assert not found.recovery.clean
+    assert not recovery_of(found).clean
     assert found.max_physical_offset in (fork, master.max_physical_offset)
     copy(master, found, odd(3))
     found.close()
@@ -463,8 +453,7 @@ while True:
 
 
 @pytest.mark.crash
-def test_a_slave_that_is_killed_goes_on_where_it_was(make_store: MakeStore, tmp_path: Path) -> None:
-    master = make_store()
+def test_a_slave_that_is_killed_goes_on_where_it_was(master: MessageStore, tmp_path: Path) -> None:
     fill(master, 1, 1500)
     log = tmp_path / "log"
     log.write_bytes(read(master, 0))
@@ -482,8 +471,7 @@ def test_a_slave_that_is_killed_goes_on_where_it_was(make_store: MakeStore, tmp_
                 told = max(told, int(line))
             taker.kill()
         slave = opened(config)
-        assert slave.recovery is not None
-        assert not slave.recovery.clean
+        assert not recovery_of(slave).clean
         assert slave.max_physical_offset >= told
         if round_ < 2:
             slave.close()
@@ -494,10 +482,8 @@ def test_a_slave_that_is_killed_goes_on_where_it_was(make_store: MakeStore, tmp_
     assert check_store(config.store_path, config) == []
 
 
-def test_check_points_lead_back_to_the_beginning(make_store: MakeStore, tmp_path: Path) -> None:
-    master = make_store()
+def test_check_points_lead_back_to_the_beginning(master: MessageStore, slave: MessageStore) -> None:
     fill(master, 1, 300)
-    slave = make_store(small(tmp_path / "slave", is_replica=True))
     copy(master, slave, odd(1))
     points = list(taking(slave).check_points())
     assert points == sorted(points, reverse=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_rocket.store.tools.check import check_store
-from tests.store.helpers import bodies, opened, put, small
+from tests.store.helpers import bodies, opened, put, recovery_of, small
 
 WRITER = """
 import random, sys, threading
@@ -62,8 +62,7 @@ def test_acknowledged_messages_survive_sigkill(tmp_path: Path) -> None:
                 told[queue_id] = max(told[queue_id], upto)
             writer.kill()
         store = opened(config)
-        assert store.recovery is not None
-        assert not store.recovery.clean
+        assert not recovery_of(store).clean
         for queue_id in range(3):
             found = bodies(store, "T", queue_id)
             assert len(found) >= told[queue_id]

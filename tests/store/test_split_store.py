@@ -18,7 +18,7 @@ from spark_rocket.store.tools.dump import dump_log
 from spark_rocket.store.tools.rebuild import rebuild_store
 from spark_rocket.store.tools.stats import store_stats
 from spark_rocket.store.tools.view import view_store
-from tests.store.helpers import bodies, opened, put, small
+from tests.store.helpers import bodies, opened, put, recovery_of, small
 
 COUNT = 30
 BODIES = [b"%d" % number * 100 for number in range(COUNT)]
@@ -68,8 +68,7 @@ def test_a_kill_is_recovered(config: StoreConfig) -> None:
     store.close()
     killed = small(image / "store").at(split(image))
     again = opened(killed)
-    assert again.recovery is not None
-    assert not again.recovery.clean
+    assert not recovery_of(again).clean
     assert bodies(again, "T", 0) == [*BODIES, b"last"]
     again.close()
     assert check_store(killed.store_path, killed) == []

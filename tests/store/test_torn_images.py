@@ -23,7 +23,7 @@ from spark_rocket.store import FlushDiskType, MessageStore, StoreConfig
 from spark_rocket.store import flush as store_flush
 from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.tools.check import check_store
-from tests.store.helpers import Clock, bodies, flush_log, log_records, opened, put, put_batch, small
+from tests.store.helpers import Clock, bodies, flush_log, log_records, opened, put, put_batch, recovery_of, small
 
 PAGE = 4096
 IMAGES = int(os.environ.get("TORN_IMAGES", "60"))
@@ -113,8 +113,7 @@ def recover_and_verify(config: StoreConfig, image: Path, before: bytes, flushed:
     """``before``: records when the power went; ``flushed``: those of them that were on the disk."""
     config = replace(config, store_path=image)
     store = opened(config)
-    assert store.recovery is not None
-    assert not store.recovery.clean
+    assert not recovery_of(store).clean
     store.close()
     assert check_store(image, config) == []
     after = log_records(image, config)
@@ -122,8 +121,7 @@ def recover_and_verify(config: StoreConfig, image: Path, before: bytes, flushed:
     if exact:
         assert before.startswith(after)
     store = opened(config)
-    assert store.recovery is not None
-    assert store.recovery.clean
+    assert recovery_of(store).clean
     counts = {key: store.get_max_offset(*key) for key in (("TopicA", 0), ("New", 5))}
     for key, count in counts.items():
         result = put(store, *key, b"after", b"KEYS\x01later")
