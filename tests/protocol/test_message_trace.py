@@ -124,3 +124,9 @@ def test_separators_in_values_do_not_cut_records() -> None:
     context = TraceContext(TraceType.Recall, 1, trace_beans=[TraceBean("to\x01pic", "I\x02D")])
     (decoded,) = decode_trace_data(encode_trace_data(context))
     assert decoded.trace_beans[0].topic == "to pic"
+
+
+@pytest.mark.parametrize("text", [text for _, text in CASES])
+def test_every_truncation_is_read_or_left_out(text: str) -> None:
+    for end in range(len(text)):
+        decode_trace_data(text[:end])

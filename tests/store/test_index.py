@@ -480,6 +480,22 @@ def test_a_file_that_is_made_anew_while_it_is_put_on_disk(
     assert [query(store, "T", f"k{number}") for number in (0, 200, 449)] == [[b"0"], [b"200"], [b"449"]]
 
 
+def test_a_broken_chain_that_is_met_by_new_messages(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(store, "T", 0, b"old", b"KEYS\x01old")
+    assert query(store, "T", "old") == [b"old"]
+
+    def broken(*_: object) -> None:
+        monkeypatch.undo()
+        raise DamagedIndexError("A chain is broken.")
+
+    monkeypatch.setattr(IndexService, "_put", broken)
+    put(store, "T", 0, b"new", b"KEYS\x01new")
+    assert [query(store, "T", key) for key in ("new", "old")] == [[b"new"], [b"old"]]
+    assert "The index is made anew from that file on." in caplog.text
+
+
 def test_a_full_file_that_cannot_be_put_on_disk_is_never_believed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -17,7 +17,8 @@ from spark_rocket.store.index.service import IndexService
 from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.queues.side_files import DeletedTopics
 from spark_rocket.store.tools.check import check_store
-from tests.store.helpers import bodies, index_of, log_of, mapped_files, opened, put
+from tests.store.conftest import MakeStore
+from tests.store.helpers import bodies, index_of, log_of, mapped_files, opened, put, trim
 from tests.store.retention_rig import COUNT, FILES, QUEUES, SIZE, Trimmable, body, first_number
 
 # --- what readers see ------------------------------------------------------------------------------------------------
@@ -354,3 +355,13 @@ def test_a_topic_made_anew_counts_from_the_beginning_though_no_record_of_the_old
     assert bodies(store, "T", 1) == [body(0)]
     assert put(store, "T", 0, b"").queue_offset == 0
     store.close()
+
+
+def test_a_store_without_an_index_is_trimmed(make_store: MakeStore) -> None:
+    store = make_store(message_index_enable=False)
+    for number in range(100):
+        put(store, "T", 0, body(number))
+    trim(store)
+    assert store.min_physical_offset > 0
+    kept = bodies(store, "T", 0)
+    assert kept == [body(number) for number in range(100 - len(kept), 100)]
