@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
+from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from spark_rocket.datasource.exactly_once import commit, publish
 from spark_rocket.datasource.exactly_once.ledger import DONE, PREPARED, RESUMED, group_of
 from spark_rocket.datasource.exactly_once.manifest import Epoch, Manifest
+from spark_rocket.datasource.exactly_once.staging import stage_rows
 from spark_rocket.errors import (
     BrokerError,
     DataLossError,
@@ -22,6 +25,7 @@ from spark_rocket.errors import (
 from spark_rocket.model import SCHEDULE_TOPIC, MessageQueue, SendStatus
 from spark_rocket.protocol.wire.codes import ResponseCode
 from tests.datasource.exactly_once_brokers import (
+    LEDGER,
     LEDGER_QUEUE,
     STAGING,
     TARGET,
@@ -69,12 +73,19 @@ def test_an_epoch_and_the_next_one(brokers: FakeBrokers) -> None:
     assert remembered == {0: 4, 1: 3}
 
 
-def test_an_epoch_without_rows_needs_no_record(brokers: FakeBrokers) -> None:
-    assert brokers.commit_epoch(EPOCH, []) is None
-    assert kinds(brokers) == []
-    brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS))
-    assert brokers.commit_epoch(Epoch("query", 1), []) is None
-    once(brokers.rows(), ROWS)
+def test_an_epoch_without_rows_is_decided_too(brokers: FakeBrokers) -> None:
+    """Another driver that computed rows for it, and was stopped meanwhile, does not publish them."""
+    blocks = brokers.staged(EPOCH, ROWS)
+
+    def overtake(kind: str, queue: MessageQueue) -> None:
+        if kind == "append":
+            brokers.alive()
+            brokers.commit_epoch(EPOCH, [])
+
+    brokers.before = overtake
+    assert brokers.commit_epoch(EPOCH, blocks) is None
+    assert brokers.rows() == []
+    assert kinds(brokers) == [PREPARED, DONE, PREPARED, RESUMED]
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -495,13 +506,18 @@ def test_groups_of_ledgers() -> None:
 
 
 def test_a_row_that_does_not_fit_into_a_block(brokers: FakeBrokers) -> None:
-    import pyarrow as pa
-
-    from spark_rocket.datasource.exactly_once.staging import stage_rows
 
     batch = pa.record_batch({"body": ["small", "x" * 1020]})
     with pytest.raises(RowError, match=r"row 1 of partition 0 takes \d+ bytes .* 1024 \(option maxMessageSize\)"):
         stage_rows(iter([batch]), brokers.real(), options(maxMessageSize="1024"), EPOCH)
+
+
+@pytest.mark.parametrize("topic", [STAGING, LEDGER])
+def test_a_row_for_the_sinks_own_topics(brokers: FakeBrokers, topic: str) -> None:
+    batch = pa.record_batch({"body": ["x"], "topic": [topic]})
+    given = options(ledgerTopic=LEDGER)
+    with pytest.raises(RowError, match=rf"row 0 of partition 0: topic {topic} is the sink's own"):
+        stage_rows(iter([batch]), brokers.real(), replace(given, topic=None), EPOCH)
 
 
 def test_delayed_rows_share_blocks(brokers: FakeBrokers) -> None:

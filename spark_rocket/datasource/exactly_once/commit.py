@@ -14,8 +14,8 @@ nothing of it                        append PREPARED. The first one wins
 A publisher goes on only while the newest record of its epoch is its own. It looks when it has not looked for half of
 ``gracePeriod``. So a driver that was stopped for minutes stops by name when it comes back.
 
-Called once, in a process of its own; all state is in the ledger. An epoch without rows that nobody has decided needs no
-record.
+Called once, in a process of its own; all state is in the ledger. An epoch without rows is decided like any other: else
+a driver that was stopped before its decision could still publish rows of it.
 """
 
 from __future__ import annotations
@@ -64,8 +64,6 @@ class Commit:
             raise condition(
                 "EXACTLY_ONCE.LEDGER_EXPIRED", batch=batch, query=self._epoch.query, topic=ledger.queue.topic
             )
-        if decision is None and not blocks:
-            return None
         decision = decision or self._decide(blocks)
         own = decision.publisher == ledger.publisher
         manifest = ledger.manifest(decision)

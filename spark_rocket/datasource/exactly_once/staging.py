@@ -60,6 +60,11 @@ class Stager:
 
     def put(self, block: Block) -> None:
         """Stage a block as soon as there is room."""
+        if block.topic in (self._options.staging_topic, self._options.ledger_topic):
+            raise RowError(
+                f"{block.rows()} of partition {self._partition}: topic {block.topic} is the sink's own.",
+                remedy="Write to another topic, or rename the sink's with stagingTopic and ledgerTopic.",
+            )
         if len(block.body) > self._options.max_message_size:
             raise RowError(
                 f"{block.rows()} of partition {self._partition} takes {len(block.body)} bytes with its properties, and "
