@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import zlib
 from collections import Counter
 from dataclasses import replace
 
@@ -11,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from spark_rocket.datasource.exactly_once import commit, publish
-from spark_rocket.datasource.exactly_once.ledger import DONE, PREPARED, RESUMED, group_of
-from spark_rocket.datasource.exactly_once.manifest import Epoch, Manifest
+from spark_rocket.datasource.exactly_once.ledger import DONE, PREPARED, RESUMED, group_of, tag_of
+from spark_rocket.datasource.exactly_once.manifest import Epoch, Manifest, StagedBlock
 from spark_rocket.datasource.exactly_once.staging import stage_rows
 from spark_rocket.errors import (
     BrokerError,
@@ -58,6 +59,39 @@ def test_a_manifest_is_what_it_was(brokers: FakeBrokers) -> None:
     manifest = Manifest(blocks, {MessageQueue(TARGET, "a", 0): 7})
     assert Manifest.decode(manifest.encode()) == manifest
     assert (manifest.rows, manifest.size) == (20, sum(block.size for block in blocks))
+
+
+def test_the_formats_of_manifest_and_ledger(brokers: FakeBrokers) -> None:
+    """A restarted query of a later version reads them."""
+    block = StagedBlock(MessageQueue("t", "a", 3), 5, 400, 17, 2, 1, False, MessageQueue("s", "b", 0), 99)
+    manifest = Manifest([block], {block.target: 1000})
+    assert json.loads(zlib.decompress(manifest.encode())) == {
+        "v": 1,
+        "targets": [["t", "a", 3]],
+        "staging": [["s", "b", 0]],
+        "ends": [["t", "a", 3, 1000]],
+        "blocks": [[0, 0, 99, 5, 400, 1, 0, 2, 17]],
+    }
+    assert Epoch("query", 4).first_id(block) == "7694758021245D5C089B000000000011"
+    brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS))
+    prepared, done = (json.loads(stored.body) for stored in brokers.log[LEDGER_QUEUE])
+    shared = {"rocketSink": 1, "query": "query", "batch": 0, "run": "run"}
+    assert prepared.items() >= (shared | {"kind": "PREPARED"}).items()
+    assert prepared.keys() == {*shared, "kind", "publisher", "time", "manifest"}
+    assert done.items() >= (shared | {"kind": "DONE", "rows": 20, "blocks": 5, "published": 20}).items()
+    assert done.keys() == {
+        *shared,
+        "kind",
+        "publisher",
+        "time",
+        "blocks",
+        "rows",
+        "bytes",
+        "published",
+        "duplicates",
+        "ms",
+    }
+    assert {stored.tags for stored in brokers.log[LEDGER_QUEUE]} == {tag_of("query")}
 
 
 def test_an_epoch_and_the_next_one(brokers: FakeBrokers) -> None:
