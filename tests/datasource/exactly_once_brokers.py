@@ -65,7 +65,6 @@ class FakeBrokers:
     slept: list[float] = field(default_factory=list)
     at_sleep: list[Callable[[], None]] = field(default_factory=list)
     confirmed: list[str] = field(default_factory=list)
-    without_topics: set[str] = field(default_factory=set)
     target_queues: int = 2
     gone: set[MessageQueue] = field(default_factory=set)
 
@@ -118,7 +117,7 @@ class FakeBrokers:
 
     def end(self, queue: MessageQueue) -> int:
         self.before("end", queue)
-        if queue.topic in self.without_topics:
+        if queue in self.gone:
             raise TopicNotFoundError("no such topic")
         return len(self.log.get(queue, ()))
 

@@ -22,6 +22,7 @@ from spark_rocket.errors import (
     RemotingTimeoutError,
     RocketError,
     RowError,
+    TopicNotFoundError,
 )
 from spark_rocket.model import SCHEDULE_TOPIC, MessageQueue, SendStatus
 from spark_rocket.protocol.wire.codes import ResponseCode
@@ -440,6 +441,27 @@ def test_a_target_that_is_gone(brokers: FakeBrokers) -> None:
     brokers.gone = set()
     brokers.commit_epoch(EPOCH, [])
     assert brokers.rows() == ROWS
+
+
+def test_a_target_that_does_not_exist_yet(brokers: FakeBrokers) -> None:
+    """Its first send creates it, and has no response; a queue that had messages must be there."""
+    blocks, queue = brokers.staged(EPOCH, ROWS), MessageQueue(TARGET, "a", 0)
+    brokers.before = Counted(0, RemotingTimeoutError("no response"), {"publish"})
+    brokers.gone = {queue}
+    brokers.at_sleep.append(brokers.gone.clear)
+    brokers.commit_epoch(EPOCH, blocks)
+    assert brokers.rows() == ROWS
+    following = Epoch("query", 1)
+    brokers.before = Counted(0, KilledError, {"publish"})
+    with pytest.raises(KilledError):
+        brokers.commit_epoch(following, brokers.staged(following, ["next"]))
+    brokers.alive()
+    brokers.gone = {queue}
+    with pytest.raises(TopicNotFoundError, match="to reach a"):
+        brokers.commit_epoch(following, [])
+    brokers.gone = set()
+    brokers.commit_epoch(following, [])
+    assert brokers.rows() == [*ROWS, "next"]
 
 
 def test_rows_that_the_target_refuses(brokers: FakeBrokers) -> None:

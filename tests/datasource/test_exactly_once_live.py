@@ -16,7 +16,7 @@ from spark_rocket.datasource.exactly_once.staging import Staged, stage_rows
 from spark_rocket.datasource.exactly_once.writer import check_topics, commit_epoch
 from spark_rocket.datasource.options.options import WriteOptions, parse_write_options
 from spark_rocket.datasource.options.table import Scope
-from spark_rocket.errors import BrokerError, DataLossError, ExactlyOnceError, RemotingTimeoutError
+from spark_rocket.errors import BrokerError, DataLossError, ExactlyOnceError, RemotingTimeoutError, TopicNotFoundError
 from spark_rocket.model import Message, MessageQueue, SendResult
 from spark_rocket.testing import LocalCluster
 from tests.kit.waiting import until
@@ -71,6 +71,23 @@ def test_rows_are_visible_when_their_epoch_is_committed(cluster: LocalCluster, r
         commit_epoch(given, [staged], is_stream=True)
     commit_epoch(given, [stage(given, Epoch("happy", 1), rows(10, "again"))], is_stream=True)
     assert sorted(stored(reader, topic)) == sorted([*map(str, range(10)), *(f"b{number}" for number in range(10))])
+
+
+def test_a_topic_that_the_first_row_creates(cluster: LocalCluster, reader: Reader) -> None:
+    given = options(cluster, "created-by-a-row")
+    frame = pa.record_batch({"body": ["now", "later"], "delayLevel": pa.array([None, 1], pa.int32())})
+    commit_epoch(given, [stage(given, Epoch("created", 0), frame)], is_stream=True)
+    until(lambda: sorted(stored(reader, "created-by-a-row")) == ["later", "now"])
+
+
+def test_ends_of_a_queue_whose_broker_is_away(cluster: LocalCluster) -> None:
+    brokers = brokers_for(options(cluster, "t"), "readers")
+    with pytest.raises(TopicNotFoundError) as caught:
+        brokers.ends([MessageQueue("created-nowhere", "broker-x", 0)])
+    assert caught.value.retriable
+    assert brokers.ends([MessageQueue("created-nowhere", "broker-a", 0)]) == {
+        MessageQueue("created-nowhere", "broker-a", 0): 0
+    }
 
 
 def test_keys_compression_topics_and_delays(cluster: LocalCluster, reader: Reader) -> None:

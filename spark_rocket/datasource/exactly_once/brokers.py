@@ -152,7 +152,10 @@ class Brokers:
         for queue, answer in asked.items():
             try:
                 ends[queue] = answer.result()
-            except TopicNotFoundError:
+            except TopicNotFoundError as error:
+                if not self.lacks(queue):  # its broker is away
+                    error.retriable = True
+                    raise
                 ends[queue] = 0
         return ends
 

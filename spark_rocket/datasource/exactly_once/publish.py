@@ -211,7 +211,7 @@ class Publisher:
         try:
             return self._brokers.start(queue), self._brokers.end(queue)
         except TopicNotFoundError as error:
-            if self._manifest.ends.get(queue, 0) == 0:
+            if self._manifest.ends.get(queue, 0) == 0 and self._brokers.lacks(queue):
                 return 0, 0
             error.retriable = True
             raise
