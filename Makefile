@@ -8,7 +8,7 @@ RUN    := sh tools/setup.sh run $(VENV)
 NODE   := tests/proxy/official/node
 ARGS   ?=
 
-.PHONY: help demo test long prepare connect crash failover chaos fuzz lint protos docs bench soak setup clean
+.PHONY: help demo test long prepare connect crash failover chaos chaos-sink fuzz lint protos docs bench soak setup clean
 
 help:
 	@echo "make demo    336,776 flights through a topic and out of a streaming query: a table and a picture"
@@ -18,6 +18,7 @@ help:
 	@echo "make crash   1,000 torn images and 50 kills under load, a quarter of an hour (TORN_IMAGES=... KILL_ROUNDS=...)"
 	@echo "make failover 30 rounds: masters, slaves, name servers killed and cut off under load (FAILOVER_ROUNDS=...)"
 	@echo "make chaos   100 consumers come and go for a minute, brokers die and return (PUSH_MEMBERS=... PUSH_SECONDS=...)"
+	@echo "make chaos-sink 200 kills of tasks, commits, drivers, brokers, and 44 in Spark: sent = stored = distinct (SINK_KILLS=...)"
 	@echo "make fuzz    a million cases of bad input over all decoders, two processes (FUZZ_CASES=...)"
 	@echo "make lint    ruff, mypy --strict, import-linter"
 	@echo "make protos  the gRPC messages' descriptor set from their .proto"
@@ -58,6 +59,11 @@ failover: $(STAMP)
 chaos: export PUSH_MEMBERS ?= 100
 chaos: $(STAMP)
 	@$(RUN) python -m pytest -s tests/client/test_push_chaos.py $(ARGS)
+
+chaos-sink: export LONG = 1
+chaos-sink: export SINK_KILLS ?= 200
+chaos-sink: $(STAMP)
+	@$(RUN) python -m pytest -s tests/crash/test_sink_matrix.py tests/crash/test_sink_spark.py tests/crash/test_sink_chaos.py $(ARGS)
 
 fuzz: export FUZZ_CASES ?= 1000000
 fuzz: $(STAMP)
