@@ -8,11 +8,14 @@ RUN    := sh tools/setup.sh run $(VENV)
 NODE   := tests/proxy/official/node
 ARGS   ?=
 
-.PHONY: help demo test long prepare connect crash failover chaos chaos-sink fuzz lint protos docs bench soak setup clean
+.PHONY: help demo test unit live spark long prepare connect crash failover chaos chaos-sink fuzz lint protos docs bench soak setup clean
 
 help:
 	@echo "make demo    336,776 flights through a topic and out of a streaming query: a table and a picture"
 	@echo "make test    all tests (ARGS=... goes to pytest: make test ARGS='tests/store -x')"
+	@echo "make unit    only those of one process without sockets, in a minute"
+	@echo "make live    only those with servers, clients and processes, or that take long"
+	@echo "make spark   only those with a Spark session"
 	@echo "make long    the tests that make test leaves out, since each takes a minute of both cores"
 	@echo "make connect the Spark tests once more, on Spark Connect"
 	@echo "make crash   1,000 torn images and 50 kills under load, a quarter of an hour (TORN_IMAGES=... KILL_ROUNDS=...)"
@@ -34,6 +37,16 @@ demo: $(DEMO)
 # Three at a time, since they mostly wait for other processes; tests/conftest.py says which tests stay together.
 test: prepare
 	@$(RUN) python -m pytest -n 3 --dist loadfile $(ARGS)
+
+# The tiers, each alone; tests/kit/tiers.py says which test is of which.
+unit: $(STAMP)
+	@$(RUN) python -m pytest -n 2 --dist loadfile -m "not live and not spark" $(ARGS)
+
+live: prepare
+	@$(RUN) python -m pytest -n 3 --dist loadfile -m "live and not spark" $(ARGS)
+
+spark: prepare
+	@$(RUN) python -m pytest -n 2 --dist loadfile -m spark $(ARGS)
 
 # What tests need besides the packages: a client of another make, a browser.
 prepare: $(STAMP) $(NODE)/node_modules/.installed $(VENV)/.browser

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.kit.tiers import Guard, mark
+
 if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
 
@@ -56,6 +58,15 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object:
     arguments = {name: pyfuncitem.funcargs[name] for name in names}
     asyncio.run(asyncio.wait_for(pyfuncitem.obj(**arguments), _ASYNC_TEST_TIMEOUT_S))
     return True
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Guard())
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    mark(item)
 
 
 @pytest.hookimpl(trylast=True)

@@ -19,6 +19,8 @@ from spark_rocket.errors import ClientError
 from spark_rocket.model import Message
 from spark_rocket.testing import LocalCluster
 
+pytestmark = pytest.mark.live
+
 DOCUMENT = Path(__file__).parents[1] / "docs" / "client.md"
 _TEXT = DOCUMENT.read_text(encoding="utf-8")
 _PROSE = re.sub(r"^```.*?^```", "", _TEXT, flags=re.M | re.S)

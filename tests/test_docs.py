@@ -34,6 +34,7 @@ def test_every_request_code_has_a_score() -> None:
     assert {score for _, score in SCORES.values()} == {"supported", "partial", "not"}
 
 
+@pytest.mark.live
 def test_request_codes_are_scored_as_the_servers_answer() -> None:
     """An empty request is answered with code 3 by both servers, or it is known to one of them."""
     known = {int(code) for code in SENT_BY_THE_BROKER}

@@ -11,6 +11,8 @@ from pathlib import Path
 import grimp
 import pytest
 
+pytestmark = pytest.mark.live
+
 ROOT = Path(__file__).resolve().parent.parent
 
 

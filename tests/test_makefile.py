@@ -17,7 +17,7 @@ if [ "$1" = packages ]; then mkdir -p "$2/bin"; fi
 """
 DEMO, REST = "packages .venv demo", "packages .venv demo,dev,docs"
 
-pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+pytestmark = [pytest.mark.skipif(shutil.which("make") is None, reason="there is no make"), pytest.mark.live]
 
 
 class Project:

@@ -22,6 +22,8 @@ from spark_rocket.testing import LocalCluster
 from tests.cli.test_rocket import found, started
 from tests.pages import PAGES, ROOT, RUN, Prompt, commands, examples
 
+pytestmark = pytest.mark.live
+
 #: Pages whose snippets a test of their own runs, from the first to the last.
 ELSEWHERE = {
     "docs/datasource.md": "tests/spark/test_datasource_docs.py",

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.live
+
 ROOT = Path(__file__).parents[1]
 SAID = "spark_rocket runs on Linux and macOS, not on Windows."
 

@@ -10,6 +10,8 @@ from benchmarks.frames import BATCH
 from benchmarks.lab import Lab
 from benchmarks.overload import judge
 
+pytestmark = pytest.mark.live
+
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:

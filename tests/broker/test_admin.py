@@ -38,6 +38,8 @@ from tests.broker.administration import create, topic_config
 from tests.broker.wire import Wire
 from tests.remoting.conftest import RawClient
 
+pytestmark = pytest.mark.live
+
 # --- settings and state ----------------------------------------------------------------------------------------------
 
 

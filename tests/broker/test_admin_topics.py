@@ -24,6 +24,8 @@ from spark_rocket.testing import LocalCluster
 from tests.broker.administration import create, topic_config
 from tests.broker.wire import Wire
 
+pytestmark = pytest.mark.live
+
 
 def route(namesrv: Wire, topic: str) -> TopicRouteData | None:
     answer = namesrv.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=topic)

@@ -27,6 +27,8 @@ from tests.broker.wire import Wire
 from tests.kit.brokers import served
 from tests.store.helpers import Clock
 
+pytestmark = pytest.mark.live
+
 OTHER = [QueueData("broker-b", 2, 2, 6), QueueData("broker-c", 4, 4, 2)]  # the last cannot be read
 
 

@@ -87,6 +87,7 @@ def _no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fdatasync", lambda fd: None)
 
 
+@pytest.mark.live
 @pytest.mark.crash
 @pytest.mark.parametrize(
     "damage", ["empty", "half", "zeros", "random", "deleted", "directory", "dangling-link", "link"]

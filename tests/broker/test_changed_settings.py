@@ -22,6 +22,8 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.client import RemotingClient
 from tests.broker.wire import Wire
 
+pytestmark = pytest.mark.live
+
 CONF = """\
 # Ours, since 2024
 brokerName = mine

@@ -32,6 +32,8 @@ from tests.broker.wire import Wire
 from tests.kit.brokers import served
 from tests.store.helpers import Clock
 
+pytestmark = pytest.mark.live
+
 
 class Member:
     """A client with a connection of its own that remembers what the broker tells it."""

@@ -61,6 +61,7 @@ def test_paths_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     assert config.without_effect == ["abortFile", "storeCheckpoint"]
 
 
+@pytest.mark.live
 def test_what_changes_nothing_is_said_once_at_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def start() -> None:
         unused = "useEpollNativeSelector=true\nstorePathEpochFile=/x\ntransientStorePoolEnable=false\n"

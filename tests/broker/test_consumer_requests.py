@@ -28,6 +28,8 @@ from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
 
+pytestmark = pytest.mark.live
+
 Answer = Callable[[RemotingCommand], RemotingCommand | None]
 CODES = (
     RequestCode.RESET_CONSUMER_CLIENT_OFFSET,

@@ -29,6 +29,8 @@ from tests.golden import expected, extract_store
 from tests.kit.brokers import served
 from tests.store.helpers import START, Clock
 
+pytestmark = pytest.mark.live
+
 T = TypeVar("T")
 SCHEDULE, TIMER = "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"
 NOW = 1_795_230_000_250

@@ -22,7 +22,7 @@ from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
 from tests.kit.waiting import until
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="prlimit and /proc are Linux's")
+pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="prlimit and /proc are Linux's"), pytest.mark.live]
 
 SETTINGS = {"mappedFileSizeCommitLog": 65_536, "mappedFileSizeConsumeQueue": 400, "metricsExporterType": "PROM"}
 MARGIN = 100  # descriptors beyond those in use; 32 of them are not for connections

@@ -24,6 +24,8 @@ from tests.broker.test_pull import offsets
 from tests.broker.wire import SUBSCRIPTION, SUSPEND, Wire, held_pulls, time_is_up
 from tests.store.helpers import opened, small
 
+pytestmark = pytest.mark.live
+
 SQL: dict[str, object] = {"expressionType": "SQL92"}
 HELD = {"sysFlag": SUBSCRIPTION | SUSPEND, "suspendTimeoutMillis": 20_000}
 

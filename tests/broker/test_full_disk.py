@@ -22,6 +22,8 @@ from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
 from tests.kit.waiting import until
 
+pytestmark = pytest.mark.live
+
 Found = TypeVar("Found")
 
 

@@ -19,6 +19,8 @@ from spark_rocket.testing import LocalCluster
 from tests import golden
 from tests.broker.wire import Wire
 
+pytestmark = pytest.mark.live
+
 # Whose answer depends on other clients that were connected to the real broker, or that were held.
 STATEFUL = {
     RequestCode.PULL_MESSAGE,

@@ -26,6 +26,8 @@ from tests.golden import StoreName, expected, extract_store
 from tests.kit import brokers
 from tests.store.helpers import Clock
 
+pytestmark = pytest.mark.live
+
 #: The broker.conf that the stores were made with.
 BROKER_CONF = {
     "mappedFileSizeCommitLog": 1 << 20,

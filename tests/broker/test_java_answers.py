@@ -23,6 +23,8 @@ from spark_rocket.testing import LocalCluster
 from tests.broker import java_types as java
 from tests.broker.wire import Wire
 
+pytestmark = pytest.mark.live
+
 TOPIC, GROUP, PRODUCERS, CLIENT = "JavaTopic", "GID-java", "PID-java", "192.168.1.7@4711#8"
 QUEUE = {"topic": TOPIC, "brokerName": "broker-a", "queueId": 0}
 _JAVA_5_3_3 = 479

@@ -29,6 +29,8 @@ from spark_rocket.testing import LocalCluster
 from tests import golden
 from tests.broker.wire import Wire, held_by
 
+pytestmark = pytest.mark.live
+
 
 def config(directory: Path, **settings: object) -> BrokerConfig:
     return BrokerConfig.from_properties({"storePathRootDir": directory, "listenPort": 0, **settings})

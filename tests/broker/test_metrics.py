@@ -37,6 +37,8 @@ from tests.broker.wire import Wire
 from tests.kit.brokers import thread_of
 from tests.store.helpers import refuse_writes
 
+pytestmark = pytest.mark.live
+
 Samples = dict[str, list[tuple[dict[str, str], float]]]
 NODE = {"cluster": "DefaultCluster", "node_type": "broker", "node_id": "broker-a"}
 DOC = Path(__file__).parents[2] / "docs" / "metrics.md"

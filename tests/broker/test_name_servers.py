@@ -14,6 +14,8 @@ from spark_rocket.store.tools.check import check_store
 from tests.kit.brokers import Servers
 from tests.kit.waiting import until
 
+pytestmark = pytest.mark.live
+
 
 @pytest.fixture
 def servers(tmp_path: Path) -> Iterator[Servers]:

@@ -15,6 +15,8 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.client import RemotingClient
 from tests.broker.wire import Wire
 
+pytestmark = pytest.mark.live
+
 SOME, NONE = {"hasMsg": "true", "pollingFull": "false"}, {"hasMsg": "false", "pollingFull": "false"}
 
 

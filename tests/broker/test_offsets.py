@@ -17,6 +17,8 @@ from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import SUBSCRIPTION, Wire
 
+pytestmark = pytest.mark.live
+
 NOT_FOUND = ResponseCode.QUERY_NOT_FOUND
 
 

@@ -57,6 +57,7 @@ class Disk:
             monkeypatch.setattr(store, name, slow)
 
 
+@pytest.mark.live
 def test_a_disk_that_does_not_keep_up(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     with served(tmp_path, clock) as (server, wire):
         disk = Disk(server, clock, monkeypatch)
@@ -85,6 +86,7 @@ def test_a_disk_that_does_not_keep_up(tmp_path: Path, clock: Clock, monkeypatch:
         assert [wire.send("T").code for _ in range(3)] == [0, 0, 0]  # no two within half a minute
 
 
+@pytest.mark.live
 def test_a_broker_that_is_to_fail_slowly(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     with served(tmp_path, clock, brokerFastFailureEnable=False, osPageCacheBusyTimeOutMills=5) as (server, wire):
         disk = Disk(server, clock, monkeypatch)
@@ -99,6 +101,7 @@ def test_a_broker_that_is_to_fail_slowly(tmp_path: Path, clock: Clock, monkeypat
         assert [wire.send("T").code for _ in range(3)] == [0, 0, BUSY]
 
 
+@pytest.mark.live
 def test_senders_that_wait_for_the_disk_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     with served(tmp_path, clock, flushDiskType="SYNC_FLUSH", putThreadPoolQueueCapacity=3) as (server, wire):
@@ -120,6 +123,7 @@ def test_senders_that_wait_for_the_disk_are_bounded(tmp_path: Path, monkeypatch:
         assert server.broker.service.overload.stats.refused == {("send", "put"): 2}
 
 
+@pytest.mark.live
 def test_each_kind_of_request_is_queued(tmp_path: Path, clock: Clock) -> None:
     """The broker sets the kinds before it starts, and after its server was made."""
     with served(tmp_path, clock) as (server, wire):
@@ -163,6 +167,7 @@ def trouble(service: BrokerService, monkeypatch: pytest.MonkeyPatch) -> Iterator
     found.unread(False)
 
 
+@pytest.mark.live
 def test_memory_above_its_limit(
     cluster: LocalCluster, wire: Wire, topic: str, trouble: Trouble, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -192,6 +197,7 @@ def test_memory_above_its_limit(
     assert trouble.overload.stats.memory_high == 1
 
 
+@pytest.mark.live
 def test_too_many_answers_that_nobody_reads(wire: Wire, topic: str, trouble: Trouble) -> None:
     wire.send(topic)
     trouble.unread(True)

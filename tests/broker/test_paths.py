@@ -56,6 +56,7 @@ def tree(directory: Path) -> set[str]:
     }
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("name", NAMES, ids=repr)
 def test_requests(cluster: LocalCluster, wire: Wire, name: str) -> None:
     """Topics, groups and handles of every request that might make something of a name."""

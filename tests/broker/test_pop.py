@@ -16,6 +16,8 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from tests.broker.wire import Wire
 
+pytestmark = pytest.mark.live
+
 INVISIBLE = 60_000
 
 

@@ -20,6 +20,8 @@ from tests.broker.wire import Wire
 from tests.kit.brokers import Served, served
 from tests.store.helpers import Clock
 
+pytestmark = pytest.mark.live
+
 Got = list[tuple[MessageExt, str]]
 
 

@@ -464,6 +464,7 @@ def pop_fields(clock: Clock, **fields: object) -> dict[str, object]:
     return {**common, "invisibleTime": 10_000, "pollTime": 0, "bornTime": clock(), **fields}
 
 
+@pytest.mark.live
 def test_a_pop_that_waits_gets_what_comes_back(tmp_path: Path) -> None:
     clock = Clock()
     with served(tmp_path, clock) as (server, wire):
@@ -488,6 +489,7 @@ def test_a_pop_that_waits_gets_what_comes_back(tmp_path: Path) -> None:
         assert answer.ext_fields["msgOffsetInfo"] == "1 0 0"
 
 
+@pytest.mark.live
 def test_offsets_reach_the_disk_behind_their_check_points(tmp_path: Path) -> None:
     clock = Clock()
     file = tmp_path / "config" / "consumerOffset.json"
@@ -519,6 +521,7 @@ def test_offsets_reach_the_disk_behind_their_check_points(tmp_path: Path) -> Non
     assert saved()["T@g"] == {"0": 2}
 
 
+@pytest.mark.live
 def test_a_topic_is_deleted_with_what_groups_gave_back(tmp_path: Path) -> None:
     clock = Clock()
     with served(tmp_path, clock) as (server, wire):
@@ -534,6 +537,7 @@ def test_a_topic_is_deleted_with_what_groups_gave_back(tmp_path: Path) -> None:
         assert "%RETRY%g_T" not in server.broker.service.topics.table
 
 
+@pytest.mark.live
 def test_without_the_timer_there_is_no_pop(tmp_path: Path) -> None:
     clock = Clock()
     with served(tmp_path, clock, timerWheelEnable=False) as (_, wire):

@@ -28,6 +28,8 @@ from tests.broker.wire import Wire
 from tests.kit.brokers import Pair
 from tests.kit.waiting import until
 
+pytestmark = pytest.mark.live
+
 HOURS = 3 * 3_600_000
 
 

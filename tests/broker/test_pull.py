@@ -18,6 +18,8 @@ from spark_rocket.store.results import GetMessageResult
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import SUBSCRIPTION, SUSPEND, Wire, held_by, held_pulls, time_is_up
 
+pytestmark = pytest.mark.live
+
 KIB = 1024
 
 

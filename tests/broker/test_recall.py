@@ -18,6 +18,8 @@ from tests.broker.wire import SUBSCRIPTION, SUSPEND, Wire
 from tests.kit.brokers import served
 from tests.store.helpers import START, Clock
 
+pytestmark = pytest.mark.live
+
 TIMER = "rmq_sys_wheel_timer"
 
 

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from spark_rocket.broker.registration import NameServerRegistration
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.broker.state.topics import TopicConfigManager
@@ -12,6 +14,8 @@ from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.server import RemotingServer
 from tests.broker.wire import Wire
 from tests.kit.waiting import until
+
+pytestmark = pytest.mark.live
 
 
 async def test_everything_is_told_every_period_however_often_single_topics_are() -> None:

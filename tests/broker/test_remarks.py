@@ -10,6 +10,8 @@ from spark_rocket.protocol.wire.codes import SEE_FAQ
 from spark_rocket.protocol.wire.codes import RequestCode as Code
 from tests.broker.wire import Wire
 
+pytestmark = pytest.mark.live
+
 _SEND = {"a": "g", "b": "Nowhere", "c": "NoDefault", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0}
 _PULL = {
     "consumerGroup": "readers", "topic": "Nowhere", "queueId": 0, "queueOffset": 0, "maxMsgNums": 1, "sysFlag": 4,

@@ -20,7 +20,7 @@ from tests.kit.waiting import until_async as until
 from tests.store.helpers import log_of
 from tests.store.test_replica import assert_alike
 
-pytestmark = pytest.mark.usefixtures("short_pauses")
+pytestmark = [pytest.mark.usefixtures("short_pauses"), pytest.mark.live]
 
 
 async def filled_pair(directory: Path, count: int) -> tuple[Broker, Broker]:

@@ -27,7 +27,7 @@ from tests.broker.replicas import (
 from tests.kit.waiting import until_async as until
 from tests.store.test_replica import assert_alike
 
-pytestmark = pytest.mark.usefixtures("short_pauses")
+pytestmark = [pytest.mark.usefixtures("short_pauses"), pytest.mark.live]
 
 
 @pytest.mark.parametrize("garbage", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\xff" * 8, struct.pack(">q", 1 << 40)])

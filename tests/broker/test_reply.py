@@ -16,6 +16,8 @@ from spark_rocket.protocol.wire.headers import ReplyMessageRequestHeader, SendMe
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.testing import LocalCluster
 
+pytestmark = pytest.mark.live
+
 TOPIC = "DefaultCluster_REPLY_TOPIC"
 Ask = Callable[..., RemotingCommand]
 

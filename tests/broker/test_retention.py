@@ -28,6 +28,8 @@ from tests.kit.brokers import service_of
 from tests.store.helpers import small
 from tests.store.test_retention import Disk
 
+pytestmark = pytest.mark.live
+
 SIZE = 32 << 10
 SETTINGS = {
     "mappedFileSizeCommitLog": SIZE,

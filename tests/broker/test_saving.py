@@ -14,6 +14,8 @@ from spark_rocket.protocol.wire.codes import RequestCode
 from tests.broker.test_lifecycle import ask, config
 from tests.broker.wire import Wire
 
+pytestmark = pytest.mark.live
+
 
 async def test_offsets_are_written_while_the_broker_runs(tmp_path: Path) -> None:
     broker = Broker(config(tmp_path, flushConsumerOffsetInterval=100))

@@ -18,6 +18,8 @@ from spark_rocket.testing import LocalCluster
 from tests.broker.wire import BROKER_PROPERTIES, Wire
 from tests.remoting.conftest import RawClient
 
+pytestmark = pytest.mark.live
+
 SEND_FIELDS = {"a": "g", "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": "1795229620131", "h": "0"}
 
 UNIQUE = "FD0000000000000000000000000000027B085FFD2B27679E2FA30000"

@@ -18,6 +18,8 @@ from tests.broker.wire import BROKER_PROPERTIES, Wire
 from tests.kit.brokers import Served, served
 from tests.store.helpers import Clock
 
+pytestmark = pytest.mark.live
+
 LEVELS = [1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200]
 GROUP, RETRY, DLQ = "GID", "%RETRY%GID", "%DLQ%GID"
 

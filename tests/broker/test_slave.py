@@ -30,6 +30,8 @@ from tests.client.fakes import Fake, says
 from tests.kit.brokers import Pair
 from tests.kit.waiting import until
 
+pytestmark = pytest.mark.live
+
 
 @pytest.fixture
 def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:

@@ -105,6 +105,7 @@ def test_a_day_begins_at_midnight() -> None:
     assert seen == [(0, 0), (0, 8), (0, 8), (8, 21)]
 
 
+@pytest.mark.live
 def test_statistics_are_asked_by_name_and_key(wire: Wire, stats: BrokerStats, topic: str, group: str) -> None:
     wire.send_batch(topic, [Message.of(topic, b"x" * 10)] * 30)
     wire.pull(topic, 0, consumerGroup=group, maxMsgNums=30)
@@ -139,6 +140,7 @@ def test_statistics_are_asked_by_name_and_key(wire: Wire, stats: BrokerStats, to
         assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
 
 
+@pytest.mark.live
 def test_how_far_all_groups_are(wire: Wire, topic: str, group: str) -> None:
     wire.send_batch(topic, [Message.of(topic, b"x")] * 5, queue_id=1)
     wire.pull(topic, 0, consumerGroup=group, queue_id=1, maxMsgNums=3)
@@ -157,6 +159,7 @@ def test_how_far_all_groups_are(wire: Wire, topic: str, group: str) -> None:
     assert {name: found for one in body.consume_stats_list for name, found in one.items()}[group] == []
 
 
+@pytest.mark.live
 def test_all_producers(wire: Wire, group: str) -> None:
     heartbeat = HeartbeatData(client_id="1.2.3.4@5", producer_data_set=[ProducerData(group)])
     wire.ask(RequestCode.HEART_BEAT, heartbeat.to_json())
@@ -186,6 +189,7 @@ def test_versions_have_names(ordinal: int, name: str) -> None:
     assert version_name(ordinal) == name
 
 
+@pytest.mark.live
 def test_topics_of_the_system(wire: Wire) -> None:
     topics = TopicList.from_json(bytes(wire.ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER).body)).topic_list
     assert {"TBW102", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRACE_TOPIC"} <= set(topics)
@@ -195,6 +199,7 @@ def test_topics_of_the_system(wire: Wire) -> None:
     )
 
 
+@pytest.mark.live
 def test_queues_without_a_topic_are_deleted_when_asked(wire: Wire, service: BrokerService, topic: str) -> None:
     wire.send(topic, b"stays")
     gone = f"{topic}-gone"
@@ -215,6 +220,7 @@ def test_queues_without_a_topic_are_deleted_when_asked(wire: Wire, service: Brok
     assert [message.body for message in wire.messages(topic)] == [b"stays"]
 
 
+@pytest.mark.live
 def test_state_says_what_came_today(wire: Wire) -> None:
     table = KVTable.from_json(bytes(wire.ask(RequestCode.GET_BROKER_RUNTIME_INFO).body)).table
     assert int(table["msgPutTotalTodayNow"]) >= int(table["msgPutTotalTodayMorning"])

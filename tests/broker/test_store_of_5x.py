@@ -14,6 +14,8 @@ from spark_rocket.protocol.wire.json import loads_tolerant
 from tests.broker.test_golden_store import served
 from tests.store.helpers import START, Clock
 
+pytestmark = pytest.mark.live
+
 VERSION = {"counter": 3, "stateVersion": 0, "timestamp": 1_795_229_599_408}
 TOPIC = {
     "attributes": {"message.type": "FIFO"},

@@ -25,6 +25,8 @@ from tests.broker.test_lifecycle import ask
 from tests.broker.wire import Wire
 from tests.kit.waiting import until_async as until
 
+pytestmark = pytest.mark.live
+
 
 async def sync_master(path: Path, **more: object) -> Broker:
     return await started(settings(path, **{"brokerRole": "SYNC_MASTER", "slaveTimeout": 30_000, **more}))

@@ -26,6 +26,8 @@ from spark_rocket.testing import LocalCluster
 from spark_rocket.testing.certificates import CertificateAuthority, tls_of
 from tests.kit.waiting import until
 
+pytestmark = pytest.mark.live
+
 LIMIT = 30.0
 MODE, AUTH = "tls.server.mode", "tls.server.need.client.auth"
 

@@ -23,6 +23,8 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.remoting.client.client import RemotingClient
 from tests.broker.wire import Wire
 
+pytestmark = pytest.mark.live
+
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 POP_FIELDS: dict[str, object] = {
     "consumerGroup": "poppers",

@@ -24,6 +24,8 @@ from spark_rocket.testing.network import Network
 from tests.broker.wire import Wire
 from tests.ports import listening
 
+pytestmark = pytest.mark.live
+
 HOST = "127.0.0.1"
 #: What a slave of Apache's asks its master for there: topics, groups, offsets, delays, request modes, the timer.
 ASKED_BY_SLAVES = (

@@ -19,6 +19,8 @@ from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.testing import LocalCluster
 from tests.cli.conftest import Run, Said
 
+pytestmark = pytest.mark.live
+
 ROOT = ("--access-key", "root-key", "--secret-key", "r00t-s3cr3t")
 ACCOUNTS = """\
 accounts:

@@ -122,6 +122,7 @@ def test_when_a_child_is_started_again(ends: list[End], starts_again: int) -> No
     assert len(waited) == starts_again
 
 
+@pytest.mark.live
 def test_a_child_has_no_descriptors_of_the_program_that_started_its_parent(tmp_path: Path) -> None:
     """Which would wait for the end of a pipe that the child holds open."""
     ready_read, ready_write = os.pipe()
@@ -141,6 +142,7 @@ def test_a_child_has_no_descriptors_of_the_program_that_started_its_parent(tmp_p
     assert process.wait(60) == 0
 
 
+@pytest.mark.live
 def test_a_server_of_a_test_cluster_can_be_stopped_twice(tmp_path: Path) -> None:
     server = ServerProcess(["namesrv", "--port", "0", "--data", str(tmp_path)], tmp_path / "log", 60)
     server.stop()

@@ -15,6 +15,8 @@ from spark_rocket.cli import main
 from spark_rocket.cli.commands import doctor
 from spark_rocket.testing import LocalCluster
 
+pytestmark = pytest.mark.live
+
 Said = pytest.CaptureFixture[str]
 
 

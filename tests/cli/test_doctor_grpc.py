@@ -19,6 +19,8 @@ from spark_rocket.testing.certificates import CertificateAuthority
 from spark_rocket.testing.threads import ProxyThread
 from tests.proxy.grpc_world import World
 
+pytestmark = pytest.mark.live
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:

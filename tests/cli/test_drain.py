@@ -19,6 +19,8 @@ from spark_rocket.store.tools.check import check_store
 from tests.kit.brokers import Servers
 from tests.kit.waiting import until
 
+pytestmark = pytest.mark.live
+
 Said = pytest.CaptureFixture[str]
 
 

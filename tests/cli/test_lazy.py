@@ -65,6 +65,7 @@ def test_a_mistyped_verb_is_told_what_is_meant(run: Run, words: list[str], meant
     assert (said.status, meant in said.err) == (2, True), said.err
 
 
+@pytest.mark.live
 def test_help_is_quick_because_it_imports_nothing() -> None:
     program = (
         "import sys\nfrom spark_rocket.cli.main import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"

@@ -38,6 +38,8 @@ from spark_rocket.testing import LocalCluster
 from tests.cli.conftest import Run, Said
 from tests.client.fakes import Answer, FakeCluster, says
 
+pytestmark = pytest.mark.live
+
 TEXT = '{"näme": "你好", "id": 7}'
 BINARY = bytes(range(256))
 

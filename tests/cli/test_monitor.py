@@ -20,6 +20,8 @@ from spark_rocket.remoting.tls.settings import TlsMode, TlsSettings
 from spark_rocket.testing.certificates import CertificateAuthority
 from tests.cli.test_rocket import PORTS, finished, found, one_line, started
 
+pytestmark = pytest.mark.live
+
 
 def get(url: str) -> bytes:
     with urllib.request.urlopen(url, timeout=30) as answer:

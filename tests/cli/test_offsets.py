@@ -16,6 +16,8 @@ from spark_rocket.model import Message, MessageQueue
 from spark_rocket.testing import LocalCluster
 from tests.datasource.test_checkpoint import write
 
+pytestmark = pytest.mark.live
+
 Said = pytest.CaptureFixture[str]
 Rocket = Callable[..., tuple[int, str, str]]
 

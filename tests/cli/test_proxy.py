@@ -25,6 +25,8 @@ from tests.cli.test_rocket import PORTS, command, finished, found, one_line, sta
 from tests.kit.waiting import until
 from tests.proxy.caller import Caller, resource
 
+pytestmark = pytest.mark.live
+
 LIMIT = 60.0
 only_linux = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 

@@ -28,6 +28,8 @@ from tests import golden
 from tests.broker.wire import Wire
 from tests.ports import listening
 
+pytestmark = pytest.mark.live
+
 PORTS = ["--nameserver-port", "0", "--broker-port", "0", "--grpc-port", "0", "--no-console"]
 
 

@@ -78,6 +78,7 @@ def test_nonsense_directories(verb: str, tmp_path: Path, capsys: Said) -> None:
         assert why in said.err
 
 
+@pytest.mark.live
 def test_a_full_disk_behind_the_output_is_told_apart(store: Path) -> None:
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-m", "spark_rocket.cli", "store", "dump", str(store)]
@@ -111,6 +112,7 @@ def test_a_running_store_is_refused_in_one_line(verb: str, tmp_path: Path, capsy
     opened_store.close()
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_java_brokers_store_is_refused(verb: str, store: Path, conf: str, capsys: Said) -> None:
     code = (
@@ -337,6 +339,7 @@ def test_dump_names_a_queue_whose_files_are_not_right(store: Path, capsys: Said)
     assert f"files: {path}: it has 100 bytes" in said.err
 
 
+@pytest.mark.live
 def test_a_reader_that_has_had_enough(store: Path) -> None:
     command = f"{sys.executable} -m spark_rocket.cli store dump {store} --json | head -2"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=True)

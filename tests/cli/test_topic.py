@@ -10,6 +10,8 @@ from spark_rocket.cli import main
 from spark_rocket.client import Admin
 from spark_rocket.testing import LocalCluster
 
+pytestmark = pytest.mark.live
+
 Said = pytest.CaptureFixture[str]
 
 

@@ -40,6 +40,7 @@ def test_ports_names_and_directories_of_a_cluster() -> None:
     assert "brokerRole" not in members[0].settings(Path("s"))  # the file for all says of which kind masters are
 
 
+@pytest.mark.live
 def test_two_brokers_one_of_them_killed(tmp_path: Path) -> None:
     data = tmp_path / "data"
     conf = tmp_path / "all.conf"
@@ -78,6 +79,7 @@ def test_two_brokers_one_of_them_killed(tmp_path: Path) -> None:
         assert len(Wire(client, found(r"broker +(127\.0\.0\.1:\d+)", said)).messages("T")) == 2
 
 
+@pytest.mark.live
 def test_a_master_and_its_slave_end_with_who_started_them(tmp_path: Path) -> None:
     conf = tmp_path / "all.conf"
     conf.write_text("brokerRole=SYNC_MASTER\n")
@@ -94,6 +96,7 @@ def test_a_master_and_its_slave_end_with_who_started_them(tmp_path: Path) -> Non
         assert not (tmp_path / "d" / label / "abort").exists()
 
 
+@pytest.mark.live
 def test_a_broker_that_does_not_start_says_why_and_nothing_is_left(tmp_path: Path) -> None:
     config = tmp_path / "broker-b" / "store" / "config"
     config.mkdir(parents=True)
@@ -107,6 +110,7 @@ def test_a_broker_that_does_not_start_says_why_and_nothing_is_left(tmp_path: Pat
         assert f"127.0.0.1:{port}" in line
 
 
+@pytest.mark.live
 def test_what_each_broker_has_of_its_own_is_no_setting_of_all(tmp_path: Path) -> None:
     conf = tmp_path / "all.conf"
     for setting in ("listenPort=10911", "storePathCommitLog=/d1/log"):

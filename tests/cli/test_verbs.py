@@ -31,6 +31,8 @@ from tests.cli.conftest import Run, Said
 from tests.kit.brokers import Servers
 from tests.kit.waiting import until
 
+pytestmark = pytest.mark.live
+
 COUNT = 10  # messages of "orders" in each of its four queues
 
 

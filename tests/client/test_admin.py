@@ -26,6 +26,8 @@ from spark_rocket.protocol.wire.bodies import (
 from spark_rocket.protocol.wire.codes import RequestCode
 from tests.client.fakes import Fake, FakeCluster, says
 
+pytestmark = pytest.mark.live
+
 CREATE, DELETE = RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.DELETE_TOPIC_IN_BROKER
 CREATE_GROUP = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
 LIST_GROUPS = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG

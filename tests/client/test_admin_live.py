@@ -27,6 +27,8 @@ from spark_rocket.testing import LocalCluster
 from tests.client.fakes import Answer, FakeCluster, says
 from tests.kit.waiting import until
 
+pytestmark = pytest.mark.live
+
 BODY = "héllo ✓ 你好".encode()
 BINARY = bytes(range(256))
 

@@ -14,6 +14,8 @@ from spark_rocket.protocol.record.columns import decode_records
 from spark_rocket.protocol.record.encoder import encode_batch, encode_properties_columns
 from spark_rocket.testing import LocalCluster
 
+pytestmark = pytest.mark.live
+
 _numbers = count()
 
 

@@ -21,6 +21,7 @@ def test_name_server_comes_from_argument_then_variable_then_default() -> None:
     assert ClientConfig.of(None, {}).name_servers == ("127.0.0.1:9876",)
 
 
+@pytest.mark.live
 @pytest.mark.parametrize(
     ("text", "servers"),
     [
@@ -72,6 +73,7 @@ class AddressServer:
         self._server.server_close()
 
 
+@pytest.mark.live
 def test_a_refused_look_up_leaves_no_socket() -> None:
     server = AddressServer("")
     try:
@@ -84,6 +86,7 @@ def test_a_refused_look_up_leaves_no_socket() -> None:
         server.close()
 
 
+@pytest.mark.live
 def test_name_servers_that_move(fake: Callable[..., FakeCluster]) -> None:
     first, second = fake(1), fake(1)
     for mq in (first, second):

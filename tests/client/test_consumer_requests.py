@@ -33,6 +33,8 @@ from spark_rocket.testing import LocalCluster
 from tests.client.consuming import found
 from tests.client.pushing import Seen, committed, send
 
+pytestmark = pytest.mark.live
+
 SUCCESS = ConsumeConcurrentlyStatus.CONSUME_SUCCESS
 
 

@@ -19,6 +19,8 @@ from spark_rocket.protocol.wire.bodies import ConsumeStatus
 from spark_rocket.testing import LocalCluster
 from tests.client.pushing import Seen
 
+pytestmark = pytest.mark.live
+
 
 def test_rates_of_the_last_minute_and_failures_of_the_last_hour() -> None:
     now = 1_000.0

@@ -83,6 +83,7 @@ def test_clients_with_different_credentials_share_nothing() -> None:
     assert "s3cr3t" not in repr(configs)
 
 
+@pytest.mark.live
 def test_clients_of_a_cluster_that_asks_for_signatures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also its slave, which signs what it asks its master for, and the environment."""
     keys = {"access_key": "root-key", "secret_key": "r00t-s3cr3t"}

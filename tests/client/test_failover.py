@@ -18,6 +18,8 @@ from spark_rocket.model import SHARDING_KEY, Message, MessageQueue
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from tests.client.fakes import FakeCluster, route, says
 
+pytestmark = pytest.mark.live
+
 SEND, PULL = RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE
 QUERY, COMMIT = RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.UPDATE_CONSUMER_OFFSET
 STORED = {"msgId": "0A", "queueId": "0", "queueOffset": "7", "transactionId": "T"}

@@ -56,6 +56,8 @@ from tests import golden
 from tests.client.consuming import SECONDS
 from tests.client.fakes import FakeCluster, says
 
+pytestmark = pytest.mark.live
+
 QUEUE = MessageQueue("t", "b0", 0)
 ANSWER = {
     **dict.fromkeys(("offset", "timestamp", "queueOffset", "nextBeginOffset", "maxOffset"), "5"),

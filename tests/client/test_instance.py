@@ -17,6 +17,8 @@ from spark_rocket.model import Message, MessageQueue
 from spark_rocket.protocol.wire.codes import RequestCode
 from tests.client.fakes import FakeCluster, route, says
 
+pytestmark = pytest.mark.live
+
 POSITION = {"nextBeginOffset": "1", "minOffset": "0", "maxOffset": "1", "suggestWhichBrokerId": "0"}
 STORED = {"msgId": "0A", "queueId": "0", "queueOffset": "7"}
 

@@ -30,6 +30,8 @@ from spark_rocket.errors import (
 from spark_rocket.model import Message, MessageExt, MessageQueue
 from spark_rocket.testing import LocalCluster
 
+pytestmark = pytest.mark.live
+
 _numbers = count()
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 WAIT = 30.0

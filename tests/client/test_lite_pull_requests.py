@@ -21,6 +21,8 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.headers import PullMessageRequestHeader
 from tests.client.fakes import FakeCluster, says
 
+pytestmark = pytest.mark.live
+
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 QUEUE = MessageQueue("t", "b", 0)
 WAIT = 30.0

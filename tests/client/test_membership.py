@@ -18,6 +18,8 @@ from spark_rocket.protocol.wire.headers import NotifyConsumerIdsChangedRequestHe
 from spark_rocket.testing import LocalCluster
 from tests.client.fakes import FakeCluster, says
 
+pytestmark = pytest.mark.live
+
 
 class Consumer:
     """A member that notes what it is asked to do."""

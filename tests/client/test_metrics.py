@@ -27,6 +27,8 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.testing import LocalCluster
 from tests.client.fakes import FakeCluster, says
 
+pytestmark = pytest.mark.live
+
 LIMIT = 30
 _numbers = itertools.count(1)
 

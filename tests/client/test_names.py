@@ -7,6 +7,8 @@ import pytest
 
 import spark_rocket.client
 
+pytestmark = pytest.mark.live
+
 
 def test_every_name_is_there() -> None:
     for name in spark_rocket.client.__all__:

@@ -27,6 +27,8 @@ from spark_rocket.errors import IllegalMessageError, RocketError
 from spark_rocket.model import Message
 from spark_rocket.testing import LocalCluster
 
+pytestmark = pytest.mark.live
+
 LIMIT = 30
 _numbers = itertools.count(1)
 

@@ -32,6 +32,8 @@ from spark_rocket.protocol.wire.headers import SendMessageRequestHeader
 from spark_rocket.remoting.client.client import RemotingClient
 from tests.client.fakes import Fake, FakeCluster, says
 
+pytestmark = pytest.mark.live
+
 SEND, BATCH = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
 STORED = {"msgId": "0A", "queueId": "0", "queueOffset": "7", "transactionId": "T"}
 

@@ -34,6 +34,8 @@ from spark_rocket.remoting.client.promise import Promise
 from spark_rocket.testing import LocalCluster
 from tests.client.fakes import FakeCluster, route, says
 
+pytestmark = pytest.mark.live
+
 SEND, BATCH = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
 HOUR = 3600.0
 

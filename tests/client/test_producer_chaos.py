@@ -16,6 +16,8 @@ from spark_rocket.errors import RocketError
 from spark_rocket.model import Message, SendResult
 from spark_rocket.testing import LocalCluster
 
+pytestmark = pytest.mark.live
+
 TIMEOUT = 3.0
 GRACE = 20.0  # for a machine that is busy: what hangs, hangs for ever
 ENOUGH = 100  # messages acknowledged

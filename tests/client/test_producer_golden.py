@@ -16,6 +16,8 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from tests import golden
 from tests.client.fakes import FakeCluster, says
 
+pytestmark = pytest.mark.live
+
 BORN = "g"  # the one field whose value is another each time
 STORED = {"msgId": "0A", "queueId": "0", "queueOffset": "7"}
 

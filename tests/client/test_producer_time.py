@@ -37,6 +37,8 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from tests.client.fakes import FakeCluster, says
 from tests.kit.waiting import until
 
+pytestmark = pytest.mark.live
+
 SEND, BATCH = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
 STORED = {"msgId": "0A", "queueId": "0", "queueOffset": "7", "transactionId": "T"}
 HOWS = ["send", "send_async"]

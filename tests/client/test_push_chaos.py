@@ -26,6 +26,8 @@ from spark_rocket.model import Message, MessageExt
 from spark_rocket.testing import LocalCluster
 from tests.client.pushing import Seen, wait_for_shares
 
+pytestmark = pytest.mark.live
+
 MEMBERS = int(os.environ.get("PUSH_MEMBERS", "16"))
 MOVING_SECONDS = float(os.environ.get("PUSH_SECONDS", "60" if MEMBERS >= 100 else "3"))
 QUEUES = 2 * MEMBERS

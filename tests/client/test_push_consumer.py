@@ -26,6 +26,8 @@ from spark_rocket.testing import LocalCluster
 from tests.client.consuming import SECONDS
 from tests.client.pushing import AGAIN, SUCCESS, Seen, bodies, committed, send, wait_for_shares
 
+pytestmark = pytest.mark.live
+
 # --- what is consumed -----------------------------------------------------------------------------------------------
 
 

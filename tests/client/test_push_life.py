@@ -25,6 +25,8 @@ from spark_rocket.testing import LocalCluster
 from tests.client.consuming import SECONDS
 from tests.client.pushing import SUCCESS, Seen, committed, send
 
+pytestmark = pytest.mark.live
+
 
 def test_a_group_is_consumed_once_per_instance(topic: str, consumer: Callable[..., PushConsumer]) -> None:
     first, second = consumer(Seen()), consumer(Seen())

@@ -29,6 +29,8 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import PullMessageRequestHeader
 from tests.client.fakes import FakeCluster, route, says
 
+pytestmark = pytest.mark.live
+
 PULL = RequestCode.PULL_MESSAGE
 QUEUE = MessageQueue("t", "b0", 0)
 HOST = pack_host(("127.0.0.1", 1))

@@ -17,6 +17,8 @@ from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.testing import LocalCluster
 
+pytestmark = pytest.mark.live
+
 
 @pytest.fixture
 def requester(cluster: LocalCluster) -> Iterator[Producer]:

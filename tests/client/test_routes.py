@@ -16,6 +16,8 @@ from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.remoting.client.client import RemotingClient
 from tests.client.fakes import Fake, FakeCluster, route, says
 
+pytestmark = pytest.mark.live
+
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 
 

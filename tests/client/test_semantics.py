@@ -46,6 +46,8 @@ from spark_rocket.testing import LocalCluster
 from tests.client.consuming import SECONDS
 from tests.client.fakes import Fake, FakeCluster, says
 
+pytestmark = pytest.mark.live
+
 Consumer = PushConsumer | LitePullConsumer
 
 

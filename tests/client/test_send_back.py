@@ -15,6 +15,8 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.headers import ConsumerSendMsgBackRequestHeader, SendMessageRequestHeader
 from tests.client.fakes import FakeCluster, says
 
+pytestmark = pytest.mark.live
+
 BACK, COPY = RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2
 STORED = says(0, None, {"msgId": "0A", "queueId": "0", "queueOffset": "7"})
 

@@ -38,6 +38,8 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.testing import LocalCluster
 
+pytestmark = pytest.mark.live
+
 LIMIT = 30
 _numbers = itertools.count(1)
 

@@ -35,6 +35,8 @@ from spark_rocket.protocol.wire.headers import (
 from spark_rocket.testing import LocalCluster
 from tests.client.fakes import FakeCluster
 
+pytestmark = pytest.mark.live
+
 COMMIT, ROLLBACK, UNKNOW = (
     LocalTransactionState.COMMIT_MESSAGE,
     LocalTransactionState.ROLLBACK_MESSAGE,

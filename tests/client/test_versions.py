@@ -24,6 +24,8 @@ from spark_rocket.protocol.wire.codes import RequestCode
 from tests.client.apache import VERSIONS, ApacheCluster, Stored
 from tests.client.consuming import SECONDS
 
+pytestmark = pytest.mark.live
+
 QUEUE = MessageQueue("t", "b0", 0)
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 

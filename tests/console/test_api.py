@@ -23,6 +23,8 @@ from spark_rocket.remoting.tls.settings import TlsSettings
 from spark_rocket.testing import LocalCluster
 from tests.console.conftest import SCRIPT, Console, Page, eventually
 
+pytestmark = pytest.mark.live
+
 SCHEMA = {
     "type": "record",
     "name": "Order",

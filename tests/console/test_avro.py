@@ -133,6 +133,7 @@ def test_schemas_that_are_nested_as_people_do_are_read() -> None:
 # --- the process ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.live
 def test_a_body_is_decoded_in_another_process() -> None:
     body = container("long", [1, 2])
     assert json.loads(decode_avro(body, None)) == [1, 2]
@@ -144,6 +145,7 @@ def test_a_body_is_decoded_in_another_process() -> None:
     assert "cannot be used" in str(show(b"x", "{")["avroProblem"])
 
 
+@pytest.mark.live
 def test_a_schema_of_a_few_lines_with_a_billion_values() -> None:
     """No value takes a byte, and each type has twice as many as the one before: time or memory ends it."""
     schema = [record("T0")] + [record(f"T{n}", a=f"T{n - 1}", b=f"T{n - 1}") for n in range(1, 41)]
@@ -152,6 +154,7 @@ def test_a_schema_of_a_few_lines_with_a_billion_values() -> None:
     assert decode_avro(b"\x54", '"long"') == "42"
 
 
+@pytest.mark.live
 @pytest.mark.parametrize(
     ("program", "wanted"),
     [
@@ -170,11 +173,13 @@ def test_a_decoder_that_dies_is_a_problem_of_its_body(
         decode_avro(b"x", None, command=(sys.executable, "-c", program))
 
 
+@pytest.mark.live
 def test_no_process_can_be_started() -> None:
     with pytest.raises(ProtocolError, match="no process can be started"):
         decode_avro(b"x", None, command=("/nowhere/python",))
 
 
+@pytest.mark.live
 def test_a_problem_can_be_shown_whatever_the_schema_says() -> None:
     with pytest.raises(ProtocolError) as caught:
         decode_avro(b"x", '"\\ud800"')

@@ -26,9 +26,10 @@ from selenium.webdriver.support.ui import Select, WebDriverWait  # noqa: E402
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(
-    not CHROMIUM or not DRIVER, reason="no Chromium here: apt-get install chromium chromium-driver"
-)
+pytestmark = [
+    pytest.mark.skipif(not CHROMIUM or not DRIVER, reason="no Chromium here: apt-get install chromium chromium-driver"),
+    pytest.mark.live,
+]
 
 _FLAGS = [
     "--headless=new",

@@ -33,6 +33,8 @@ from tests.cli.descriptors import Opened
 from tests.console.conftest import WAIT, eventually
 from tests.kit.waiting import until
 
+pytestmark = pytest.mark.live
+
 __all__ = ["run"]
 
 ROCKET = [sys.executable, "-m", "spark_rocket.cli"]

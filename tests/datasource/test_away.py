@@ -258,6 +258,7 @@ def test_queues_that_may_not_be_read_are_an_error(queues: FakeQueues, fail: str)
             plan_batch(queues, batch(**given))
 
 
+@pytest.mark.live
 def test_a_real_broker_that_dies() -> None:
     """Its name server drops it from the topic's route, and knows it only from ORDER_TOPIC_CONFIG."""
     with (

@@ -204,6 +204,7 @@ def test_a_name_server_that_never_answered_is_likely_the_wrong_one(cluster_of: C
     assert met.max_offsets([q(0)]) == {q(0): 7}
 
 
+@pytest.mark.live
 def test_the_list_of_topics_and_sizes_of_messages() -> None:
     """Asked of real servers: topics without those named after clusters and brokers, and the sizes of stored records."""
     with LocalCluster(in_process=True) as servers, Producer("g", name_server=servers.name_server) as producer:

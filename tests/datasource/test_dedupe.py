@@ -203,6 +203,7 @@ def test_the_option_and_what_it_does_not_go_with() -> None:
         parse_read_options({"storePath": "/x", "dedupeWindow": "5"}, Scope.READ)
 
 
+@pytest.mark.live
 def test_what_attempts_leave_at_a_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plain, compressed and delayed rows, written in whole and again with other sizes of batches and requests."""
     with LocalCluster(data_dir=tmp_path) as cluster, Reader(cluster.name_server) as reader:

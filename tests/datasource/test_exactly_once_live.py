@@ -21,6 +21,8 @@ from spark_rocket.model import Message, MessageQueue, SendResult
 from spark_rocket.testing import LocalCluster
 from tests.kit.waiting import until
 
+pytestmark = pytest.mark.live
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:

@@ -19,6 +19,8 @@ from spark_rocket.errors import DataLossError, RemotingConnectError
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.testing import LocalCluster
 
+pytestmark = pytest.mark.live
+
 COUNT = 3000
 
 

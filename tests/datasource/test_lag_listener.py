@@ -30,6 +30,8 @@ from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.record.record import encode_record
 from tests.datasource.fakes import q
 
+pytestmark = pytest.mark.live
+
 RUN = uuid.uuid4()
 NOW = 1_700_000_000.0
 

@@ -207,6 +207,7 @@ def test_what_cannot_be_asked_about_is_for_the_tasks_to_find_out(gone: str) -> N
 # --- a real broker ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.live
 def test_a_broker_that_was_restored_from_a_copy(tmp_path: Path) -> None:
     data, copy = tmp_path / "data", tmp_path / "copy"
 

@@ -59,6 +59,7 @@ def read(cluster: str | LocalCluster, view: str, schema: StructType | None = Non
     return rows
 
 
+@pytest.mark.live
 def test_every_view(cluster: LocalCluster) -> None:
     [broker] = read(cluster, "brokers")
     assert (broker["cluster"], broker["brokerName"], broker["brokerId"]) == ("DefaultCluster", "broker-a", 0)
@@ -112,6 +113,7 @@ def test_every_view(cluster: LocalCluster) -> None:
     assert read(cluster, "dlq", consumerGroup="nobody") == []
 
 
+@pytest.mark.live
 def test_views_of_clients(cluster: LocalCluster) -> None:
     name_server = cluster.name_server
     consumer = PushConsumer("watch", lambda *_: ConsumeConcurrentlyStatus.CONSUME_SUCCESS, name_server=name_server)
@@ -135,12 +137,14 @@ def test_views_of_clients(cluster: LocalCluster) -> None:
     assert groups["billing"] | {"brokers": ["broker-a"], "members": 0, "topics": ["orders"]} == groups["billing"]
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("view", ["topics", "queues", "lag"])
 def test_a_topic_that_is_not_there(cluster: LocalCluster, view: str) -> None:
     with pytest.raises(TopicNotFoundError, match="'no-such'"):
         read(cluster, view, subscribe="orders,no-such")
 
 
+@pytest.mark.live
 def test_brokers_that_are_away(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -208,6 +212,7 @@ def test_options_of_views_elsewhere() -> None:
         check_options({"key": "k"}, frozenset({Scope.READ}))
 
 
+@pytest.mark.live
 def test_a_schema_names_some_of_the_columns(cluster: LocalCluster) -> None:
     some = StructType([StructField("QUEUES", StringType())])
     with pytest.raises(SchemaError, match="the view queues has no column QUEUES"):

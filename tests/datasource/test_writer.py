@@ -171,6 +171,7 @@ def write(batch: int = 0, **columns: list[str]) -> Written:
     return write_rows(iter([rows]), options(**({} if columns else {"topic": "t"})), "query", str(batch))
 
 
+@pytest.mark.live
 def test_small_micro_batches_do_not_all_go_to_one_queue(sink: FakeSink) -> None:
     for batch in range(64):
         write(batch)

@@ -23,6 +23,8 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.remoting.server.server import new_event_loop, run
 
+pytestmark = pytest.mark.live
+
 REGISTRATION = {
     "brokerName": "broker-a",
     "brokerAddr": "127.0.0.1:1",

@@ -49,6 +49,7 @@ def test_keys_that_are_numbers() -> None:
     assert json.loads(json_codec.plain_dumps(value, sort_keys=True)) == json.loads(json_codec.dumps_sorted(value))
 
 
+@pytest.mark.live
 def test_the_protocol_works_without_orjson() -> None:
     code = (
         "import sys; sys.modules['orjson'] = None; "

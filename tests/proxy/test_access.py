@@ -18,6 +18,8 @@ from spark_rocket.proxy.access import _NEEDS, GrpcAccessControl
 from spark_rocket.testing import LocalCluster
 from tests.proxy.caller import METHODS, Caller
 
+pytestmark = pytest.mark.live
+
 ALICE = Credentials("alice-key", "al1ce-s3cr3t")
 MALLORY = Credentials("mallory-key", "mall0ry-s3cr3t")
 ACCOUNTS = b"""

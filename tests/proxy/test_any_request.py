@@ -17,6 +17,8 @@ from spark_rocket.testing import LocalCluster
 from tests.proxy.caller import METHODS
 from tests.proxy.direct import DirectContext
 
+pytestmark = pytest.mark.live
+
 Code = definitions.Code
 _METHOD_NAMES = [name for name in METHODS if name != "Telemetry"]
 _MISTAKES = (Code.CODE_UNSPECIFIED, Code.INTERNAL_ERROR, Code.INTERNAL_SERVER_ERROR)

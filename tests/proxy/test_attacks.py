@@ -26,7 +26,10 @@ from tests.proxy.outgoing import message, send
 from tests.proxy.proxy_process import Watched, proxy_process
 from tests.proxy.test_access import ALICE, headers, now
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for the memory of a process")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for the memory of a process"),
+    pytest.mark.live,
+]
 
 MIB = 1 << 20
 SEND = f"/{definitions.SERVICE}/SendMessage"

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.live
+
 THEIRS = "from rocketmq.grpc_protocol import service_pb2, definition_pb2 as theirs"
 OURS = "from spark_rocket.proxy import definitions as ours, server"
 CHECK = """

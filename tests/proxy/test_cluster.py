@@ -27,6 +27,8 @@ from tests.proxy.caller import resource
 from tests.proxy.direct import DirectCaller, ProxyThread, proxy_of
 from tests.proxy.outgoing import Type, message, send, sent
 
+pytestmark = pytest.mark.live
+
 Code = definitions.Code
 A, B = "broker-a", "broker-b"
 _numbers = itertools.count(1)

@@ -15,6 +15,8 @@ from tests.proxy.direct import BrokersEndpoint, DirectCaller, endpoint
 from tests.proxy.outgoing import message, sent
 from tests.store.helpers import Clock
 
+pytestmark = pytest.mark.live
+
 Code = definitions.Code
 GROUP, DEAD = "GID_d", "%DLQ%GID_d"
 

@@ -64,6 +64,7 @@ def test_what_there_is_not() -> None:
         definitions.Message.FromString(b"\xff")
 
 
+@pytest.mark.live
 def test_the_descriptor_set_is_that_of_the_proto(tmp_path: Path) -> None:
     """`make protos` was run after the last change."""
     pytest.importorskip("grpc_tools")

@@ -27,6 +27,8 @@ from spark_rocket.remoting.tls.contexts import ServerTls, self_signed
 from spark_rocket.remoting.tls.settings import TlsMode, TlsSettings
 from tests.proxy.grpc_world import LIMIT, Peer, World, framed, world
 
+pytestmark = pytest.mark.live
+
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 EMPTY_SETTINGS = b"\0\0\0\4\0\0\0\0\0"
 V1 = b"PROXY TCP4 192.0.2.7 192.0.2.1 40000 8081\r\n"

@@ -5,12 +5,16 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
+import pytest
+
 from spark_rocket.client import Reader
 from spark_rocket.proxy import definitions
 from spark_rocket.store.message_store import now_ms
 from spark_rocket.testing import LocalCluster
 from tests.proxy.caller import Caller, resource
 from tests.proxy.outgoing import Type, message, send, sent
+
+pytestmark = pytest.mark.live
 
 Code = definitions.Code
 SENDERS, ENOUGH = 4, 100

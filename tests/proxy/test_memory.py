@@ -25,7 +25,10 @@ from tests.proxy.grpc_world import Peer, framed
 from tests.proxy.outgoing import message, send
 from tests.proxy.proxy_process import Watched, proxy_process
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for the memory of a process")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for the memory of a process"),
+    pytest.mark.live,
+]
 
 MOST_MIB = 200
 LARGE = 4_000_000

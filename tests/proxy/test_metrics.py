@@ -23,6 +23,8 @@ from spark_rocket.testing.threads import ProxyThread
 from tests.proxy.caller import SECONDS, Caller, resource
 from tests.proxy.grpc_world import Peer, World, framed
 
+pytestmark = pytest.mark.live
+
 Samples = dict[tuple[str, str, str], float]
 Code = definitions.Code
 

@@ -19,6 +19,8 @@ from tests.client.test_config import AddressServer
 from tests.proxy.caller import resource
 from tests.proxy.direct import proxy_of
 
+pytestmark = pytest.mark.live
+
 T = TypeVar("T")
 Fakes = Callable[..., Fake]
 

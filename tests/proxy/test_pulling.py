@@ -13,6 +13,8 @@ from spark_rocket.proxy.definitions import Code, QueryOffsetPolicy
 from tests.proxy.consuming import Consuming, a_client_of, consuming
 from tests.proxy.test_receiving import refused
 
+pytestmark = pytest.mark.live
+
 QUEUE = 2
 
 

@@ -16,6 +16,8 @@ from spark_rocket.proxy.methods.handles import read_handle
 from tests.proxy.consuming import Consuming, a_client_of, consuming
 from tests.proxy.test_receiving import refused
 
+pytestmark = pytest.mark.live
+
 NOW = 1_795_230_000_000
 GOOD = f"7 {NOW - 1000} 60000 3 0 broker-a 2 9 4096"
 

@@ -18,6 +18,8 @@ from spark_rocket.proxy.methods import receiving
 from tests.kit.waiting import until_async
 from tests.proxy.consuming import Consuming, a_client_of, consuming
 
+pytestmark = pytest.mark.live
+
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Consuming]:

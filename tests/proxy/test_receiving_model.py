@@ -16,6 +16,8 @@ from spark_rocket.proxy.definitions import Code
 from spark_rocket.proxy.messages.statuses import StatusError
 from tests.proxy.consuming import Consuming, consuming
 
+pytestmark = pytest.mark.live
+
 
 class Had:
     """A message that a client has: its handle, and until when it is its own. None: until it is acked."""

@@ -22,6 +22,8 @@ from tests.kit.waiting import until
 from tests.proxy.caller import Caller, resource
 from tests.proxy.outgoing import message
 
+pytestmark = pytest.mark.live
+
 _SECONDS = 30.0
 
 

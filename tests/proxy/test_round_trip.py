@@ -17,6 +17,8 @@ from tests.proxy.direct import DirectCaller, endpoint
 from tests.proxy.outgoing import Type, message, sent
 from tests.store.helpers import Clock
 
+pytestmark = pytest.mark.live
+
 Code = definitions.Code
 GROUP = "GID_round"
 _numbers = itertools.count()

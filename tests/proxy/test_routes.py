@@ -12,6 +12,8 @@ from tests.broker.wire import Wire
 from tests.proxy.brokers import change_topic
 from tests.proxy.caller import Caller, resource
 
+pytestmark = pytest.mark.live
+
 Code, Permission, Type = definitions.Code, definitions.Permission, definitions.MessageType
 ALL = [Type.NORMAL, Type.FIFO, Type.DELAY, Type.TRANSACTION]
 

@@ -31,6 +31,8 @@ from tests.proxy.direct import endpoint
 from tests.proxy.outgoing import Type, message, send, sent
 from tests.store.helpers import Clock
 
+pytestmark = pytest.mark.live
+
 Code, Digest, Encoding = definitions.Code, definitions.DigestType, definitions.Encoding
 BORN = 1_795_000_000_000
 

@@ -21,6 +21,8 @@ from spark_rocket.testing import LocalCluster
 from spark_rocket.testing.threads import ProxyThread
 from tests.proxy.caller import SECONDS, Caller, producer_settings, resource
 
+pytestmark = pytest.mark.live
+
 
 @contextmanager
 def started(cluster: LocalCluster) -> Iterator[ProxyThread]:

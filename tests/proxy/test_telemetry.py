@@ -22,6 +22,8 @@ from tests.broker.wire import Wire
 from tests.kit.waiting import until
 from tests.proxy.caller import SECONDS, Caller, Telemetry, consumer_settings, producer_settings, resource
 
+pytestmark = pytest.mark.live
+
 Code = definitions.Code
 R = TypeVar("R")
 

@@ -19,6 +19,8 @@ from tests.proxy.direct import BrokersEndpoint, DirectCaller, endpoint
 from tests.proxy.outgoing import Type, message, sent
 from tests.store.helpers import START, Clock
 
+pytestmark = pytest.mark.live
+
 Code, Resolution, Source = definitions.Code, definitions.TransactionResolution, definitions.TransactionSource
 MINUTES = 60_000
 

@@ -26,6 +26,8 @@ from spark_rocket.proxy.transport.server import GrpcServer
 from spark_rocket.proxy.transport.tool_services import ToolServices
 from tests.proxy.grpc_world import LIMIT, Peer, World, framed, world
 
+pytestmark = pytest.mark.live
+
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[World]:

@@ -24,6 +24,8 @@ from spark_rocket.remoting.tls.settings import TlsMode
 from tests.remoting.conftest import ECHO, SILENT, ServerThread
 from tests.remoting.tls_world import Certificates
 
+pytestmark = pytest.mark.live
+
 LIMIT = 30.0
 PUSH = 77
 

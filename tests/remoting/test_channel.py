@@ -14,6 +14,8 @@ from spark_rocket.remoting.server.channel import Channel
 
 from .conftest import ECHO, RawClient, ServerThread, request, with_channel
 
+pytestmark = pytest.mark.live
+
 Serve = Callable[..., ServerThread]
 Dial = Callable[[str], RawClient]
 

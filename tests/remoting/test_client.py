@@ -28,6 +28,8 @@ from spark_rocket.remoting.server.channel import Channel
 
 from .conftest import ECHO, FAIL, SILENT, RawClient, ServerThread, request
 
+pytestmark = pytest.mark.live
+
 Serve = Callable[..., ServerThread]
 
 

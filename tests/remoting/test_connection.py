@@ -27,6 +27,8 @@ from spark_rocket.remoting.client.promise import Promise, Request, no_answer, re
 
 from .conftest import ECHO, SILENT, RawClient, ServerThread, request
 
+pytestmark = pytest.mark.live
+
 Serve = Callable[..., ServerThread]
 FOR_EVER = 3600.0
 

@@ -129,6 +129,7 @@ def test_a_failing_source_is_asked_again(caplog: pytest.LogCaptureFixture) -> No
     asyncio.run(main())
 
 
+@pytest.mark.live
 def test_health_and_readiness() -> None:
     source = Source()
     monitor = Monitor("127.0.0.1", 0, [source])

@@ -18,6 +18,8 @@ from spark_rocket.remoting.server.sockets import is_loopback
 from spark_rocket.remoting.tls.contexts import ServerTls
 from spark_rocket.remoting.tls.settings import TlsSettings
 
+pytestmark = pytest.mark.live
+
 LIMIT = 30
 
 

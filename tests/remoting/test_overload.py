@@ -18,6 +18,8 @@ from spark_rocket.remoting.server.server import Handler
 
 from .conftest import ECHO, RawClient, ServerThread, request
 
+pytestmark = pytest.mark.live
+
 Serve = Callable[..., ServerThread]
 Dial = Callable[[str], RawClient]
 

@@ -18,6 +18,8 @@ from spark_rocket.remoting.server.channel import Channel
 
 from .conftest import ECHO, SILENT, ServerThread, request
 
+pytestmark = pytest.mark.live
+
 Serve = Callable[..., ServerThread]
 FOR_EVER = 3600.0
 

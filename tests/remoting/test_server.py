@@ -22,6 +22,8 @@ from spark_rocket.remoting.server.server import RemotingServer, run
 
 from .conftest import ECHO, FAIL, RawClient, ServerThread, request, with_channel
 
+pytestmark = pytest.mark.live
+
 Serve = Callable[..., ServerThread]
 Dial = Callable[[str], RawClient]
 

@@ -38,6 +38,8 @@ from tests.kit.waiting import until
 from tests.remoting.conftest import RawClient, ServerThread, request
 from tests.remoting.tls_world import LIMIT, Certificates
 
+pytestmark = pytest.mark.live
+
 ENFORCING = TlsMode.ENFORCING
 
 

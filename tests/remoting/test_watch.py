@@ -16,6 +16,8 @@ from spark_rocket.remoting.server.overload import Limits
 
 from .conftest import ECHO, RawClient, ServerThread, request
 
+pytestmark = pytest.mark.live
+
 Serve = Callable[..., ServerThread]
 Dial = Callable[[str], RawClient]
 

@@ -143,6 +143,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(directory)], check=True)
 
 
+@pytest.mark.live
 def test_a_really_full_disk(small_disk: Path) -> None:
     """Through a mapping a full disk kills the process; through posix_fallocate it refuses."""
     config: StoreConfig = small(small_disk / "store", mapped_file_size_commit_log=256 << 10)
@@ -177,6 +178,7 @@ def fill_up(directory: Path) -> Path:
     return ballast
 
 
+@pytest.mark.live
 def test_a_disk_that_is_full_for_a_while(small_disk: Path) -> None:
     """Refused with the reason; read meanwhile; taken again as soon as there is room, by the same broker."""
     config = small(small_disk / "store", mapped_file_size_commit_log=64 << 10, allocate_ahead=4096)
@@ -221,6 +223,7 @@ store.close()
 """
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("how", ["touched", "written"])
 def test_a_disk_that_does_not_give_what_it_promised(small_disk: Path, how: str) -> None:
     """A long batch is refused, where a write through the mapping would end the process."""
@@ -248,6 +251,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.live
 def test_a_kill_on_a_full_disk(small_disk: Path) -> None:
     """It opens there and serves everything, or says that it cannot; with room it opens in any case."""
     done = subprocess.run([sys.executable, "-c", WRITER, str(small_disk)], stdout=subprocess.PIPE, check=False)

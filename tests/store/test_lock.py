@@ -15,6 +15,8 @@ from spark_rocket.store.store_lock import StoreLock
 from spark_rocket.store.tools.check import check_store
 from tests.store.helpers import opened, put, recovery_of, small
 
+pytestmark = pytest.mark.live
+
 HOLD = """
 import sys
 from pathlib import Path

@@ -46,6 +46,7 @@ def sent(i: int) -> list[bytes]:
     return [b"%d %d " % (round_, i) * 200 for round_ in range(ROUNDS)]
 
 
+@pytest.mark.live
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="descriptors and mappings are counted in /proc")
 def test_descriptors_and_mappings_are_bounded(tmp_path: Path) -> None:
     """300 queues and some 60 log files with 40 descriptors in all; then the process is killed, and it recovers."""

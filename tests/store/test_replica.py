@@ -452,6 +452,7 @@ while True:
 """
 
 
+@pytest.mark.live
 @pytest.mark.crash
 def test_a_slave_that_is_killed_goes_on_where_it_was(master: MessageStore, tmp_path: Path) -> None:
     fill(master, 1, 1500)

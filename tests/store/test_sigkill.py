@@ -12,6 +12,8 @@ import pytest
 from spark_rocket.store.tools.check import check_store
 from tests.store.helpers import bodies, opened, put, recovery_of, small
 
+pytestmark = pytest.mark.live
+
 WRITER = """
 import random, sys, threading
 from pathlib import Path

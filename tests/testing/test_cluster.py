@@ -14,6 +14,8 @@ from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
 
+pytestmark = pytest.mark.live
+
 
 @pytest.mark.parametrize("in_process", [False, True])
 def test_a_cluster_serves_and_leaves_nothing(in_process: bool) -> None:

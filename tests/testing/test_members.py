@@ -20,6 +20,8 @@ from tests.broker.wire import Wire
 from tests.kit.waiting import until
 from tests.proxy.caller import Caller, resource
 
+pytestmark = pytest.mark.live
+
 PATIENCE = 30.0
 
 

@@ -23,6 +23,8 @@ from tests.broker.acl.conftest import Connect
 from tests.broker.acl.test_control import ALICE, ROOT, SECRETS, control_of, control_on, refused
 from tests.broker.wire import Wire
 
+pytestmark = pytest.mark.live
+
 PUT = RequestCode.UPDATE_AND_CREATE_ACL_CONFIG
 DELETE = RequestCode.DELETE_ACL_CONFIG
 VERSION = RequestCode.GET_BROKER_CLUSTER_ACL_INFO

@@ -20,6 +20,8 @@ from tests.broker.acl.test_control import control_of, pull, refused, rules
 from tests.broker.wire import Wire
 from tests.kit.brokers import service_of
 
+pytestmark = pytest.mark.live
+
 ROOT = Credentials("root-key", "r00t-s3cr3t")
 MALLORY = Credentials("mallory-key", "mall0ry-s3cr3t")
 TRUSTED = Credentials("trusted-key", "trust3d-s3cr3t")

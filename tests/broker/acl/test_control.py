@@ -28,6 +28,8 @@ from tests.broker.acl.conftest import Connect
 from tests.broker.wire import Wire, _send_fields
 from tests.kit.brokers import service_of, thread_of
 
+pytestmark = pytest.mark.live
+
 ROOT = Credentials("root-key", "r00t-s3cr3t")
 ALICE = Credentials("alice-key", "al1ce-s3cr3t")
 NOBODY = Credentials("nobody-key", "n0body-s3cr3t")

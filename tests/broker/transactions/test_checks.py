@@ -27,6 +27,8 @@ from tests.broker.wire import Wire
 from tests.kit.brokers import Served
 from tests.store.helpers import START, Clock
 
+pytestmark = pytest.mark.live
+
 
 def test_asked_after_6_s_then_every_30_s(server: Served, wire: Wire, producer: Producer) -> None:
     sent = producer.half(b"undecided", TAGS="t", UNIQ_KEY="key")

@@ -27,6 +27,8 @@ from tests.broker.transactions.scene import (
 from tests.broker.wire import BROKER_PROPERTIES, SUBSCRIPTION, SUSPEND, Wire
 from tests.store.helpers import START, Clock
 
+pytestmark = pytest.mark.live
+
 
 def test_a_commit_from_the_half_message_to_the_consumer(serve: Any, tmp_path: Path, clock: Clock) -> None:
     with serve() as (_server, wire, producer):

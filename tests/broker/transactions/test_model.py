@@ -31,6 +31,8 @@ from spark_rocket.store.results import PutResult, PutStatus
 from spark_rocket.store.tools.check import check_store
 from tests.store.helpers import BORN, HOST, Clock, bodies, small
 
+pytestmark = pytest.mark.live
+
 HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
 OPEN, COMMITTED, ROLLED_BACK = "open", "committed", "rolled back"
 

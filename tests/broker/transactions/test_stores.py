@@ -32,6 +32,8 @@ from tests.broker.wire import BROKER_PROPERTIES
 from tests.golden import expected, extract_store, frame, frames
 from tests.store.helpers import Clock
 
+pytestmark = pytest.mark.live
+
 
 def test_a_clean_stop_keeps_what_is_pending_and_what_is_decided(serve: Any, clock: Clock, tmp_path: Path) -> None:
     with serve() as (server, wire, producer):

@@ -240,6 +240,7 @@ def test_types_become_others_where_no_value_changes(array: pa.Array, kind: pa.Da
         assert found == values
 
 
+@pytest.mark.live
 def test_no_bytes_end_the_process() -> None:
     """Some thousand bodies with bytes changed, in a process of their own: what crashes would take the tests along."""
     script = Path(__file__).with_name("twisted_arrow.py")
