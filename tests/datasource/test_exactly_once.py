@@ -7,11 +7,14 @@ import threading
 import zlib
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
+from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.datasource.exactly_once import commit, publish
+from spark_rocket.datasource.exactly_once.brokers import Brokers
 from spark_rocket.datasource.exactly_once.ledger import DONE, PREPARED, RESUMED, group_of, tag_of
 from spark_rocket.datasource.exactly_once.manifest import Epoch, Manifest, StagedBlock
 from spark_rocket.datasource.exactly_once.staging import stage_rows
@@ -19,6 +22,7 @@ from spark_rocket.errors import (
     BrokerError,
     DataLossError,
     ExactlyOnceError,
+    QueueNotFoundError,
     RemotingTimeoutError,
     RocketError,
     RowError,
@@ -588,3 +592,59 @@ def test_a_request_that_is_staged_twice_is_published_once(brokers: FakeBrokers) 
     blocks = brokers.staged(EPOCH, ROWS)
     brokers.commit_epoch(EPOCH, blocks)
     assert brokers.rows() == ROWS
+
+
+# --- answers that are not what they seem ------------------------------------------------------------------------
+
+
+def test_a_ledger_that_never_shows_its_messages(brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    brokers.log[LEDGER_QUEUE] = [Stored(b"")]
+    monkeypatch.setattr(brokers, "messages", lambda queue, offset, **more: ([], offset))
+    with pytest.raises(QueueNotFoundError, match="retryTimeout"):
+        brokers.ledger("query").read()
+
+
+def test_a_busy_broker_that_may_have_stored_the_rows(brokers: FakeBrokers) -> None:
+    """A DLedger broker answers so when too few replicas confirm an entry that it has appended."""
+    busy = BrokerError("[PC_SYNCHRONIZED]broker busy", response_code=ResponseCode.SYSTEM_BUSY)
+    brokers.after = Counted(1, busy, {"publish"})
+    brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS))
+    assert brokers.rows() == ROWS
+
+
+def test_a_resumed_record_that_is_stored_again_later(brokers: FakeBrokers) -> None:
+    brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS))
+    first, second = brokers.ledger("query"), brokers.ledger("query")
+    for ledger in (first, second, first):
+        ledger.append(RESUMED, EPOCH)
+    second.read()
+    assert second.owner(0) == second.publisher
+
+
+def test_a_lane_that_is_recovered_twice_is_read_back_once(
+    brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two threads must not share a lane."""
+    sends, read = iter(range(20)), []
+
+    def lose(kind: str, queue: MessageQueue) -> None:
+        if kind == "publish" and next(sends) in (1, 3):
+            raise RemotingTimeoutError("no response")
+
+    read_back = publish.Publisher.read_back
+    monkeypatch.setattr(
+        publish.Publisher, "read_back", lambda self, lanes: (read.append(len(lanes)), read_back(self, lanes))
+    )
+    brokers.after = lose
+    brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS))
+    assert brokers.rows() == ROWS
+    assert read == [1, 1, 1]
+
+
+@pytest.mark.parametrize("status", [PullStatus.OFFSET_ILLEGAL, PullStatus.NO_MATCHED_MSG])
+def test_a_slave_that_keeps_less_than_its_master(status: PullStatus) -> None:
+    """Skipping what only the slave lacks could miss the decision of an epoch."""
+    brokers = Brokers.__new__(Brokers)
+    answer = PullResult(status, 50, 50, 90, memoryview(b""), from_master=False)
+    brokers.reader = SimpleNamespace(pull=lambda *given, **more: answer)  # type: ignore[assignment]
+    assert brokers.messages(LEDGER_QUEUE, 7) == ([], 7)

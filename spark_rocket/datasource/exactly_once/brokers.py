@@ -56,8 +56,11 @@ _FOR_GOOD = frozenset({ResponseCode.TOPIC_NOT_EXIST, ResponseCode.MESSAGE_ILLEGA
 
 
 def is_refused(error: RocketError) -> bool:
-    """Whether nothing was stored, for certain."""
-    return error.response_code in _REFUSED
+    """Whether nothing was stored, for certain.
+
+    A DLedger broker also answers ``[PC_SYNCHRONIZED]`` when it has appended a message and too few replicas confirm it.
+    """
+    return error.response_code in _REFUSED and "[PC_SYNCHRONIZED]" not in error.message
 
 
 def elapsed_seconds() -> float:
@@ -164,6 +167,8 @@ class Brokers:
     ) -> tuple[list[MessageExt], int]:
         """Messages from ``offset`` on, and where to go on. ``wait_ms``: how long to wait for one."""
         found = self.reader.pull(queue, offset, tags=tags, suspend_ms=wait_ms)
+        if not found.from_master and found.status is not PullStatus.FOUND:
+            return [], offset  # a slave may lag behind, or keep less; the next pull asks the master
         if found.status is PullStatus.OFFSET_ILLEGAL and offset < found.min_offset:
             return [], found.min_offset
         going_on = found.status in (PullStatus.FOUND, PullStatus.NO_MATCHED_MSG)

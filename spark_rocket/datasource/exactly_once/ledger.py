@@ -118,7 +118,7 @@ class Ledger:
         self._read_to(deadline.call(lambda: self._brokers.end(self.queue), f"to ask for the end of {name(self.queue)}"))
 
     def _read_to(self, end: int) -> None:
-        deadline = self._timing.deadline()
+        deadline, unseen = self._timing.deadline(), self._timing.deadline()
         if self._position is None:
             self._position = deadline.call(lambda: self._first(end), f"to ask for the start of {name(self.queue)}")
         while self._position < end:
@@ -132,7 +132,9 @@ class Ledger:
             if following == position:
                 problem = QueueNotFoundError(f"{name(self.queue)} does not show its messages from {position} on yet.")
                 problem.retriable = True
-                deadline.wait(problem, f"to read {name(self.queue)}")
+                unseen.wait(problem, f"to read {name(self.queue)}")
+            else:
+                unseen.reset()
             self.records += filter(None, map(self._record, messages))
             self._position = following
 
@@ -175,10 +177,10 @@ class Ledger:
         return next((record for record in self.records if (record.batch, record.kind) == (batch, PREPARED)), None)
 
     def owner(self, batch: int) -> str | None:
-        """The publisher of a batch: who decided it or resumed it last."""
+        """The publisher of a batch: who decided it or resumed it last. A record that is stored again does not count."""
         decision = self.decision(batch)
-        resumed = [record for record in self.records if (record.batch, record.kind) == (batch, RESUMED)]
-        return resumed[-1].publisher if resumed else decision.publisher if decision else None
+        resumed = [record.publisher for record in self.records if (record.batch, record.kind) == (batch, RESUMED)]
+        return [*dict.fromkeys(resumed)][-1] if resumed else decision.publisher if decision else None
 
     def is_done(self, batch: int) -> bool:
         return any((record.batch, record.kind) == (batch, DONE) for record in self.records)

@@ -146,9 +146,9 @@ class Publisher:
         return self._brokers.staged_later(block.staged, block.offset)
 
     def _send(self, lane: Lane, block: StagedBlock, piece: Piece) -> None:
-        if self._failure is not None:
-            raise DataSourceError("another queue of the epoch could not be published.")
         with self._lock:
+            if self._failure is not None:
+                raise DataSourceError("another queue of the epoch could not be published.")
             self._fence()
         queue = lane.queue
         rows = Block(queue.topic, queue, piece.body, piece.rows, block.first_row, block.sys_flag, block.is_delayed)
@@ -172,7 +172,8 @@ class Publisher:
         if not is_refused(error):
             self.settle([queue])
             self.read_back([lane])
-            self.recovered.append(lane)
+            if lane not in self.recovered:
+                self.recovered.append(lane)
 
     # --- reading back -----------------------------------------------------------------------------------------
 
