@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from spark_rocket.cli import main
 from spark_rocket.client import Producer, PushConsumer, Reader
+from spark_rocket.datasource.exactly_once.brokers import Timing, brokers_for
+from spark_rocket.datasource.exactly_once.ledger import PREPARED, Ledger
+from spark_rocket.datasource.exactly_once.manifest import Epoch, Manifest
+from spark_rocket.datasource.exactly_once.staging import stage_rows
+from spark_rocket.datasource.exactly_once.topics import ledger_queue
+from spark_rocket.datasource.exactly_once.writer import check_topics, commit_epoch
 from spark_rocket.datasource.offsets import StreamOffset
+from spark_rocket.datasource.options.options import parse_write_options
+from spark_rocket.datasource.options.table import Scope
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.testing import LocalCluster
 from tests.datasource.test_checkpoint import write
@@ -177,3 +187,61 @@ def test_what_is_wrong(rocket: Rocket, tmp_path: Path, cluster: LocalCluster, mo
         consumer.start()
         status, _, error = rocket("reset", "-g", "busy", "-t", "orders", "--latest", "--yes")
     assert (status, "consumers online" in error) == (1, True), error
+
+
+def test_sinks_show_what_is_published_and_what_is_left(rocket: Rocket, cluster: LocalCluster) -> None:
+    given = {"nameServer": cluster.name_server, "topic": "billed", "deliveryGuarantee": "exactlyOnce"}
+    options = parse_write_options(given, Scope.WRITE_STREAM)
+    cluster.create_topic("billed", 1)
+    check_topics(options)
+    assert rocket("sinks") == (0, "No query has written exactly once with this ledger.\n", "")
+
+    rows = pa.RecordBatch.from_pydict({"body": [b"1", b"2", b"3"]})
+    brokers = brokers_for(options, options.producer_group)
+    for batch in (6, 7):
+        staged = stage_rows(iter([rows]), brokers, options, Epoch("payments", batch, "run-1"))
+        commit_epoch(options, [staged], is_stream=True)
+    unfinished = Epoch("refunds", 3, "run-2")
+    staged = stage_rows(iter([rows]), brokers, options, unfinished)
+    ledger = Ledger(
+        brokers, ledger_queue(options, brokers.reader), options.staging_topic, "refunds", Timing.of(options),
+        is_stream=True,
+    )  # fmt: skip
+    manifest = Manifest(staged.blocks, {}).encode()
+    ledger.append(PREPARED, unfinished, manifest=base64.b64encode(manifest).decode())
+
+    status, out, _ = rocket("sinks", "--json")
+    assert status == 0
+    refunds, payments = json.loads(out)
+    assert (payments["query"], payments["batch"], payments["state"], payments["run"]) == (
+        "payments",
+        7,
+        "DONE",
+        "run-1",
+    )
+    assert (payments["blocks"], payments["rows"], payments["published"], payments["duplicates"]) == (1, 3, 3, 0)
+    assert payments["stagedUntil"] is None
+    assert (refunds["query"], refunds["batch"], refunds["state"], refunds["published"]) == (
+        "refunds",
+        3,
+        "PREPARED",
+        None,
+    )
+    assert (refunds["blocks"], refunds["rows"]) == (1, 3)
+    assert refunds["stagedUntil"] == refunds["prepared"] + 72 * 3_600_000
+
+    status, out, _ = rocket("sinks")
+    assert [line.split()[:3] for line in out.splitlines()[1:]] == [
+        ["refunds", "3", "PREPARED"],
+        ["payments", "7", "DONE"],
+    ]
+
+
+def test_sinks_refuse_a_topic_that_is_not_a_ledger(rocket: Rocket, cluster: LocalCluster) -> None:
+    status, _, err = rocket("sinks", "--ledger", "orders")
+    assert (status, "has 2 queues" in err) == (1, True), err
+    cluster.create_topic("single", 1)
+    with Producer("tests", name_server=cluster.name_server) as producer:
+        producer.send(Message.of("single", "not a record"))
+    status, _, err = rocket("sinks", "--ledger", "single")
+    assert (status, "single" in err, "is not a record of an exactly-once sink" in err) == (1, True, True), err

@@ -18,7 +18,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +28,8 @@ from spark_rocket.cli import show
 from spark_rocket.cli.arguments import PATH, dry_run_option, exclusive, group_name, yes_option
 from spark_rocket.cli.connect import Link, complete_groups, complete_topics, connection
 from spark_rocket.cli.show import Column
-from spark_rocket.cli.text import limit, moment, moment_text
-from spark_rocket.errors import ClientError
+from spark_rocket.cli.text import camel, count_text, limit, moment, moment_text, second_text
+from spark_rocket.errors import ClientError, RocketError
 from spark_rocket.model import RETRY_PREFIX
 
 if TYPE_CHECKING:
@@ -206,6 +206,44 @@ def export(
         print(text)
     else:
         output.write_text(text + "\n", encoding="utf-8")
+
+
+@offsets.command(short_help="what exactly-once writes have published, and what is left")
+@connection
+@_json
+@click.option("--ledger", default="ROCKET_SINK_LEDGER", metavar="TOPIC", help="the option ledgerTopic of the writes")
+@click.option("--staging", default="ROCKET_SINK_STAGING", metavar="TOPIC", help="their option stagingTopic")
+def sinks(link: Link, ledger: str, staging: str, as_json: bool) -> int:
+    """Show the last micro-batch of each query that writes with deliveryGuarantee=exactlyOnce.
+
+    DONE: it is published. PREPARED or RESUMED: a driver publishes it, or died; restart the query before STAGED UNTIL,
+    when the brokers delete its staged rows. Exit status 1 if a micro-batch has duplicates.
+    """
+    from spark_rocket.datasource.exactly_once.status import sink_statuses
+
+    with _connected(link) as (admin, reader):
+        statuses = sink_statuses(reader, ledger)
+        hours = _kept_hours(admin, reader, staging) if any(each.state != "DONE" for each in statuses) else None
+    rows = []
+    for each in statuses:
+        until = each.prepared + hours * 3_600_000 if each.state != "DONE" and each.prepared and hours else None
+        rows.append(camel(asdict(each)) | {"stagedUntil": until})
+    columns = (
+        Column("query"), Column("batch"), Column("state"), Column("time", form=second_text), Column("blocks"),
+        Column("rows", form=count_text), Column("published", form=count_text), Column("duplicates"), Column("ms"),
+        Column("stagedUntil", "STAGED UNTIL", form=second_text),
+    )  # fmt: skip
+    show.rows(rows, columns, as_json, empty="No query has written exactly once with this ledger.")
+    return 1 if any(each.duplicates for each in statuses) else 0
+
+
+def _kept_hours(admin: Admin, reader: Reader, staging: str) -> int | None:
+    """How long the brokers of a topic keep messages at least; None if they do not say."""
+    try:
+        brokers = {queue.broker_name for queue in reader.refresh(staging)}
+        return min(int(admin.broker_config(broker)["fileReservedTime"]) for broker in brokers)
+    except (RocketError, KeyError, ValueError):
+        return None
 
 
 @offsets.command("import", short_help="set a group to the offsets of a file")
