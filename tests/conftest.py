@@ -26,7 +26,7 @@ os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 _SPARK = (
     {"traps", "recipes", "datasource_docs", "filters", "lag", "sql", "store_path", "reuse", "lookup"},
     {"official_clients", "what_and_where", "stream", "write", "read", "body_formats", "views", "cluster"},
-    {"flights", "connect", "package"},
+    {"flights", "connect", "package", "exactly_once"},
 )
 _LONG = ("tests/cluster/", "tests/proxy/", "tests/client/", "tests/store/", "tests/broker/", "tests/crash/")
 

@@ -13,6 +13,7 @@ import pytest
 
 from spark_rocket.cli import main
 from spark_rocket.cli.commands import doctor
+from spark_rocket.client import Admin
 from spark_rocket.testing import LocalCluster
 
 pytestmark = pytest.mark.live
@@ -154,3 +155,30 @@ def test_a_job_that_fails() -> None:
 
     (found,) = doctor.check_executors(ask)
     assert (found.grade, found.text) == ("wrong", "the job failed: no master there")
+
+
+def test_brokers_that_cannot_hold_exactly_once(cluster: LocalCluster, capsys: Said) -> None:
+    def found() -> list[tuple[str, str, str]]:
+        main(["doctor", "-n", cluster.name_server, "--exactly-once", "--json"])
+        findings = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        about = ("broker broker-a, exactly once", "topic ROCKET_SINK_LEDGER")
+        return [(each["about"], each["grade"], each["text"]) for each in findings if each["about"] in about]
+
+    with Admin(cluster.name_server) as admin:
+        admin.update_broker_config("broker-a", {"flushDiskType": "ASYNC_FLUSH", "fileReservedTime": "24"})
+        lost, kept, ledger = found()
+        assert lost[1:] == (
+            "warning", "acknowledges messages that it could lose (flushDiskType=ASYNC_FLUSH, brokerRole=ASYNC_MASTER)",
+        )  # fmt: skip
+        assert kept[1:] == ("warning", "keeps messages for 24 hours (fileReservedTime), less than 72")
+        assert ledger[1:] == ("ok", "does not exist: the first query creates it")
+
+        cluster.create_topic("ROCKET_SINK_LEDGER", 2)
+        admin.update_broker_config("broker-a", {"fileReservedTime": "72"})
+        assert [grade for _, grade, _ in found()] == ["warning", "wrong"]
+
+
+@pytest.mark.parametrize(("flush", "role"), [("SYNC_FLUSH", "ASYNC_MASTER"), ("ASYNC_FLUSH", "SYNC_MASTER")])
+def test_brokers_that_hold_exactly_once(flush: str, role: str) -> None:
+    config = {"flushDiskType": flush, "brokerRole": role, "fileReservedTime": "72"}
+    assert [finding.grade for finding in doctor.check_durability("broker-a", config)] == ["ok"]

@@ -1,9 +1,9 @@
 """``rocket doctor``: is everything there that a pipeline needs, seen from here and from Spark's executors?
 
 It looks at Java, Spark and Python here, at the Python that workers will run, at the name server and at the addresses
-that brokers advertise, with ``--grpc`` at a gRPC endpoint; with ``--master`` or ``--remote`` it
-starts a small job that looks again from where the executors are. Each line says what was found, and below those that
-are wrong, what to change.
+that brokers advertise; with ``--grpc`` at a gRPC endpoint, with ``--exactly-once`` at what that guarantee needs; with
+``--master`` or ``--remote`` it starts a small job that looks again from where the executors are. Each line says what
+was found, and below those that are wrong, what to change.
 
 Exit status: 0 nothing is wrong, 1 something is. Corresponds to nothing in RocketMQ.
 """
@@ -20,7 +20,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,7 +31,7 @@ import click
 from spark_rocket.cli import show
 from spark_rocket.cli.arguments import exclusive
 from spark_rocket.cli.connect import Link, complete_topics, connection
-from spark_rocket.errors import ClientError, RocketError
+from spark_rocket.errors import ClientError, RocketError, TopicNotFoundError
 from spark_rocket.remoting.server.sockets import is_loopback
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ _GRPC_REMEDIES = {
 _SEE_LOG = "See the proxy's log."
 _TIMEOUT = 10.0  # seconds for a program that is asked for its version
 _CONNECT = 3.0
+_LEDGER, _KEPT_HOURS = "ROCKET_SINK_LEDGER", 72  # the defaults of ledgerTopic and stagingRetention
 _NEEDED = {"pyspark": ((4, 2), (5,)), "pyarrow": ((18,), None), "numpy": ((2,), None), "pandas": ((2, 2), (3,))}
 
 
@@ -55,6 +56,7 @@ _NEEDED = {"pyspark": ((4, 2), (5,)), "pyarrow": ((18,), None), "numpy": ((2,), 
 @connection
 @click.option("-t", "--topic", metavar="TOPIC", shell_complete=complete_topics, help="a topic that should be there")
 @click.option("--grpc", metavar="HOST:PORT", help="a gRPC endpoint (rocket proxy) that should be there")
+@click.option("--exactly-once", is_flag=True, help="are brokers set so that deliveryGuarantee=exactlyOnce holds?")
 @click.option("--master", metavar="URL", help="ask this Spark's executors: local[2], spark://host:7077, yarn")
 @click.option("--remote", metavar="URL", help="the same through Spark Connect: sc://host:15002")
 @click.option("--py-files", metavar="FILES", help="with --master: what the jobs take along")
@@ -63,6 +65,7 @@ def doctor(
     link: Link,
     topic: str | None,
     grpc: str | None,
+    exactly_once: bool,
     master: str | None,
     remote: str | None,
     py_files: str | None,
@@ -72,10 +75,14 @@ def doctor(
 
     Looked at from here, and with --master or --remote from the executors too. With --grpc also the endpoint
     of RocketMQ 5's own clients; --tls and the account are used for it as well.
+
+    With --exactly-once: whether each broker acknowledges only what it cannot lose and keeps messages for long enough,
+    and whether the ledger topic has one queue.
     """
     exclusive({"--master": master, "--remote": remote})
     wrong = 0
-    for finding in _findings(link, topic, grpc, {"master": master, "remote": remote, "py_files": py_files}):
+    spark = {"master": master, "remote": remote, "py_files": py_files}
+    for finding in _findings(link, topic, grpc, exactly_once, spark):
         wrong += finding.grade == "wrong"
         if as_json:
             show.line(asdict(finding))
@@ -89,7 +96,9 @@ def doctor(
     return 1 if wrong else 0
 
 
-def _findings(link: Link, topic: str | None, grpc: str | None, spark: dict[str, str | None]) -> Iterator[Finding]:
+def _findings(
+    link: Link, topic: str | None, grpc: str | None, exactly_once: bool, spark: dict[str, str | None]
+) -> Iterator[Finding]:
     yield from check_python()
     yield check_java()
     yield check_module()
@@ -98,6 +107,8 @@ def _findings(link: Link, topic: str | None, grpc: str | None, spark: dict[str, 
     yield from check_servers(link, topic, addresses.append)
     if grpc is not None:
         yield from check_grpc(link, grpc, topic)
+    if exactly_once:
+        yield from check_exactly_once(link)
     if spark["master"] or spark["remote"]:
         from spark_rocket.datasource.executors import ask_executors
 
@@ -238,6 +249,38 @@ def check_servers(link: Link, topic: str | None, found: Callable[[str], None]) -
             else:
                 count = sum(high - low for low, high in queues.values())
                 yield Finding(f"topic {topic}", "ok", f"{len(queues)} queues, {count:,} messages")
+
+
+def check_exactly_once(link: Link) -> Iterator[Finding]:
+    """Whether brokers and the ledger topic are as ``deliveryGuarantee=exactlyOnce`` needs them."""
+    with link.admin() as admin:
+        try:
+            for broker in sorted(admin.cluster_info().broker_addr_table):
+                yield from check_durability(broker, admin.broker_config(broker))
+            queues = len(admin.offsets(_LEDGER))
+        except TopicNotFoundError:
+            yield Finding(f"topic {_LEDGER}", "ok", "does not exist: the first query creates it")
+        except RocketError as error:
+            yield Finding("exactly once", "wrong", error.message, error.remedy)
+        else:
+            remedy = "Keep queue 0 on the broker that has the records, or give new queries another ledgerTopic."
+            grade, remedy = ("ok", "") if queues == 1 else ("wrong", remedy)
+            yield Finding(f"topic {_LEDGER}", grade, f"has {queues} queue{'s' * (queues != 1)}", remedy)
+
+
+def check_durability(broker: str, config: Mapping[str, str]) -> Iterator[Finding]:
+    about = f"broker {broker}, exactly once"
+    flush, role = config.get("flushDiskType", "unknown"), config.get("brokerRole", "unknown")
+    if flush == "SYNC_FLUSH" or role == "SYNC_MASTER":
+        yield Finding(about, "ok", f"acknowledges what it cannot lose (flushDiskType={flush}, brokerRole={role})")
+    else:
+        remedy = "Set flushDiskType=SYNC_FLUSH, or brokerRole=SYNC_MASTER with a slave."
+        text = f"acknowledges messages that it could lose (flushDiskType={flush}, brokerRole={role})"
+        yield Finding(about, "warning", text, remedy)
+    kept = config.get("fileReservedTime", "")
+    if kept.isdecimal() and int(kept) < _KEPT_HOURS:
+        remedy = "Raise fileReservedTime, or restart a crashed query sooner and set stagingRetention to that."
+        yield Finding(about, "warning", f"keeps messages for {kept} hours (fileReservedTime), less than 72", remedy)
 
 
 def check_address(about: str, address: str, name_servers: Sequence[str]) -> Finding:
