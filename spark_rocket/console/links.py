@@ -21,10 +21,11 @@ T = TypeVar("T")
 THREADS = 8
 MOST_WAITING = 64
 REQUEST_SECONDS = 4.0
+CHANGE_SECONDS = 15.0  # a broker answers a change when its files are synced to disk
 
 
 class Links:
-    """An admin and a reader for pages, started by their first use, and an admin for the sampler.
+    """An admin and a reader for pages, an admin for changes, started by their first use, and an admin for the sampler.
 
     That has connections of its own: on a large cluster it asks for hundreds of things at once, and the answer to a
     page would come behind all of theirs.
@@ -32,6 +33,7 @@ class Links:
 
     def __init__(self, name_server: str, connecting: Mapping[str, Any]) -> None:
         self.admin = Admin(name_server, request_timeout=REQUEST_SECONDS, **connecting)
+        self.changing = Admin(name_server, request_timeout=CHANGE_SECONDS, instance_name="changes", **connecting)
         self.sampling = Admin(name_server, request_timeout=REQUEST_SECONDS, instance_name="sampler", **connecting)
         self.reader = Reader(name_server, request_timeout=REQUEST_SECONDS, **connecting)
         self._name_server = name_server
@@ -66,4 +68,5 @@ class Links:
         self._pool.shutdown(wait=False, cancel_futures=True)
         self.reader.close()
         self.sampling.close()
+        self.changing.close()
         self.admin.close()

@@ -17,7 +17,7 @@ import pytest
 
 LIVE_FOLDERS = ("tests/cluster/", "tests/crash/", "tests/fuzz/", "tests/proxy/official/")
 """All of whose tests are live."""
-LONG_FILES = ("_machine.py", "_model.py", "_random.py", "test_bad_files.py", "test_torn_images.py")
+LONG_FILES = ("_machine.py", "_model.py", "_random.py", "_crashes.py", "test_bad_files.py", "test_torn_images.py")
 """Ends of the names of files with random histories and damaged stores, which are live because they take long."""
 SPARK_FOLDERS = ("tests/spark/", "tests/jobs/")
 

@@ -83,6 +83,11 @@ class Context:
     def admin(self) -> Admin:
         return self.links.admin
 
+    @property
+    def changing(self) -> Admin:
+        """For changes, which brokers may take longer to answer."""
+        return self.links.changing
+
     def endpoint(
         self, answer: Callable[[Asked], Any], *, changes: str | None = None, body: bool = False
     ) -> Callable[[Request], Awaitable[Response]]:

@@ -122,7 +122,7 @@ class GroupApi:
 
     def put(self, asked: Asked) -> dict[str, Any]:
         group = asked.text("group").strip()
-        self._context.admin.create_group(
+        self._context.changing.create_group(
             group,
             ordered=asked.flag("ordered") if "ordered" in asked.body else None,
             retry_max_times=asked.number("retries", 16, least=-1, most=1000) if "retries" in asked.body else None,
@@ -133,7 +133,7 @@ class GroupApi:
     def delete(self, asked: Asked) -> dict[str, Any]:
         group = asked.path["group"]
         confirmed(asked, group)
-        self._context.admin.delete_group(group, offsets=True)
+        self._context.changing.delete_group(group, offsets=True)
         with self._sampler.lock:
             self._sampler.groups.pop(group, None)
         self._sampler.ask_lists_again()
@@ -160,7 +160,7 @@ class GroupApi:
     def reset(self, asked: Asked) -> dict[str, Any]:
         group, topic, moment = self._reset(asked)
         online = asked.flag("online")
-        found: dict[MessageQueue, int] = self._context.admin.reset_offsets(group, topic, moment, online=online)
+        found: dict[MessageQueue, int] = self._context.changing.reset_offsets(group, topic, moment, online=online)
         self._sampler.fresh_group(group)
         return {"done": f"Group {group} goes on elsewhere in {len(found)} queues of {topic}."}
 

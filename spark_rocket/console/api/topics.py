@@ -152,7 +152,7 @@ class TopicApi:
         if kind is not None and kind not in _TYPES:
             raise Refused(f"{kind[:40]!r} is no type of messages.", remedy=f"Types are {', '.join(_TYPES)}.")
         queues = asked.number("queues", 8, least=1, most=MOST_QUEUES)
-        self._context.admin.create_topic(
+        self._context.changing.create_topic(
             topic,
             queues,
             asked.number("perm", 6, least=0, most=7),
@@ -167,7 +167,7 @@ class TopicApi:
     def delete(self, asked: Asked) -> dict[str, Any]:
         topic = asked.path["topic"]
         confirmed(asked, topic)
-        self._context.admin.delete_topic(topic)
+        self._context.changing.delete_topic(topic)
         with self._sampler.lock:
             self._sampler.topics.pop(topic, None)
         self._sampler.ask_lists_again()
