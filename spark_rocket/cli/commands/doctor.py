@@ -35,6 +35,7 @@ from spark_rocket.errors import ClientError, RocketError, TopicNotFoundError
 from spark_rocket.remoting.server.sockets import is_loopback
 
 if TYPE_CHECKING:
+    from spark_rocket.client import Admin
     from spark_rocket.proxy.probe import Probe
 
 _COLOURS = {"ok": "green", "warning": "yellow", "wrong": "red"}
@@ -76,8 +77,8 @@ def doctor(
     Looked at from here, and with --master or --remote from the executors too. With --grpc also the endpoint
     of RocketMQ 5's own clients; --tls and the account are used for it as well.
 
-    With --exactly-once: whether each broker acknowledges only what it cannot lose and keeps messages for long enough,
-    and whether the ledger topic has one queue.
+    With --exactly-once: whether each broker acknowledges messages only when they are durable, and keeps them for
+    long enough, and whether the ledger topic has one queue.
     """
     exclusive({"--master": master, "--remote": remote})
     wrong = 0
@@ -256,23 +257,34 @@ def check_exactly_once(link: Link) -> Iterator[Finding]:
     with link.admin() as admin:
         try:
             for broker in sorted(admin.cluster_info().broker_addr_table):
-                yield from check_durability(broker, admin.broker_config(broker))
+                yield from _settings_of(admin, broker)
             queues = len(admin.offsets(_LEDGER))
         except TopicNotFoundError:
             yield Finding(f"topic {_LEDGER}", "ok", "does not exist: the first query creates it")
         except RocketError as error:
-            yield Finding("exactly once", "wrong", error.message, error.remedy)
+            yield Finding(f"topic {_LEDGER}", "wrong", error.message, error.remedy)
         else:
             remedy = "Keep queue 0 on the broker that has the records, or give new queries another ledgerTopic."
             grade, remedy = ("ok", "") if queues == 1 else ("wrong", remedy)
             yield Finding(f"topic {_LEDGER}", grade, f"has {queues} queue{'s' * (queues != 1)}", remedy)
 
 
+def _settings_of(admin: Admin, broker: str) -> Iterator[Finding]:
+    try:
+        config = admin.broker_config(broker)
+    except RocketError as error:
+        yield Finding(f"broker {broker}, exactly once", "wrong", error.message, error.remedy)
+    else:
+        yield from check_durability(broker, config)
+
+
 def check_durability(broker: str, config: Mapping[str, str]) -> Iterator[Finding]:
     about = f"broker {broker}, exactly once"
     flush, role = config.get("flushDiskType", "unknown"), config.get("brokerRole", "unknown")
     if flush == "SYNC_FLUSH" or role == "SYNC_MASTER":
-        yield Finding(about, "ok", f"acknowledges what it cannot lose (flushDiskType={flush}, brokerRole={role})")
+        yield Finding(
+            about, "ok", f"acknowledges messages when they are durable (flushDiskType={flush}, brokerRole={role})"
+        )
     else:
         remedy = "Set flushDiskType=SYNC_FLUSH, or brokerRole=SYNC_MASTER with a slave."
         text = f"acknowledges messages that it could lose (flushDiskType={flush}, brokerRole={role})"
