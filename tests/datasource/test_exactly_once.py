@@ -18,17 +18,19 @@ from spark_rocket.datasource.exactly_once.brokers import Brokers
 from spark_rocket.datasource.exactly_once.ledger import DONE, PREPARED, RESUMED, group_of, tag_of
 from spark_rocket.datasource.exactly_once.manifest import Epoch, Manifest, StagedBlock
 from spark_rocket.datasource.exactly_once.staging import stage_rows
+from spark_rocket.datasource.write.rows import Block
 from spark_rocket.errors import (
     BrokerError,
     DataLossError,
     ExactlyOnceError,
+    MessageTooLargeError,
     QueueNotFoundError,
     RemotingTimeoutError,
     RocketError,
     RowError,
     TopicNotFoundError,
 )
-from spark_rocket.model import SCHEDULE_TOPIC, MessageQueue, SendStatus
+from spark_rocket.model import SCHEDULE_TOPIC, MessageQueue, SendResult, SendStatus
 from spark_rocket.protocol.wire.codes import ResponseCode
 from tests.datasource.exactly_once_brokers import (
     LEDGER,
@@ -648,3 +650,38 @@ def test_a_slave_that_keeps_less_than_its_master(status: PullStatus) -> None:
     answer = PullResult(status, 50, 50, 90, memoryview(b""), from_master=False)
     brokers.reader = SimpleNamespace(pull=lambda *given, **more: answer)  # type: ignore[assignment]
     assert brokers.messages(LEDGER_QUEUE, 7) == ([], 7)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_a_block_that_the_target_refuses_as_too_large(
+    brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """Its limit may be lower than the staging broker's. A restart goes on within a block."""
+    send, sends = brokers.publish, []
+
+    def refuse(block: Block, queue: MessageQueue) -> SendResult:
+        if block.count > most:
+            raise MessageTooLargeError("too large", response_code=ResponseCode.MESSAGE_ILLEGAL)
+        sends.append(block.count)
+        if len(sends) == 4:
+            raise KilledError
+        return send(block, queue)
+
+    monkeypatch.setattr(brokers, "publish", refuse)
+    with pytest.raises(KilledError):
+        brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS, size=7))
+    brokers.commit_epoch(EPOCH, [])
+    assert brokers.rows() == ROWS
+
+
+def test_messages_missing_from_what_is_read_back(brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may be the epoch's, so it is not published again."""
+    brokers.after = Counted(2, KilledError, {"publish"})
+    with pytest.raises(KilledError):
+        brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS))
+    brokers.alive()
+    ids = brokers.ids
+    monkeypatch.setattr(brokers, "ids", lambda queue, start, end: ids(queue, start, end - 1))
+    with pytest.raises(ExactlyOnceError, match="READ_BACK_GONE"):
+        brokers.commit_epoch(EPOCH, [])
+    assert brokers.rows() == ROWS[:12]

@@ -205,6 +205,17 @@ def test_a_row_whose_time_has_passed_and_one_that_waits(cluster: LocalCluster, r
     until(lambda: sorted(stored(reader, topic)) == ["past", "soon"])
 
 
+@pytest.mark.parametrize("more", [{}, {"compression": "zlib", "compressAbove": "1k"}])
+def test_a_restart_with_a_smaller_limit(cluster: LocalCluster, reader: Reader, more: dict[str, str]) -> None:
+    """Blocks that were staged with a higher one are published in halves."""
+    topic = cluster.create_topic(f"halves{len(more)}", 1)
+    given = options(cluster, topic, **more)
+    frame = pa.record_batch({"body": [f"{number}:" + "x" * 2000 for number in range(100)]})
+    staged = stage(given, Epoch(topic, 0), frame)
+    commit_epoch(options(cluster, topic, maxMessageSize="4k"), [staged], is_stream=True)
+    assert stored(reader, topic) == frame["body"].to_pylist()
+
+
 def test_a_ledger_with_several_queues_is_refused(cluster: LocalCluster) -> None:
     cluster.create_topic("wide-ledger", 2)
     with pytest.raises(ExactlyOnceError, match=r"LEDGER_QUEUES.*wide-ledger has 2 queues, and one is needed"):

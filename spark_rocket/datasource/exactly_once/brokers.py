@@ -30,7 +30,13 @@ from spark_rocket.datasource.read.fetch import pull_chunks
 from spark_rocket.datasource.retry_deadline import RetryDeadline
 from spark_rocket.datasource.write.rows import Block
 from spark_rocket.datasource.write.send import sink_for
-from spark_rocket.errors import DataSourceError, QueueNotFoundError, RocketError, TopicNotFoundError
+from spark_rocket.errors import (
+    DataSourceError,
+    MessageTooLargeError,
+    QueueNotFoundError,
+    RocketError,
+    TopicNotFoundError,
+)
 from spark_rocket.model import Message, MessageExt, MessageQueue, SendResult, SendStatus
 from spark_rocket.protocol.filter.tags import parse_tags
 from spark_rocket.protocol.record.columns import decode_records
@@ -91,6 +97,7 @@ class Brokers:
 
     def __init__(self, options: WriteOptions, group: str) -> None:
         """``group``: the consumer group in whose name is pulled."""
+        self._max_message_size = options.max_message_size
         self._request_timeout = options.request_timeout_ms / 1000
         connection = connecting(options.credentials, options.tls)
         self._producer = Producer(
@@ -138,6 +145,10 @@ class Brokers:
 
     def publish(self, block: Block, queue: MessageQueue) -> SendResult:
         """Send rows as an at-least-once write sends them, once."""
+        if len(block.body) > self._max_message_size and (block.count > 1 or block.sys_flag):
+            raise MessageTooLargeError(
+                f"{block.rows()} take {len(block.body)} bytes, and maxMessageSize is {self._max_message_size}."
+            )
         return self._sink.submit(block, queue).result()
 
     # --- reading ----------------------------------------------------------------------------------------------

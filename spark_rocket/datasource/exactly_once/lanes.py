@@ -16,6 +16,7 @@ Pure; a lane belongs to one thread. Corresponds to nothing in RocketMQ.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
@@ -48,6 +49,8 @@ class Lane:
         self.blocks = blocks
         self._prefixes = pa.array(sorted({epoch.prefix(block) for block in blocks}))
         self._firsts = pa.array([epoch.first_id(block) for block in blocks])
+        self.limit = sys.maxsize
+        """Bytes of a piece of several rows. Half of what the broker refused as too large; 0 if that was one row."""
         self.forget()
 
     @property
@@ -106,8 +109,17 @@ class Lane:
 
     def pieces(self, block: StagedBlock, body: memoryview) -> Iterator[Piece]:
         """What has to be sent of the next block; the caller says ``sent`` after each."""
-        at = sum(len(row) for row in islice(_rows_of(body), self._rows))
-        yield Piece(block.rows - self._rows, body[at:])
+        start = end = sum(len(row) for row in islice(_rows_of(body), self._rows))
+        rows = block.rows - self._rows
+        if len(body) - start > self.limit:
+            rows = 0
+            for row in _rows_of(body[start:]):
+                if rows and end - start + len(row) > self.limit:
+                    yield Piece(rows, body[start:end])
+                    rows, start = 0, end
+                rows += 1
+                end += len(row)
+        yield Piece(rows, body[start:])
 
     def sent(self, piece: Piece) -> None:
         """The broker has stored it."""

@@ -6,6 +6,7 @@ while one is sent. So the memory is that of two blocks for each of ``LANES`` thr
 What happens to a send that fails:
 
 ===============================  =======================================================================================
+refused as too large             its rows are sent in halves, down to single rows, else EXACTLY_ONCE.TARGET_REFUSES
 refused for certain              repeated after a pause, within ``retryTimeout``
 no answer, or SYSTEM_ERROR       it may be stored: prove the broker alive, wait for ``gracePeriod``, read the lane back,
                                  and go on behind what is there. Never a blind retry
@@ -152,7 +153,11 @@ class Publisher:
             self._fence()
         queue = lane.queue
         rows = Block(queue.topic, queue, piece.body, piece.rows, block.first_row, block.sys_flag, block.is_delayed)
-        result = self._brokers.publish(rows, queue)
+        try:
+            result = self._brokers.publish(rows, queue)
+        except MessageTooLargeError:
+            lane.limit = len(piece.body) // 2 if piece.rows > 1 else 0
+            raise
         lane.sent(piece)
         with self._lock:
             self.published += piece.rows
@@ -162,6 +167,9 @@ class Publisher:
     def _recover(self, lane: Lane, error: RocketError, deadline: RetryDeadline) -> None:
         """After a send that failed: wait, and find out what is stored."""
         queue = lane.queue
+        if isinstance(error, MessageTooLargeError) and lane.limit:
+            log.info("%s refuses a block as too large: going on with up to %d bytes", name(queue), lane.limit)
+            return
         if isinstance(error, TopicNotFoundError | QueueNotFoundError):
             if self._brokers.lacks(queue):
                 raise condition("EXACTLY_ONCE.TARGET_GONE", queue=name(queue), problem=error.message) from error
@@ -204,8 +212,16 @@ class Publisher:
                 raise condition(
                     "EXACTLY_ONCE.READ_BACK_GONE", queue=name(queue), recorded=recorded, start=start, end=end
                 )
-            for ids in self._brokers.ids(queue, max(start, min(recorded, end) - _MARGIN), end):
-                lane.feed(ids)
+            middle = min(recorded, end)
+            for low, high in ((max(start, middle - _MARGIN), middle), (middle, end)):
+                seen = 0
+                for ids in self._brokers.ids(queue, low, high):
+                    lane.feed(ids)
+                    seen += len(ids)
+            if seen < end - middle:  # what is missing may be ours
+                raise condition(
+                    "EXACTLY_ONCE.READ_BACK_GONE", queue=name(queue), recorded=recorded, start=start, end=end
+                )
 
     def _ends(self, queue: MessageQueue) -> tuple[int, int]:
         """Where a queue begins and ends. A topic that had nothing before may not exist: the first send creates it."""
