@@ -685,3 +685,44 @@ def test_messages_missing_from_what_is_read_back(brokers: FakeBrokers, monkeypat
     with pytest.raises(ExactlyOnceError, match="READ_BACK_GONE"):
         brokers.commit_epoch(EPOCH, [])
     assert brokers.rows() == ROWS[:12]
+
+
+def test_acknowledged_rows_that_are_missing_at_the_last_look(brokers: FakeBrokers) -> None:
+    """A broker lost them while a restarted driver published. They are sent again before DONE says that all is there."""
+    blocks = brokers.staged(EPOCH, ROWS)
+    brokers.before = Counted(0, KilledError, ["publish"])
+    with pytest.raises(KilledError):
+        brokers.commit_epoch(EPOCH, blocks)
+    brokers.alive()
+    sends = iter(range(100))
+
+    def lose(kind: str, queue: MessageQueue) -> None:
+        if kind == "publish" and next(sends) == len(blocks) - 1:  # the broker fails over to a slave without it
+            del brokers.log[queue][-blocks[-1].rows :]
+
+    brokers.after = lose
+    brokers.commit_epoch(EPOCH, blocks)
+    assert sorted(brokers.rows()) == sorted(ROWS)
+    assert kinds(brokers)[-1] == DONE
+
+
+def test_a_decision_that_the_broker_loses_before_it_confirms_it(brokers: FakeBrokers) -> None:
+    def lose(kind: str, queue: MessageQueue) -> None:
+        if kind == "confirm":
+            other = {
+                "rocketSink": 1,
+                "query": "another",
+                "kind": DONE,
+                "batch": 1,
+                "run": "",
+                "publisher": "",
+                "time": 0,
+            }
+            brokers.log[LEDGER_QUEUE] = [Stored(json.dumps(other).encode())]
+
+    brokers.status = lambda kind, queue: SendStatus.FLUSH_DISK_TIMEOUT if queue == LEDGER_QUEUE else SendStatus.SEND_OK
+    brokers.before = lose
+    with pytest.raises(ExactlyOnceError, match="confirm") as found:
+        brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS))
+    assert found.value.code == "EXACTLY_ONCE.NOT_DURABLE"
+    assert brokers.rows() == []

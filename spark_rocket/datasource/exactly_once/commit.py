@@ -73,7 +73,7 @@ class Commit:
         if ledger.is_done(batch):
             return None
         publisher.publish()
-        publisher.read_back(publisher.recovered if own else publisher.lanes)
+        publisher.check(publisher.recovered if own else publisher.lanes)
         self._done(publisher, manifest, own, reading, time.monotonic() - begun)
         return manifest
 
@@ -96,7 +96,9 @@ class Commit:
             self._ledger.append(PREPARED, self._epoch, parts=self._stage_parts(data))
         self._check_overtaken(self._ledger.last_batch())
         decision = self._ledger.decision(self._epoch.batch)
-        assert decision is not None
+        if decision is None:
+            problem = "a record that it had stored in the ledger is gone"
+            raise condition("EXACTLY_ONCE.NOT_DURABLE", broker=self._ledger.queue.broker_name, problem=problem)
         return decision
 
     def _stage_parts(self, data: bytes) -> list[tuple[str, str, int, int]]:
@@ -123,7 +125,7 @@ class Commit:
         self._ledger.append(RESUMED, self._epoch)
         if self._ledger.is_done(self._epoch.batch):
             return 0.0
-        publisher.settle({lane.queue.broker_name: lane.queue for lane in publisher.lanes}.values())
+        publisher.settle(publisher.lanes)
         begun = time.monotonic()
         publisher.read_back(publisher.lanes)
         publisher.check_staged()

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from spark_rocket.datasource.conditions import error as condition
@@ -178,21 +178,30 @@ class Publisher:
             raise condition("EXACTLY_ONCE.TARGET_REFUSES", queue=name(queue), problem=error.message) from error
         deadline.wait(may_pass(error), f"to publish to {name(queue)}")
         if not is_refused(error):
-            self.settle([queue])
+            self.settle([lane])
             self.read_back([lane])
             if lane not in self.recovered:
                 self.recovered.append(lane)
 
     # --- reading back -----------------------------------------------------------------------------------------
 
-    def settle(self, queues: Collection[MessageQueue]) -> None:
+    def check(self, lanes: Sequence[Lane]) -> None:
+        """Read these lanes back for the last time before DONE, and publish again what a broker has lost."""
+        self.read_back(lanes)
+        while missing := [lane for lane in lanes if not lane.is_complete]:
+            self.settle(missing)  # they may only not be shown yet
+            self.read_back(missing)
+            self.publish()
+
+    def settle(self, lanes: Sequence[Lane]) -> None:
         """Wait until all that was sent before is stored or never will be, and can be read: brokers are alive, grace is
         over, and a message that is sent then can be read."""
         deadline = self._timing.deadline()
-        for queue in queues:
-            deadline.call(lambda queue=queue: self._ends(queue), f"to reach {queue.broker_name}")  # type: ignore[misc]
+        brokers = {lane.queue.broker_name: lane.queue for lane in lanes}
+        for broker, queue in brokers.items():
+            deadline.call(lambda queue=queue: self._ends(queue), f"to reach {broker}")  # type: ignore[misc]
         self._timing.sleep(self._timing.grace)
-        for broker in sorted({queue.broker_name for queue in queues}):
+        for broker in sorted(brokers):
             self._brokers.confirm(broker, self._staging, self._timing)
 
     def read_back(self, lanes: Sequence[Lane]) -> None:
