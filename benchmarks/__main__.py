@@ -23,6 +23,7 @@ from benchmarks import (
     replication,
     spark,
     spark_lookup,
+    spark_once,
     spark_typed,
     store,
     store_disk,
@@ -54,6 +55,7 @@ FAMILIES = (
     tls,
     spark,
     spark_lookup,
+    spark_once,
     spark_typed,
 )
 

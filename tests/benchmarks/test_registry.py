@@ -66,6 +66,10 @@ NAMES_IN_PUBLIC = [
     "grpc.receive",
     "grpc.held.500",
     "grpc.memory.500",
+    "sink.once.128",
+    "sink.once.1024",
+    "sink.once.epoch",
+    "sink.once.memory",
 ]
 
 

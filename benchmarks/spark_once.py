@@ -1,0 +1,127 @@
+"""The sink with ``deliveryGuarantee=exactlyOnce``, beside the same sink with ``atLeastOnce``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from statistics import median
+from threading import Event
+from typing import TYPE_CHECKING
+
+from benchmarks.grpc import status_of
+from benchmarks.lab import QUEUES, Lab, beside
+from benchmarks.registry import Pair, benchmark
+from benchmarks.spark import WRITE_ROWS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+LEAST, ONCE = "atLeastOnce", "exactlyOnce"
+LARGE = 1_000_000  # rows of 1 KiB
+SMALL = 1_000
+WARM, EPOCHS = 3, 20
+PATIENCE = 300.0
+COMMITTER = b"pyspark.sql.worker.commit_data_source_write"  # Spark calls ``commit`` in a process of this module
+LOOK = 0.02
+
+
+def _rows(frame: DataFrame, size: int, key: str) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    return frame.select(
+        F.repeat(F.lit("x"), size).alias("body"), F.lit("bench").alias("tags"), F.col(key).cast("string").alias("keys")
+    )
+
+
+def _writer(lab: Lab, name: str, size: int, rows: int) -> Callable[[str], float]:
+    """Write so many rows as one epoch, with the guarantee that is given; how many seconds that takes."""
+    topic, numbers = lab.topic(name), count()
+    frame = _rows(lab.spark.range(0, rows, 1, QUEUES), size, "id")
+
+    def write(guarantee: str) -> float:
+        options = {"nameServer": lab.cluster.name_server, "topic": topic, "deliveryGuarantee": guarantee}
+        lab.settle(topic)
+        begun = time.perf_counter()
+        frame.write.format("rocket").options(**options, writeId=f"{name}-{next(numbers)}").mode("append").save()
+        return time.perf_counter() - begun
+
+    return write
+
+
+@benchmark("sink.once.128", "sink.once.1024", unit="rows/s", ceiling="at least once; 0.4 is the aim")
+def large_epochs(lab: Lab, size: str) -> Pair:
+    rows = WRITE_ROWS[int(size)]
+    write = _writer(lab, f"once-{size}", int(size), rows)
+    return Pair(lambda: rows / write(ONCE), lambda: rows / write(LEAST))
+
+
+@benchmark("sink.once.epoch", unit="ms/trigger", ceiling="at least once; 150 ms less is the aim", lower_is_better=True)
+def small_epochs(lab: Lab, _: str) -> Pair:
+    """The median trigger of a stream of epochs of 1,000 rows."""
+    topic, numbers = lab.topic("once-epochs"), count()
+    stream = lab.spark.readStream.format("rate-micro-batch").options(rowsPerBatch=SMALL, numPartitions=QUEUES).load()
+    options = {"nameServer": lab.cluster.name_server, "topic": topic}
+
+    def trigger(guarantee: str) -> float:
+        checkpoint = lab.scratch / f"checkpoint-{next(numbers)}"
+        query = (
+            _rows(stream, 128, "value")
+            .writeStream.format("rocket")
+            .options(**options, deliveryGuarantee=guarantee, checkpointLocation=str(checkpoint))
+            .start()
+        )
+        until = time.monotonic() + PATIENCE
+        try:
+            while len(query.recentProgress) < WARM + EPOCHS:
+                assert time.monotonic() < until, "the stream stands still"
+                query.awaitTermination(1)
+            progress = query.recentProgress[WARM : WARM + EPOCHS]
+        finally:
+            query.stop()
+        assert all(each.numInputRows == SMALL for each in progress)
+        return median(each.durationMs["triggerExecution"] for each in progress)
+
+    return Pair(lambda: trigger(ONCE), lambda: trigger(LEAST))
+
+
+@benchmark("sink.once.memory", unit="MiB", ceiling="at least once; 256 MiB less is the aim", lower_is_better=True)
+def memory(lab: Lab, _: str) -> Pair:
+    """The most memory that the committing process has had, for an epoch of 1 GB."""
+    write = _writer(lab, "once-memory", 1024, LARGE)
+
+    def most(guarantee: str) -> float:
+        for process in _committers():  # Spark keeps them, with the memory that another write has left
+            os.kill(process, signal.SIGTERM)
+        found: list[float] = []
+        with beside(lambda stop: _watch(stop, found)):
+            write(guarantee)
+        return max(found)
+
+    return Pair(lambda: most(ONCE), lambda: most(LEAST))
+
+
+def _watch(stop: Event, found: list[float]) -> None:
+    while not stop.wait(LOOK):
+        for process in _committers():
+            with contextlib.suppress(OSError, KeyError):  # it has just ended
+                found.append(status_of(process, "VmHWM"))
+
+
+def _committers() -> list[int]:
+    """The processes in which this one's Spark calls ``commit``: children of a daemon, which is a child of the JVM."""
+    parents, lines = {}, {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parents[int(process.name)] = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+            lines[int(process.name)] = (process / "cmdline").read_bytes()
+
+    def is_own(process: int) -> bool:
+        return process == os.getpid() or (process in parents and is_own(parents[process]))
+
+    workers = [process for process, line in lines.items() if COMMITTER in line]
+    return [process for process in workers if parents[process] in workers and is_own(process)]
