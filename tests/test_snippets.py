@@ -33,7 +33,7 @@ ELSEWHERE = {
     "docs/first-ten-minutes.md": "tests/spark/test_recipes.py",
     **{
         f"docs/recipes/{name}.md": "tests/spark/test_recipes.py"
-        for name in ("dead-letters", "enrich", "parquet-delta", "pytest", "replay", "scheduled")
+        for name in ("dead-letters", "enrich", "exactly-once", "parquet-delta", "pytest", "replay", "scheduled")
     },
 }
 HERE = {"README.md", "docs/console.md", "docs/grpc.md", "docs/metrics.md", "docs/operations.md"}

@@ -80,7 +80,7 @@ def said_by(arguments: list[str]) -> str:
     return said.getvalue()
 
 
-@pytest.mark.parametrize("recipe", ["parquet-delta", "enrich", "replay", "dead-letters", "scheduled"])
+@pytest.mark.parametrize("recipe", ["parquet-delta", "enrich", "exactly-once", "replay", "dead-letters", "scheduled"])
 def test_a_recipe(
     recipe: str, shop: Rocket, clean: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
