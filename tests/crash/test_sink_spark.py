@@ -63,6 +63,7 @@ def test_each_row_once_whatever_is_killed(tmp_path: Path) -> None:
             order[queue, int(offset) % 4].append(int(offset))
         assert all(low < high for offsets in order.values() for low, high in pairwise(offsets))
     print(f"{number} kills, {drivers} of the JVM: sent {len(sent)} = stored {len(stored)}")
-    assert drivers == sum(" driver " in file.name for file in plans(directory, "done"))
     assert len(stored) == len(sent)
     assert {(queue, offset) for queue, offset, _ in stored} == sent
+    # A task that outlives its driver may come to the next plan that is to kill it.
+    assert 0 < drivers <= sum(" driver " in file.name for file in plans(directory, "done"))
