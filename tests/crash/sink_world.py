@@ -13,7 +13,7 @@ from pathlib import Path
 from spark_rocket.client import Reader
 from spark_rocket.datasource.exactly_once.writer import check_topics
 from spark_rocket.testing import LocalCluster
-from tests.crash.sink_driver import OVERTAKEN, ROWS, TASKS, committed, sink_options
+from tests.crash.sink_driver import ROWS, TASKS, committed, sink_options
 from tests.crash.sink_points import plan, plans
 from tests.kit.waiting import until
 
@@ -61,14 +61,6 @@ class Query:
     def wait_for(self, number: int) -> None:
         """Until so many plans are done."""
         until(lambda: len(plans(self.directory, "done")) >= number)
-
-    @property
-    def is_overtaken(self) -> bool:
-        return "OVERTAKEN" in self.log
-
-
-def is_overtaken(process: subprocess.Popen[bytes]) -> bool:
-    return process.wait(60) == OVERTAKEN
 
 
 def rows_seen(name_server: str, topic: str) -> dict[str, list[list[str]]]:

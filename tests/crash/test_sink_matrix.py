@@ -18,8 +18,9 @@ import psutil
 import pytest
 
 from spark_rocket.testing import LocalCluster
+from tests.crash.sink_driver import OVERTAKEN
 from tests.crash.sink_points import plans
-from tests.crash.sink_world import Query, assert_each_row_once, is_overtaken
+from tests.crash.sink_world import Query, assert_each_row_once
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.crash
@@ -167,7 +168,7 @@ def test_two_drivers_decide_the_same_epoch(cluster: LocalCluster, query: Query) 
     os.kill(first, signal.SIGCONT)
     assert late.wait(60) == 0, query.log
     os.kill(second, signal.SIGCONT)
-    assert is_overtaken(early)
+    assert early.wait(60) == OVERTAKEN, query.log
     check(cluster, query)
 
 
@@ -179,7 +180,8 @@ def test_a_driver_that_is_paused_while_another_one_goes_on(cluster: LocalCluster
     assert query.run(3) == 0
     for pid in stopped_in(query.directory):
         os.kill(pid, signal.SIGCONT)
-    assert is_overtaken(paused), query.log
+    # One that had published everything before it was paused finds its checkpoint complete.
+    assert paused.wait(60) == (0 if point == "before DONE" else OVERTAKEN), query.log
     check(cluster, query)
 
 
