@@ -61,7 +61,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(Guard())
+    if "not live" in config.option.markexpr:  # of make unit: its audit hook takes a tenth of the time of all tests
+        config.pluginmanager.register(Guard())
 
 
 @pytest.hookimpl(tryfirst=True)

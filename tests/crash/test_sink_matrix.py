@@ -23,7 +23,7 @@ from tests.crash.sink_points import plans
 from tests.crash.sink_world import Query, assert_each_row_once
 from tests.kit.waiting import until
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.long]
 
 _numbers = count()
 

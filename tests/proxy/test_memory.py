@@ -77,8 +77,8 @@ receive = partial(asking, definitions.ReceiveMessageRequest, 10, invisible_durat
         (LARGE, 4, 1_000, ""),
         (60_000, 40, 0, ""),
         (LARGE, 4, 0, "zlib"),
-        (LARGE, 4, 1_000, "lz4"),
-        (LARGE, 4, 1_000, "zstd"),
+        pytest.param(LARGE, 4, 1_000, "lz4", marks=pytest.mark.long),
+        pytest.param(LARGE, 4, 1_000, "zstd", marks=pytest.mark.long),
     ],
     ids=["large", "begun", "batches", "zlib", "lz4", "zstd"],
 )

@@ -50,6 +50,7 @@ def test_a_stream(mq: Rocket, tmp_path: Path) -> None:
     assert stored(mq, target) == Counter(bodies)
 
 
+@pytest.mark.long
 def test_a_task_that_fails_once(mq: Rocket, tmp_path: Path) -> None:
     """Its first attempt stages blocks that nobody publishes."""
     frame, bodies = source(mq, 200)
@@ -69,6 +70,7 @@ def test_a_task_that_fails_once(mq: Rocket, tmp_path: Path) -> None:
     assert stored(mq, target) == Counter(bodies)
 
 
+@pytest.mark.long
 @pytest.mark.classic("the server's environment is set before it starts")
 def test_a_driver_that_dies_while_it_publishes(mq: Rocket, tmp_path: Path) -> None:
     """The whole Spark process exits between PREPARED and DONE. The rows that the restarted query computes again are
