@@ -10,7 +10,7 @@ import pytest
 
 from spark_rocket.client import Admin, Producer, Reader
 from spark_rocket.datasource.exactly_once import publish
-from spark_rocket.datasource.exactly_once.brokers import Brokers, brokers_for
+from spark_rocket.datasource.exactly_once.brokers import Brokers, Timing, brokers_for
 from spark_rocket.datasource.exactly_once.manifest import Epoch
 from spark_rocket.datasource.exactly_once.staging import Staged, stage_rows
 from spark_rocket.datasource.exactly_once.writer import check_topics, commit_epoch
@@ -258,6 +258,18 @@ def test_two_brokers() -> None:
         assert sorted(stored(reader, topic)) == sorted(ROWS_OF_KEYS)
         assert {queue.broker_name for queue in reader.queues("ROCKET_SINK_STAGING")} == {"broker-a", "broker-b"}
         assert [queue.broker_name for queue in reader.queues("ROCKET_SINK_LEDGER")] == ["broker-a"]
+
+
+def test_a_broker_that_is_back_is_confirmed_at_once() -> None:
+    """Its staging queues are not in the route that was asked for while it was away."""
+    with LocalCluster(brokers=2) as cluster:
+        given = options(cluster, cluster.create_topic("back", 1))
+        brokers = brokers_for(given, "readers")
+        cluster.kill_broker()
+        routes = brokers._producer.running().routes
+        until(lambda: {queue.broker_name for queue in routes.refresh(given.staging_topic).writable} == {"broker-b"})
+        cluster.restart_broker()
+        brokers.confirm("broker-a", given.staging_topic, Timing(grace=0, retry_timeout_ms=10_000))
 
 
 ROWS_OF_KEYS = [f"k{number % 9}:{number}" for number in range(200)]

@@ -239,6 +239,7 @@ class Brokers:
         def barrier() -> None:
             queue = next((queue for queue in self.queues(staging) if queue.broker_name == broker), None)
             if queue is None:
+                self._producer.running().routes.refresh(staging)  # the route may be of a time when it was away
                 raise QueueNotFoundError(f"it has no queue of {staging}", retriable=True)
             result = self.append(queue, b"barrier")
             if result.status is not SendStatus.SEND_OK:
