@@ -47,6 +47,7 @@ def shop(mq: Rocket) -> Rocket:
         "orders-eu-1",
         "flights",
         "flights-copy",
+        "flights-once",
         "orders-checked",
         "orders-from-kafka",
     ):
