@@ -17,7 +17,7 @@ from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.testing import LocalCluster
 
 ROOT = Path(__file__).parents[1]
-COMPATIBILITY = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
+COMPATIBILITY = (ROOT / "docs" / "reference" / "compatibility.md").read_text(encoding="utf-8")
 SENT_BY_THE_BROKER = {
     RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
     RequestCode.CHECK_TRANSACTION_STATE,
@@ -80,7 +80,9 @@ def test_every_option_has_a_score() -> None:
     assert {option.name for option in OPTIONS} <= set(re.findall(r"^\| `(\w+)` \| supported", COMPATIBILITY, re.M))
 
 
-@pytest.mark.parametrize("document", ["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
+@pytest.mark.parametrize(
+    "document", ["README.md", *(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
+)
 def test_links_lead_somewhere(document: str) -> None:
     file = ROOT / document
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", file.read_text(encoding="utf-8")):

@@ -27,18 +27,24 @@ pytestmark = pytest.mark.live
 #: Pages whose snippets a test of their own runs, from the first to the last.
 ELSEWHERE = {
     "docs/datasource.md": "tests/spark/test_datasource_docs.py",
-    "docs/from-kafka.md": "tests/spark/test_datasource_docs.py",
-    "docs/from-rocketmq-spark.md": "tests/spark/test_datasource_docs.py",
+    "docs/guides/from-kafka.md": "tests/spark/test_datasource_docs.py",
+    "docs/guides/from-rocketmq-spark.md": "tests/spark/test_datasource_docs.py",
     "docs/client.md": "tests/test_client_docs.py",
-    "docs/first-ten-minutes.md": "tests/spark/test_recipes.py",
+    "docs/guides/getting-started.md": "tests/spark/test_recipes.py",
     **{
         f"docs/recipes/{name}.md": "tests/spark/test_recipes.py"
         for name in ("dead-letters", "enrich", "exactly-once", "parquet-delta", "pytest", "replay", "scheduled")
     },
 }
-HERE = {"README.md", "docs/console.md", "docs/grpc.md", "docs/metrics.md", "docs/operations.md"}
+HERE = {
+    "README.md",
+    "docs/guides/console.md",
+    "docs/guides/grpc-clients.md",
+    "docs/reference/metrics.md",
+    "docs/guides/operations.md",
+}
 #: Pages whose blocks without a file's name are for Python's prompt.
-PASTED = ["README.md", "docs/first-ten-minutes.md", *sorted(page for page in PAGES if "/recipes/" in page)]
+PASTED = ["README.md", "docs/guides/getting-started.md", *sorted(page for page in PAGES if "/recipes/" in page)]
 #: What is there to be read: settings, what programs said, the languages of other clients (tests/proxy runs these), and
 #: the calls of openssl, which tests/broker/test_tls.py runs.
 SHOWN = {"", "text", "json", "yaml", "properties", "java", "js", "go", "bash"}
@@ -127,11 +133,11 @@ def test_commands_of_the_readme_that_only_look(cluster: LocalCluster, here: Path
 
 
 def test_what_grpc_clients_need_first(cluster: LocalCluster, here: Path) -> None:
-    listing, _ = (example for example in examples("docs/grpc.md") if example.language == "shell")
+    listing, _ = (example for example in examples("docs/guides/grpc-clients.md") if example.language == "shell")
     for (_, *words), _ in commands(listing.code)[1:]:
         with contextlib.redirect_stdout(io.StringIO()):
             assert main(words) == 0
-    (python,) = (example for example in examples("docs/grpc.md") if example.language == "python")
+    (python,) = (example for example in examples("docs/guides/grpc-clients.md") if example.language == "python")
     code = python.code.replace("127.0.0.1:8081", cluster.grpc_endpoint)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
@@ -142,17 +148,17 @@ def test_metrics_and_traces_in_python(cluster: LocalCluster, here: Path) -> None
     names: dict[str, object] = {"__name__": "__main__"}
     exec("from spark_rocket.client import Producer; from spark_rocket.model import Message", names)
     ran = 0
-    for example in examples("docs/metrics.md"):
+    for example in examples("docs/reference/metrics.md"):
         if example.language == "python":
             code = example.code.replace("9400)", "0)")
-            exec(compile("\n" * example.line + code, "docs/metrics.md", "exec"), names)
+            exec(compile("\n" * example.line + code, "docs/reference/metrics.md", "exec"), names)
             ran += 1
     names["endpoint"].close()  # type: ignore[attr-defined]
     assert ran == 3
 
 
 def test_metrics_of_a_server(here: Path) -> None:
-    (transcript,) = (example for example in examples("docs/metrics.md") if example.language == "console")
+    (transcript,) = (example for example in examples("docs/reference/metrics.md") if example.language == "console")
     (up, shown), (curl, answer) = commands(transcript.code)
     assert (up[0], curl[0], curl[-1]) == ("rocket", "curl", "http://127.0.0.1:5557/ready")
     ports = ["--nameserver-port", 0, "--broker-port", 0, "--grpc-port", 0, "--metrics-port", 0, "--no-console"]
@@ -179,4 +185,4 @@ def test_the_site_is_built_and_every_link_leads_somewhere(tmp_path: Path) -> Non
     assert "rocket message tail" in verbs
     assert "--sharding-key" in verbs
     home = (tmp_path / "index.html").read_text(encoding="utf-8")
-    assert "first-ten-minutes.html" in home
+    assert "guides/getting-started.html" in home

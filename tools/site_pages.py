@@ -41,7 +41,7 @@ def command_line() -> str:
     parts = [
         "# The command line: every verb and option\n",
         "What `rocket … --help` says, verb by verb; made from the program when this site was built. "
-        "Who knows mqadmin finds each of its verbs [here](mqadmin.md).\n",
+        "Who knows mqadmin finds each of its verbs [here](guides/from-mqadmin.md).\n",
     ]
     for depth, context in commands(click.Context(rocket, info_name="rocket")):
         heading = "#" * min(depth + 2, 4)

@@ -133,7 +133,7 @@ async def _alive(request: Request) -> Response:
 
 async def _nothing(request: Request) -> Response:
     return failure(
-        describe(Refused("There is nothing here.", remedy="See docs/console.md.", status=404, code="NOT_FOUND"))
+        describe(Refused("There is nothing here.", remedy="See docs/guides/console.md.", status=404, code="NOT_FOUND"))
     )
 
 

@@ -3,7 +3,8 @@
 Written directly: with 1,000 topics a scrape has tens of thousands of lines, and prometheus_client takes five times as
 long for one (5.3 µs beside 1.0). A test reads what is written here with that library's parser.
 
-The metrics that a server can have are a table (:class:`Metric`), which docs/metrics.md repeats and tests compare.
+The metrics that a server can have are a table (:class:`Metric`), which docs/reference/metrics.md
+repeats and tests compare.
 Thread-safety: an exposition belongs to whoever fills it. Pure.
 """
 

@@ -41,7 +41,7 @@ pytestmark = pytest.mark.live
 
 Samples = dict[str, list[tuple[dict[str, str], float]]]
 NODE = {"cluster": "DefaultCluster", "node_type": "broker", "node_id": "broker-a"}
-DOC = Path(__file__).parents[2] / "docs" / "metrics.md"
+DOC = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 
 
 class Endpoint:

@@ -147,7 +147,7 @@ def test_grpc_with_certificates(pair: LocalCluster) -> None:
 
 
 def test_from_disabled_to_enforcing_without_a_stop(tmp_path: Path) -> None:
-    """Server by server, as docs/operations.md has it; after each step a client of before is still served."""
+    """Server by server, as docs/guides/operations.md has it; after each step a client of before is still served."""
     authority = CertificateAuthority(tmp_path / "tls")
     tls = tls_of(authority, authority.issue("server", ("127.0.0.1", "127.0.0.2")))
     files = {name: value for name, value in tls.properties().items() if name != "tls.enable"}
@@ -223,7 +223,7 @@ def test_code_26_shows_no_passwords_and_25_sets_nothing(tmp_path: Path) -> None:
 def test_certificates_made_as_the_operations_page_says(tmp_path: Path) -> None:
     if shutil.which("openssl") is None:
         pytest.skip("there is no openssl here")
-    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "operations.md").read_text(encoding="utf-8")
     commands = page.partition("### Certificates")[2].partition("```bash\n")[2].partition("```")[0]
     properties = page.partition("### Certificates")[2].partition("```properties\n")[2].partition("```")[0]
     assert "openssl x509" in commands

@@ -1,4 +1,4 @@
-"""docs/mqadmin.md: what it names of ``rocket`` is there, and each verb of mqadmin has one line."""
+"""docs/guides/from-mqadmin.md: what it names of ``rocket`` is there, and each verb of mqadmin has one line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from spark_rocket.cli.main import rocket
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "mqadmin.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "from-mqadmin.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 COMMANDS = sorted(set(re.findall(r"`(rocket [^`]+)`", TEXT)))
 

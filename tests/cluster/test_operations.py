@@ -1,4 +1,4 @@
-"""The procedures of docs/operations.md that no other test runs, and that each of them names the test that does."""
+"""The procedures of docs/guides/operations.md that no other test runs; each names the test that runs it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.cluster.harness import (
 )
 
 ROOT = Path(__file__).parents[2]
-SECTIONS = re.split(r"^## ", (ROOT / "docs" / "operations.md").read_text(), flags=re.M)[1:]
+SECTIONS = re.split(r"^## ", (ROOT / "docs" / "guides" / "operations.md").read_text(), flags=re.M)[1:]
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=[section.partition("\n")[0] for section in SECTIONS])

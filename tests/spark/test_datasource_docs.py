@@ -22,8 +22,8 @@ from tests.golden import extract_store
 from tests.spark.conftest import ROOT, Rocket
 
 DATASOURCE = "docs/datasource.md"
-FROM_KAFKA = "docs/from-kafka.md"
-FROM_ROCKETMQ_SPARK = "docs/from-rocketmq-spark.md"
+FROM_KAFKA = "docs/guides/from-kafka.md"
+FROM_ROCKETMQ_SPARK = "docs/guides/from-rocketmq-spark.md"
 PAGES = [DATASOURCE, FROM_KAFKA, FROM_ROCKETMQ_SPARK]
 
 

@@ -110,7 +110,7 @@ def test_the_recipe_for_pytest(clean: SparkSession, tmp_path: Path, monkeypatch:
 
 @pytest.mark.classic("the page makes a session of its own")
 def test_the_first_ten_minutes(clean: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = "docs/first-ten-minutes.md"
+    page = "docs/guides/getting-started.md"
     with contextlib.ExitStack() as servers:
 
         def rocket(arguments: list[str]) -> str:
@@ -145,7 +145,7 @@ def test_the_readme_leaves_the_topics_of_the_first_ten_minutes_alone() -> None:
     """Who runs the README's block and then the page has one server, and the page counts what its topic holds."""
     used = [
         {topic for example in examples(page) for topic in re.findall(r'"(?:subscribe|topic)", "(\w+)"', example.code)}
-        for page in ("README.md", "docs/first-ten-minutes.md")
+        for page in ("README.md", "docs/guides/getting-started.md")
     ]
     assert all(used)
     assert not used[0] & used[1]

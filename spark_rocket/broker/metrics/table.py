@@ -1,4 +1,4 @@
-"""Every metric of a broker. docs/metrics.md repeats this table, and a test compares the two.
+"""Every metric of a broker. docs/reference/metrics.md repeats this table, and a test compares the two.
 
 Names and labels of RocketMQ 5's brokers come first (origin ``5``), then rocketmq-exporter's, then our own; what is
 about POP, transactions or replication and has no name there is our own as well.

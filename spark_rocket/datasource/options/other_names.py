@@ -1,6 +1,6 @@
 """Options that people bring along from elsewhere, or mistype: what each is called here, if there is anything like it.
 
-``docs/from-kafka.md`` has the same names in its tables. Pure. Corresponds to nothing in RocketMQ.
+``docs/guides/from-kafka.md`` has the same names in its tables. Pure. Corresponds to nothing in RocketMQ.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def remedy_for(key: str, scopes: Collection[Scope]) -> str:
     if FROM_ELSEWHERE.get(key) in here:
         return f"Did you mean {FROM_ELSEWHERE[key]}?"
     if key.startswith(("kafka.", "spark.kafka.")):
-        return "Leave it out: there is no Kafka client underneath. docs/from-kafka.md says what there is instead."
+        return "Leave it out: there is no Kafka client underneath. See docs/guides/from-kafka.md."
     close = difflib.get_close_matches(key, [option.lower() for option in here], n=1, cutoff=0.5)
     nearest = next((option for option in here if close and option.lower() == close[0]), None)
     return f"Did you mean {nearest}?" if nearest else f"The options here are {', '.join(here)}."
