@@ -1,20 +1,52 @@
-"""Pages of the site that are made when it is built (a hook of MkDocs, named in mkdocs.yml).
+"""Pages that are generated when the site is built (a MkDocs hook, named in mkdocs.yml).
 
-``index.md`` is the README with its links turned to the site's pages; ``cli.md`` has every verb and option of
-``rocket``, asked from the program itself; each notebook becomes a page with its stored outputs and pictures.
+``index.md`` is the README with its links changed to the site's pages. ``cli.md`` lists every verb and option of
+``rocket``, taken from the program itself. Each notebook becomes a page with its stored outputs and pictures. Old
+addresses of pages and headings redirect to the new ones (``docs/redirects.yml``).
 """
 
 from __future__ import annotations
 
+import html
 import json
+import posixpath
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
+import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
+
+_MOVED_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="robots" content="noindex">
+<meta name="viewport" content="width=device-width">
+<title>This page has moved</title>
+</head>
+<body>
+<h1>This page has moved</h1>
+<p>It is now at <a href="{page}">{page}</a>. Its sections:</p>
+<ul>
+{sections}
+</ul>
+{script}
+</body>
+</html>
+"""
+_SCRIPT = """<script>
+(() => {{
+  const moved = {moved};
+  const heading = decodeURIComponent(location.hash.slice(1));
+  const target = document.getElementById(heading) ? undefined : moved[heading];
+  if (target) location.replace(target);
+  else if (moved[""]) location.replace(moved[""] + location.hash);
+}})();
+</script>"""
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -27,6 +59,39 @@ def on_files(files: Any, config: Any) -> Any:
     for address, text in pages.items():
         files.append(File.generated(config, address, content=text))
     return files
+
+
+def on_post_build(config: Any) -> None:
+    redirects = yaml.safe_load((ROOT / "docs" / "redirects.yml").read_text(encoding="utf-8"))
+    for old, moved in redirects.items():
+        links = {heading: link(old, to) for heading, to in moved.items() if to != f"{old}#{heading}".rstrip("#")}
+        if links:
+            redirect(Path(config["site_dir"]) / address(old), links)
+
+
+def address(source: str) -> str:
+    """Return the address of a page or heading, named by its source: ``a/b.md#c`` becomes ``a/b.html#c``."""
+    return re.sub(r"\.md(?=#|$)", ".html", source)
+
+
+def link(old: str, to: str) -> str:
+    return posixpath.relpath(address(to), posixpath.dirname(old) or ".")
+
+
+def redirect(page: Path, links: dict[str, str]) -> None:
+    """Write a page that redirects. If the page still exists, it only gets the redirects of its old headings."""
+    script = _SCRIPT.format(moved=json.dumps(links, indent=2))
+    if page.exists():
+        text = page.read_text(encoding="utf-8").replace("</body>", f"{script}\n</body>")
+    else:
+        sections = "\n".join(
+            f'<li><a href="{html.escape(to)}">{heading.replace("-", " ")}</a></li>'
+            for heading, to in links.items()
+            if heading
+        )
+        text = _MOVED_PAGE.format(page=html.escape(links[""]), sections=sections, script=script)
+        page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(text, encoding="utf-8")
 
 
 def home() -> str:

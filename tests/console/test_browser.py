@@ -5,7 +5,6 @@ One browser for all of these; where no Chromium is installed they are skipped (t
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,34 +14,16 @@ from spark_rocket.client import Reader
 from spark_rocket.console.passwords import hashed
 from spark_rocket.testing import LocalCluster
 from tests.console.conftest import SCRIPT, WAIT, Console, Page, eventually
+from tests.kit import browser
 
-selenium = pytest.importorskip("selenium")
+pytest.importorskip("selenium")
 
-from selenium import webdriver  # noqa: E402
-from selenium.webdriver.chrome.service import Service  # noqa: E402
-from selenium.webdriver.common.by import By  # noqa: E402
-from selenium.webdriver.common.keys import Keys  # noqa: E402
-from selenium.webdriver.support.ui import Select, WebDriverWait  # noqa: E402
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import Select, WebDriverWait
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
-pytestmark = [
-    pytest.mark.skipif(not CHROMIUM or not DRIVER, reason="no Chromium here: apt-get install chromium chromium-driver"),
-    pytest.mark.live,
-]
-
-_FLAGS = [
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-dev-shm-usage",
-    "--window-size=1280,900",
-]
+pytestmark = [browser.needed, pytest.mark.live]
 
 
 class Window:
@@ -101,8 +82,7 @@ class Window:
         element.send_keys(text)
 
     def size(self, width: int, height: int) -> None:
-        given = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
-        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", given)
+        browser.size(self.driver, width, height)
 
     def complaints(self) -> list[str]:
         """What the browser logged: blocked scripts, faults."""
@@ -111,12 +91,7 @@ class Window:
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(CHROMIUM)
-    for flag in (*_FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(str(DRIVER)))
+    driver = browser.opened(tmp_path_factory.mktemp("chromium"))
     yield driver
     driver.quit()
 
