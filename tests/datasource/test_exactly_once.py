@@ -439,6 +439,44 @@ def test_rows_that_are_lost_before_they_are_confirmed(brokers: FakeBrokers) -> N
     assert brokers.rows() == ROWS
 
 
+@pytest.mark.parametrize("left", [[], [Stored(b"another")]], ids=["shorter", "another message"])
+def test_staged_rows_that_are_lost_before_they_are_confirmed(brokers: FakeBrokers, left: list[Stored]) -> None:
+    """The task fails and is repeated; the epoch must not be decided with a block that is gone."""
+    brokers.status = lambda kind, queue: SendStatus.FLUSH_DISK_TIMEOUT
+
+    def lose(kind: str, queue: MessageQueue) -> None:
+        if kind == "confirm":
+            for log in brokers.log.values():
+                log[:] = left * len(log)
+
+    brokers.before = lose
+    with pytest.raises(ExactlyOnceError, match=r"staged rows at offset \d+ of staging/[ab]/0 are gone") as caught:
+        stage_rows(iter([pa.record_batch({"body": ROWS})]), brokers.real(), options(retryTimeout="0"), EPOCH)
+    assert caught.value.code == "EXACTLY_ONCE.NOT_DURABLE"
+
+
+def test_only_the_master_confirms_what_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slave may show a message that the master has lost."""
+    queue, timing = MessageQueue(STAGING, "a", 0), FakeBrokers().timing()
+    shown = iter([False, True])
+    sent = []
+
+    def append(queue: MessageQueue, body: bytes) -> SendResult:
+        sent.append(body)
+        return SendResult(SendStatus.SEND_OK, "", "", queue, 7)
+
+    def pull(queue: MessageQueue, offset: int, **more: object) -> PullResult:
+        return PullResult(PullStatus.FOUND, 8, 0, 8, memoryview(b""), from_master=next(shown))
+
+    brokers = Brokers.__new__(Brokers)
+    brokers.reader = SimpleNamespace(pull=pull)  # type: ignore[assignment]
+    monkeypatch.setattr(brokers, "queues", lambda topic: [queue])
+    monkeypatch.setattr(brokers, "append", append)
+    brokers.confirm("a", STAGING, timing)
+    assert next(shown, None) is None
+    assert len(sent) == 2
+
+
 def test_a_target_that_is_gone(brokers: FakeBrokers) -> None:
     blocks = brokers.staged(EPOCH, ROWS)
     brokers.gone = {MessageQueue(TARGET, "a", 0)}
@@ -506,6 +544,22 @@ def test_a_large_manifest_is_staged(brokers: FakeBrokers, monkeypatch: pytest.Mo
     brokers.alive()
     assert len(json.loads(brokers.log[LEDGER_QUEUE][0].body)["parts"]) > 1
     brokers.commit_epoch(EPOCH, [])
+    once(brokers.rows(), ROWS)
+
+
+def test_staging_queues_that_are_not_found_at_once(brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name server that restarts while a large manifest is staged is a delay, not a failure."""
+    monkeypatch.setattr(commit, "INLINE_BYTES", 50)
+    blocks, queues = brokers.staged(EPOCH, ROWS), brokers.queues
+    failures = iter([TopicNotFoundError("no route", retriable=True)])
+
+    def fail_once(topic: str, *, ordered: bool = False) -> list[MessageQueue]:
+        if (failure := next(failures, None)) is not None:
+            raise failure
+        return queues(topic)
+
+    monkeypatch.setattr(brokers, "queues", fail_once)
+    brokers.commit_epoch(EPOCH, blocks)
     once(brokers.rows(), ROWS)
 
 

@@ -244,8 +244,9 @@ class Brokers:
             result = self.append(queue, b"barrier")
             if result.status is not SendStatus.SEND_OK:
                 raise DataSourceError(f"it answers {result.status.value}", retriable=True)
-            if not self.messages(queue, result.queue_offset, wait_ms=_BARRIER_MS)[0]:
-                raise DataSourceError("it does not show a message that it has acknowledged", retriable=True)
+            found = self.reader.pull(queue, result.queue_offset, suspend_ms=_BARRIER_MS)
+            if found.status is not PullStatus.FOUND or not found.from_master:  # a slave's answer proves nothing
+                raise DataSourceError("its master does not show a message that it has acknowledged", retriable=True)
 
         try:
             timing.deadline().call(barrier, f"to confirm what {broker} has stored")

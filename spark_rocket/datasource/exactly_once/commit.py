@@ -32,7 +32,7 @@ from spark_rocket.datasource.exactly_once.ledger import DONE, INLINE_BYTES, PREP
 from spark_rocket.datasource.exactly_once.manifest import Epoch, Manifest, StagedBlock
 from spark_rocket.datasource.exactly_once.publish import Publisher
 from spark_rocket.datasource.write.send import choose_queue
-from spark_rocket.model import SendStatus
+from spark_rocket.model import SendResult, SendStatus
 
 log = logging.getLogger("spark_rocket.datasource")
 
@@ -106,12 +106,14 @@ class Commit:
         parts, unconfirmed = [], set()
         deadline = self._timing.deadline()
         for number, start in enumerate(range(0, len(data), INLINE_BYTES)):
-            queue = choose_queue(number, self._brokers.queues(self._staging), self._epoch.query.encode()[:64])
             part = data[start : start + INLINE_BYTES]
-            result = deadline.call(
-                lambda queue=queue, part=part: self._brokers.append(queue, part),  # type: ignore[misc]
-                "to stage the manifest",
-            )
+
+            def stage(number: int = number, part: bytes = part) -> SendResult:
+                queues = self._brokers.queues(self._staging)
+                return self._brokers.append(choose_queue(number, queues, self._epoch.query.encode()[:64]), part)
+
+            result = deadline.call(stage, "to stage the manifest")
+            queue = result.queue
             parts.append((queue.topic, queue.broker_name, queue.queue_id, result.queue_offset))
             if result.status is not SendStatus.SEND_OK:
                 unconfirmed.add(queue.broker_name)

@@ -170,6 +170,11 @@ def first_id(body: memoryview) -> str:
     return (find_property(properties, UNIQ_KEY.encode()) or b"").decode()
 
 
+def is_body_of(block: StagedBlock, body: memoryview, epoch: Epoch) -> bool:
+    """Whether a staged message's body is the block's: after a loss another message may have its offset."""
+    return len(body) == block.size and first_id(body) == epoch.first_id(block)
+
+
 def lanes_of(blocks: Sequence[StagedBlock], epoch: Epoch) -> list[Lane]:
     """A lane for each target queue, and one for its delayed rows."""
     groups: dict[tuple[MessageQueue, bool], list[StagedBlock]] = {}

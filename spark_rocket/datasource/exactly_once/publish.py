@@ -29,7 +29,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from spark_rocket.datasource.conditions import error as condition
 from spark_rocket.datasource.exactly_once.brokers import Brokers, Timing, is_refused, may_pass
-from spark_rocket.datasource.exactly_once.lanes import Lane, Piece, first_id, lanes_of
+from spark_rocket.datasource.exactly_once.lanes import Lane, Piece, is_body_of, lanes_of
 from spark_rocket.datasource.exactly_once.manifest import Epoch, Manifest, StagedBlock
 from spark_rocket.datasource.offsets import name
 from spark_rocket.datasource.retry_deadline import RetryDeadline
@@ -137,7 +137,7 @@ class Publisher:
             )
             if following is not None:
                 coming = self._staged_later(following)
-            if len(body) != block.size or first_id(body) != self._epoch.first_id(block):
+            if not is_body_of(block, body, self._epoch):
                 assert block.staged is not None
                 raise condition("DATA_LOSS.STAGED_BLOCK", queue=name(block.staged), offset=block.offset)
             yield block, body

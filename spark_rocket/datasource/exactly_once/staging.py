@@ -17,13 +17,16 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
+from spark_rocket.datasource.conditions import error as condition
 from spark_rocket.datasource.exactly_once.brokers import Brokers, Timing
+from spark_rocket.datasource.exactly_once.lanes import is_body_of
 from spark_rocket.datasource.exactly_once.manifest import Epoch, StagedBlock
+from spark_rocket.datasource.offsets import name
 from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.processes import settle_worker
 from spark_rocket.datasource.write.rows import Block, RowEncoder
 from spark_rocket.datasource.write.send import BlockSender, choose_queue
-from spark_rocket.errors import RowError, TopicNotFoundError
+from spark_rocket.errors import DataLossError, RowError, TopicNotFoundError
 from spark_rocket.model import MessageQueue, SendResult, SendStatus
 
 
@@ -42,9 +45,10 @@ class Stager:
     def __init__(self, brokers: Brokers, options: WriteOptions, epoch: Epoch, partition: int) -> None:
         self._brokers = brokers
         self._options = options
+        self._epoch = epoch
         self._partition = partition
         self._key = epoch.key(partition, is_delayed=False)
-        self._unconfirmed: set[str] = set()
+        self._unconfirmed: list[StagedBlock] = []
         self._delayed: dict[MessageQueue, list[Block]] = {}
         self.blocks: list[StagedBlock] = []
         self.sender = BlockSender(
@@ -102,15 +106,33 @@ class Stager:
         staged = self.blocks[block.lot]
         staged.staged, staged.offset = result.queue, result.queue_offset
         if result.status is not SendStatus.SEND_OK:
-            self._unconfirmed.add(result.queue.broker_name)
+            self._unconfirmed.append(staged)
 
     def finish(self) -> None:
-        """Wait until everything is staged, and durable where brokers are set so."""
+        """Wait until everything is staged, and durable where brokers are set so.
+
+        Raises EXACTLY_ONCE.NOT_DURABLE if a block is lost before that; Spark then repeats the task.
+        """
         for queue in list(self._delayed):
             self._stage_delayed(queue)
         self.sender.finish()
-        for broker in sorted(self._unconfirmed):
+        for broker in sorted({block.staged.broker_name for block in self._unconfirmed if block.staged}):
             self._brokers.confirm(broker, self._options.staging_topic, Timing.of(self._options))
+        for block in self._unconfirmed:
+            self._check_stored(block)
+
+    def _check_stored(self, block: StagedBlock) -> None:
+        """A broker may lose a block between its response and the confirmation, and give its offset to another message."""
+        assert block.staged is not None
+        queue, offset = block.staged, block.offset
+        deadline = Timing.of(self._options).deadline()
+        try:
+            body = deadline.call(lambda: self._brokers.staged_later(queue, offset)(), f"to read {name(queue)}")
+        except DataLossError:
+            body = memoryview(b"")
+        if not is_body_of(block, body, self._epoch):
+            problem = f"the staged rows at offset {offset} of {name(queue)} are gone"
+            raise condition("EXACTLY_ONCE.NOT_DURABLE", broker=queue.broker_name, problem=problem)
 
 
 def stage_rows(batches: Iterator[pa.RecordBatch], brokers: Brokers, options: WriteOptions, epoch: Epoch) -> Staged:
