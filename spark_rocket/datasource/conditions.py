@@ -45,6 +45,12 @@ CONDITIONS: tuple[Condition, ...] = (
     Condition("BAD_OPTION.NO_EFFECT", "option {option} is given without {needed}.", "Leave it out, or add {needed}."),
     Condition("BAD_OPTION.LESS", "option {option} is {value}, and {other} is {limit}.", "Make {option} the larger."),
     Condition(
+        "BAD_OPTION.GRACE_PERIOD",
+        "option gracePeriod is {grace:g}s and requestTimeout is {request:g}s: a send that is pending for so long could "
+        "be stored after another driver has read the topic back.",
+        "Set gracePeriod to at least {least:g}s (twice requestTimeout), or lower requestTimeout.",
+    ),
+    Condition(
         "BAD_OPTION.NOT_READ",
         "option {option} names {what}, which is not subscribed to.",
         "The option {choice} is {chosen}.",
@@ -284,8 +290,8 @@ CONDITIONS: tuple[Condition, ...] = (
     ),
     Condition(
         "EXACTLY_ONCE.OUT_OF_ORDER",
-        "{queue} has the row {found} of the micro-batch, but not {missing}, which was sent before it: the broker lost "
-        "messages that it had acknowledged.",
+        "{queue} has the row {found} of the micro-batch, but not all rows of the block that begins with {missing} and was "
+        "stored before it: the broker lost messages that it had acknowledged.",
         "Set flushDiskType=SYNC_FLUSH or brokerRole=SYNC_MASTER. Compare the target topics with the source for that "
         "micro-batch, then begin anew with a new checkpoint directory (or writeId).",
     ),

@@ -39,7 +39,9 @@ TASKS, ROWS, OVERTAKEN = 2, 60, 3
 
 def sink_options(name_server: str, topic: str) -> WriteOptions:
     given = {"nameServer": name_server, "topic": topic, "deliveryGuarantee": "exactlyOnce"}
-    return parse_write_options(given | {"gracePeriod": "1s", "sendBatchSize": "10"}, Scope.WRITE_STREAM)
+    return parse_write_options(
+        given | {"gracePeriod": "2s", "requestTimeout": "1s", "sendBatchSize": "10"}, Scope.WRITE_STREAM
+    )
 
 
 def rows_of(query: str, batch: int, task: int) -> pa.RecordBatch:

@@ -88,8 +88,8 @@ def main(name_server: str, source: str, target: str, checkpoint: str, plans: str
     while True:
         query = (
             frame.writeStream.format("mortal-rocket")
-            .options(nameServer=name_server, topic=target, deliveryGuarantee="exactlyOnce", gracePeriod="1s")
-            .options(sendBatchSize="4", checkpointLocation=checkpoint)
+            .options(nameServer=name_server, topic=target, deliveryGuarantee="exactlyOnce", gracePeriod="2s")
+            .options(requestTimeout="1s", sendBatchSize="4", checkpointLocation=checkpoint)
             .trigger(availableNow=True)
             .start()
         )

@@ -11,10 +11,13 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.datasource.exactly_once import commit, publish
 from spark_rocket.datasource.exactly_once.brokers import Brokers
+from spark_rocket.datasource.exactly_once.lanes import RowSet
 from spark_rocket.datasource.exactly_once.ledger import DONE, PREPARED, RESUMED, group_of, tag_of
 from spark_rocket.datasource.exactly_once.manifest import Epoch, Manifest, StagedBlock
 from spark_rocket.datasource.exactly_once.staging import stage_rows
@@ -325,6 +328,63 @@ def test_a_block_of_which_a_part_survived_and_that_came_again(brokers: FakeBroke
     brokers.commit_epoch(EPOCH, [])
     assert brokers.rows() == ROWS[:10] + ROWS[8:]
     assert json.loads(brokers.log[LEDGER_QUEUE][-1].body)["duplicates"] == 2
+
+
+def test_a_torn_block_then_a_late_duplicate_then_the_remainder(brokers: FakeBrokers) -> None:
+    brokers.after = Counted(2, KilledError, {"publish"})
+    with pytest.raises(KilledError):
+        brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS))
+    brokers.alive()
+    log = brokers.log[MessageQueue(TARGET, "a", 0)]
+    log[8:] = log[8:10] + log[4:8] + log[10:12]
+    brokers.commit_epoch(EPOCH, [])
+    assert brokers.rows() == ROWS[:10] + ROWS[4:8] + ROWS[10:]
+    assert json.loads(brokers.log[LEDGER_QUEUE][-1].body)["duplicates"] == 4
+
+
+def test_a_block_that_lost_its_end_before_another_one(brokers: FakeBrokers) -> None:
+    brokers.after = Counted(2, KilledError, {"publish"})
+    with pytest.raises(KilledError):
+        brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS))
+    brokers.alive()
+    del brokers.log[MessageQueue(TARGET, "a", 0)][6:8]
+    with pytest.raises(ExactlyOnceError, match=r"OUT_OF_ORDER.*0000000008 .*0000000004"):
+        brokers.commit_epoch(EPOCH, [])
+
+
+@pytest.mark.parametrize(("topic", "queues"), [(SCHEDULE_TOPIC, 1), (SCHEDULE_TOPIC, 2), (TARGET, 1)])
+def test_a_delayed_row_that_is_stored_twice_is_reported(topic: str, queues: int) -> None:
+    """The copy that its delivery adds to the target queue is not a duplicate."""
+    brokers = FakeBrokers(target_queues=queues)
+    brokers.after = Counted(12, KilledError, {"publish"})
+    with pytest.raises(KilledError):
+        brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS, delayLevel=[2] * 20))
+    brokers.alive()
+    delayed, target = MessageQueue(SCHEDULE_TOPIC, "a", 1), MessageQueue(TARGET, "a", 0)
+    brokers.log.setdefault(target, []).extend(brokers.log[delayed][:3])
+    brokers.log[MessageQueue(topic, "a", 1 if topic == SCHEDULE_TOPIC else 0)] += brokers.log[delayed][:2]
+    brokers.commit_epoch(EPOCH, [])
+    assert {*brokers.rows()} == {*ROWS}
+    assert json.loads(brokers.log[LEDGER_QUEUE][-1].body)["duplicates"] == 2
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 200_000) | st.just(2**48 - 1)), max_size=40)),
+    st.lists(st.sampled_from(["", "no key", "A" * 20 + "00000000000g", "A" * 20 + "0" * 11, "C" * 32]), max_size=5),
+)
+def test_rows_that_were_found(chunks: list[list[tuple[int, int]]], foreign: list[str]) -> None:
+    """As a set of ids, whatever else is in the queue."""
+    prefixes = [letter * 20 for letter in "ABD"]
+    found, expected = RowSet(prefixes), set()
+    for chunk in chunks:
+        ids = [f"{prefixes[partition]}{number:012X}" for partition, number in chunk]
+        assert found.own(pa.array([*foreign, *ids], pa.string())).to_pylist() == ids
+        own = pa.array(ids, pa.string())
+        assert found.lacks(own).tolist() == [key not in expected for key in ids]
+        is_new = found.add(own).tolist()
+        assert is_new == [key not in expected and key not in ids[:at] for at, key in enumerate(ids)]
+        expected |= {*ids}
+        assert found.count == len(expected)
 
 
 @pytest.mark.parametrize("at", range(5))

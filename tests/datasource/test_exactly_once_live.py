@@ -37,7 +37,13 @@ def reader(cluster: LocalCluster) -> Iterator[Reader]:
 
 
 def options(cluster: LocalCluster, topic: str | None, **more: str) -> WriteOptions:
-    given = {"nameServer": cluster.name_server, "deliveryGuarantee": "exactlyOnce", "gracePeriod": "1s", **more}
+    given = {
+        "nameServer": cluster.name_server,
+        "deliveryGuarantee": "exactlyOnce",
+        "gracePeriod": "2s",
+        "requestTimeout": "1s",
+        **more,
+    }
     parsed = parse_write_options(given | ({} if topic is None else {"topic": topic}), Scope.WRITE_STREAM)
     check_topics(parsed)
     return parsed

@@ -244,15 +244,22 @@ def test_a_write(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_exactly_once() -> None:
     given = {"topic": "t", "deliveryGuarantee": "exactlyonce"}
-    options = parse_write_options(given | {"gracePeriod": "2s"}, Scope.WRITE_STREAM)
+    options = parse_write_options(given | {"gracePeriod": "2s", "requestTimeout": "1s"}, Scope.WRITE_STREAM)
     assert (options.exactly_once, options.grace_period_ms) == (True, 2000)
     assert (options.staging_topic, options.ledger_topic) == ("ROCKET_SINK_STAGING", "ROCKET_SINK_LEDGER")
-    assert not parse_write_options({"topic": "t"}, Scope.WRITE_STREAM).exactly_once
+    assert not parse_write_options({"topic": "t", "requestTimeout": "1m"}, Scope.WRITE_STREAM).exactly_once
     assert parse_write_options(given | {"writeId": "w"}, WRITE).write_id == "w"
     with pytest.raises(OptionError, match=r"deliveryGuarantee is exactlyOnce, and no writeId is given"):
         parse_write_options(given, WRITE)
     with pytest.raises(OptionError, match=r"gracePeriod is given without deliveryGuarantee=exactlyOnce"):
         parse_write_options({"topic": "t", "gracePeriod": "2s"}, WRITE)
+    for short, text in (
+        ({"gracePeriod": "19999"}, r"gracePeriod is 19.999s and requestTimeout is 10s.*at least 20s"),
+        ({"requestTimeout": "10001"}, r"gracePeriod is 20s and requestTimeout is 10.001s.*at least 20.002s"),
+    ):
+        with pytest.raises(OptionError, match=text) as caught:
+            parse_write_options(given | short, Scope.WRITE_STREAM)
+        assert caught.value.code == "BAD_OPTION.GRACE_PERIOD"
     for topic in ("stagingTopic", "ledgerTopic"):
         with pytest.raises(OptionError, match=r"staging, ledger and target are different topics"):
             parse_write_options(given | {topic: "t"}, Scope.WRITE_STREAM)

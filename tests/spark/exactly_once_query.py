@@ -65,8 +65,8 @@ def main(name_server: str, source: str, target: str, checkpoint: str, how: str =
     )
     query = (
         frame.writeStream.format("dying-rocket" if how == "die" else "rocket")
-        .options(nameServer=name_server, topic=target, deliveryGuarantee="exactlyOnce", gracePeriod="1s")
-        .option("checkpointLocation", checkpoint)
+        .options(nameServer=name_server, topic=target, deliveryGuarantee="exactlyOnce", gracePeriod="2s")
+        .options(requestTimeout="1s", checkpointLocation=checkpoint)
         .trigger(availableNow=True)
         .start()
     )

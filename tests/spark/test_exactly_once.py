@@ -21,7 +21,13 @@ def stored(mq: Rocket, topic: str) -> Counter[str]:
 
 
 def start(frame: DataFrame, mq: Rocket, topic: str, checkpoint: Path, **options: str) -> None:
-    given = {"nameServer": mq.name_server, "topic": topic, "deliveryGuarantee": "exactlyOnce", "gracePeriod": "1s"}
+    given = {
+        "nameServer": mq.name_server,
+        "topic": topic,
+        "deliveryGuarantee": "exactlyOnce",
+        "gracePeriod": "2s",
+        "requestTimeout": "1s",
+    }
     query = (
         frame.writeStream.format("rocket")
         .options(**(given | options))

@@ -11,8 +11,9 @@ nothing of it, and it was prepared   its records have expired: EXACTLY_ONCE.LEDG
 nothing of it                        append PREPARED. The first one wins
 ===================================  ===================================================================================
 
-A publisher goes on only while the newest record of its epoch is its own. It looks when it has not looked for half of
-``gracePeriod``. So a driver that was stopped for minutes stops by name when it comes back.
+A publisher continues only while the newest record of its epoch is its own. It reads the ledger again before a send if
+the last read is older than half of ``gracePeriod``. A send is pending for at most ``requestTimeout``, which is at most
+the other half. So a driver that was suspended for minutes stops with a named error when it resumes.
 
 Called once, in a process of its own; all state is in the ledger. An epoch without rows is decided like any other: else
 a driver that was stopped before its decision could still publish rows of it.

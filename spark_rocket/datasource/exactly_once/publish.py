@@ -225,12 +225,13 @@ class Publisher:
             for low, high in ((max(start, middle - _MARGIN), middle), (middle, end)):
                 seen = 0
                 for ids in self._brokers.ids(queue, low, high):
-                    lane.feed(ids)
+                    lane.feed(queue, ids)
                     seen += len(ids)
             if seen < end - middle:  # what is missing may be ours
                 raise condition(
                     "EXACTLY_ONCE.READ_BACK_GONE", queue=name(queue), recorded=recorded, start=start, end=end
                 )
+        lane.finish_read()
 
     def _ends(self, queue: MessageQueue) -> tuple[int, int]:
         """Where a queue begins and ends. A topic that had nothing before may not exist: the first send creates it."""

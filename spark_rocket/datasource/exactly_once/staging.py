@@ -122,7 +122,7 @@ class Stager:
             self._check_stored(block)
 
     def _check_stored(self, block: StagedBlock) -> None:
-        """A broker may lose a block between its response and the confirmation, and give its offset to another message."""
+        """Read a block back: its broker may have lost it before the confirmation, and stored another message there."""
         assert block.staged is not None
         queue, offset = block.staged, block.offset
         deadline = Timing.of(self._options).deadline()

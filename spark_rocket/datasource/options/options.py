@@ -116,7 +116,7 @@ class WriteOptions:
     exactly_once: bool = False
     staging_topic: str = ""
     ledger_topic: str = ""
-    grace_period_ms: int = 5000
+    grace_period_ms: int = 20_000
     staging_retention_ms: int = 259_200_000
     body: BodySettings | None = None
     """What bodies are made as, from all other columns."""
@@ -194,6 +194,9 @@ def parse_write_options(raw: Mapping[str, str], scope: Scope) -> WriteOptions:
         hint = ": staging, ledger and target are different topics"
         other = "the same name as ledgerTopic or topic"
         raise error("BAD_OPTION.TOGETHER", option="stagingTopic", other=other, hint=hint)
+    grace, request = values["gracePeriod"] / 1000, values["requestTimeout"] / 1000
+    if exactly_once and grace < 2 * request:
+        raise error("BAD_OPTION.GRACE_PERIOD", grace=grace, request=request, least=2 * request)
     own: dict[str, Any] = {
         "exactly_once": exactly_once,
         "send_batch_bytes": min(values["maxMessageSize"], values["sendBatchBytes"]),

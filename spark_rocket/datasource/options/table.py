@@ -237,9 +237,10 @@ OPTIONS: tuple[Option, ...] = (
            "With `exactlyOnce`: the topic with one queue that keeps what was decided. Sinks may share it; a query must "
            "keep its own.",
            needs=("deliveryGuarantee=exactlyOnce",)),
-    Option("gracePeriod", WRITES, duration(1000, 600_000), "5s",
-           "With `exactlyOnce`: how long requests of a publisher that died may still be under way. After a crash or a "
-           "lost response the sink waits so long before it looks what is stored.",
+    Option("gracePeriod", WRITES, duration(1000, 600_000), "20s",
+           "With `exactlyOnce`: how long requests of a driver that died may be pending, at least twice "
+           "`requestTimeout`. After a crash or a lost response the sink waits for this time before it reads back what "
+           "is stored.",
            needs=("deliveryGuarantee=exactlyOnce",)),
     Option("stagingRetention", WRITES, duration(60_000, 365 * 86_400_000), "72h",
            "With `exactlyOnce`: the longest time between a crash and the restart. Brokers that keep messages for less "
