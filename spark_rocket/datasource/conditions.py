@@ -282,6 +282,12 @@ CONDITIONS: tuple[Condition, ...] = (
         "Raise the broker's limit that it names (maxMessageSize, timerMaxDelaySec), then start the query again.",
     ),
     Condition(
+        "EXACTLY_ONCE.BATCH_QUEUES",
+        "topic {topic} on broker {broker} has queue.type=BatchCQ: it stores a batch as one record, so stored rows "
+        "cannot be counted.",
+        "Write to a topic with queue.type=SimpleCQ, or use deliveryGuarantee=atLeastOnce.",
+    ),
+    Condition(
         "EXACTLY_ONCE.READ_BACK_GONE",
         "{queue} ended at {recorded} when the micro-batch was decided, and now has the offsets {start} to {end}: what "
         "was published of it cannot be told any more.",
@@ -290,8 +296,8 @@ CONDITIONS: tuple[Condition, ...] = (
     ),
     Condition(
         "EXACTLY_ONCE.OUT_OF_ORDER",
-        "{queue} has the row {found} of the micro-batch, but not all rows of the block that begins with {missing} and was "
-        "stored before it: the broker lost messages that it had acknowledged.",
+        "{queue} has the row {found} of the micro-batch, but not all rows of the block that begins with {missing} and "
+        "was stored before it: the broker lost messages that it had acknowledged.",
         "Set flushDiskType=SYNC_FLUSH or brokerRole=SYNC_MASTER. Compare the target topics with the source for that "
         "micro-batch, then begin anew with a new checkpoint directory (or writeId).",
     ),

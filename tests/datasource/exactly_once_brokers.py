@@ -158,6 +158,9 @@ class FakeBrokers:
         self.before("confirm", MessageQueue(staging, broker, 0))
         self.confirmed.append(broker)
 
+    def check_target(self, queue: MessageQueue) -> None:
+        self.before("check", queue)
+
     def lacks(self, queue: MessageQueue) -> bool:
         return queue in self.gone
 

@@ -34,7 +34,9 @@ from spark_rocket.errors import (
     TopicNotFoundError,
 )
 from spark_rocket.model import SCHEDULE_TOPIC, MessageQueue, SendResult, SendStatus
-from spark_rocket.protocol.wire.codes import ResponseCode
+from spark_rocket.protocol.wire.bodies import TopicConfig
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
 from tests.datasource.exactly_once_brokers import (
     LEDGER,
     LEDGER_QUEUE,
@@ -708,6 +710,44 @@ def test_a_request_that_is_staged_twice_is_published_once(brokers: FakeBrokers) 
     blocks = brokers.staged(EPOCH, ROWS)
     brokers.commit_epoch(EPOCH, blocks)
     assert brokers.rows() == ROWS
+
+
+@pytest.mark.parametrize("code", [ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.NO_PERMISSION])
+def test_topics_whose_rows_cannot_be_counted(code: ResponseCode) -> None:
+    """Brokers of 4.x do not know the request, and others may refuse it. Each broker is asked once for each topic."""
+    attributes = {"a": {"queue.type": "BatchCQ"}, "b": {"queue.type": "SimpleCQ"}, "c": {}}
+    asked = []
+
+    def invoke(address: str, request: RemotingCommand, timeout: float) -> RemotingCommand:
+        asked.append((address, request.code, dict(request.ext_fields)))
+        if address == "away":
+            raise RemotingTimeoutError("no response")
+        if address not in attributes:
+            return RemotingCommand.response(request, code)
+        body = TopicConfig("t", attributes=attributes[address]).to_json()
+        return RemotingCommand.response(request, 0, None, {}, body)
+
+    brokers = Brokers.__new__(Brokers)
+    brokers._request_timeout, brokers._checked_targets = 1, set()
+    brokers.reader = SimpleNamespace(  # type: ignore[assignment]
+        address=lambda queue: queue.broker_name, remoting=SimpleNamespace(invoke=invoke)
+    )
+    with pytest.raises(ExactlyOnceError, match=r"BATCH_QUEUES.*topic t on broker a has queue.type=BatchCQ"):
+        brokers.check_target(MessageQueue("t", "a", 0))
+    for broker in "bcd":
+        for queue_id in range(2):
+            brokers.check_target(MessageQueue("t", broker, queue_id))
+    assert asked == [(broker, RequestCode.GET_TOPIC_CONFIG, {"topic": "t"}) for broker in "abcd"]
+    for _ in range(2):
+        brokers.check_target(MessageQueue("t", "away", 0))
+    assert len(asked) == 6
+
+
+def test_a_task_checks_its_target_queues(brokers: FakeBrokers) -> None:
+    checked = []
+    brokers.before = lambda kind, queue: checked.append(queue) if kind == "check" else None
+    brokers.staged(EPOCH, ROWS)
+    assert {*checked} == {MessageQueue(TARGET, "a", 0)}
 
 
 # --- answers that are not what they seem ------------------------------------------------------------------------

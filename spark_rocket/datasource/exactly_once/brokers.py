@@ -41,7 +41,10 @@ from spark_rocket.model import Message, MessageExt, MessageQueue, SendResult, Se
 from spark_rocket.protocol.filter.tags import parse_tags
 from spark_rocket.protocol.record.columns import decode_records
 from spark_rocket.protocol.record.record import view_record
-from spark_rocket.protocol.wire.codes import ResponseCode
+from spark_rocket.protocol.wire.bodies import TopicConfig
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.headers import GetTopicConfigRequestHeader
 
 log = logging.getLogger("spark_rocket.datasource")
 
@@ -99,6 +102,7 @@ class Brokers:
         """``group``: the consumer group in whose name is pulled."""
         self._max_message_size = options.max_message_size
         self._request_timeout = options.request_timeout_ms / 1000
+        self._checked_targets: set[tuple[str, str]] = set()
         connection = connecting(options.credentials, options.tls)
         self._producer = Producer(
             options.producer_group,
@@ -226,6 +230,30 @@ class Brokers:
 
     def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
         self.reader.commit_offset(group, queue, offset)
+
+    # --- what brokers can do ------------------------------------------------------------------------------------
+
+    def check_target(self, queue: MessageQueue) -> None:
+        """Raise EXACTLY_ONCE.BATCH_QUEUES if the rows of a target topic cannot be counted.
+
+        Asks each broker once for each topic. Brokers before 5.0 know neither the request nor the attribute. Others may
+        refuse it.
+        """
+        place = (queue.topic, queue.broker_name)
+        if place in self._checked_targets:
+            return
+        request = RemotingCommand.request(
+            RequestCode.GET_TOPIC_CONFIG, GetTopicConfigRequestHeader(topic=queue.topic).to_ext()
+        )
+        try:
+            answer = self.reader.remoting.invoke(self.reader.address(queue), request, self._request_timeout)
+            attributes = TopicConfig.from_json(answer.body).attributes if answer.code == ResponseCode.SUCCESS else {}
+        except RocketError as problem:
+            log.info("the attributes of topic %s on %s are unknown: %s", *place, problem)
+            return
+        if attributes.get("queue.type") == "BatchCQ":
+            raise condition("EXACTLY_ONCE.BATCH_QUEUES", topic=queue.topic, broker=queue.broker_name)
+        self._checked_targets.add(place)
 
     # --- what brokers have answered -----------------------------------------------------------------------------
 

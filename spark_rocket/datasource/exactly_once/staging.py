@@ -80,6 +80,7 @@ class Stager:
             deadline = Timing.of(self._options).deadline()
             queues = deadline.call(lambda: self._brokers.queues(block.topic), f"to find {block.topic}")
             queue = choose_queue(block.lot, queues, self._key)
+        self._brokers.check_target(queue)
         if not block.is_delayed:
             self._stage(queue, block.body, block.count, block)
             return
