@@ -4,9 +4,11 @@ A child is a ``rocket`` command. Two pipes connect it with its parent. It writes
 when it is up. It stops when the second ends (``--lifeline-fd``): the parent holds the other end, and the system closes
 that end however the parent ends.
 
-Each descriptor has one owner, a file object, which closes it once. The event loop's pipe transports are not used: that
-of uvloop closes the descriptor in a later turn of the loop, though its owner has closed it before, and by then the
-number may be that of a new connection or store file.
+A child is started with ``subprocess.Popen``, which executes no Python code between fork and exec (vfork). Each pipe end
+has one owner, a file object, which closes it once. The pipes are read with ``add_reader``. The event loop's own
+subprocesses and pipe transports are not used: uvloop forks with Python code in the child, which is unsafe in a process
+with threads, and it closes a descriptor again in a later turn of the loop, when the number may belong to a new
+connection or store file.
 
 A child that dies is started again, each time after twice the delay. One that dies within a minute again and again is
 given up, and so is one that never started. What a child says on stderr is said here with its label before it.
@@ -21,6 +23,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -31,64 +34,103 @@ from io import FileIO
 from spark_rocket.cli.servers.foreground import tell
 from spark_rocket.errors import ConfigError
 
-_LINE_LIMIT = 1 << 20  # bytes of a line on the child's stderr
-_PIECE = 4096
+_MAX_LINE_BYTES = 1 << 20  # a longer line on the child's stderr is split
+_READ_BYTES = 4096
 _FIRST_DELAY_S = 1.0
 _LAST_DELAY_S = 32.0
 _STABLE_S = 60.0  # a child that was up for so long begins with the first delay again
 
 
-class ChildProcess:
-    """``process`` is asyncio's, with ``stderr`` to read; its stdout goes nowhere."""
+class LineReader:
+    """The lines that a child writes to a pipe, read by the event loop. It owns its end of the pipe."""
 
-    def __init__(self, process: asyncio.subprocess.Process, ready: FileIO, lifeline: FileIO) -> None:
-        self.process = process
+    def __init__(self, pipe: FileIO) -> None:
+        os.set_blocking(pipe.fileno(), False)
+        self._pipe = pipe
+        self._buffer = b""
+
+    async def line(self) -> bytes:
+        """Return the next line with its newline; at the end of the pipe the unfinished line, then ``b""``."""
+        while b"\n" not in self._buffer and len(self._buffer) < _MAX_LINE_BYTES:
+            data = await self._read()
+            if not data:
+                rest, self._buffer = self._buffer, b""
+                return rest
+            self._buffer += data
+        end = self._buffer.find(b"\n", 0, _MAX_LINE_BYTES) + 1 or _MAX_LINE_BYTES
+        line, self._buffer = self._buffer[:end], self._buffer[end:]
+        return line
+
+    async def _read(self) -> bytes:
+        """Wait for data; empty at the end of the pipe."""
+        loop, readable = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._pipe.fileno(), readable.set)
+        try:
+            while True:
+                await readable.wait()
+                readable.clear()
+                data = self._pipe.read(_READ_BYTES)
+                if data is not None:
+                    return data
+        finally:
+            loop.remove_reader(self._pipe.fileno())
+
+    def close(self) -> None:
+        """Close this end of the pipe. Idempotent."""
+        self._pipe.close()
+
+
+class ChildProcess:
+    """A process, its stderr and its two pipes. Its stdout is discarded. The reader of ``stderr`` closes it."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], stderr: LineReader, ready: LineReader, lifeline: FileIO
+    ) -> None:
+        self.pid = process.pid
+        self.stderr = stderr
+        self._process = process
         self._ready = ready
         self._lifeline = lifeline
 
     @classmethod
     async def start(cls, *arguments: str, environment: Mapping[str, str] | None = None) -> ChildProcess:
-        """Start ``rocket ARGUMENTS``, with these variables beside this process's own. OSError when it cannot start."""
-        with ExitStack() as kept, ExitStack() as given:  # the ends that stay here, and those that the child has
-            ready, ready_write = _pipe(kept, given)
-            lifeline_read, lifeline = _pipe(given, kept)
+        """Start ``rocket ARGUMENTS`` with these variables added to the environment. OSError if it cannot start."""
+        with ExitStack() as own_ends, ExitStack() as child_ends:
+            stderr, stderr_write = _pipe(own_ends, child_ends)
+            ready, ready_write = _pipe(own_ends, child_ends)
+            lifeline_read, lifeline = _pipe(child_ends, own_ends)
             command = [sys.executable, "-m", "spark_rocket.cli", *arguments]
             command += ["--ready-fd", str(ready_write.fileno()), "--lifeline-fd", str(lifeline_read.fileno())]
-            process = await asyncio.create_subprocess_exec(
-                *command,
+            process = subprocess.Popen(  # noqa: ASYNC220 - returns when the child has called exec
+                command,
                 env={**os.environ, **(environment or {})},
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.PIPE,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr_write.fileno(),
                 pass_fds=(ready_write.fileno(), lifeline_read.fileno()),
                 start_new_session=True,  # Ctrl-C in the terminal is for this process, which then stops the child
-                limit=_LINE_LIMIT,
             )
-            kept.pop_all()
-            return cls(process, ready, lifeline)
+            own_ends.pop_all()
+            return cls(process, LineReader(stderr), LineReader(ready), lifeline)
 
     async def ready_line(self) -> bytes:
         """Wait for the line that the child writes when it is up; empty if it ended before that. Call it once."""
-        loop = asyncio.get_running_loop()
-        readable = asyncio.Event()
-        line = b""
-        with self._ready as pipe:
-            os.set_blocking(pipe.fileno(), False)
-            loop.add_reader(pipe.fileno(), readable.set)
-            try:
-                while not line.endswith(b"\n"):
-                    await readable.wait()
-                    readable.clear()
-                    piece = pipe.read(_PIECE)
-                    if piece == b"":
-                        return b""
-                    line += piece or b""
-            finally:
-                loop.remove_reader(pipe.fileno())
-        return line
+        try:
+            line = await self._ready.line()
+        finally:
+            self._ready.close()
+        return line if line.endswith(b"\n") else b""
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal, unless the child has ended."""
+        self._process.send_signal(number)
+
+    async def wait(self) -> int:
+        """Wait for the exit status, negative for a signal. Blocks a thread: call it when stderr has ended."""
+        return await asyncio.to_thread(self._process.wait)
 
     def release(self) -> None:
-        """Close the lifeline, which tells the child to stop, and what is still open of the other pipe."""
+        """Close the lifeline, which tells the child to stop, and the other pipe if it is still open."""
         self._ready.close()
         self._lifeline.close()
 
@@ -107,13 +149,13 @@ class ChildServer:
 
     def __init__(self, label: str, child: ChildProcess, *, relays: bool = True) -> None:
         self.label = label
-        self.process = child.process
+        self.pid = child.pid
         self.stopping = False
         self._child = child
         self._last_words = ""
         self._relays = relays
         self._is_up = False
-        self._reading = asyncio.create_task(self._relay())
+        self._ending = asyncio.create_task(self._run_to_end())
 
     @classmethod
     async def start(
@@ -125,15 +167,21 @@ class ChildServer:
         """
         return cls(label, await ChildProcess.start(*arguments, environment=environment), relays=relays)
 
-    async def _relay(self) -> None:
-        assert self.process.stderr is not None
-        with contextlib.suppress(ValueError, OSError):  # a line without an end; a terminal that is gone
-            async for line in self.process.stderr:
-                self._last_words = line.decode(errors="replace").rstrip() or self._last_words
-                if not self._relays:
-                    continue
-                if self._is_up or not self._last_words.startswith("rocket: "):
-                    print(f"{self.label}: {self._last_words}", file=sys.stderr, flush=True)
+    async def _run_to_end(self) -> int:
+        """Relay stderr until it ends, then wait for the exit status."""
+        try:
+            while line := await self._child.stderr.line():
+                self._relay(line.decode(errors="replace").rstrip())
+        finally:
+            self._child.stderr.close()
+        return await self._child.wait()
+
+    def _relay(self, line: str) -> None:
+        self._last_words = line or self._last_words
+        if not self._relays or (not self._is_up and self._last_words.startswith("rocket: ")):
+            return
+        with contextlib.suppress(OSError):  # the terminal is closed; the child's pipe must not fill up
+            print(f"{self.label}: {self._last_words}", file=sys.stderr, flush=True)
 
     async def wait_until_up(self) -> dict[str, str]:
         """Wait for what it reports when it is up. ConfigError with its own words if it ends before that."""
@@ -151,21 +199,17 @@ class ChildServer:
 
     async def ended(self) -> int:
         """Wait for its end; its exit status, negative for a signal."""
-        status = await self.process.wait()
-        await asyncio.wait([self._reading])
-        return status
+        return await asyncio.shield(self._ending)
 
     async def stop(self, kill_after: float | None = None) -> None:
         """Stop it with SIGTERM and wait for its end; after ``kill_after`` seconds, if given, with SIGKILL."""
         self.stopping = True
         try:
-            with contextlib.suppress(ProcessLookupError):
-                self.process.terminate()
+            self._child.send_signal(signal.SIGTERM)
             try:
                 await asyncio.wait_for(self.ended(), kill_after)
             except TimeoutError:
-                with contextlib.suppress(ProcessLookupError):
-                    self.process.kill()
+                self._child.send_signal(signal.SIGKILL)
                 await self.ended()
         finally:
             self._child.release()

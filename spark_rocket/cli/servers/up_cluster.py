@@ -125,7 +125,7 @@ class _Brokers:
 
     def lines(self, facts: list[dict[str, str]]) -> list[str]:
         return [
-            f"  broker       {fact['broker']} ({broker.member.label}, process {broker.server.process.pid})"
+            f"  broker       {fact['broker']} ({broker.member.label}, process {broker.server.pid})"
             + (f"  metrics {fact['metrics']}/metrics" if "metrics" in fact else "")
             for broker, fact in zip(self.started, facts, strict=True)
         ]
