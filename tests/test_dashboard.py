@@ -19,7 +19,7 @@ from spark_rocket.remoting.server.overload import OVERLOAD_METRICS
 DASHBOARD = json.loads(
     (Path(__file__).parents[1] / "docs" / "grafana" / "spark-rocket.json").read_text(encoding="utf-8")
 )
-_PAGE = (Path(__file__).parents[1] / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
+_GUIDE = (Path(__file__).parents[1] / "docs" / "guides" / "monitoring.md").read_text(encoding="utf-8")
 _TABLES = (METRICS, NAMESRV_METRICS, PROXY_METRICS, OVERLOAD_METRICS, MONITOR_METRICS)
 KNOWN = {metric.name: metric for table in _TABLES for metric in table}
 VARIABLES = {one["name"] for one in DASHBOARD["templating"]["list"]} | {"__rate_interval"}
@@ -33,7 +33,7 @@ def queries() -> Iterator[Any]:
     for variable in DASHBOARD["templating"]["list"]:
         if variable["type"] == "query":
             yield pytest.param(variable["query"]["query"], "", id=variable["name"])
-    section = _PAGE.partition("## What to be told of")[2].partition("\n## ")[0]
+    section = _GUIDE.partition("## Alerts")[2].partition("\n## ")[0]
     for query in re.findall(r"^\| `([^`]+)`", section, re.M):
         yield pytest.param(query, "", id=f"alert-{query.split()[0]}")
 

@@ -39,7 +39,7 @@ HERE = {
     "README.md",
     "docs/guides/console.md",
     "docs/guides/grpc-clients.md",
-    "docs/reference/metrics.md",
+    "docs/guides/monitoring.md",
     "docs/guides/operations.md",
 }
 #: Pages whose blocks without a file's name are for Python's prompt.
@@ -147,17 +147,17 @@ def test_metrics_and_traces_in_python(cluster: LocalCluster, here: Path) -> None
     names: dict[str, object] = {"__name__": "__main__"}
     exec("from spark_rocket.client import Producer; from spark_rocket.model import Message", names)
     ran = 0
-    for example in examples("docs/reference/metrics.md"):
+    for example in examples("docs/guides/monitoring.md"):
         if example.language == "python":
             code = example.code.replace("9400)", "0)")
-            exec(compile("\n" * example.line + code, "docs/reference/metrics.md", "exec"), names)
+            exec(compile("\n" * example.line + code, "docs/guides/monitoring.md", "exec"), names)
             ran += 1
     names["endpoint"].close()  # type: ignore[attr-defined]
     assert ran == 3
 
 
 def test_metrics_of_a_server(here: Path) -> None:
-    (transcript,) = (example for example in examples("docs/reference/metrics.md") if example.language == "console")
+    (transcript,) = (example for example in examples("docs/guides/monitoring.md") if example.language == "console")
     (up, shown), (curl, answer) = commands(transcript.code)
     assert (up[0], curl[0], curl[-1]) == ("rocket", "curl", "http://127.0.0.1:5557/ready")
     ports = ["--nameserver-port", 0, "--broker-port", 0, "--grpc-port", 0, "--metrics-port", 0, "--no-console"]

@@ -130,8 +130,10 @@ _BROKER = (*_NODE, "broker_cluster", "broker", "broker_id", "address")
 
 METRICS: tuple[Metric, ...] = (
     Metric("rocket_namesrv_topics", GAUGE, "Topics that have a route.", "own", _NODE),
-    Metric("rocket_namesrv_brokers", GAUGE, "Broker processes that are alive.", "own", _NODE),
-    Metric("rocket_namesrv_broker_silence_seconds", GAUGE, "Since a broker was heard of.", "own", _BROKER),
+    Metric("rocket_namesrv_brokers", GAUGE, "Live broker processes.", "own", _NODE),
+    Metric(
+        "rocket_namesrv_broker_silence_seconds", GAUGE, "Seconds since a broker's last registration.", "own", _BROKER
+    ),
 )
 
 

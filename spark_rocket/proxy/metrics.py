@@ -24,11 +24,13 @@ _METHOD = (*_NODE, "method")
 
 METRICS: tuple[Metric, ...] = (
     Metric("rocketmq_proxy_up", GAUGE, "1 while the proxy serves.", "5", (*_NODE, "proxy_mode")),
-    Metric("rocket_proxy_calls", GAUGE, "Calls in progress; of ReceiveMessage, held ones.", "own", _METHOD),
-    Metric("rocket_proxy_calls_total", COUNTER, "Calls that ended, by status code.", "own", (*_METHOD, "code")),
-    Metric("rocket_proxy_call_seconds", HISTOGRAM, "How long calls took, with their wait.", "own", _METHOD),
-    Metric("rocket_proxy_brokers", GAUGE, "Brokers whose master is known.", "own", _NODE),
-    Metric("rocket_proxy_renewed_messages", GAUGE, "Messages whose invisible time is renewed.", "own", _NODE),
+    Metric("rocket_proxy_calls", GAUGE, "Calls in progress; for ReceiveMessage, held calls.", "own", _METHOD),
+    Metric("rocket_proxy_calls_total", COUNTER, "Completed calls, by status code.", "own", (*_METHOD, "code")),
+    Metric("rocket_proxy_call_seconds", HISTOGRAM, "Duration of calls, including waiting.", "own", _METHOD),
+    Metric("rocket_proxy_brokers", GAUGE, "Brokers with a known master.", "own", _NODE),
+    Metric(
+        "rocket_proxy_renewed_messages", GAUGE, "Messages with automatic renewal of the invisible time.", "own", _NODE
+    ),
 )
 
 

@@ -38,11 +38,11 @@ _LOOK_SECONDS = 0.25
 
 _NODE = ("cluster", "node_type", "node_id")
 MONITOR_METRICS = (
-    Metric("rocket_build_info", GAUGE, "1; the label says which version runs.", "own", (*_NODE, "version")),
-    Metric("rocket_start_time_seconds", GAUGE, "When the endpoint was started, since the epoch.", "own", _NODE),
-    Metric("rocket_ready", GAUGE, "1 if /ready has nothing against it.", "own", _NODE),
-    Metric("rocket_loop_delay_seconds", GAUGE, "Longest wait for the loop's turn since the last scrape.", "own", _NODE),
-    Metric("rocket_scrape_seconds", GAUGE, "How long the scrape before took to collect.", "own", _NODE),
+    Metric("rocket_build_info", GAUGE, "Always 1; the label is the running version.", "own", (*_NODE, "version")),
+    Metric("rocket_start_time_seconds", GAUGE, "Start time of the endpoint, seconds since the epoch.", "own", _NODE),
+    Metric("rocket_ready", GAUGE, "1 if /ready returns 200.", "own", _NODE),
+    Metric("rocket_loop_delay_seconds", GAUGE, "Longest event loop delay since the last scrape.", "own", _NODE),
+    Metric("rocket_scrape_seconds", GAUGE, "Collection time of the previous scrape.", "own", _NODE),
     *PROCESS_METRICS,
 )
 

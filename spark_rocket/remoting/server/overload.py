@@ -97,7 +97,7 @@ class OverloadStats:
         self.page_cache_busy = 0
         """How often an append took too long."""
         self.memory_high = 0
-        """How often memory rose above its limit."""
+        """Times that memory use exceeded its limit."""
 
     @property
     def busy_answers(self) -> int:
@@ -114,29 +114,35 @@ def refuse(request: RemotingCommand, limits: Limits, stats: OverloadStats) -> Re
 
 _NODE = ("cluster", "node_type", "node_id")
 OVERLOAD_METRICS: tuple[Metric, ...] = (
-    Metric("rocketmq_processor_watermark", GAUGE, "Requests that wait, by kind.", "5", (*_NODE, "processor")),
+    Metric("rocketmq_processor_watermark", GAUGE, "Queued requests, by kind.", "5", (*_NODE, "processor")),
     Metric(
         "rocket_requests_refused_total",
         COUNTER,
-        "Requests answered SYSTEM_BUSY, by kind and reason.",
+        "Requests refused with SYSTEM_BUSY, by kind and reason.",
         "own",
         (*_NODE, "processor", "reason"),
     ),
-    Metric("rocket_request_bytes", GAUGE, "Bytes of requests that wait or are not whole.", "own", _NODE),
-    Metric("rocket_unread_bytes", GAUGE, "Bytes of answers that peers have not read.", "own", _NODE),
-    Metric("rocket_connections", GAUGE, "Connections to the server's port.", "own", _NODE),
-    Metric("rocket_connections_refused_total", COUNTER, "Connections closed at once.", "own", (*_NODE, "reason")),
+    Metric("rocket_request_bytes", GAUGE, "Bytes of queued and incomplete requests.", "own", _NODE),
+    Metric("rocket_unread_bytes", GAUGE, "Bytes of responses that peers have not read.", "own", _NODE),
+    Metric("rocket_connections", GAUGE, "Open connections to the server's port.", "own", _NODE),
     Metric(
-        "rocket_connections_cut_total",
+        "rocket_connections_refused_total",
         COUNTER,
-        "Connections closed: slow_reader, slow_writer, silent.",
+        "Connections closed on accept, by limit.",
         "own",
         (*_NODE, "reason"),
     ),
-    Metric("rocket_page_cache_busy_total", COUNTER, "Appends that took too long.", "own", _NODE),
-    Metric("rocket_memory_high_total", COUNTER, "How often memory rose above its limit.", "own", _NODE),
-    Metric("rocket_oneway_dropped_total", COUNTER, "One-way requests to slow peers left out.", "own", _NODE),
-    Metric("rocket_async_refused_total", COUNTER, "Requests to peers that answer too few of them.", "own", _NODE),
+    Metric(
+        "rocket_connections_cut_total",
+        COUNTER,
+        "Connections closed: slow_reader, slow_writer or silent.",
+        "own",
+        (*_NODE, "reason"),
+    ),
+    Metric("rocket_page_cache_busy_total", COUNTER, "Slow appends (osPageCacheBusyTimeOutMills).", "own", _NODE),
+    Metric("rocket_memory_high_total", COUNTER, "Times that memory use exceeded its limit.", "own", _NODE),
+    Metric("rocket_oneway_dropped_total", COUNTER, "One-way requests to slow peers dropped.", "own", _NODE),
+    Metric("rocket_async_refused_total", COUNTER, "Requests not sent: too many in flight to a peer.", "own", _NODE),
 )
 
 
