@@ -56,6 +56,12 @@ def test_servers_start_without_the_heavy_libraries(module: str) -> None:
     assert run.stdout.strip() == "[]"
 
 
+def test_the_sinks_of_the_command_line_are_shown_without_spark() -> None:
+    modules = "spark_rocket.cli.commands.offsets, spark_rocket.datasource.exactly_once.status"
+    run = _python("-c", f"import sys, {modules}; print('pyspark' in sys.modules)")
+    assert (run.returncode, run.stdout.strip()) == (0, "False"), run.stdout + run.stderr
+
+
 def test_the_module_that_spark_imports_by_itself_is_light_and_never_raises() -> None:
     """Spark imports every top-level module named pyspark_* (trap T13), also where pyspark is all there is."""
     run = _python("-W", "error", "-c", "import pyspark_rocket, sys; print('spark_rocket.store' in sys.modules)")

@@ -1,19 +1,25 @@
-"""``format("rocket")`` for Spark, and a listener that tells how far its streams are behind."""
+"""``format("rocket")`` for Spark, and a listener that logs the lag of its streams.
 
+Both names are loaded on first use, because they import PySpark: the command line uses modules of this package that do
+not need it.
+"""
+
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from spark_rocket.datasource.source import RocketDataSource
-
 if TYPE_CHECKING:
+    from spark_rocket.datasource.source import RocketDataSource
     from spark_rocket.datasource.views.lag_listener import RocketLagListener
 
 __all__ = ["RocketDataSource", "RocketLagListener"]
 
+_MODULES = {
+    "RocketDataSource": "spark_rocket.datasource.source",
+    "RocketLagListener": "spark_rocket.datasource.views.lag_listener",
+}
+
 
 def __getattr__(name: str) -> Any:
-    """The listener is loaded when it is asked for: every planning process imports this package."""
-    if name == "RocketLagListener":
-        from spark_rocket.datasource.views.lag_listener import RocketLagListener
-
-        return RocketLagListener
-    raise AttributeError(name)
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

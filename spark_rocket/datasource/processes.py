@@ -72,7 +72,7 @@ def settle_worker() -> None:
 _UNPACK = """
 def unpack(packed):
     try:
-        import spark_rocket.datasource
+        import spark_rocket.datasource.source
     except ImportError as missing:
         import glob
         import importlib
@@ -86,7 +86,7 @@ def unpack(packed):
             sys.path[1:1] = sorted(glob.glob(os.path.join(directory, "spark_rocket*.zip")))
         importlib.invalidate_caches()
         try:
-            import spark_rocket.datasource
+            import spark_rocket.datasource.source
         except ImportError as still_missing:
             import platform
 

@@ -178,6 +178,20 @@ def test_brokers_that_cannot_hold_exactly_once(cluster: LocalCluster, capsys: Sa
         assert [grade for _, grade, _ in found()] == ["warning", "wrong"]
 
 
+def test_exactly_once_of_named_topics(capsys: Said) -> None:
+    """Only the brokers of these topics are checked."""
+    with LocalCluster(brokers=2) as cluster, Admin(cluster.name_server) as admin:
+        admin.create_topic("orders", 1, broker="broker-b")
+        admin.create_topic("own-ledger", 2, broker="broker-b")
+        names = ["--staging-topic", "own-staging", "--ledger-topic", "own-ledger"]
+        main(["doctor", "-n", cluster.name_server, "--exactly-once", "--json", "-t", "orders", *names])
+        findings = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    about = [each["about"] for each in findings if "exactly once" in each["about"]]
+    assert {*about} == {"broker broker-b, exactly once"}
+    assert findings[-1]["about"] == "topic own-ledger"
+    assert (findings[-1]["grade"], findings[-1]["text"]) == ("wrong", "has 2 queues")
+
+
 @pytest.mark.parametrize(("flush", "role"), [("SYNC_FLUSH", "ASYNC_MASTER"), ("ASYNC_FLUSH", "SYNC_MASTER")])
 def test_brokers_that_hold_exactly_once(flush: str, role: str) -> None:
     config = {"flushDiskType": flush, "brokerRole": role, "fileReservedTime": "72"}

@@ -14,8 +14,9 @@ import pytest
 from spark_rocket.cli import main
 from spark_rocket.client import Producer, PushConsumer, Reader
 from spark_rocket.datasource.exactly_once.brokers import Timing, brokers_for
-from spark_rocket.datasource.exactly_once.ledger import PREPARED, Ledger
+from spark_rocket.datasource.exactly_once.ledger import Ledger
 from spark_rocket.datasource.exactly_once.manifest import Epoch, Manifest
+from spark_rocket.datasource.exactly_once.records import PREPARED
 from spark_rocket.datasource.exactly_once.staging import stage_rows
 from spark_rocket.datasource.exactly_once.topics import ledger_queue
 from spark_rocket.datasource.exactly_once.writer import check_topics, commit_epoch
@@ -235,6 +236,40 @@ def test_sinks_show_what_is_published_and_what_is_left(rocket: Rocket, cluster: 
         ["refunds", "3", "PREPARED"],
         ["payments", "7", "DONE"],
     ]
+
+
+def test_sinks_show_a_chained_manifest_and_newer_records(rocket: Rocket, cluster: LocalCluster) -> None:
+    given = {"nameServer": cluster.name_server, "topic": "billed", "deliveryGuarantee": "exactlyOnce"}
+    given |= {"ledgerTopic": "chained-ledger", "stagingTopic": "chained-staging"}
+    options = parse_write_options(given, Scope.WRITE_STREAM)
+    check_topics(options)
+    brokers = brokers_for(options, options.producer_group)
+    epoch = Epoch("chained", 3)
+    rows = pa.RecordBatch.from_pydict({"body": [b"1", b"2", b"3"]})
+    manifest = Manifest(stage_rows(iter([rows]), brokers, options, epoch).blocks, {}).encode()
+    queue = brokers.queues(options.staging_topic)[0]
+    offsets = [brokers.append(queue, part).queue_offset for part in (manifest[:20], manifest[20:])]
+    parts = [[queue.topic, queue.broker_name, queue.queue_id, offset] for offset in offsets]
+    at = ledger_queue(options, brokers.reader)
+    for query, given_parts in (
+        ("gone", [*parts, [queue.topic, queue.broker_name, queue.queue_id, 999]]),
+        ("chained", parts),
+    ):
+        ledger = Ledger(brokers, at, options.staging_topic, query, Timing.of(options), is_stream=True)
+        ledger.append(PREPARED, Epoch(query, 3), parts=given_parts)
+    with Producer("tests", name_server=cluster.name_server) as producer:
+        producer.send(Message.of("chained-ledger", b'{"rocketSink": 2, "query": "later", "what": "unknown"}'))
+
+    status, out, err = rocket("sinks", "--ledger", "chained-ledger", "--staging", "chained-staging", "--json")
+    assert status == 0, err
+    found = {each["query"]: (each["state"], each["batch"], each["blocks"], each["rows"]) for each in json.loads(out)}
+    assert found == {
+        "chained": ("PREPARED", 3, 1, 3),
+        "gone": ("PREPARED", 3, None, None),
+        "later": ("newer version", None, None, None),
+    }
+    status, out, err = rocket("sinks", "--ledger", "chained-ledger")
+    assert (status, "newer version" in out) == (0, True), err
 
 
 def test_sinks_refuse_a_topic_that_is_not_a_ledger(rocket: Rocket, cluster: LocalCluster) -> None:

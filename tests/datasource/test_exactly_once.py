@@ -18,8 +18,9 @@ from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.datasource.exactly_once import commit, publish
 from spark_rocket.datasource.exactly_once.brokers import Brokers
 from spark_rocket.datasource.exactly_once.lanes import RowSet
-from spark_rocket.datasource.exactly_once.ledger import DONE, PREPARED, RESUMED, group_of, tag_of
+from spark_rocket.datasource.exactly_once.ledger import group_of
 from spark_rocket.datasource.exactly_once.manifest import Epoch, Manifest, StagedBlock
+from spark_rocket.datasource.exactly_once.records import DONE, PREPARED, RESUMED, tag_of
 from spark_rocket.datasource.exactly_once.staging import stage_rows
 from spark_rocket.datasource.write.rows import Block
 from spark_rocket.errors import (

@@ -49,7 +49,7 @@ _GRPC_REMEDIES = {
 _SEE_LOG = "See the proxy's log."
 _TIMEOUT = 10.0  # seconds for a program that is asked for its version
 _CONNECT = 3.0
-_LEDGER, _KEPT_HOURS = "ROCKET_SINK_LEDGER", 72  # the defaults of ledgerTopic and stagingRetention
+_KEPT_HOURS = 72  # the default of stagingRetention
 _NEEDED = {"pyspark": ((4, 2), (5,)), "pyarrow": ((18,), None), "numpy": ((2,), None), "pandas": ((2, 2), (3,))}
 
 
@@ -58,6 +58,12 @@ _NEEDED = {"pyspark": ((4, 2), (5,)), "pyarrow": ((18,), None), "numpy": ((2,), 
 @click.option("-t", "--topic", metavar="TOPIC", shell_complete=complete_topics, help="a topic that should be there")
 @click.option("--grpc", metavar="HOST:PORT", help="a gRPC endpoint (rocket proxy) that should be there")
 @click.option("--exactly-once", is_flag=True, help="are brokers set so that deliveryGuarantee=exactlyOnce holds?")
+@click.option(
+    "--staging-topic", default="ROCKET_SINK_STAGING", metavar="TOPIC", help="with --exactly-once: option stagingTopic"
+)
+@click.option(
+    "--ledger-topic", default="ROCKET_SINK_LEDGER", metavar="TOPIC", help="with --exactly-once: option ledgerTopic"
+)
 @click.option("--master", metavar="URL", help="ask this Spark's executors: local[2], spark://host:7077, yarn")
 @click.option("--remote", metavar="URL", help="the same through Spark Connect: sc://host:15002")
 @click.option("--py-files", metavar="FILES", help="with --master: what the jobs take along")
@@ -67,6 +73,8 @@ def doctor(
     topic: str | None,
     grpc: str | None,
     exactly_once: bool,
+    staging_topic: str,
+    ledger_topic: str,
     master: str | None,
     remote: str | None,
     py_files: str | None,
@@ -78,12 +86,13 @@ def doctor(
     of RocketMQ 5's own clients; --tls and the account are used for it as well.
 
     With --exactly-once: whether each broker acknowledges messages only when they are durable, and keeps them for
-    long enough, and whether the ledger topic has one queue.
+    long enough, and whether the ledger topic has one queue. With --topic only the brokers of that topic, the staging
+    topic and the ledger topic are checked.
     """
     exclusive({"--master": master, "--remote": remote})
     wrong = 0
     spark = {"master": master, "remote": remote, "py_files": py_files}
-    for finding in _findings(link, topic, grpc, exactly_once, spark):
+    for finding in _findings(link, topic, grpc, (staging_topic, ledger_topic) if exactly_once else None, spark):
         wrong += finding.grade == "wrong"
         if as_json:
             show.line(asdict(finding))
@@ -98,7 +107,7 @@ def doctor(
 
 
 def _findings(
-    link: Link, topic: str | None, grpc: str | None, exactly_once: bool, spark: dict[str, str | None]
+    link: Link, topic: str | None, grpc: str | None, sink: tuple[str, str] | None, spark: dict[str, str | None]
 ) -> Iterator[Finding]:
     yield from check_python()
     yield check_java()
@@ -108,8 +117,8 @@ def _findings(
     yield from check_servers(link, topic, addresses.append)
     if grpc is not None:
         yield from check_grpc(link, grpc, topic)
-    if exactly_once:
-        yield from check_exactly_once(link)
+    if sink is not None:
+        yield from check_exactly_once(link, topic, *sink)
     if spark["master"] or spark["remote"]:
         from spark_rocket.datasource.executors import ask_executors
 
@@ -252,21 +261,35 @@ def check_servers(link: Link, topic: str | None, found: Callable[[str], None]) -
                 yield Finding(f"topic {topic}", "ok", f"{len(queues)} queues, {count:,} messages")
 
 
-def check_exactly_once(link: Link) -> Iterator[Finding]:
-    """Whether brokers and the ledger topic are as ``deliveryGuarantee=exactlyOnce`` needs them."""
+def check_exactly_once(link: Link, topic: str | None, staging: str, ledger: str) -> Iterator[Finding]:
+    """Whether brokers and the ledger topic are as ``deliveryGuarantee=exactlyOnce`` needs them.
+
+    All brokers, or with ``topic`` those that have it or the sink's own topics.
+    """
     with link.admin() as admin:
         try:
-            for broker in sorted(admin.cluster_info().broker_addr_table):
+            brokers = {*admin.cluster_info().broker_addr_table}
+            if topic is not None:
+                brokers = {broker for each in (topic, staging, ledger) for broker in _brokers_of(admin, each)}
+            for broker in sorted(brokers):
                 yield from _settings_of(admin, broker)
-            queues = len(admin.offsets(_LEDGER))
+            queues = len(admin.offsets(ledger))
         except TopicNotFoundError:
-            yield Finding(f"topic {_LEDGER}", "ok", "does not exist: the first query creates it")
+            yield Finding(f"topic {ledger}", "ok", "does not exist: the first query creates it")
         except RocketError as error:
-            yield Finding(f"topic {_LEDGER}", "wrong", error.message, error.remedy)
+            yield Finding(f"topic {ledger}", "wrong", error.message, error.remedy)
         else:
             remedy = "Keep queue 0 on the broker that has the records, or give new queries another ledgerTopic."
             grade, remedy = ("ok", "") if queues == 1 else ("wrong", remedy)
-            yield Finding(f"topic {_LEDGER}", grade, f"has {queues} queue{'s' * (queues != 1)}", remedy)
+            yield Finding(f"topic {ledger}", grade, f"has {queues} queue{'s' * (queues != 1)}", remedy)
+
+
+def _brokers_of(admin: Admin, topic: str) -> set[str]:
+    """The brokers of a topic; the sink creates missing topics of its own."""
+    try:
+        return {queue.broker_name for queue in admin.queues(topic)}
+    except TopicNotFoundError:
+        return set()
 
 
 def _settings_of(admin: Admin, broker: str) -> Iterator[Finding]:

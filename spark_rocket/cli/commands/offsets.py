@@ -217,13 +217,14 @@ def sinks(link: Link, ledger: str, staging: str, as_json: bool) -> int:
     """Show the last micro-batch of each query that writes with deliveryGuarantee=exactlyOnce.
 
     DONE: it is published. PREPARED or RESUMED: a driver publishes it, or died; restart the query before STAGED UNTIL,
-    when the brokers delete its staged rows. Exit status 1 if a micro-batch has duplicates.
+    when the brokers delete its staged rows. Newer version: a newer spark_rocket writes the query; use that one here.
+    Exit status 1 if a micro-batch has duplicates.
     """
     from spark_rocket.datasource.exactly_once.status import sink_statuses
 
     with _connected(link) as (admin, reader):
         statuses = sink_statuses(reader, ledger)
-        hours = _kept_hours(admin, reader, staging) if any(each.state != "DONE" for each in statuses) else None
+        hours = _kept_hours(admin, reader, staging) if any(each.prepared for each in statuses) else None
     rows = []
     for each in statuses:
         until = each.prepared + hours * 3_600_000 if each.state != "DONE" and each.prepared and hours else None

@@ -1,23 +1,7 @@
 """The ledger: what was decided, in a topic with one queue.
 
-One queue is a total order, so the first PREPARED of an epoch is its decision, and everybody reads the same one: a
-compare-and-set on an unmodified broker. A record is one message. Its body is JSON (below), its tag is ``tag_of`` its
-query, its key is the query.
-
-==============  ========================================================================================================
-member          what
-==============  ========================================================================================================
-``rocketSink``  1, the version
-``kind``        ``PREPARED``: the epoch is decided. ``RESUMED``: another publisher goes on with it. ``DONE``: published
-``query``       Spark's query id, or the ``writeId`` of a batch write
-``batch``       the micro-batch's number; 0 for a batch write
-``run``         Spark's id of the query's run
-``publisher``   an id of the call of ``commit`` that wrote the record
-``time``        ms since 1970, by the publisher's clock
-``manifest``    of PREPARED: the manifest (``manifest.py``) in base64, if it has at most 512 KiB
-``parts``       of PREPARED, instead: ``[topic, broker, queue id, offset]`` of each message that has a part of it
-other           of DONE: figures for people: ``blocks``, ``rows``, ``bytes``, ``published``, ``duplicates``, ``ms``
-==============  ========================================================================================================
+One queue is a total order, so the first PREPARED of an epoch is its decision, and all drivers read the same one: a
+compare-and-set on an unmodified broker. A record is one message (``records.py``).
 
 A query remembers two numbers as offsets of the group ``group_of``, which outlive the ledger's messages: for queue 0 the
 position of its last PREPARED, where reading begins, and for queue 1 (which the topic does not have) one more than that
@@ -31,64 +15,30 @@ records are found as they are; a record that was sent twice counts once.
 from __future__ import annotations
 
 import base64
-import hashlib
 import logging
 import time
 import uuid
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 from spark_rocket.datasource.conditions import error as condition
 from spark_rocket.datasource.exactly_once.brokers import Brokers, Timing, is_refused
 from spark_rocket.datasource.exactly_once.manifest import Epoch, Manifest
+from spark_rocket.datasource.exactly_once.records import DONE, PREPARED, RESUMED, VERSION, Record, parse_record, tag_of
 from spark_rocket.datasource.offsets import name
 from spark_rocket.errors import DataSourceError, ProtocolError, QueueNotFoundError, RocketError
 from spark_rocket.model import MessageExt, MessageQueue, SendStatus, group_problem
-from spark_rocket.protocol.wire.json import dumps, loads
+from spark_rocket.protocol.wire.json import dumps
 
-VERSION = 1
-PREPARED, RESUMED, DONE = "PREPARED", "RESUMED", "DONE"
 INLINE_BYTES = 512 << 10
 _WAIT_MS = 500
 
 log = logging.getLogger("spark_rocket.datasource")
 
 
-def tag_of(query: str) -> str:
-    return hashlib.blake2b(query.encode(), digest_size=10).hexdigest()
-
-
 def group_of(ledger_topic: str, query: str) -> str:
     """The group whose offsets a streaming query remembers."""
     group = f"{ledger_topic}-{query}"
     return group if group_problem(group) is None else f"ROCKET_SINK-{tag_of(group)}"
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """One record of the ledger."""
-
-    query: str
-    offset: int
-    kind: str = ""
-    batch: int = -1
-    run: str = ""
-    publisher: str = ""
-    version: object = VERSION
-    more: dict[str, Any] = field(default_factory=dict)
-
-
-def parse_record(message: MessageExt, queue: MessageQueue) -> Record:
-    """The record that a message of the ledger is; EXACTLY_ONCE.FOREIGN_MESSAGE if it is none. Check its version."""
-    try:
-        body = loads(message.body)
-        version, query = body.pop("rocketSink"), body.pop("query")
-        keys = ("kind", "batch", "run", "publisher")
-        own = {key: body.pop(key) for key in keys} if version == VERSION else {}
-        return Record(query=query, version=version, offset=message.queue_offset, more=body, **own)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        where, offset, msg_id = name(queue), message.queue_offset, message.msg_id
-        raise condition("EXACTLY_ONCE.FOREIGN_MESSAGE", queue=where, offset=offset, msg_id=msg_id) from None
 
 
 class Ledger:

@@ -1,30 +1,39 @@
-"""What the ledger says of every query that writes exactly once: its last epoch, for people who watch it.
+"""The last epoch of every query that writes exactly once, as the ledger has it.
 
-Reads the ledger from its first message to its end, by pulls alone, and changes nothing. The newest epoch of a query is
-the one of its highest batch. Corresponds to nothing in RocketMQ.
+Reads the ledger from its first message to its end, and staged parts of manifests, by pulls alone. Changes nothing and
+does not import PySpark. The newest epoch of a query is that of its highest batch. Corresponds to nothing in RocketMQ.
 """
 
 from __future__ import annotations
 
 import base64
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from spark_rocket.client.consume.reader import Reader
 from spark_rocket.datasource.conditions import error as condition
-from spark_rocket.datasource.exactly_once.ledger import DONE, PREPARED, VERSION, Record, parse_record
 from spark_rocket.datasource.exactly_once.manifest import Manifest
+from spark_rocket.datasource.exactly_once.records import DONE, PREPARED, VERSION, Record, parse_record
 from spark_rocket.datasource.offsets import name
-from spark_rocket.errors import DataSourceError
+from spark_rocket.errors import DataSourceError, RocketError
 from spark_rocket.model import MessageExt, MessageQueue
+
+log = logging.getLogger("spark_rocket.datasource")
+
+NEWER = "newer version"
 
 
 @dataclass(frozen=True, slots=True)
 class SinkStatus:
-    """The last epoch of one query. ``state``: PREPARED, RESUMED or DONE; times are ms since 1970."""
+    """The last epoch of one query. Times are ms since 1970.
+
+    ``state`` is PREPARED, RESUMED or DONE, or NEWER if a newer spark_rocket wrote records of the query; only ``query``
+    and ``time`` are known then.
+    """
 
     query: str
-    batch: int
+    batch: int | None
     state: str
     run: str
     time: int
@@ -32,7 +41,7 @@ class SinkStatus:
     prepared: int | None
     """When it was decided; None if that record has expired."""
     blocks: int | None
-    """Staged blocks and their rows; None if the manifest is not in the ledger's record."""
+    """Staged blocks and their rows; None if the manifest cannot be read any more."""
     rows: int | None
     published: int | None
     """Rows that the publisher sent, duplicates and duration: known when it is DONE."""
@@ -41,7 +50,7 @@ class SinkStatus:
 
 
 def sink_statuses(reader: Reader, ledger_topic: str) -> list[SinkStatus]:
-    """One for each query in the ledger, the one that wrote last first.
+    """One status for each query in the ledger, sorted by time, the newest first.
 
     Raises TopicNotFoundError, EXACTLY_ONCE.LEDGER_QUEUES for a topic with several queues, EXACTLY_ONCE.FOREIGN_MESSAGE
     for a message that is not a record, and the errors of requests.
@@ -50,19 +59,20 @@ def sink_statuses(reader: Reader, ledger_topic: str) -> list[SinkStatus]:
     if len(queues) != 1:
         raise condition("EXACTLY_ONCE.LEDGER_QUEUES", topic=ledger_topic, count=len(queues))
     epochs: dict[str, list[tuple[Record, int]]] = {}
+    newer: dict[str, int] = {}
     for message in _messages(reader, queues[0]):
         record = parse_record(message, queues[0])
         if record.version != VERSION:
-            where, version = name(queues[0]), record.version
-            raise condition(
-                "EXACTLY_ONCE.LEDGER_VERSION", queue=where, offset=record.offset, version=version, ours=VERSION
-            )
+            newer[record.query] = message.store_timestamp
+            continue
         epoch = epochs.setdefault(record.query, [])
         if epoch and record.batch > epoch[-1][0].batch:
             epoch.clear()
         if not epoch or record.batch == epoch[-1][0].batch:
             epoch.append((record, message.store_timestamp))
-    return sorted((_status(epoch) for epoch in epochs.values()), key=lambda status: -status.time)
+    found = [_status(reader, epoch) for query, epoch in epochs.items() if query not in newer]
+    unknown = [SinkStatus(query, None, NEWER, "", time, *[None] * 6) for query, time in newer.items()]
+    return sorted(found + unknown, key=lambda status: -status.time)
 
 
 def _messages(reader: Reader, queue: MessageQueue) -> Iterator[MessageExt]:
@@ -75,13 +85,12 @@ def _messages(reader: Reader, queue: MessageQueue) -> Iterator[MessageExt]:
         position = found[-1].queue_offset + 1
 
 
-def _status(epoch: list[tuple[Record, int]]) -> SinkStatus:
+def _status(reader: Reader, epoch: list[tuple[Record, int]]) -> SinkStatus:
     decision, prepared = next((each for each in epoch if each[0].kind == PREPARED), (None, None))
     done = next((each for each in epoch if each[0].kind == DONE), None)
     newest, time = done or epoch[-1]
     figures = done[0].more if done else {}
-    encoded = decision.more.get("manifest") if decision and not done else None
-    manifest = Manifest.decode(base64.b64decode(encoded)) if encoded else None
+    manifest = _manifest(reader, decision) if decision and not done else None
     return SinkStatus(
         newest.query,
         newest.batch,
@@ -93,3 +102,22 @@ def _status(epoch: list[tuple[Record, int]]) -> SinkStatus:
         manifest.rows if manifest else figures.get("rows"),
         *(figures.get(key) for key in ("published", "duplicates", "ms")),
     )
+
+
+def _manifest(reader: Reader, decision: Record) -> Manifest | None:
+    """The manifest of a decision; None if staged parts of it have expired or are of a newer version."""
+    try:
+        if "manifest" in decision.more:
+            return Manifest.decode(base64.b64decode(decision.more["manifest"]))
+        places = [(MessageQueue(*queue), offset) for *queue, offset in decision.more["parts"]]
+        return Manifest.decode(b"".join(_body(reader, queue, offset) for queue, offset in places))
+    except (RocketError, ValueError, KeyError, TypeError) as problem:
+        log.info("the manifest of batch %d of %s cannot be read: %s", decision.batch, decision.query, problem)
+        return None
+
+
+def _body(reader: Reader, queue: MessageQueue, offset: int) -> bytes:
+    for message in reader.messages(queue, offset, max_msgs=1):
+        if message.queue_offset == offset:
+            return bytes(message.body)
+    raise DataSourceError(f"{name(queue)} has no message at offset {offset}.")
