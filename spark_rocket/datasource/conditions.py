@@ -263,8 +263,8 @@ CONDITIONS: tuple[Condition, ...] = (
     ),
     Condition(
         "EXACTLY_ONCE.OVERTAKEN",
-        "batch {batch} of {query} is in the hands of {by}: another driver uses this checkpoint, or a copy of it.",
-        "Run one driver for each checkpoint. This one published nothing more.",
+        "batch {batch} of {query} was overtaken by {by}: another driver uses this checkpoint, or a copy of it.",
+        "Run one driver for each checkpoint. This driver stopped publishing.",
     ),
     Condition(
         "EXACTLY_ONCE.NOT_DURABLE",
@@ -289,8 +289,15 @@ CONDITIONS: tuple[Condition, ...] = (
     ),
     Condition(
         "EXACTLY_ONCE.READ_BACK_GONE",
-        "{queue} ended at {recorded} when the micro-batch was decided, and now has the offsets {start} to {end}: what "
-        "was published of it cannot be told any more.",
+        "{queue} ended at {recorded} when the micro-batch was decided, and now has the offsets {start} to {end}: its "
+        "published rows cannot be counted.",
+        "Compare the target topics with the source for that micro-batch, then begin anew with a new checkpoint "
+        "directory (or writeId).",
+    ),
+    Condition(
+        "EXACTLY_ONCE.READ_BACK_GAP",
+        "{queue}: {count} of the messages {first} to {last} cannot be read: the published rows of the micro-batch "
+        "cannot be counted.",
         "Compare the target topics with the source for that micro-batch, then begin anew with a new checkpoint "
         "directory (or writeId).",
     ),

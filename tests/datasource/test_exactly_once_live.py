@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
@@ -11,11 +12,14 @@ import pytest
 from spark_rocket.client import Admin, Producer, Reader
 from spark_rocket.datasource.exactly_once import publish
 from spark_rocket.datasource.exactly_once.brokers import Brokers, Timing, brokers_for
-from spark_rocket.datasource.exactly_once.manifest import Epoch
+from spark_rocket.datasource.exactly_once.ledger import Ledger
+from spark_rocket.datasource.exactly_once.manifest import Epoch, Manifest
+from spark_rocket.datasource.exactly_once.records import PREPARED
 from spark_rocket.datasource.exactly_once.staging import Staged, stage_rows
 from spark_rocket.datasource.exactly_once.writer import check_topics, commit_epoch
 from spark_rocket.datasource.options.options import WriteOptions, parse_write_options
 from spark_rocket.datasource.options.table import Scope
+from spark_rocket.datasource.read.cluster import READER_GROUP
 from spark_rocket.errors import BrokerError, DataLossError, ExactlyOnceError, RemotingTimeoutError, TopicNotFoundError
 from spark_rocket.model import Message, MessageQueue, SendResult
 from spark_rocket.testing import LocalCluster
@@ -253,6 +257,21 @@ def test_a_staging_topic_that_is_deleted(cluster: LocalCluster, reader: Reader) 
     with pytest.raises(DataLossError, match=r"DATA_LOSS.STAGED_BLOCK.*lost-stage/broker-a/\d: the staged rows"):
         commit_epoch(given, [staged], is_stream=True)
     assert stored(reader, topic) == []
+
+
+def test_tls() -> None:
+    """Staging, the ledger, publishing and reading back."""
+    with LocalCluster(tls="enforcing") as cluster, Reader(cluster.name_server, tls=cluster.tls) as reader:
+        topic = cluster.create_topic("private", 2)
+        given = options(cluster, topic, tls="true", tlsCaFile=str(cluster.tls.client_trust_cert_path))
+        staged = stage(given, Epoch("private", 0), rows(50))
+        queue = brokers_for(given, READER_GROUP).reader.refresh(given.ledger_topic)[0]
+        timing = Timing.of(given)
+        ledger = Ledger(brokers_for(given, READER_GROUP), queue, given.staging_topic, "private", timing, is_stream=True)
+        manifest = Manifest(staged.blocks, {}).encode()
+        ledger.append(PREPARED, Epoch("private", 0), manifest=base64.b64encode(manifest).decode())
+        commit_epoch(given, [stage(given, Epoch("private", 0), rows(9, "other"))], is_stream=True)
+        assert sorted(stored(reader, topic)) == sorted(map(str, range(50)))
 
 
 def test_two_brokers() -> None:

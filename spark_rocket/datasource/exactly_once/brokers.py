@@ -1,7 +1,7 @@
-"""What the exactly-once sink asks of brokers, all of it in RocketMQ's public protocol.
+"""Requests of the exactly-once sink to brokers, all in RocketMQ's public protocol.
 
-A send ends in one of three ways: the broker answered that it stored the message, it refused it for certain
-(``is_refused``), or nobody knows. Only refused sends may be repeated without looking.
+A send has one of three outcomes: stored, refused (``is_refused``) or unknown. Only refused sends may be retried without
+reading back.
 
 One ``Brokers`` per process and set of options. Thread-safe. Corresponds to DefaultMQProducer and DefaultMQPullConsumer.
 """
@@ -48,7 +48,7 @@ from spark_rocket.protocol.wire.headers import GetTopicConfigRequestHeader
 
 log = logging.getLogger("spark_rocket.datasource")
 
-# Brokers answer so before they store anything.
+# Brokers send these codes before they store anything.
 _REFUSED = frozenset(
     {
         ResponseCode.SYSTEM_BUSY,
@@ -65,7 +65,7 @@ _FOR_GOOD = frozenset({ResponseCode.TOPIC_NOT_EXIST, ResponseCode.MESSAGE_ILLEGA
 
 
 def is_refused(error: RocketError) -> bool:
-    """Whether nothing was stored, for certain.
+    """Whether the broker certainly stored nothing.
 
     A DLedger broker also answers ``[PC_SYNCHRONIZED]`` when it has appended a message and too few replicas confirm it.
     """
@@ -99,7 +99,7 @@ class Brokers:
     """Sends, pulls and offsets."""
 
     def __init__(self, options: WriteOptions, group: str) -> None:
-        """``group``: the consumer group in whose name is pulled."""
+        """``group``: the consumer group of pulls."""
         self._max_message_size = options.max_message_size
         self._request_timeout = options.request_timeout_ms / 1000
         self._checked_targets: set[tuple[str, str]] = set()
@@ -109,7 +109,7 @@ class Brokers:
             name_server=options.name_server,
             send_timeout=self._request_timeout,
             max_message_size=max(options.max_message_size, 1 << 20),
-            compress_msg_body_over_howmuch=1 << 31,  # bodies are as they are to be stored
+            compress_msg_body_over_howmuch=1 << 31,  # bodies are stored unchanged
             member=False,
             **connection,
         )
@@ -134,7 +134,7 @@ class Brokers:
     # --- sending ----------------------------------------------------------------------------------------------
 
     def queues(self, topic: str, *, ordered: bool = False) -> list[MessageQueue]:
-        """The queues that take messages; ``ordered``: of brokers that are away, too."""
+        """The writable queues; with ``ordered`` also those of unreachable brokers."""
         return self._producer.queues(topic, ordered=ordered)
 
     def append(
@@ -164,7 +164,7 @@ class Brokers:
         return self.reader.max_offset(queue)
 
     def ends(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
-        """Where each queue ends, all asked at once. A topic that does not exist yet ends at 0."""
+        """The end of each queue, requested at once. Queues of a topic that does not exist yet end at 0."""
         asked = {queue: self.reader.max_offset_later(queue) for queue in queues}
         ends = {}
         for queue, answer in asked.items():
@@ -180,7 +180,7 @@ class Brokers:
     def messages(
         self, queue: MessageQueue, offset: int, *, tags: str = "*", wait_ms: int = 0
     ) -> tuple[list[MessageExt], int]:
-        """Messages from ``offset`` on, and where to go on. ``wait_ms``: how long to wait for one."""
+        """Messages from ``offset``, and the next offset. ``wait_ms``: the time of a long poll."""
         found = self.reader.pull(queue, offset, tags=tags, suspend_ms=wait_ms)
         if not found.from_master and found.status is not PullStatus.FOUND:
             return [], offset  # a slave may lag behind, or keep less; the next pull asks the master
@@ -191,8 +191,11 @@ class Brokers:
         return messages, max(offset, found.next_offset) if going_on else offset
 
     def staged_later(self, queue: MessageQueue, offset: int) -> Callable[[], memoryview]:
-        """Ask for a staged block; the result waits for its body. DATA_LOSS.STAGED_BLOCK if the broker does not have it;
-        retriable if it may be there soon: brokers acknowledge a message before it can be pulled."""
+        """Request a staged block. The returned function waits for its body.
+
+        It raises DATA_LOSS.STAGED_BLOCK if the broker does not have the block. The error is retriable if the broker may
+        show the block soon: brokers acknowledge a message before it can be pulled.
+        """
         answer = self.reader.pull_later(queue, offset, max_msgs=1)
         gone = condition("DATA_LOSS.STAGED_BLOCK", queue=name(queue), offset=offset)
 
@@ -222,7 +225,7 @@ class Brokers:
             ).column(0)
 
     def lacks(self, queue: MessageQueue) -> bool:
-        """Whether the queue is gone, by its master's word."""
+        """Whether the master says that it does not have the queue."""
         return self.reader.lacks(queue) is not None
 
     def committed(self, group: str, queue: MessageQueue) -> int | None:
@@ -255,13 +258,13 @@ class Brokers:
             raise condition("EXACTLY_ONCE.BATCH_QUEUES", topic=queue.topic, broker=queue.broker_name)
         self._checked_targets.add(place)
 
-    # --- what brokers have answered -----------------------------------------------------------------------------
+    # --- confirming ---------------------------------------------------------------------------------------------
 
     def confirm(self, broker: str, staging: str, timing: Timing) -> None:
-        """Wait until what a broker has stored is flushed and replicated as it should be, and can be read.
+        """Wait until the messages that a broker has stored are flushed, replicated and readable, as it is configured.
 
-        All three go by position in its log: they have come past everything before a message that is answered SEND_OK
-        and that can be read.
+        All three advance in log order. So they have passed all earlier messages when a new message is answered with
+        SEND_OK and can be read from the master.
         """
 
         def barrier() -> None:
@@ -284,7 +287,7 @@ class Brokers:
 
 @cache
 def brokers_for(options: WriteOptions, group: str) -> Brokers:
-    """This process's, which the next task uses again."""
+    """The ``Brokers`` of this process, reused by its next tasks."""
     return Brokers(options, group)
 
 

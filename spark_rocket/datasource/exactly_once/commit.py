@@ -1,14 +1,14 @@
-"""The driver's half of the exactly-once sink: decide an epoch, publish it, and say that it is done.
+"""The driver's part of the exactly-once sink: decide an epoch, publish it, and record that it is done.
 
 ===================================  ===================================================================================
 the ledger has                       then
 ===================================  ===================================================================================
 DONE of this epoch                   nothing is left to do
 a record of a later batch            another driver has this checkpoint, or had: EXACTLY_ONCE.OVERTAKEN
-PREPARED of this epoch               it is decided. Say RESUMED, wait for ``gracePeriod``, read back, publish the rest
-                                     of *that* manifest: what tasks staged this time is not used
-nothing of it, and it was prepared   its records have expired: EXACTLY_ONCE.LEDGER_EXPIRED
-nothing of it                        append PREPARED. The first one wins
+PREPARED of this epoch               it is decided. Append RESUMED, wait for ``gracePeriod``, read back, publish the
+                                     rest of *that* manifest: the blocks of the repeated tasks are not used
+no record, but it was prepared       its records have expired: EXACTLY_ONCE.LEDGER_EXPIRED
+no record                            append PREPARED. The first one wins
 ===================================  ===================================================================================
 
 A publisher continues only while the newest record of its epoch is its own. It reads the ledger again before a send if
@@ -48,11 +48,11 @@ class Commit:
         self._epoch = epoch
         self._staging = staging
         self._timing = timing
-        self._seen = 0.0  # when the epoch was seen to be this publisher's
+        self._seen = 0.0  # when the ledger last showed this publisher as the owner
         self.is_new_run = False
 
     def run(self, blocks: Sequence[StagedBlock]) -> Manifest | None:
-        """Commit the epoch. What was published, or None if there was nothing to do."""
+        """Commit the epoch. Returns the published manifest, or None if the epoch was done before."""
         begun = time.monotonic()
         ledger, batch = self._ledger, self._epoch.batch
         ledger.read()
@@ -86,7 +86,7 @@ class Commit:
             )
 
     def _decide(self, blocks: Sequence[StagedBlock]) -> Record:
-        """The decision of the epoch: with these blocks, unless somebody else was faster."""
+        """Decide the epoch with these blocks. Returns its decision, which may be that of another driver."""
         sources = dict.fromkeys(queue for lane in lanes_of(blocks, self._epoch) for queue in lane.sources)
         deadline = self._timing.deadline()
         ends = deadline.call(lambda: self._brokers.ends(sources), "to ask where the target queues end")
@@ -124,7 +124,7 @@ class Commit:
         return parts
 
     def _resume(self, publisher: Publisher) -> float:
-        """Take the epoch over and find out what is stored; how many seconds reading back took."""
+        """Take the epoch over and read it back. Returns the seconds that reading back took."""
         self._seen = self._timing.clock()
         self._ledger.append(RESUMED, self._epoch)
         if self._ledger.is_done(self._epoch.batch):
@@ -136,7 +136,7 @@ class Commit:
         return time.monotonic() - begun
 
     def _fence(self) -> None:
-        """EXACTLY_ONCE.OVERTAKEN if the epoch is no longer this publisher's."""
+        """Raise EXACTLY_ONCE.OVERTAKEN if another publisher owns the epoch."""
         now = self._timing.clock()
         if now - self._seen < self._timing.grace / 2:
             return

@@ -1,4 +1,4 @@
-"""The ledger: what was decided, in a topic with one queue.
+"""The ledger: the decisions of all sinks that share it, in a topic with one queue.
 
 One queue is a total order, so the first PREPARED of an epoch is its decision, and all drivers read the same one: a
 compare-and-set on an unmodified broker. A record is one message (``records.py``).
@@ -42,7 +42,7 @@ def group_of(ledger_topic: str, query: str) -> str:
 
 
 class Ledger:
-    """One query's records, as far as they were read."""
+    """The records of one query that have been read."""
 
     def __init__(
         self, brokers: Brokers, queue: MessageQueue, staging: str, query: str, timing: Timing, *, is_stream: bool
@@ -63,7 +63,7 @@ class Ledger:
     # --- reading ----------------------------------------------------------------------------------------------
 
     def read(self) -> None:
-        """Read on to the end."""
+        """Read the new records."""
         deadline = self._timing.deadline()
         self._read_to(deadline.call(lambda: self._brokers.end(self.queue), f"to ask for the end of {name(self.queue)}"))
 
@@ -97,7 +97,7 @@ class Ledger:
         except RocketError as error:
             if not is_refused(error):
                 raise
-            log.warning("the sink reads all of %s, for it may not read the offsets of %s: %s", self.queue.topic,
+            log.warning("the sink reads all of %s: no permission for the offsets of group %s: %s", self.queue.topic,
                         self._group, error)  # fmt: skip
             return start
         self.last_prepared = batch - 1 if batch else None
@@ -120,14 +120,14 @@ class Ledger:
         queue, offset, version = name(self.queue), record.offset, record.version
         return condition("EXACTLY_ONCE.LEDGER_VERSION", queue=queue, offset=offset, version=version, ours=VERSION)
 
-    # --- what the records say ---------------------------------------------------------------------------------
+    # --- decisions --------------------------------------------------------------------------------------------
 
     def decision(self, batch: int) -> Record | None:
         """The first PREPARED of a batch."""
         return next((record for record in self.records if (record.batch, record.kind) == (batch, PREPARED)), None)
 
     def owner(self, batch: int) -> str | None:
-        """The publisher of a batch: who decided it or resumed it last. A record that is stored again does not count."""
+        """The publisher that decided a batch or resumed it last. A duplicate record does not count."""
         decision = self.decision(batch)
         resumed = [record.publisher for record in self.records if (record.batch, record.kind) == (batch, RESUMED)]
         return [*dict.fromkeys(resumed)][-1] if resumed else decision.publisher if decision else None
@@ -140,7 +140,7 @@ class Ledger:
         return max((record.batch for record in self.records), default=-1)
 
     def manifest(self, decision: Record) -> Manifest:
-        """What was decided."""
+        """The manifest of a decision."""
         try:
             if "manifest" in decision.more:
                 data = base64.b64decode(decision.more["manifest"])

@@ -1,4 +1,4 @@
-"""Staged blocks, and the manifest of an epoch: what is decided when an epoch is.
+"""Staged blocks, and the manifest of an epoch: the list of its blocks.
 
 A *block* is rows for one target queue, encoded as one batch body, which is the body of one message of the staging
 topic. An epoch's *manifest* lists its blocks in the order in which they are published. It is JSON, compressed with
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class StagedBlock:
-    """Rows for one queue, and where they are staged."""
+    """Rows for one queue, and the position of the message that they are staged in."""
 
     target: MessageQueue
     rows: int
@@ -57,7 +57,7 @@ class StagedBlock:
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """What a query commits at once: a micro-batch, or all of a batch write (``batch`` is 0)."""
+    """The unit that a query commits: a micro-batch, or a whole batch write (``batch`` is 0)."""
 
     query: str
     batch: int

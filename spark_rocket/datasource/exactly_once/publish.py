@@ -7,17 +7,17 @@ What happens to a send that fails:
 
 ===============================  =======================================================================================
 refused as too large             its rows are sent in halves, down to single rows, else EXACTLY_ONCE.TARGET_REFUSES
-refused for certain              repeated after a pause, within ``retryTimeout``
-no answer, or SYSTEM_ERROR       it may be stored: prove the broker alive, wait for ``gracePeriod``, read the lane back,
-                                 and go on behind what is there. Never a blind retry
+refused for another reason       retried after a pause, within ``retryTimeout``
+no answer, or SYSTEM_ERROR       it may be stored: reach the broker, wait for ``gracePeriod``, read the lane back, and
+                                 continue after the stored rows. Never a blind retry
 stored, but not yet durable      a later SEND_OK of that broker confirms it (``Brokers.confirm``), and the lane is read
                                  back
 queue or topic deleted           EXACTLY_ONCE.TARGET_GONE
 ===============================  =======================================================================================
 
-Before each send ``fence`` checks that the epoch still is this publisher's.
+Before each send ``fence`` checks that this publisher still owns the epoch.
 
-A ``Publisher`` belongs to one ``commit``. After a crash another one reads back and goes on.
+A ``Publisher`` belongs to one ``commit``. After a crash another one reads back and continues.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Publisher:
         self._failure: BaseException | None = None
         self._unconfirmed: set[str] = set()
         self.recovered: list[Lane] = []
-        """Lanes with a request that may have been stored unseen."""
+        """Lanes with a request whose outcome was unknown."""
         self.lanes = lanes_of(manifest.blocks, epoch)
         self.published = 0
 
@@ -83,7 +83,7 @@ class Publisher:
     # --- sending ----------------------------------------------------------------------------------------------
 
     def publish(self) -> None:
-        """Send what is not stored, until everything is, durably."""
+        """Send the missing rows until all rows are durable."""
         while True:
             self._each([lane for lane in self.lanes if not lane.is_complete], self._publish_lane)
             if not self._unconfirmed:
@@ -165,10 +165,10 @@ class Publisher:
                 self._unconfirmed.add(queue.broker_name)
 
     def _recover(self, lane: Lane, error: RocketError, deadline: RetryDeadline) -> None:
-        """After a send that failed: wait, and find out what is stored."""
+        """Handle a failed send: wait, and read back if its outcome is unknown."""
         queue = lane.queue
         if isinstance(error, MessageTooLargeError) and lane.limit:
-            log.info("%s refuses a block as too large: going on with up to %d bytes", name(queue), lane.limit)
+            log.info("%s refused a block as too large: continuing with up to %d bytes", name(queue), lane.limit)
             return
         if isinstance(error, TopicNotFoundError | QueueNotFoundError):
             if self._brokers.lacks(queue):
@@ -186,16 +186,18 @@ class Publisher:
     # --- reading back -----------------------------------------------------------------------------------------
 
     def check(self, lanes: Sequence[Lane]) -> None:
-        """Read these lanes back for the last time before DONE, and publish again what a broker has lost."""
+        """Read these lanes back before DONE, and publish rows that a broker has lost again."""
         self.read_back(lanes)
         while missing := [lane for lane in lanes if not lane.is_complete]:
-            self.settle(missing)  # they may only not be shown yet
+            self.settle(missing)  # the broker may not show them yet
             self.read_back(missing)
             self.publish()
 
     def settle(self, lanes: Sequence[Lane]) -> None:
-        """Wait until all that was sent before is stored or never will be, and can be read: brokers are alive, grace is
-        over, and a message that is sent then can be read."""
+        """Wait until earlier sends are stored and readable, or will never be stored.
+
+        Reach the brokers, wait for the grace period, and confirm a message that is sent after it.
+        """
         deadline = self._timing.deadline()
         brokers = {lane.queue.broker_name: lane.queue for lane in lanes}
         for broker, queue in brokers.items():
@@ -205,7 +207,7 @@ class Publisher:
             self._brokers.confirm(broker, self._staging, self._timing)
 
     def read_back(self, lanes: Sequence[Lane]) -> None:
-        """Find out what of these lanes is stored."""
+        """Find the stored rows of these lanes."""
         self._each(lanes, self._read_back)
 
     def _read_back(self, lane: Lane) -> None:
@@ -227,14 +229,15 @@ class Publisher:
                 for ids in self._brokers.ids(queue, low, high):
                     lane.feed(queue, ids)
                     seen += len(ids)
-            if seen < end - middle:  # what is missing may be ours
+            if seen < end - middle:  # a missing message may be a row of the epoch
+                missing = end - middle - seen
                 raise condition(
-                    "EXACTLY_ONCE.READ_BACK_GONE", queue=name(queue), recorded=recorded, start=start, end=end
+                    "EXACTLY_ONCE.READ_BACK_GAP", queue=name(queue), count=missing, first=middle, last=end - 1
                 )
         lane.finish_read()
 
     def _ends(self, queue: MessageQueue) -> tuple[int, int]:
-        """Where a queue begins and ends. A topic that had nothing before may not exist: the first send creates it."""
+        """The start and end of a queue. A topic without messages may not exist: the first send creates it."""
         try:
             return self._brokers.start(queue), self._brokers.end(queue)
         except TopicNotFoundError as error:
@@ -244,7 +247,7 @@ class Publisher:
             raise
 
     def check_staged(self) -> None:
-        """DATA_LOSS.STAGED_BLOCK if one that is still needed is gone, before anything more is published."""
+        """Raise DATA_LOSS.STAGED_BLOCK if a needed block is gone, before more rows are published."""
         needed = [block for lane in self.lanes for block in lane.blocks[lane.next_block :]]
         first: dict[MessageQueue, int] = {}
         for block in needed:

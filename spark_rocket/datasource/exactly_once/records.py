@@ -8,7 +8,7 @@ query, its key is the query.
 member          what
 ==============  ========================================================================================================
 ``rocketSink``  1, the version
-``kind``        ``PREPARED``: the epoch is decided. ``RESUMED``: another publisher goes on with it. ``DONE``: published
+``kind``        ``PREPARED``: the epoch is decided. ``RESUMED``: another publisher continues it. ``DONE``: published
 ``query``       Spark's query id, or the ``writeId`` of a batch write
 ``batch``       the micro-batch's number; 0 for a batch write
 ``run``         Spark's id of the query's run
@@ -56,7 +56,7 @@ class Record:
 
 
 def parse_record(message: MessageExt, queue: MessageQueue) -> Record:
-    """The record that a message of the ledger is; EXACTLY_ONCE.FOREIGN_MESSAGE if it is none. Check its version."""
+    """Parse a message of the ledger. Raises EXACTLY_ONCE.FOREIGN_MESSAGE. The caller checks the version."""
     try:
         body = loads(message.body)
         version, query = body.pop("rocketSink"), body.pop("query")

@@ -1,4 +1,4 @@
-"""A task's half of the exactly-once sink: rows are encoded as ever, and staged.
+"""A task's part of the exactly-once sink: rows are encoded as for other writes, and staged.
 
 Each block, a whole batch body, becomes the body of one message of the staging topic. Any queue of that topic will do,
 so a block is staged again freely when its response is lost; a second copy is never referenced, and retention removes
@@ -137,7 +137,7 @@ class Stager:
 
 
 def stage_rows(batches: Iterator[pa.RecordBatch], brokers: Brokers, options: WriteOptions, epoch: Epoch) -> Staged:
-    """A task's whole work."""
+    """Stage all rows of a task."""
     settle_worker()
     context = TaskContext.get()
     partition = context.partitionId() if context is not None else 0

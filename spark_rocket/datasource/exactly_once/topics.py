@@ -3,7 +3,7 @@
 The ledger has one queue on one broker. It is created before the staging topic, and only if that does not exist either:
 else its broker is away, and a second ledger elsewhere would not know what the first one decided.
 
-Functions; nothing is kept. Corresponds to ``mqadmin updateTopic``.
+Functions without state. Corresponds to ``mqadmin updateTopic``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger("spark_rocket.datasource")
 
 
 def ledger_queue(options: WriteOptions, reader: Reader) -> MessageQueue:
-    """The ledger's queue; both topics exist then."""
+    """The ledger's queue. Creates missing topics."""
     ledger = _queues(reader, options.ledger_topic)
     staging = _queues(reader, options.staging_topic)
     if ledger is None and staging is not None:
@@ -76,7 +76,7 @@ def _commands(topic: str, queues: int, name_server: str, broker: str | None) -> 
 
 
 def warn_of_settings(options: WriteOptions, brokers: Collection[str]) -> None:
-    """Name the brokers that acknowledge what they could lose, or keep messages for less than ``stagingRetention``."""
+    """Log brokers that may lose acknowledged messages, or keep messages for less than ``stagingRetention``."""
     hours = options.staging_retention_ms / 3_600_000
     with Admin(
         options.name_server, request_timeout=options.request_timeout_ms / 1000,
@@ -86,7 +86,7 @@ def warn_of_settings(options: WriteOptions, brokers: Collection[str]) -> None:
             try:
                 config = admin.broker_config(broker)
             except RocketError as problem:
-                log.info("durability and retention of %s are not known: %s", broker, problem)
+                log.info("durability and retention of %s are unknown: %s", broker, problem)
                 continue
             flush, role = config.get("flushDiskType", ""), config.get("brokerRole", "")
             if flush != "SYNC_FLUSH" and role != "SYNC_MASTER":
