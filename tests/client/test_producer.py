@@ -190,6 +190,29 @@ def test_a_given_queue_is_not_left(mq: FakeCluster, produce: Callable[..., Produ
         producer.send(Message.of("t", "b"), queue=queue)
 
 
+@pytest.mark.parametrize("how", ["send", "send_async"])
+def test_a_topic_with_fewer_queues_than_its_route_said(
+    mq: FakeCluster, produce: Callable[..., Producer], how: str
+) -> None:
+    """The queue is not there any more: the route is asked for again, and the next attempt takes one that is."""
+
+    def first_queue_only(request: RemotingCommand) -> RemotingCommand:
+        queue_id = header_of(request).queue_id
+        if queue_id:
+            return RemotingCommand.response(request, 1, f"request queueId[{queue_id}] is illegal, topic:[t]")
+        return says(0, ext=STORED)(request)
+
+    mq.add("t", queues=4)
+    producer = produce()
+    producer.queues("t")
+    mq.add("t", queues=1)
+    mq.everywhere(SEND, first_queue_only)
+    for _ in range(8):  # one of each of the old route's queues
+        result: Any = getattr(producer, how)(Message.of("t", "b"))
+        assert (result if how == "send" else result.result(10)).status is SendStatus.SEND_OK
+    assert len(sent(mq)) <= 8 + 1
+
+
 def test_a_selector_chooses(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
     mq.add("t", queues=4)
     producer = produce()

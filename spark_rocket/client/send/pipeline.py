@@ -28,6 +28,7 @@ from spark_rocket.client.send.stats import SendStats
 from spark_rocket.errors import (
     ClientError,
     MessageTooLargeError,
+    QueueNotFoundError,
     RemotingConnectError,
     RemotingError,
     RemotingTimeoutError,
@@ -131,10 +132,10 @@ class RetryPolicy:
     max_timeout_per_request: float | None
 
     def may_go_elsewhere(self, error: RocketError) -> bool:
-        """Whether another broker may take what this one did not."""
+        """Whether another broker, or another queue, may take what this one did not."""
         if isinstance(error, MessageTooLargeError):
             return False
-        return isinstance(error, RemotingError) or error.response_code in self.response_codes
+        return may_be_stale(error) or error.response_code in self.response_codes
 
     def request_timeout(self, seconds: float) -> float:
         """``seconds`` are left for all attempts."""
@@ -348,7 +349,7 @@ class Send(Pending):
             self._retries -= 1
             self._pipeline.stats.of(self._out.topic).retries += 1
             self._last_broker = self._queue.broker_name
-            self._retry(isinstance(error, RemotingError))
+            self._retry(error is not None and may_be_stale(error))
 
     def _retry(self, refresh: bool) -> None:
         instance = self._pipeline.instance
@@ -451,6 +452,11 @@ class SyncSend(Send):
     def _failed(self, error: Exception) -> None:
         self._outcome = error
         self._answers.put((None, None))  # wakes the caller, if another thread ends the send
+
+
+def may_be_stale(error: RocketError) -> bool:
+    """Whether a newer route may help: the broker is not there, or the topic has fewer queues than its route said."""
+    return isinstance(error, RemotingError | QueueNotFoundError)
 
 
 def late(topic: str, timeout: float, error: RocketError | None) -> RemotingTimeoutError:
