@@ -15,7 +15,9 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -25,15 +27,19 @@ from spark_rocket.broker.cluster_layout import UP_DEFAULTS
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.broker.state.known_settings import PROXY_SETTINGS
 from spark_rocket.client.core.config import find_credentials
-from spark_rocket.errors import BrokerError, StateError
+from spark_rocket.errors import BrokerError, RemotingError, StateError
 from spark_rocket.model import AUTO_CREATE_TOPIC_KEY
 from spark_rocket.protocol.auth import Credentials
 from spark_rocket.protocol.java_properties import render_properties
 from spark_rocket.protocol.setting import text_of
-from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig
+from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig, TopicRouteData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import CreateTopicRequestHeader, DeleteTopicRequestHeader
+from spark_rocket.protocol.wire.headers import (
+    CreateTopicRequestHeader,
+    DeleteTopicRequestHeader,
+    GetRouteInfoRequestHeader,
+)
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.remoting.tls.settings import TlsMode, TlsSettings
 from spark_rocket.testing.member_set import MemberSet
@@ -53,6 +59,8 @@ _OWN_SETTINGS: dict[str, object] = {
     "diskSpaceCleanForciblyRatio": 100,
     "diskSpaceWarningLevelRatio": 100,
 }
+_ROUTE_SECONDS = 10.0
+_PAUSE_SECONDS = 0.01
 #: Settings that brokers and the gRPC proxy have in common.
 _SHARED = ("aclEnable", "aclFile", "innerClientAuthenticationCredentials", "maxMessageSize")
 
@@ -334,7 +342,25 @@ class LocalCluster:
         )
         for address in self._masters():
             self._invoke(RemotingCommand.request(RequestCode.UPDATE_AND_CREATE_TOPIC, header.to_ext()), address)
+        self._wait_for_route(name, queues)
         return name
+
+    def _wait_for_route(self, topic: str, queues: int) -> None:
+        """Until a name server knows it, if one can be asked. A broker answers after a second, told or not."""
+        header = GetRouteInfoRequestHeader(topic)
+        request = RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header.to_ext())
+        deadline = time.monotonic() + _ROUTE_SECONDS
+        while time.monotonic() < deadline:
+            bodies = []
+            for address in self.name_server.split(";"):
+                with suppress(RemotingError):
+                    bodies.append(self._remoting().invoke(address, request, timeout=_ROUTE_SECONDS).body)
+            routes = [TopicRouteData.from_json(body).queue_datas if body else [] for body in bodies]
+            masters = len(self._masters())
+            if not routes or any(sum(q.write_queue_nums == queues for q in found) >= masters for found in routes):
+                return
+            time.sleep(_PAUSE_SECONDS)
+        raise StateError(f"No name server knows the topic {topic} of {masters} brokers yet.")
 
     def create_group(self, name: str, *, ordered: bool = False, retry_max_times: int = 16) -> str:
         """Create a consumer group; ``ordered``: its consumers are given messages in order, one after another's ack."""
@@ -361,10 +387,13 @@ class LocalCluster:
         every = (*self.brokers, *self.slaves)
         return [broker.address for broker in every if broker.is_running and not broker.is_slave]
 
-    def _invoke(self, request: RemotingCommand, address: str) -> None:
+    def _remoting(self) -> RemotingClient:
         if self._client is None:
             self._client = RemotingClient(credentials=self._credentials, tls=self._tls)
-        answer = self._client.invoke(address, request, timeout=10.0)
+        return self._client
+
+    def _invoke(self, request: RemotingCommand, address: str) -> None:
+        answer = self._remoting().invoke(address, request, timeout=10.0)
         if answer.code != ResponseCode.SUCCESS:
             raise BrokerError(
                 f"{address} answered {answer.code}: {answer.remark or 'no remark'}.",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +16,7 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
+from tests.kit.brokers import service_of
 
 pytestmark = pytest.mark.live
 
@@ -88,6 +92,23 @@ def test_a_wrong_setting_is_told_at_once(in_process: bool) -> None:
     cluster = LocalCluster(config={"flushDiskType": "SOMETIMES"}, in_process=in_process)
     with pytest.raises(ConfigError, match="flushDiskType needs one of"):
         cluster.start()
+
+
+def test_a_topic_can_be_used_once_it_is_created(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the broker tells the name server later than it answers, as it does when the machine is busy."""
+    monkeypatch.setattr("spark_rocket.broker.service.TELL_SECONDS", 0.01)
+    with LocalCluster(in_process=True) as cluster, RemotingClient() as client:
+        service = service_of(cluster)
+        register = service.registration.register
+
+        def later(topics: Collection[str] | None = None) -> asyncio.Future[Any]:
+            service.loop.call_later(0.3, register, topics)
+            return service.loop.create_future()
+
+        monkeypatch.setattr(service.registration, "register", later)
+        cluster.create_topic("T", queues=1)
+        route = Wire(client, cluster.name_server).ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T")
+        assert route.code == ResponseCode.SUCCESS
 
 
 def test_servers_that_do_not_start_say_why(tmp_path: Path) -> None:
