@@ -17,7 +17,7 @@ from spark_rocket.testing import LocalCluster
 from tests.broker.pop_world import World
 from tests.broker.wire import Wire
 from tests.kit.brokers import service_of
-from tests.store.helpers import Clock
+from tests.kit.clock import Clock
 
 _numbers = itertools.count(1)
 

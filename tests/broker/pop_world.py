@@ -24,7 +24,8 @@ from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.delay.timer_store import TimerMessageStore
 from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import PutResult, PutStatus
-from tests.store.helpers import BORN, HOST, Clock, small
+from tests.kit.clock import Clock
+from tests.store.helpers import BORN, HOST, small
 
 TIMER_FILE = 52 * 400
 

@@ -25,7 +25,7 @@ from spark_rocket.testing import LocalCluster
 from tests.broker.test_clients import Member
 from tests.broker.wire import Wire
 from tests.kit.brokers import served
-from tests.store.helpers import Clock
+from tests.kit.clock import Clock
 
 pytestmark = pytest.mark.live
 

@@ -27,7 +27,7 @@ from spark_rocket.testing import LocalCluster
 from tests.broker.wire import BROKER_PROPERTIES, SUBSCRIPTION, SUSPEND, Wire
 from tests.golden import expected, extract_store
 from tests.kit.brokers import served
-from tests.store.helpers import START, Clock
+from tests.kit.clock import START, Clock
 
 pytestmark = pytest.mark.live
 

@@ -24,7 +24,7 @@ from spark_rocket.store.tools.check import check_store
 from tests.broker.wire import SUBSCRIPTION, SUSPEND, Wire
 from tests.golden import StoreName, expected, extract_store
 from tests.kit import brokers
-from tests.store.helpers import Clock
+from tests.kit.clock import Clock
 
 pytestmark = pytest.mark.live
 

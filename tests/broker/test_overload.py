@@ -25,7 +25,7 @@ from spark_rocket.store.results import PutResult
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
 from tests.kit.brokers import Served, served
-from tests.store.helpers import Clock
+from tests.kit.clock import Clock
 
 BUSY = ResponseCode.SYSTEM_BUSY
 REJECTED = "[REJECTREQUEST]system busy, start flow control for a while"

@@ -18,7 +18,7 @@ from tests.broker.test_pop import Popper, receipts
 from tests.broker.transactions.scene import GOLDEN_SIZES
 from tests.broker.wire import Wire
 from tests.kit.brokers import Served, served
-from tests.store.helpers import Clock
+from tests.kit.clock import Clock
 
 pytestmark = pytest.mark.live
 

@@ -23,8 +23,9 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.json import loads_tolerant
 from tests.broker.pop_world import World, texts
 from tests.kit.brokers import served
+from tests.kit.clock import START, Clock
 from tests.kit.waiting import until
-from tests.store.helpers import START, Clock, bodies
+from tests.store.helpers import bodies
 
 REVIVE_LOG = "rmq_sys_REVIVE_LOG_DefaultCluster"
 

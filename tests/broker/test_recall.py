@@ -16,7 +16,7 @@ from spark_rocket.testing import LocalCluster
 from tests.broker.test_delayed import later
 from tests.broker.wire import SUBSCRIPTION, SUSPEND, Wire
 from tests.kit.brokers import served
-from tests.store.helpers import START, Clock
+from tests.kit.clock import START, Clock
 
 pytestmark = pytest.mark.live
 

@@ -16,7 +16,7 @@ from tests import golden
 from tests.broker.test_delayed import SCHEDULE
 from tests.broker.wire import BROKER_PROPERTIES, Wire
 from tests.kit.brokers import Served, served
-from tests.store.helpers import Clock
+from tests.kit.clock import Clock
 
 pytestmark = pytest.mark.live
 

@@ -12,7 +12,7 @@ from spark_rocket.errors import StoreError
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.json import loads_tolerant
 from tests.broker.test_golden_store import served
-from tests.store.helpers import START, Clock
+from tests.kit.clock import START, Clock
 
 pytestmark = pytest.mark.live
 

@@ -6,20 +6,14 @@ import pytest
 
 from spark_rocket.client.send.router import FaultStrategy
 from spark_rocket.model import MessageQueue
+from tests.kit.clock import Clock
 
 QUEUES = [MessageQueue("t", broker, i) for broker in ("a", "b", "c") for i in range(2)]
 
 
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(1000.0)
 
 
 def brokers(strategy: FaultStrategy, last: str | None = None, rounds: int = 12) -> set[str]:

@@ -4,19 +4,7 @@ import pytest
 
 from spark_rocket.datasource.retry_deadline import RetryDeadline
 from spark_rocket.errors import BrokerError, RemotingConnectError, RocketError, TopicNotFoundError
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.pauses: list[float] = []
-
-    def __call__(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.pauses.append(seconds)
-        self.now += seconds
+from tests.kit.clock import Clock
 
 
 def failing(times: int, error: RocketError, answer: str = "answer") -> object:
@@ -32,7 +20,7 @@ def failing(times: int, error: RocketError, answer: str = "answer") -> object:
 
 
 def test_a_restart_is_a_delay() -> None:
-    clock = Clock()
+    clock = Clock(0.0)
     retry_deadline = RetryDeadline(10_000, clock=clock, sleep=clock.sleep)
     assert retry_deadline.call(failing(5, RemotingConnectError("away")), "to ask") == "answer"  # type: ignore[arg-type]
     assert clock.pauses == [0.1, 0.2, 0.4, 0.8, 1.6]
@@ -41,7 +29,7 @@ def test_a_restart_is_a_delay() -> None:
 
 
 def test_the_time_is_bounded_and_the_error_says_what_was_tried() -> None:
-    clock = Clock()
+    clock = Clock(0.0)
     retry_deadline = RetryDeadline(10_000, clock=clock, sleep=clock.sleep)
     with pytest.raises(RemotingConnectError, match=r"away.*Tried to ask for \d+ s \(option retryTimeout\)"):
         retry_deadline.call(failing(1000, RemotingConnectError("away", remedy="Start it.")), "to ask")  # type: ignore[arg-type]
@@ -49,7 +37,7 @@ def test_the_time_is_bounded_and_the_error_says_what_was_tried() -> None:
 
 
 def test_what_cannot_succeed_is_not_tried_again() -> None:
-    clock = Clock()
+    clock = Clock(0.0)
     with pytest.raises(TopicNotFoundError):
         RetryDeadline(10_000, clock=clock, sleep=clock.sleep).call(failing(1, TopicNotFoundError("no")), "to ask")  # type: ignore[arg-type]
     assert clock.pauses == []

@@ -46,7 +46,8 @@ from spark_rocket.store.tools.rebuild import rebuild_store
 from spark_rocket.store.tools.salvage import Damage
 from spark_rocket.store.tools.view import view_store
 from tests.golden import expected, extract_store
-from tests.store.helpers import Clock, opened, put, put_batch, small
+from tests.kit.clock import Clock
+from tests.store.helpers import opened, put, put_batch, small
 
 Row = dict[str, Any]
 

@@ -23,8 +23,8 @@ from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster
 from spark_rocket.testing.threads import ServerThread
 from tests.broker.wire import Wire
+from tests.kit.clock import Clock
 from tests.kit.waiting import until
-from tests.store.helpers import Clock
 
 T = TypeVar("T")
 

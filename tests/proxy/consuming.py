@@ -19,10 +19,10 @@ from spark_rocket.proxy.methods.pulling import PullFamily
 from spark_rocket.proxy.methods.receiving import ReceiveFamily
 from tests.broker.wire import Wire
 from tests.kit.brokers import Served, served
+from tests.kit.clock import Clock
 from tests.kit.waiting import until
 from tests.proxy.brokers import cluster_of
 from tests.proxy.direct import DirectContext
-from tests.store.helpers import Clock
 
 T = TypeVar("T")
 POLL_MS = 60

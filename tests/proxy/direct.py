@@ -18,9 +18,9 @@ from spark_rocket.proxy.server import Families
 from spark_rocket.proxy.transport.memory_budgets import Batch, ResponseBytes
 from tests.broker.wire import Wire
 from tests.kit.brokers import LoopThread, Served, served
+from tests.kit.clock import Clock
 from tests.proxy.brokers import cluster_of
 from tests.proxy.caller import Caller, consumer_settings, producer_settings
-from tests.store.helpers import Clock
 
 
 class DirectContext:

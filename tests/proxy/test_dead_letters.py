@@ -10,10 +10,10 @@ import pytest
 
 from spark_rocket.proxy import definitions
 from tests.broker.wire import Wire
+from tests.kit.clock import Clock
 from tests.proxy.caller import resource
 from tests.proxy.direct import BrokersEndpoint, DirectCaller, endpoint
 from tests.proxy.outgoing import message, sent
-from tests.store.helpers import Clock
 
 pytestmark = pytest.mark.live
 

@@ -16,6 +16,7 @@ from spark_rocket.proxy.cluster.cluster import Cluster
 from spark_rocket.proxy.config import ProxyConfig
 from tests.client.fakes import Fake, says
 from tests.client.test_config import AddressServer
+from tests.kit.clock import Clock
 from tests.proxy.caller import resource
 from tests.proxy.direct import proxy_of
 
@@ -47,18 +48,9 @@ def address_server() -> Iterator[AddressServer]:
     server.close()
 
 
-class Hands:
-    """A clock that a test moves."""
-
-    now = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def with_cluster(name_server: str, use: Callable[[Cluster], Awaitable[T]], hands: Hands | None = None) -> T:
+def with_cluster(name_server: str, use: Callable[[Cluster], Awaitable[T]], clock: Clock | None = None) -> T:
     async def main() -> T:
-        cluster = Cluster(name_server, fresh_seconds=0.0, monotonic=hands or Hands())
+        cluster = Cluster(name_server, fresh_seconds=0.0, monotonic=clock or Clock(1_000.0))
         try:
             return await use(cluster)
         finally:
@@ -68,7 +60,7 @@ def with_cluster(name_server: str, use: Callable[[Cluster], Awaitable[T]], hands
 
 
 def test_an_address_server_is_asked_again(fakes: Fakes, address_server: AddressServer) -> None:
-    first, second, hands = fakes("first"), fakes("second"), Hands()
+    first, second, clock = fakes("first"), fakes("second"), Clock(1_000.0)
 
     async def use(cluster: Cluster) -> None:
         with pytest.raises(NameServerUnreachableError, match="named no name servers") as caught:
@@ -78,15 +70,15 @@ def test_an_address_server_is_asked_again(fakes: Fakes, address_server: AddressS
         assert list(await cluster.masters()) == ["first"]
         assert str(cluster.name_servers) == address_server.url
         address_server.text = second.address
-        hands.now += 60
+        clock.now += 60
         assert list(await cluster.masters()) == ["first"]
-        hands.now += 600
+        clock.now += 600
         assert list(await cluster.masters()) == ["second"]
         address_server.text = ""  # out of order: nothing changes
-        hands.now += 600
+        clock.now += 600
         assert list(await cluster.masters()) == ["second"]
 
-    with_cluster(address_server.url, use, hands)
+    with_cluster(address_server.url, use, clock)
 
 
 def test_urls_and_addresses_are_settings() -> None:

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.messages.message_in import SYSTEM_PROPERTIES
+from tests.kit.clock import Clock
 from tests.proxy.caller import resource
 from tests.proxy.direct import DirectCaller, endpoint
 from tests.proxy.outgoing import Type, message, sent
-from tests.store.helpers import Clock
 
 pytestmark = pytest.mark.live
 

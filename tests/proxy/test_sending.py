@@ -25,11 +25,11 @@ from spark_rocket.proxy.server import ProxyServer
 from spark_rocket.store.results import PutResult, PutStatus
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import BROKER_PROPERTIES, Wire
+from tests.kit.clock import Clock
 from tests.proxy.brokers import change_topic
 from tests.proxy.caller import Caller, resource
 from tests.proxy.direct import endpoint
 from tests.proxy.outgoing import Type, message, send, sent
-from tests.store.helpers import Clock
 
 pytestmark = pytest.mark.live
 

@@ -14,10 +14,10 @@ from spark_rocket.broker.service import BrokerService
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.methods.transactions import make_transaction_id, parse_transaction_id
 from tests.broker.wire import Wire
+from tests.kit.clock import START, Clock
 from tests.proxy.caller import Caller, resource
 from tests.proxy.direct import BrokersEndpoint, DirectCaller, endpoint
 from tests.proxy.outgoing import Type, message, sent
-from tests.store.helpers import START, Clock
 
 pytestmark = pytest.mark.live
 

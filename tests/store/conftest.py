@@ -12,7 +12,8 @@ import pytest
 from spark_rocket.store import MessageStore, StoreConfig
 from spark_rocket.store.index import service as index_service
 from spark_rocket.store.tools.check import check_store
-from tests.store.helpers import START, Clock, opened, put, small
+from tests.kit.clock import START, Clock
+from tests.store.helpers import opened, put, small
 from tests.store.retention_rig import COUNT, FILES, QUEUES, Disk, Trimmable, at_hour, body
 from tests.store.timer_rig import Rig, small_timer
 

@@ -17,7 +17,8 @@ from pathlib import Path
 from spark_rocket.model import SCHEDULE_TOPIC
 from spark_rocket.store import MessageStore, StoreConfig
 from spark_rocket.store.queues.side_files import DeletedTopics
-from tests.store.helpers import Clock, opened, put, put_batch, small
+from tests.kit.clock import Clock
+from tests.store.helpers import opened, put, put_batch, small
 
 LOG_SIZE = 8192
 SIZES = {

@@ -15,11 +15,11 @@ from spark_rocket.store.index.service import IndexService
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.log.record_scan import LogScan
 from spark_rocket.store.recovery.recovery import RecoveryReport
+from tests.kit.clock import START, Clock
 
 HOST = ("127.0.0.1", 10911)
 BORN = ("127.0.0.1", 50000)
 NEVER = 10**9
-START = 1_795_230_000_000
 
 GOLDEN_SIZES: dict[str, Any] = {
     "mapped_file_size_commit_log": 1 << 20,
@@ -27,16 +27,6 @@ GOLDEN_SIZES: dict[str, Any] = {
     "max_hash_slot_num": 500,
     "max_index_num": 1000,
 }
-
-
-class Clock:
-    """Milliseconds that pass only when told to."""
-
-    def __init__(self, now: int = START) -> None:
-        self.now = now
-
-    def __call__(self) -> int:
-        return self.now
 
 
 def small(path: Path, **settings: Any) -> StoreConfig:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spark_rocket.store import MessageStore, StoreConfig, retention
-from tests.store.helpers import Clock, bodies, opened
+from tests.kit.clock import Clock
+from tests.store.helpers import bodies, opened
 
 COUNT = 330  # messages of 0.8 KiB, a second apart, 39 in a file of the log
 QUEUES = 3

@@ -15,8 +15,9 @@ from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.record import encode_record
 from spark_rocket.store import MessageStore, PutStatus
 from spark_rocket.store.batch import BatchPlan
+from tests.kit.clock import START
 from tests.store.conftest import MakeStore
-from tests.store.helpers import BORN, HOST, START, bodies, put, put_batch
+from tests.store.helpers import BORN, HOST, bodies, put, put_batch
 
 names = st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "XTAGS", "a"])
 values = st.text(st.characters(blacklist_characters="\0\1\2", blacklist_categories=["Cs"]), max_size=12)

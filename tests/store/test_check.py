@@ -15,7 +15,8 @@ from spark_rocket.store.paths import StorePaths
 from spark_rocket.store.tools.check import REMEDIES, check_store, remedy_of
 from spark_rocket.store.tools.view import Problem
 from tests.golden import extract_store
-from tests.store.helpers import Clock, golden, opened, overwrite, put, put_batch, small
+from tests.kit.clock import Clock
+from tests.store.helpers import golden, opened, overwrite, put, put_batch, small
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from struct import pack
 import pytest
 
 from spark_rocket.store.tools.check import check_store
-from tests.store.helpers import START
+from tests.kit.clock import START
 from tests.store.timer_rig import Rig, small_timer
 
 

@@ -16,8 +16,9 @@ import pytest
 from spark_rocket.errors import StoreError, StoreNotWritableError
 from spark_rocket.store import PutStatus, StoreConfig
 from spark_rocket.store.tools.check import check_store
+from tests.kit.clock import Clock
 from tests.store.conftest import MakeStore
-from tests.store.helpers import BORN, Clock, bodies, opened, put, put_batch, small
+from tests.store.helpers import BORN, bodies, opened, put, put_batch, small
 
 
 class Budget:

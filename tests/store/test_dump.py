@@ -21,7 +21,8 @@ from spark_rocket.store.tools.salvage import Damage
 from spark_rocket.store.tools.stats import store_stats
 from spark_rocket.store.tools.view import view_store
 from tests.golden import expected, extract_store
-from tests.store.helpers import START, Clock, golden, opened, overwrite, put, small
+from tests.kit.clock import START, Clock
+from tests.store.helpers import golden, opened, overwrite, put, small
 
 Found = RecordView | Damage | BadEntries
 

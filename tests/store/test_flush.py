@@ -16,8 +16,9 @@ from spark_rocket.store import FlushDiskType, MessageStore, PutStatus
 from spark_rocket.store.log import mapped_file
 from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.tools.check import check_store
+from tests.kit.clock import START, Clock
 from tests.store.conftest import MakeStore
-from tests.store.helpers import BORN, START, Clock, bodies, flush_log, flush_queues, opened, put, recovery_of, small
+from tests.store.helpers import BORN, bodies, flush_log, flush_queues, opened, put, recovery_of, small
 
 WAIT = 30
 

@@ -15,7 +15,8 @@ from spark_rocket.protocol.record.record import decode_record, encode_record
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.store_lock import abort_path
 from spark_rocket.store.tools.check import check_store
-from tests.store.helpers import BORN, HOST, START, bodies, golden, opened, put, recovery_of, small
+from tests.kit.clock import START
+from tests.store.helpers import BORN, HOST, bodies, golden, opened, put, recovery_of, small
 
 FILE = 64 << 10
 

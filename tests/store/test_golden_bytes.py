@@ -15,7 +15,8 @@ from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.log.record_scan import LogScan
 from spark_rocket.store.tools.check import check_store
 from tests.golden import StoreName, store_files
-from tests.store.helpers import Clock, golden, opened
+from tests.kit.clock import Clock
+from tests.store.helpers import golden, opened
 
 
 @pytest.fixture(params=["clean", "killed"])

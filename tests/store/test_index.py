@@ -27,9 +27,10 @@ from spark_rocket.store.index.keys import key_hash
 from spark_rocket.store.index.service import IndexService
 from spark_rocket.store.log.record_scan import LogScan
 from spark_rocket.store.tools.check import check_store
+from tests.kit.clock import START, Clock
 from tests.kit.waiting import until
 from tests.store.conftest import MakeStore
-from tests.store.helpers import START, Clock, index_of, log_of, opened, put, put_batch, small
+from tests.store.helpers import index_of, log_of, opened, put, put_batch, small
 
 FOREVER = 1 << 62
 

@@ -15,21 +15,9 @@ from spark_rocket.protocol.record.batch import encode_batch_body
 from spark_rocket.protocol.record.record import decode_record, encode_record, iter_records
 from spark_rocket.store import FlushDiskType, GetMessageStatus, MessageStore, PutStatus
 from spark_rocket.store.tools.check import check_store
+from tests.kit.clock import START, Clock
 from tests.store.conftest import MakeStore
-from tests.store.helpers import (
-    BORN,
-    HOST,
-    START,
-    Clock,
-    bodies,
-    log_records,
-    mapped_files,
-    opened,
-    put,
-    put_batch,
-    small,
-    trim,
-)
+from tests.store.helpers import BORN, HOST, bodies, log_records, mapped_files, opened, put, put_batch, small, trim
 
 
 def test_a_record_is_byte_for_byte_the_protocols(store: MessageStore) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from spark_rocket.store.put_times import SAMPLES_A_MINUTE, PutTimes
 from spark_rocket.store.results import PutStatus
-from tests.store.helpers import BORN, START, opened, put, put_batch, small
+from tests.kit.clock import START
+from tests.store.helpers import BORN, opened, put, put_batch, small
 
 
 def classes(info: dict[str, str]) -> dict[str, int]:

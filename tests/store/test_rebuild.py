@@ -20,7 +20,8 @@ from spark_rocket.store.tools import rebuild
 from spark_rocket.store.tools.check import check_store
 from spark_rocket.store.tools.rebuild import Hole, put_in_place, rebuild_store
 from tests.golden import extract_store
-from tests.store.helpers import Clock, bodies, golden, opened, put, put_batch, small
+from tests.kit.clock import Clock
+from tests.store.helpers import bodies, golden, opened, put, put_batch, small
 
 Files = dict[str, bytes]
 

@@ -16,19 +16,8 @@ from spark_rocket.store.queues.side_files import DeletedTopics
 from spark_rocket.store.recovery import recovery
 from spark_rocket.store.recovery.recovery import is_deleted
 from spark_rocket.store.tools.check import check_store
-from tests.store.helpers import (
-    START,
-    Clock,
-    bodies,
-    golden,
-    log_records,
-    opened,
-    overwrite,
-    put,
-    put_batch,
-    recovery_of,
-    small,
-)
+from tests.kit.clock import START, Clock
+from tests.store.helpers import bodies, golden, log_records, opened, overwrite, put, put_batch, recovery_of, small
 
 COUNT = 330
 

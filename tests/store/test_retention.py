@@ -13,7 +13,8 @@ from spark_rocket.errors import StoreError
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.store import PutStatus
 from spark_rocket.store.log.mapped_file import MappedFile
-from tests.store.helpers import BORN, START, bodies, put
+from tests.kit.clock import START
+from tests.store.helpers import BORN, bodies, put
 from tests.store.retention_rig import COUNT, FILES, SIZE, Disk, Trimmable, at_hour, body
 
 HOUR = 3_600_000

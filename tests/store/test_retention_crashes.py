@@ -11,7 +11,8 @@ import pytest
 
 from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.tools.check import check_store
-from tests.store.helpers import Clock, bodies, golden, opened, put
+from tests.kit.clock import Clock
+from tests.store.helpers import bodies, golden, opened, put
 from tests.store.retention_rig import COUNT, FILES, QUEUES, SIZE, Disk, Trimmable, body, first_number, number_of
 
 GOLDEN = Path(__file__).parents[1] / "golden"

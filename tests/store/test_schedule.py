@@ -21,8 +21,9 @@ from spark_rocket.store.delay.redelivery import RETRY_MS, redeliver
 from spark_rocket.store.layout import tags_code
 from spark_rocket.store.tools.check import check_store
 from tests.golden import expected, extract_store
+from tests.kit.clock import START, Clock
 from tests.store.conftest import MakeStore
-from tests.store.helpers import START, Clock, bodies, golden, opened, put, refuse_writes, small, trim
+from tests.store.helpers import bodies, golden, opened, put, refuse_writes, small, trim
 
 TOPIC = "SCHEDULE_TOPIC_XXXX"
 DELAYS = delay_levels(DEFAULT_DELAY_LEVELS)

@@ -12,7 +12,8 @@ import pytest
 from spark_rocket.store.config import DEFAULT_DELAY_LEVELS, delay_levels
 from spark_rocket.store.delay.delay_levels import ScheduleMessageService
 from spark_rocket.store.tools.check import check_store
-from tests.store.helpers import Clock, bodies, flush_log, opened, put, small
+from tests.kit.clock import Clock
+from tests.store.helpers import bodies, flush_log, opened, put, small
 from tests.store.test_torn_images import FATES, Disk
 
 TOPIC = "SCHEDULE_TOPIC_XXXX"

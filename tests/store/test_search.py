@@ -10,8 +10,9 @@ from spark_rocket.protocol.record.record import decode_record
 from spark_rocket.store import MessageStore
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.tools.check import check_store
+from tests.kit.clock import START, Clock
 from tests.store.conftest import MakeStore
-from tests.store.helpers import START, Clock, opened, put, put_batch, small
+from tests.store.helpers import opened, put, put_batch, small
 
 
 def lower(times: list[int], first: int, time: int) -> int:

@@ -16,7 +16,8 @@ from spark_rocket.protocol.filter.tags import java_hash
 from spark_rocket.protocol.record.record import decode_record
 from spark_rocket.store import MessageStore, StoreConfig
 from spark_rocket.store.tools.check import check_store
-from tests.store.helpers import Clock, bodies, flush_log, opened, put, put_batch, small
+from tests.kit.clock import Clock
+from tests.store.helpers import bodies, flush_log, opened, put, put_batch, small
 
 topics = st.sampled_from(["A", "B", "%RETRY%g"])
 queue_ids = st.integers(0, 2)

@@ -13,7 +13,8 @@ from spark_rocket.store import StoreConfig
 from spark_rocket.store.tools.stats import StoreStats, store_stats
 from spark_rocket.store.tools.view import view_store
 from tests.golden import expected, extract_store
-from tests.store.helpers import Clock, golden, opened, put, small
+from tests.kit.clock import Clock
+from tests.store.helpers import golden, opened, put, small
 
 
 def stats_of(config: StoreConfig, topics: frozenset[str] | None = None, *, scan: bool = False) -> StoreStats:

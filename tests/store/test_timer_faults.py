@@ -13,8 +13,9 @@ import pytest
 from spark_rocket.errors import StoreError
 from spark_rocket.store.delay.timer_wheel import TimerWheel
 from spark_rocket.store.tools.check import check_store
+from tests.kit.clock import START, Clock
 from tests.store.conftest import MakeRig
-from tests.store.helpers import START, Clock, mapped_files, put
+from tests.store.helpers import mapped_files, put
 from tests.store.timer_rig import Rig, killed, small_timer
 
 

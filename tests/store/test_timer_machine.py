@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from spark_rocket.store.delay.timer_log import TimerLog
 from spark_rocket.store.tools.check import check_store
-from tests.store.helpers import Clock
+from tests.kit.clock import Clock
 from tests.store.timer_rig import Rig, small_timer
 
 TURNS = 256  # looks at the clock in a second

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from spark_rocket.store.tools.check import check_store
-from tests.store.helpers import Clock
+from tests.kit.clock import Clock
 from tests.store.timer_rig import Rig, small_timer
 
 

@@ -16,8 +16,9 @@ from spark_rocket.store import MessageStore
 from spark_rocket.store.delay.timer_store import TimerMessageStore
 from spark_rocket.store.results import GetMessageResult
 from spark_rocket.store.tools.check import check_store
+from tests.kit.clock import START, Clock
 from tests.store.conftest import MakeRig
-from tests.store.helpers import START, Clock, put, refuse_writes
+from tests.store.helpers import put, refuse_writes
 from tests.store.timer_rig import TIMER_TOPIC, Rig, killed, small_timer
 
 

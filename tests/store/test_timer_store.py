@@ -10,8 +10,9 @@ import pytest
 from spark_rocket.protocol.filter.tags import java_hash
 from spark_rocket.protocol.record.record import decode_record
 from spark_rocket.store import StoreConfig
+from tests.kit.clock import START, Clock
 from tests.store.conftest import MakeRig
-from tests.store.helpers import START, Clock, put
+from tests.store.helpers import put
 from tests.store.timer_rig import Rig, killed, small_timer
 
 # --- delivery --------------------------------------------------------------------------------------------------------

@@ -23,7 +23,8 @@ from spark_rocket.store import FlushDiskType, MessageStore, StoreConfig
 from spark_rocket.store import flush as store_flush
 from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.tools.check import check_store
-from tests.store.helpers import Clock, bodies, flush_log, log_records, opened, put, put_batch, recovery_of, small
+from tests.kit.clock import Clock
+from tests.store.helpers import bodies, flush_log, log_records, opened, put, put_batch, recovery_of, small
 
 PAGE = 4096
 IMAGES = int(os.environ.get("TORN_IMAGES", "60"))

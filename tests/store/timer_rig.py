@@ -10,7 +10,8 @@ from typing import Any
 from spark_rocket.protocol.record.record import decode_record
 from spark_rocket.store import MessageStore, StoreConfig
 from spark_rocket.store.delay.timer_store import TimerMessageStore
-from tests.store.helpers import Clock, opened, put, small
+from tests.kit.clock import Clock
+from tests.store.helpers import opened, put, small
 
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 PRECISION = 1000

@@ -14,7 +14,7 @@ from tests.broker.transactions.scene import (
 )
 from tests.broker.wire import Wire
 from tests.kit.brokers import Served, served
-from tests.store.helpers import Clock
+from tests.kit.clock import Clock
 
 
 @pytest.fixture

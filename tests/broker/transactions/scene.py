@@ -17,7 +17,7 @@ from spark_rocket.protocol.wire.json import loads_tolerant
 from spark_rocket.remoting.client.client import RemotingClient
 from tests.broker import java_types as java
 from tests.broker.wire import Wire
-from tests.store.helpers import Clock
+from tests.kit.clock import Clock
 
 HALF, OP, GIVEN_UP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0

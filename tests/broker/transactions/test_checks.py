@@ -25,7 +25,7 @@ from tests.broker.transactions.scene import (
 )
 from tests.broker.wire import Wire
 from tests.kit.brokers import Served
-from tests.store.helpers import START, Clock
+from tests.kit.clock import START, Clock
 
 pytestmark = pytest.mark.live
 

@@ -25,7 +25,7 @@ from tests.broker.transactions.scene import (
     progress,
 )
 from tests.broker.wire import BROKER_PROPERTIES, SUBSCRIPTION, SUSPEND, Wire
-from tests.store.helpers import START, Clock
+from tests.kit.clock import START, Clock
 
 pytestmark = pytest.mark.live
 

@@ -29,7 +29,8 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import PutResult, PutStatus
 from spark_rocket.store.tools.check import check_store
-from tests.store.helpers import BORN, HOST, Clock, bodies, small
+from tests.kit.clock import Clock
+from tests.store.helpers import BORN, HOST, bodies, small
 
 pytestmark = pytest.mark.live
 

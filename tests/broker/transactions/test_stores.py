@@ -30,7 +30,7 @@ from tests.broker.transactions.scene import (
 )
 from tests.broker.wire import BROKER_PROPERTIES
 from tests.golden import expected, extract_store, frame, frames
-from tests.store.helpers import Clock
+from tests.kit.clock import Clock
 
 pytestmark = pytest.mark.live
 
