@@ -6,6 +6,8 @@ STAMP  := $(VENV)/.installed-all
 PYTHON ?=
 RUN    := sh tools/setup.sh run $(VENV)
 NODE   := tests/proxy/official/node
+# What the spell checker reads.
+TEXTS  := spark_rocket jobs benchmarks tools docs tests Makefile mkdocs.yml $(wildcard *.md)
 ARGS   ?=
 
 .PHONY: help demo test unit live spark long prepare connect crash failover chaos chaos-sink fuzz lint protos docs bench soak setup clean
@@ -23,7 +25,7 @@ help:
 	@echo "make chaos   100 consumers come and go for a minute, brokers die and return (PUSH_MEMBERS=... PUSH_SECONDS=...)"
 	@echo "make chaos-sink 200 kills of tasks, commits, drivers, brokers, and 44 in Spark: sent = stored = distinct (SINK_KILLS=...)"
 	@echo "make fuzz    a million cases of bad input over all decoders, two processes (FUZZ_CASES=...)"
-	@echo "make lint    ruff, mypy --strict, import-linter"
+	@echo "make lint    ruff, mypy --strict, import-linter, codespell"
 	@echo "make protos  the gRPC messages' descriptor set from their .proto"
 	@echo "make docs    the site, in site/"
 	@echo "make bench   the benchmarks, each beside its own ceiling (ARGS='--only spark.read')"
@@ -86,6 +88,7 @@ lint: $(STAMP)
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/mypy
 	@PYTHONPATH=. $(VENV)/bin/lint-imports --no-cache
+	@$(VENV)/bin/codespell $(TEXTS)
 
 protos: $(STAMP)
 	@$(RUN) python tools/protos.py
