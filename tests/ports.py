@@ -1,9 +1,16 @@
-"""Which ports a process listens on, as Linux tells."""
+"""Ports: a free one, and those that a process listens on, as Linux tells."""
 
 from __future__ import annotations
 
+import socket
 from contextlib import suppress
 from pathlib import Path
+
+
+def free_port() -> int:
+    """One on which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
 
 
 def listening(pid: int) -> set[int]:

@@ -21,6 +21,7 @@ from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
 from tests.kit.waiting import until
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="prlimit and /proc are Linux's"), pytest.mark.live]
 
@@ -46,12 +47,6 @@ def few_descriptors(pid: int) -> Iterator[None]:
 def is_closed(sock: socket.socket) -> bool:
     """By the other side: nobody has sent anything."""
     return bool(select.select([sock], [], [], 0)[0])
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port: int = sock.getsockname()[1]
-        return port
 
 
 def test_connections_leave_descriptors_for_the_store(tmp_path: Path) -> None:

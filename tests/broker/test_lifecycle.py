@@ -28,6 +28,7 @@ from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster
 from tests import golden
 from tests.broker.wire import Wire, held_by
+from tests.ports import free_port
 
 pytestmark = pytest.mark.live
 
@@ -197,11 +198,6 @@ def test_addresses_that_clients_are_told(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 # --- name servers -----------------------------------------------------------------------------------------------
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 async def test_every_name_server_that_answers_is_told_and_the_others_are_waited_for_by_nobody(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,6 +24,7 @@ from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import SUBSCRIPTION, SUSPEND, Wire
 from tests.kit.brokers import service_of
+from tests.kit.waiting import until
 from tests.store.helpers import small
 from tests.store.test_retention import Disk
 
@@ -75,14 +75,6 @@ def fill(wire: Wire, topic: str, count: int = 100) -> None:
         assert wire.send(topic, b"%04d" % number * 200, {"KEYS": f"k{number}"}).code == ResponseCode.SUCCESS
 
 
-def settle(condition: object) -> None:
-    """Until something that happens every 0.1 s has happened."""
-    deadline = time.monotonic() + 30
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def offset(wire: Wire, code: int, topic: str, **more: object) -> int:
     answer = wire.ask(code, topic=topic, queueId=0, **more)
     assert answer.code == ResponseCode.SUCCESS
@@ -105,7 +97,7 @@ def test_a_consumer_of_what_is_gone_is_sent_to_what_is_left(
     middle = int(reading.ext_fields["nextBeginOffset"])
     assert offset(here, RequestCode.GET_MIN_OFFSET, topic) == 0
     keep(here, 1)
-    settle(lambda: insides.store.min_physical_offset > 0)
+    until(lambda: insides.store.min_physical_offset > 0)
     low = offset(here, RequestCode.GET_MIN_OFFSET, topic)
     assert middle < low < 100
     assert offset(here, RequestCode.GET_MAX_OFFSET, topic) == 100
@@ -123,7 +115,7 @@ def test_a_consumer_of_what_is_gone_is_sent_to_what_is_left(
     assert here.ask(RequestCode.QUERY_MESSAGE, key="k0", **by_key).code == ResponseCode.QUERY_NOT_FOUND
     assert here.ask(RequestCode.QUERY_MESSAGE, key="k99", **by_key).code == ResponseCode.SUCCESS
     assert here.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset=0).code != ResponseCode.SUCCESS
-    settle(lambda: len(list((broker.store_dir / "commitlog").iterdir())) <= 2)  # one is made ahead
+    until(lambda: len(list((broker.store_dir / "commitlog").iterdir())) <= 2)  # one is made ahead
 
 
 def test_a_queue_whose_messages_are_all_gone_keeps_its_end(
@@ -134,7 +126,7 @@ def test_a_queue_whose_messages_are_all_gone_keeps_its_end(
     fill(here, young)
     insides.store.flush()
     keep(here, 1)
-    settle(lambda: insides.store.min_physical_offset > 0)
+    until(lambda: insides.store.min_physical_offset > 0)
     for _ in range(2):
         assert offset(here, RequestCode.GET_MIN_OFFSET, old) == offset(here, RequestCode.GET_MAX_OFFSET, old) == 3
         earliest = here.ask(RequestCode.GET_EARLIEST_MSG_STORETIME, topic=old, queueId=0)
@@ -144,7 +136,7 @@ def test_a_queue_whose_messages_are_all_gone_keeps_its_end(
         assert here.ask(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE).code == ResponseCode.SUCCESS
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(here.pull, old, 3, sysFlag=SUBSCRIPTION | SUSPEND, suspendTimeoutMillis=20_000)
-        settle(lambda: insides.held.count)
+        until(lambda: insides.held.count)
         assert here.send(old, b"next").ext_fields["queueOffset"] == "3"
         assert waiting.result(20).code == ResponseCode.SUCCESS
 
@@ -155,7 +147,7 @@ def test_sends_are_refused_while_the_disk_is_too_full(
     topic = broker.create_topic("T", 1)
     fill(here, topic, 3)
     disk.at(91)
-    settle(lambda: insides.store.write_error is not None)
+    until(lambda: insides.store.write_error is not None)
     refused = here.send(topic)
     assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert refused.remark is not None
@@ -167,7 +159,7 @@ def test_sends_are_refused_while_the_disk_is_too_full(
     assert table[f"commitLogDiskRatio_{broker.store_dir / 'commitlog'}"] == "0.91"
     assert table["commitLogDirCapacity"] == "Total : 31.2 MiB, Free : 2.8 MiB."
     assert here.ask(RequestCode.UPDATE_BROKER_CONFIG, b"diskSpaceWarningLevelRatio=95").code == ResponseCode.SUCCESS
-    settle(lambda: insides.store.write_error is None)
+    until(lambda: insides.store.write_error is None)
     assert here.send(topic).code == ResponseCode.SUCCESS
 
 
@@ -217,7 +209,7 @@ def test_a_spark_task_in_the_middle_of_a_queue_that_is_trimmed(
         batches = read_range(OffsetRange(queue, 0, 100), options, project(SOURCE_SCHEMA), reader)
         found = next(batches).column("queueOffset").to_pylist()
         keep(here, 1)
-        settle(lambda: insides.store.min_physical_offset > 0)
+        until(lambda: insides.store.min_physical_offset > 0)
         low = reader.min_offset(queue)
         assert low > 20
         if fail == "true":

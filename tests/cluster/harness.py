@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -26,6 +26,7 @@ from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster
 from spark_rocket.testing.members import BrokerMember
 from tests.broker.wire import Wire
+from tests.kit.waiting import until
 
 PATIENCE = 60.0
 QUEUES = 2
@@ -38,14 +39,6 @@ SMALL_FILES = {
     "maxIndexNum": 1_000,
 }
 Queue = tuple[str, int]
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    """Wait for something that nothing announces."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {PATIENCE:.0f} s: {what}"
-        time.sleep(0.02)
 
 
 class Load:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +20,7 @@ from spark_rocket.errors import DataLossError, OffsetsError, OptionError
 from spark_rocket.model import Message
 from spark_rocket.testing import LocalCluster
 from tests.datasource.fakes import FakeQueues, q
+from tests.kit.waiting import until
 
 B0 = q(0, broker="broker-b")
 
@@ -287,10 +287,7 @@ def test_a_real_broker_that_dies() -> None:
         with pytest.raises(OffsetsError, match=r"NOT_READABLE.*closed .* broker-a, broker-b"):
             read(closed)
         servers.brokers[1].kill()
-        deadline = time.monotonic() + 30
-        while len(admin.topic_route("plain").broker_datas) > 1:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(lambda: len(admin.topic_route("plain").broker_datas) == 1)
         away = r"BROKER_AWAY\] broker broker-b"
         with pytest.raises(DataLossError, match=away):
             read("ordered")

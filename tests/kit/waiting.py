@@ -13,11 +13,11 @@ _LIMIT_S = 60.0
 _PAUSE_S = 0.01
 
 
-def until(condition: Callable[[], T]) -> T:
-    """Wait until the condition is true; return what it returned."""
+def until(condition: Callable[[], T], what: str = "") -> T:
+    """Wait until the condition is true; return what it returned. ``what`` is said if it does not become true."""
     deadline = time.monotonic() + _LIMIT_S
     while not (found := condition()):
-        assert time.monotonic() < deadline, f"not within {_LIMIT_S:.0f} s"
+        assert time.monotonic() < deadline, f"not within {_LIMIT_S:.0f} s: {what}"
         time.sleep(_PAUSE_S)
     return found
 
