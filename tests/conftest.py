@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +19,10 @@ from tests.kit.tiers import Guard, mark
 
 if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
+
+# A shell starts its background jobs with SIGINT ignored, and so would be the processes that tests end with it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
