@@ -26,8 +26,13 @@ pytestmark = pytest.mark.live
 #: Pages whose snippets a test of their own runs, from the first to the last.
 ELSEWHERE = {
     "docs/datasource.md": "tests/spark/test_datasource_docs.py",
-    "docs/guides/from-kafka.md": "tests/spark/test_datasource_docs.py",
-    "docs/guides/from-rocketmq-spark.md": "tests/spark/test_datasource_docs.py",
+    **{
+        f"docs/guides/{name}.md": "tests/spark/test_datasource_docs.py"
+        for name in (
+            *("connect", "read", "write", "typed-rows", "exactly-once", "sql", "lag"),
+            *("from-kafka", "from-rocketmq-spark"),
+        )
+    },
     "docs/client.md": "tests/test_client_docs.py",
     "docs/guides/getting-started.md": "tests/spark/test_recipes.py",
     **{

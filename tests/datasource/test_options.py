@@ -8,7 +8,7 @@ import pytest
 
 from spark_rocket.datasource.options.options import check_options, parse_read_options, parse_write_options
 from spark_rocket.datasource.options.parsers import LookUp, Position, Start, can_be_written
-from spark_rocket.datasource.options.table import OPTIONS, READS, WRITES, Scope
+from spark_rocket.datasource.options.table import OPTIONS, Scope
 from spark_rocket.errors import OptionError
 from spark_rocket.model import MessageQueue
 
@@ -265,15 +265,41 @@ def test_exactly_once() -> None:
             parse_write_options(given | {topic: "t"}, Scope.WRITE_STREAM)
 
 
-def test_every_option_is_documented_with_its_default_and_its_meaning() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "datasource.md").read_text(encoding="utf-8")
+def _scope(scopes: frozenset[Scope]) -> str:
+    """The scope as the page shows it: ``read, view``, ``write batch``."""
+    batch, stream = {"read": Scope.READ, "write": Scope.WRITE}, {"read": Scope.READ_STREAM, "write": Scope.WRITE_STREAM}
+    shown = []
+    for name in ("read", "write"):
+        if {batch[name], stream[name]} & scopes:
+            both = {batch[name], stream[name]} <= scopes
+            shown.append(name if both else f"{name} batch" if batch[name] in scopes else f"{name} stream")
+    return ", ".join([*shown, "view"] if Scope.VIEW in scopes else shown)
+
+
+def test_the_page_of_options_matches_the_table() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "options.md").read_text(encoding="utf-8")
+    shown = dict(re.findall(r"^\| `(\w+)` (\| .* \| .* \| .* \| .* \|)$", page, re.M))
+    assert len(shown) == len(re.findall(r"^\| `\w+` \| .* \| .* \| .* \| .* \|$", page, re.M)), "listed twice"
+    assert shown == {
+        option.name: f"| {option.type} | {f'`{option.default}`' if option.default else '—'} "
+        f"| {_scope(option.scopes)} | {option.meaning} |"
+        for option in OPTIONS
+    }
+
+
+def test_the_documented_limits_of_options_are_those_of_their_parsers() -> None:
+    checked = 0
     for option in OPTIONS:
-        shown = f"`{option.default}`" if option.default else "—"
-        assert f"| `{option.name}` | {shown} | {option.meaning}" in page, option.name
-    for heading, scopes in (("Options when reading", READS), ("Options when writing", WRITES)):
-        part = page.partition(f"## {heading}\n")[2].partition("\n|")[2].partition("\n\n")[0]
-        documented = re.findall(r"^\| `(\w+)` \|", part, re.M)
-        assert sorted(documented) == sorted(option.name for option in OPTIONS if option.scopes & scopes), heading
+        if limits := re.fullmatch(r"(?:integer|size|duration) (?:≥ )?(\d+)(\w*)(?:–(\d+)(\w*))?", option.type):
+            lowest, unit, highest, largest_unit = limits.groups()
+            option.parse(option.name, lowest + unit)
+            for far in [str(int(lowest) - 1) + unit, *([str(int(highest) + 1) + largest_unit] if highest else ())]:
+                with pytest.raises(OptionError):
+                    option.parse(option.name, far)
+            if highest:
+                option.parse(option.name, highest + largest_unit)
+            checked += 1
+    assert checked == sum(option.type.split()[0] in ("integer", "size", "duration") for option in OPTIONS) > 20
 
 
 def test_look_ups() -> None:

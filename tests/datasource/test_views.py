@@ -228,7 +228,7 @@ def test_a_schema_names_some_of_the_columns(cluster: LocalCluster) -> None:
 
 def test_every_view_is_documented() -> None:
     assert tuple(VIEWS) == VIEW_NAMES
-    page = (Path(__file__).parents[2] / "docs" / "datasource.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "columns.md").read_text(encoding="utf-8")
     for name, view in VIEWS.items():
         row = next(line for line in page.splitlines() if line.startswith(f"| `{name}` |") and view.row in line)
         assert all(f"`{option}`" in row for option in (*view.needs, *view.takes))

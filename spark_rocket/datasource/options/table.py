@@ -1,6 +1,6 @@
-"""The list of the options of ``format("rocket")``: names, what they are for, parsers, defaults, meanings.
+"""The options of ``format("rocket")``: name, type, scope, parser, default and meaning of each.
 
-docs/datasource.md shows it, and a test compares them. Values only.
+``docs/reference/options.md`` lists them; a test compares the page with this table. Links are relative to that page.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from spark_rocket.remoting.tls.settings import Verify
 
 
 class Scope(Enum):
-    """What the options are for."""
+    """The operations that an option applies to."""
 
     READ = "batch reads"
     READ_STREAM = "streaming reads"
@@ -72,238 +72,255 @@ class Option:
 
     name: str
     scopes: frozenset[Scope]
+    type: str
+    """The documented type; a test checks the limits of numbers against ``parse``."""
     parse: Parser
     default: str | None
     meaning: str
     needs: tuple[str, ...] = ()
-    """Options without which this one has no effect, some as ``name=value``."""
+    """Options that this one requires, as ``name`` or ``name=value``."""
     brokers_only: bool = False
-    """Whether it has no meaning for ``storePath``."""
+    """Whether the option is invalid together with ``storePath``."""
 
 
 OPTIONS: tuple[Option, ...] = (
-    Option("nameServer", READS | WRITES | VIEWS, name_servers, None,
-           "Name servers as `host:port`, several with `;`. Without it the `NAMESRV_ADDR` environment variable of the "
+    # --- connection ---------------------------------------------------------------------------------------------------
+    Option("nameServer", READS | WRITES | VIEWS, "addresses", name_servers, None,
+           "Name servers as `host:port`, separated by `;`. Default: the environment variable `NAMESRV_ADDR` of the "
            f"driver, then `{DEFAULT_NAME_SERVER}`.",
            brokers_only=True),
-    Option("accessKey", READS | WRITES | VIEWS, key_text, None,
-           "Who asks, where brokers want signed requests. Without it and `credentialsFile` the driver's environment "
-           "variables `ROCKETMQ_ACCESS_KEY` and `ROCKETMQ_SECRET_KEY`. See [below](#credentials).",
+    Option("accessKey", READS | WRITES | VIEWS, "string", key_text, None,
+           "The access key for signed requests. Default: the driver's environment variables `ROCKETMQ_ACCESS_KEY` "
+           "and `ROCKETMQ_SECRET_KEY`. See [credentials](../guides/connect.md#credentials).",
            needs=("secretKey",), brokers_only=True),
-    Option("secretKey", READS | WRITES | VIEWS, key_text, None, "The secret that goes with `accessKey`.",
+    Option("secretKey", READS | WRITES | VIEWS, "string", key_text, None,
+           "The secret key of `accessKey`.",
            needs=("accessKey",), brokers_only=True),
-    Option("securityToken", READS | WRITES | VIEWS, key_text, None, "The token of temporary keys.",
+    Option("securityToken", READS | WRITES | VIEWS, "string", key_text, None,
+           "The token of temporary credentials.",
            needs=("accessKey",), brokers_only=True),
-    Option("credentialsFile", READS | WRITES | VIEWS, credentials_file, None,
-           "A file that the driver sees, with `accessKey: …` and `secretKey: …`, instead of these options.",
+    Option("credentialsFile", READS | WRITES | VIEWS, "path", credentials_file, None,
+           "A file on the driver with `accessKey: …` and `secretKey: …`, instead of the three options above.",
            brokers_only=True),
-    Option("tls", READS | WRITES | VIEWS, boolean, None,
-           "Whether name servers and brokers are called with TLS. Without it the driver's environment variable "
-           "`ROCKETMQ_TLS_ENABLE`, then `false`. See [below](#tls).",
+    Option("tls", READS | WRITES | VIEWS, "boolean", boolean, None,
+           "Use TLS for connections to name servers and brokers. Default: the driver's environment variable "
+           "`ROCKETMQ_TLS_ENABLE`, then `false`. See [TLS](../guides/connect.md#tls).",
            brokers_only=True),
-    Option("tlsCaFile", READS | WRITES | VIEWS, pem_file, None,
-           "A PEM file with the CAs whose servers are believed, instead of the system's.",
+    Option("tlsCaFile", READS | WRITES | VIEWS, "path", pem_file, None,
+           "A PEM file with the trusted CAs. Default: the CAs of the system.",
            needs=("tls=true",), brokers_only=True),
-    Option("tlsCertFile", READS | WRITES | VIEWS, pem_file, None,
-           "A PEM file with the certificate that is shown to servers that ask for one.",
+    Option("tlsCertFile", READS | WRITES | VIEWS, "path", pem_file, None,
+           "A PEM file with the client certificate, for servers that request one.",
            needs=("tls=true", "tlsKeyFile"), brokers_only=True),
-    Option("tlsKeyFile", READS | WRITES | VIEWS, pem_file, None, "A PEM file with the private key of `tlsCertFile`.",
+    Option("tlsKeyFile", READS | WRITES | VIEWS, "path", pem_file, None,
+           "A PEM file with the private key of `tlsCertFile`.",
            needs=("tls=true", "tlsCertFile"), brokers_only=True),
-    Option("tlsVerify", READS | WRITES | VIEWS, one_of(Verify), None,
-           "What is checked of a server: `full`, its CA and that it has the name or address that was called (that is "
-           "so without this option); `ca`, its CA; `none`, nothing.",
+    Option("tlsVerify", READS | WRITES | VIEWS, "`full`, `ca`, `none`", one_of(Verify), None,
+           "How server certificates are verified: CA and host name (`full`, the default), CA only (`ca`), or not at "
+           "all (`none`).",
            needs=("tls=true",), brokers_only=True),
-    Option("subscribe", READS | VIEWS, topic_names, None,
-           "The topics to read, separated by commas. One of `subscribe`, `subscribePattern` and `assign` is required, "
-           "but for `storePath`."),
-    Option("subscribePattern", READS, topic_pattern, None,
-           "The topics to read, as a regular expression for whole names. See [below](#what-to-read).",
+    Option("requestTimeout", READS | WRITES | VIEWS, "duration 100ms–10m", duration(100, 600_000), "10s",
+           "The timeout of one request.",
            brokers_only=True),
-    Option("assign", READS, assigned_queues, None,
-           'The queues to read, as JSON: `{"orders": {"broker-a": [0, 1]}}`.',
+    Option("retryTimeout", READS | WRITES, "duration 0ms–1d", duration(0, 86_400_000), "1m",
+           "The retry deadline: failed requests are retried for this long, then the query fails.",
            brokers_only=True),
-    Option("expectedBrokers", READS, broker_names, None,
-           "The brokers that must be there, by name, separated by commas: each with queues of what is read. Without it "
-           "those that a stream's checkpoint or a topic's ORDER_TOPIC_CONFIG names. See "
-           "[below](#brokers-that-are-away).",
+    # --- what to read -------------------------------------------------------------------------------------------------
+    Option("subscribe", READS | VIEWS, "list", topic_names, None,
+           "The topics to read, separated by commas. A read requires one of `subscribe`, `subscribePattern`, "
+           "`assign` and `storePath`; `storePath` can be combined with `subscribe`."),
+    Option("subscribePattern", READS, "regular expression", topic_pattern, None,
+           "The topics to read. The expression must match the complete topic name. See "
+           "[topics](../guides/read.md#choose-topics).",
            brokers_only=True),
-    Option("waitForTopic", frozenset({Scope.READ_STREAM}), boolean, "false",
-           "Whether topics and queues that do not exist yet are waited for (`true`), and then read from their first "
-           "message, or are an error when the stream starts (`false`)."),
-    Option("storePath", frozenset({Scope.READ}), directory, None,
-           "Read the files of a stopped broker instead of asking brokers: its store directory, or the data directory "
-           "of `rocket up`. See [below](#a-store-directory-without-a-broker)."),
-    Option("brokerName", frozenset({Scope.READ}), some_text, None,
-           "With `storePath`: what stands in the column `brokerName`, and in offsets as JSON. Without it the "
-           "name that the store's configuration or its list of topics tells, then `broker-a`.",
+    Option("assign", READS, "JSON", assigned_queues, None,
+           'The queues to read: `{"orders": {"broker-a": [0, 1]}}`.',
+           brokers_only=True),
+    Option("expectedBrokers", READS, "list", broker_names, None,
+           "The brokers that must be available, by name, separated by commas. Default: the brokers in the stream's "
+           "checkpoint or in a topic's ORDER_TOPIC_CONFIG. See [unavailable "
+           "brokers](../guides/read.md#handle-unavailable-brokers).",
+           brokers_only=True),
+    Option("waitForTopic", frozenset({Scope.READ_STREAM}), "boolean", boolean, "false",
+           "`true`: wait for missing topics and queues, then read them from their first message. `false`: a missing "
+           "topic or queue is an error at the start."),
+    Option("storePath", frozenset({Scope.READ}), "path", directory, None,
+           "Read the files of a stopped broker: its store directory, or the data directory of `rocket up`. See "
+           "[store directories](../guides/sql.md#read-a-store-directory)."),
+    Option("brokerName", frozenset({Scope.READ}), "string", some_text, None,
+           "The broker name in the column `brokerName` and in JSON offsets. Default: the name in the store's "
+           "configuration or topic list, then `broker-a`.",
            needs=("storePath",)),
-    Option("startingOffsets", READS,
+    # --- start and end ------------------------------------------------------------------------------------------------
+    Option("startingOffsets", READS, "`earliest`, `latest`, `group`, `timestamp`, JSON",
            positions(Start.EARLIEST, Start.LATEST, Start.GROUP, Start.TIMESTAMP, Start.OFFSETS), None,
-           "Where a new query begins: `earliest`, `latest`, `group` (what `consumerGroup` has committed), `timestamp` "
-           "(see the next two), or JSON. Streams begin at `latest` by default, batch reads at `earliest`. A restarted "
-           "stream goes on from its checkpoint instead."),
-    Option("startingTimestamp", READS, timestamp, None,
-           "The first store time to read: milliseconds since 1970, ISO-8601 (UTC if it has no zone), or how long ago, "
-           "such as `-2h`, `-30m` or `-1d`. Sets `startingOffsets=timestamp`."),
-    Option("startingOffsetsByTimestamp", READS, timestamps, None,
-           'The same for each queue, as JSON: `{"orders": {"broker-a": {"0": 1769860800000, "1": "-2h"}}}`. Sets '
+           "The start of a new query. `group`: the offsets that `consumerGroup` has committed. `timestamp`: see the "
+           "next two options. Default: `latest` for streams, `earliest` for batch reads. A restarted stream "
+           "continues from its checkpoint."),
+    Option("startingTimestamp", READS, "time", timestamp, None,
+           "The first store time to read. Sets `startingOffsets=timestamp`."),
+    Option("startingOffsetsByTimestamp", READS, "JSON", timestamps, None,
+           'The first store time of each queue: `{"orders": {"broker-a": {"0": 1769860800000, "1": "-2h"}}}`. Sets '
            "`startingOffsets=timestamp`.",
            brokers_only=True),
-    Option("startingOffsetsByTimestampStrategy", READS, one_of(Strategy), "latest",
-           "Where a queue begins in which nothing was stored at that time or later: at its end (`latest`), or it is an "
-           "`error`.",
+    Option("startingOffsetsByTimestampStrategy", READS, "`latest`, `error`", one_of(Strategy), "latest",
+           "For queues without a message at or after the start time: start at the end of the queue (`latest`), or "
+           "fail (`error`).",
            brokers_only=True),
-    Option("groupOffsetsFallback", READS, one_of(Fallback), "earliest",
-           "With `startingOffsets=group`, where queues begin of which the group has committed nothing: `earliest`, "
-           "`latest`, `timestamp` (of `startingTimestamp`), or it is an `error`.",
+    Option("groupOffsetsFallback", READS, "`earliest`, `latest`, `timestamp`, `error`", one_of(Fallback), "earliest",
+           "The start of queues without a committed offset. `timestamp` uses `startingTimestamp`.",
            needs=("startingOffsets=group",), brokers_only=True),
-    Option("endingOffsets", frozenset({Scope.READ}),
+    Option("endingOffsets", frozenset({Scope.READ}), "`latest`, `group`, `timestamp`, JSON",
            positions(Start.LATEST, Start.GROUP, Start.TIMESTAMP, Start.OFFSETS), "latest",
-           "Where a batch read ends: `latest`, `group` (what `consumerGroup` has committed), `timestamp` (see the next "
-           "two), or JSON."),
-    Option("endingTimestamp", frozenset({Scope.READ}), timestamp, None,
-           "The first store time not to read, written as `startingTimestamp` is. Sets `endingOffsets=timestamp`."),
-    Option("endingOffsetsByTimestamp", frozenset({Scope.READ}), timestamps, None,
-           "The same for each queue, as JSON. Sets `endingOffsets=timestamp`.",
+           "The end of a batch read (exclusive). `group`: the offsets that `consumerGroup` has committed. "
+           "`timestamp`: see the next two options."),
+    Option("endingTimestamp", frozenset({Scope.READ}), "time", timestamp, None,
+           "The first store time not to read. Sets `endingOffsets=timestamp`."),
+    Option("endingOffsetsByTimestamp", frozenset({Scope.READ}), "JSON", timestamps, None,
+           "The first store time of each queue not to read, as JSON. Sets `endingOffsets=timestamp`.",
            brokers_only=True),
-    Option("maxOffsetsPerTrigger", frozenset({Scope.READ_STREAM}), number(1), None,
-           "At most so many messages in a micro-batch, shared out in proportion to each queue's lag."),
-    Option("maxBytesPerTrigger", frozenset({Scope.READ_STREAM}), size(1), None,
-           "At most so many bytes of stored messages in a micro-batch, by what the brokers "
-           "tell of their sizes. See [below](#how-much-at-a-time)."),
-    Option("minOffsetsPerTrigger", frozenset({Scope.READ_STREAM}), number(1), None,
-           "Wait with a micro-batch until there are so many messages, or `maxTriggerDelay` is over."),
-    Option("maxTriggerDelay", frozenset({Scope.READ_STREAM}), duration(1, 30 * 86_400_000), "15m",
-           "How long `minOffsetsPerTrigger` may hold messages back.",
+    # --- limits and partitions ----------------------------------------------------------------------------------------
+    Option("maxOffsetsPerTrigger", frozenset({Scope.READ_STREAM}), "integer ≥ 1", number(1), None,
+           "The maximum number of messages in a micro-batch, divided among the queues in proportion to their lag."),
+    Option("maxBytesPerTrigger", frozenset({Scope.READ_STREAM}), "size ≥ 1", size(1), None,
+           "The maximum size of the stored messages in a micro-batch. See "
+           "[accuracy](#accuracy-of-maxbytespertrigger)."),
+    Option("minOffsetsPerTrigger", frozenset({Scope.READ_STREAM}), "integer ≥ 1", number(1), None,
+           "Delay a micro-batch until this many messages are available or `maxTriggerDelay` has passed."),
+    Option("maxTriggerDelay", frozenset({Scope.READ_STREAM}), "duration 1ms–30d", duration(1, 30 * 86_400_000), "15m",
+           "The maximum delay caused by `minOffsetsPerTrigger`.",
            needs=("minOffsetsPerTrigger",)),
-    Option("failOnDataLoss", READS, boolean, "true",
-           "Whether messages that are gone before they were read, and [brokers that are away](#brokers-that-are-away), "
-           "stop the query (`true`), or it says so once in the log and goes on from the earliest left (`false`)."),
-    Option("consumerGroup", READS | VIEWS, group_name, None,
-           "Commit the stream's progress to this group on the brokers, for RocketMQ's tools to show. With "
-           "`startingOffsets=group`, where to begin. Batch reads commit nothing.",
+    Option("minPartitions", READS, "integer 1–100000", number(1, 100_000), None,
+           "The minimum number of Spark partitions. Large ranges are split."),
+    Option("maxRecordsPerPartition", READS, "integer ≥ 1", number(1), None,
+           "The maximum number of messages in a Spark partition.",
            brokers_only=True),
-    Option("minPartitions", READS, number(1, 100_000), None,
-           "At least so many Spark partitions: ranges of large queues are split."),
-    Option("maxRecordsPerPartition", READS, number(1), None, "At most so many messages in a Spark partition.",
+    # --- filters, look-ups and duplicates -----------------------------------------------------------------------------
+    Option("tags", READS, "tag expression", tag_expression, "*",
+           "Read only messages with one of these tags. Separate tags as RocketMQ does, with two bars. See "
+           "[filters](../guides/read.md#filter-at-the-broker)."),
+    Option("sqlFilter", READS, "SQL92 expression", sql_expression, None,
+           "Read only messages whose properties match. Requires `enablePropertyFilter=true` on the brokers. "
+           "Excludes `tags`. See [filters](../guides/read.md#filter-at-the-broker).",
            brokers_only=True),
-    Option("lookupKeys", frozenset({Scope.READ}), key_list, None,
-           "Only messages with one of these keys, separated by commas. They are looked up in the brokers' index; the "
-           "rest of the topic is not read. See [below](#look-ups-by-key).",
+    Option("lookupKeys", frozenset({Scope.READ}), "list", key_list, None,
+           "Read only messages with one of these keys, separated by commas or as a JSON list. Uses the index of the "
+           "brokers. See [look-ups](../guides/read.md#look-up-messages-by-key).",
            brokers_only=True),
-    Option("lookupMsgIds", frozenset({Scope.READ}), key_list, None,
-           "Only messages with one of these values of `msgId`, likewise. Not together with `lookupKeys`.",
+    Option("lookupMsgIds", frozenset({Scope.READ}), "list", key_list, None,
+           "Read only messages with one of these values of `msgId`. Excludes `lookupKeys`.",
            brokers_only=True),
-    Option("tags", READS, tag_expression, "*",
-           "Only messages with one of these tags, as RocketMQ writes them. The broker chooses, and what it sends is "
-           "compared again. See [below](#choosing-at-the-broker)."),
-    Option("sqlFilter", READS, sql_expression, None,
-           "Only messages whose properties fulfil this SQL92 expression. The broker chooses; one that does not filter "
-           "so (`enablePropertyFilter`) refuses before the first task. Not together with `tags`. See "
-           "[below](#choosing-at-the-broker).",
+    Option("dedupeWindow", READS, "integer 1–10000000", number(1, 10_000_000), None,
+           "Omit a message if one of this many preceding offsets of its queue has the same `msgId` and contents. "
+           "See [duplicates](../guides/read.md#remove-duplicates).",
            brokers_only=True),
-    Option("pullBatchSize", READS, number(1, 1_000_000), "32768",
-           "At most so many messages asked for in one pull. Brokers may give fewer; Apache's give at most 32.",
+    # --- failures and progress ----------------------------------------------------------------------------------------
+    Option("failOnDataLoss", READS, "boolean", boolean, "true",
+           "`true`: the query fails if messages were deleted before they were read, or if a broker is "
+           "[unavailable](../guides/read.md#handle-unavailable-brokers). `false`: it logs this once and continues. "
+           "See [data loss](../guides/exactly-once.md#handle-data-loss)."),
+    Option("consumerGroup", READS | VIEWS, "string", group_name, None,
+           "Streams commit their progress to this group on the brokers, for monitoring. Batch reads commit nothing. "
+           "Required by `startingOffsets=group` and `endingOffsets=group`.",
            brokers_only=True),
-    Option("pullBatchBytes", READS, size(1024, 12 * 1024 * 1024), "4m",
-           "At most so many bytes asked for in one pull.",
+    # --- fetching -----------------------------------------------------------------------------------------------------
+    Option("pullBatchSize", READS, "integer 1–1000000", number(1, 1_000_000), "32768",
+           "The maximum number of messages per pull request. Brokers may return fewer; Apache brokers return at "
+           "most 32.",
            brokers_only=True),
-    Option("maxPullsInFlight", READS, number(1, 256), "32",
-           "Pulls that a task has under way at once where brokers give little at a time, as Apache's do; together they "
-           "ask for no more than `pullBatchBytes`. With `tags` or `sqlFilter` it is always one.",
+    Option("pullBatchBytes", READS, "size 1k–12m", size(1024, 12 * 1024 * 1024), "4m",
+           "The maximum number of bytes per pull request.",
            brokers_only=True),
-    Option("arrowBatchRows", READS, number(1, 1_000_000), "32768",
-           "Rows at which an Arrow batch is handed to Spark; small pulls are put together until then."),
-    Option("arrowBatchBytes", READS, size(1024, 256 * 1024 * 1024), "4m",
-           "Bytes at which an Arrow batch is handed to Spark."),
-    Option("dedupeWindow", READS, number(1, 10_000_000), None,
-           "Leave out messages that are the same, `msgId` and contents, as one of the so many before them in their "
-           "queue. See [below](#leaving-out-repeats).",
+    Option("maxPullsInFlight", READS, "integer 1–256", number(1, 256), "32",
+           "The maximum number of pull requests in flight per task, for brokers that return little per pull. "
+           "Together they request at most `pullBatchBytes`. Always 1 with `tags` or `sqlFilter`.",
            brokers_only=True),
-    Option("topic", WRITES, writable_topic, None, "The topic to write to. It overrides a `topic` column."),
-    Option("producerGroup", WRITES | VIEWS, group_name, "spark_rocket_writer",
-           "The producer group that brokers are told."),
-    Option("writeId", frozenset({Scope.WRITE}), some_text, None,
-           "A name for a batch write. The same rows written again under the same name get the same `msgId`s, so that "
-           "a repeat can be told. Without it every write has a name of its own."),
-    Option("deliveryGuarantee", WRITES, one_of(Guarantee), "atLeastOnce",
-           "`atLeastOnce`, or `exactlyOnce`: each row of a committed micro-batch is stored once, whatever crashes. "
-           "Batch writes need `writeId` for it. See [below](#exactly-once)."),
-    Option("stagingTopic", WRITES, writable_topic, "ROCKET_SINK_STAGING",
-           "With `exactlyOnce`: the topic that rows are staged in before their micro-batch is decided. Sinks may share "
-           "it.",
+    Option("arrowBatchRows", READS, "integer 1–1000000", number(1, 1_000_000), "32768",
+           "The number of rows at which an Arrow batch is passed to Spark. Small pulls are combined."),
+    Option("arrowBatchBytes", READS, "size 1k–256m", size(1024, 256 * 1024 * 1024), "4m",
+           "The number of bytes at which an Arrow batch is passed to Spark."),
+    # --- writing ------------------------------------------------------------------------------------------------------
+    Option("topic", WRITES, "string", writable_topic, None,
+           "The target topic. Overrides the column `topic`."),
+    Option("producerGroup", WRITES | VIEWS, "string", group_name, "spark_rocket_writer",
+           "The producer group in send requests; for the view `producers`, the group to list."),
+    Option("writeId", frozenset({Scope.WRITE}), "string", some_text, None,
+           "The name of a batch write. Rows that are written again under the same name get the same `msgId`. "
+           "Default: a random name."),
+    Option("maxMessageSize", WRITES, "size 1k–12m", size(1024, 12 * 1024 * 1024), "4m",
+           "The maximum body size. Use the value of the brokers' setting `maxMessageSize`."),
+    Option("sendBatchSize", WRITES, "integer 1–100000", number(1, 100_000), "10000",
+           "The maximum number of messages per send request."),
+    Option("sendBatchBytes", WRITES, "size 1k–4m", size(1024, MAX_MESSAGE_SIZE), "2m",
+           "The target size of a send request, at most `maxMessageSize`."),
+    Option("maxRequestsInFlight", WRITES, "integer 1–1024", number(1, 1024), "4",
+           "The maximum number of send requests in flight per task."),
+    Option("maxDelayedInFlight", WRITES, "integer 1–8192", number(1, 8192), "256",
+           "The maximum number of delayed rows in flight per task. Each delayed row is a separate request."),
+    Option("compression", WRITES, "`none`, `zlib`, `lz4`, `zstd`", one_of(Compression), "none",
+           "The compression of bodies. All RocketMQ clients read `zlib`; clients of 5.x read the others, too. See "
+           "[compression](../guides/write.md#compress-bodies)."),
+    Option("compressAbove", WRITES, "size 0k–12m", size(0, 12 * 1024 * 1024), "4k",
+           "The minimum size of compressed bodies. Requires `compression`."),
+    # --- writing exactly once -----------------------------------------------------------------------------------------
+    Option("deliveryGuarantee", WRITES, "`atLeastOnce`, `exactlyOnce`", one_of(Guarantee), "atLeastOnce",
+           "`exactlyOnce`: each row of a committed micro-batch is stored exactly once. Batch writes require "
+           "`writeId`. See [the exactly-once sink](../guides/exactly-once.md#write-exactly-once)."),
+    Option("stagingTopic", WRITES, "string", writable_topic, "ROCKET_SINK_STAGING",
+           "The topic for rows of undecided micro-batches. Sinks can share it.",
            needs=("deliveryGuarantee=exactlyOnce",)),
-    Option("ledgerTopic", WRITES, writable_topic, "ROCKET_SINK_LEDGER",
-           "With `exactlyOnce`: the topic with one queue that keeps what was decided. Sinks may share it; a query must "
-           "keep its own.",
+    Option("ledgerTopic", WRITES, "string", writable_topic, "ROCKET_SINK_LEDGER",
+           "The topic with one queue that records the decisions. Sinks can share it. Do not change it for an "
+           "existing query.",
            needs=("deliveryGuarantee=exactlyOnce",)),
-    Option("gracePeriod", WRITES, duration(1000, 600_000), "20s",
-           "With `exactlyOnce`: how long requests of a driver that died may be pending, at least twice "
-           "`requestTimeout`. After a crash or a lost response the sink waits for this time before it reads back what "
-           "is stored.",
+    Option("gracePeriod", WRITES, "duration 1s–10m", duration(1000, 600_000), "20s",
+           "How long requests of a failed driver can still be pending, at least twice `requestTimeout`. After a crash "
+           "or a lost response, the sink waits this long before it reads back what is stored.",
            needs=("deliveryGuarantee=exactlyOnce",)),
-    Option("stagingRetention", WRITES, duration(60_000, 365 * 86_400_000), "72h",
-           "With `exactlyOnce`: the longest time between a crash and the restart. Brokers that keep messages for less "
-           "(`fileReservedTime`) are named in the driver's log.",
+    Option("stagingRetention", WRITES, "duration 1m–365d", duration(60_000, 365 * 86_400_000), "72h",
+           "The longest expected time between a crash and the restart. The driver logs a warning for brokers with a "
+           "shorter `fileReservedTime`.",
            needs=("deliveryGuarantee=exactlyOnce",)),
-    Option("maxMessageSize", WRITES, size(1024, 12 * 1024 * 1024), "4m",
-           "The largest body in bytes, as the brokers' `maxMessageSize`."),
-    Option("sendBatchSize", WRITES, number(1, 100_000), "10000", "At most so many messages in one request."),
-    Option("sendBatchBytes", WRITES, size(1024, MAX_MESSAGE_SIZE), "2m",
-           "Bytes to aim for in one request, never above `maxMessageSize`."),
-    Option("maxRequestsInFlight", WRITES, number(1, 1024), "4", "Requests a task has under way at once."),
-    Option("maxDelayedInFlight", WRITES, number(1, 8192), "256",
-           "Delayed rows that a task has under way at once; each is a request of its own."),
-    Option("compression", WRITES, one_of(Compression), "none",
-           "How bodies are compressed. Every RocketMQ client reads `zlib`, those of 5.x the others too. See "
-           "[below](#compression)."),
-    Option("compressAbove", WRITES, size(0, 12 * 1024 * 1024), "4k",
-           "Bytes from which on a body is compressed. Only with `compression`."),
-    Option("view", VIEWS, view_name, None,
-           "Read a cluster's state instead of messages: `cluster`, `brokers`, `topics`, `queues`, `groups`, `lag`, "
-           "`consumers`, `producers`, `messages` or `dlq`. See [below](#views-a-clusters-state)."),
-    Option("key", VIEWS, some_text, None, "The key to look up in the view `messages`."),
-    Option("msgId", VIEWS, some_text, None, "The message id to look up in the view `messages`."),
-    Option("bodyFormat", READS | WRITES, one_of(BodyFormat), None,
-           "What bodies are: `json`, `csv`, `avro`, `protobuf`, `arrow`, `text` or `variant`. Their values become "
-           "typed columns, and columns become bodies. See [below](#typed-rows)."),
-    Option("metadataColumns", READS, metadata_columns, None,
-           "Which columns of typed rows are the message's: `queueOffset, storeTimestamp as stored_at`, or `*` for "
-           "all.",
+    # --- typed rows ---------------------------------------------------------------------------------------------------
+    Option("bodyFormat", READS | WRITES, "`json`, `csv`, `avro`, `protobuf`, `arrow`, `text`, `variant`",
+           one_of(BodyFormat), None,
+           "The format of bodies, for [typed rows](../guides/typed-rows.md)."),
+    Option("metadataColumns", READS, "list", metadata_columns, None,
+           "The message columns in typed rows: `queueOffset, storeTimestamp as stored_at`, or `*` for all.",
            needs=("bodyFormat",)),
-    Option("badRecords", READS, one_of(BadRecords), "fail",
-           "What becomes of bodies that cannot be decoded: `fail`, `null`, `column`, `drop` or `deadLetter`. See "
-           "[below](#records-that-cannot-be-decoded).",
+    Option("badRecords", READS, "`fail`, `null`, `column`, `drop`, `deadLetter`", one_of(BadRecords), "fail",
+           "The handling of [records that cannot be decoded](../guides/typed-rows.md#handle-invalid-records).",
            needs=("bodyFormat",)),
-    Option("badRecordColumn", READS, some_text, "_bad_record",
-           "The column of the schema that such bodies are put into, with `badRecords=column`.",
+    Option("badRecordColumn", READS, "string", some_text, "_bad_record",
+           "The column for invalid bodies, with `badRecords=column`.",
            needs=("bodyFormat",)),
-    Option("deadLetterTopic", READS, writable_topic, None,
-           "The topic that such messages are sent to, with `badRecords=deadLetter`.",
+    Option("deadLetterTopic", READS, "string", writable_topic, None,
+           "The topic for messages with invalid bodies, with `badRecords=deadLetter`.",
            needs=("bodyFormat",)),
-    Option("avroSchema", READS | WRITES, avro_schema, None,
-           "With `bodyFormat=avro`: the schema as JSON, or the path of a schema file that the driver sees.",
+    Option("avroSchema", READS | WRITES, "JSON or path", avro_schema, None,
+           "The Avro schema, as JSON or as the path of a file on the driver.",
            needs=("bodyFormat=avro",)),
-    Option("avroEncoding", READS | WRITES, one_of(AvroEncoding), "auto",
-           "With `bodyFormat=avro`: whether bodies are `raw` datums or begin with the header of a `single` object; "
-           "`auto` reads both and writes single objects.",
+    Option("avroEncoding", READS | WRITES, "`auto`, `raw`, `single`", one_of(AvroEncoding), "auto",
+           "`raw`: raw datums. `single`: single objects with a header. `auto`: reads both, writes single objects.",
            needs=("bodyFormat=avro",)),
-    Option("protobufDescriptor", READS | WRITES, descriptor_file, None,
-           "With `bodyFormat=protobuf`: the path of a FileDescriptorSet that the driver sees.",
+    Option("protobufDescriptor", READS | WRITES, "path", descriptor_file, None,
+           "A FileDescriptorSet on the driver.",
            needs=("bodyFormat=protobuf",)),
-    Option("protobufMessage", READS | WRITES, some_text, None,
-           "With `bodyFormat=protobuf`: the full name of the message type.",
+    Option("protobufMessage", READS | WRITES, "string", some_text, None,
+           "The full name of the message type.",
            needs=("bodyFormat=protobuf",)),
-    Option("csvDelimiter", READS | WRITES, delimiter, ",",
-           "With `bodyFormat=csv`: the character between two values, or `tab`.",
+    Option("csvDelimiter", READS | WRITES, "character", delimiter, ",",
+           "The ASCII character between two values, or `tab`.",
            needs=("bodyFormat=csv",)),
-    Option("arrowRowsPerMessage", WRITES, number(1, 1_000_000), "1000",
-           "With `bodyFormat=arrow`: at most so many rows in a message.",
+    Option("arrowRowsPerMessage", WRITES, "integer 1–1000000", number(1, 1_000_000), "1000",
+           "The maximum number of rows per message.",
            needs=("bodyFormat=arrow",)),
-    Option("requestTimeout", READS | WRITES | VIEWS, duration(100, 600_000), "10s",
-           "How long to wait for one answer.",
-           brokers_only=True),
-    Option("retryTimeout", READS | WRITES, duration(0, 86_400_000), "1m",
-           "How long failed requests are tried again before the query fails: how long a broker may be away.",
-           brokers_only=True),
+    # --- views --------------------------------------------------------------------------------------------------------
+    Option("view", VIEWS, "name", view_name, None,
+           "Read the state of a cluster instead of messages: `cluster`, `brokers`, `topics`, `queues`, `groups`, "
+           "`lag`, `consumers`, `producers`, `messages` or `dlq`. See [views](columns.md#views)."),
+    Option("key", VIEWS, "string", some_text, None,
+           "The key to look up in the view `messages`."),
+    Option("msgId", VIEWS, "string", some_text, None,
+           "The message ID to look up in the view `messages`."),
 )  # fmt: skip
