@@ -46,9 +46,15 @@ HERE = {
     "docs/guides/grpc-clients.md",
     "docs/guides/monitoring.md",
     "docs/guides/operations.md",
+    "docs/guides/tools.md",
 }
 #: Pages whose blocks without a file's name are for Python's prompt.
-PASTED = ["README.md", "docs/guides/getting-started.md", *sorted(page for page in PAGES if "/recipes/" in page)]
+PASTED = [
+    "README.md",
+    "docs/guides/getting-started.md",
+    "docs/guides/tools.md",
+    *sorted(page for page in PAGES if "/recipes/" in page),
+]
 #: What is there to be read: settings, what programs said, the languages of other clients (tests/proxy runs these), and
 #: the calls of openssl, which tests/broker/test_tls.py runs.
 SHOWN = {"", "text", "json", "yaml", "properties", "java", "js", "go", "bash"}
@@ -122,14 +128,14 @@ def test_a_command_is_one(page: str, line: str) -> None:
     command.make_parser(context).parse_args(words)
 
 
-#: Verbs of the README's list that only look, and are run.
+#: Verbs of the list of commands that change nothing. These are run.
 LOOK = {"cluster", "topic", "offsets", "completion"}
 
 
-def test_commands_of_the_readme_that_only_look(cluster: LocalCluster, here: Path) -> None:
+def test_commands_that_change_nothing(cluster: LocalCluster, here: Path) -> None:
     with contextlib.redirect_stdout(io.StringIO()) as said:
         assert main(["offsets", "reset", "-g", "group", "-t", "orders", "--earliest", "--yes"]) == 0
-        ran = [line for page, line in _listed() if page == "README.md" and shlex.split(line)[1] in LOOK]
+        ran = [line for page, line in _listed() if page == "docs/guides/tools.md" and shlex.split(line)[1] in LOOK]
         for line in ran:
             assert main(shlex.split(line)[1:]) in (0, None), line
     assert len(ran) == 4

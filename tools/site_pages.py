@@ -39,13 +39,17 @@ _MOVED_PAGE = """<!DOCTYPE html>
 </html>
 """
 _SCRIPT = """<script>
-(() => {{
+{{
   const moved = {moved};
-  const heading = decodeURIComponent(location.hash.slice(1));
-  const target = document.getElementById(heading) ? undefined : moved[heading];
-  if (target) location.replace(target);
-  else if (moved[""]) location.replace(moved[""] + location.hash);
-}})();
+  const follow = () => {{
+    const heading = decodeURIComponent(location.hash.slice(1));
+    const target = document.getElementById(heading) ? undefined : moved[heading];
+    if (target) location.replace(target);
+    else if (moved[""]) location.replace(moved[""] + location.hash);
+  }};
+  addEventListener("hashchange", follow);
+  follow();
+}}
 </script>"""
 
 

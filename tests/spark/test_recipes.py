@@ -132,7 +132,6 @@ def test_the_first_ten_minutes(clean: SparkSession, tmp_path: Path, monkeypatch:
 
 @pytest.mark.classic("the page makes a session of its own")
 def test_the_readme(shop: Rocket, clean: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its list of commands is for ``tests/test_snippets.py``."""
     monkeypatch.setenv("NAMESRV_ADDR", shop.name_server)
     for example in examples("README.md"):
         if example.language == "python":
