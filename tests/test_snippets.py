@@ -25,7 +25,6 @@ pytestmark = pytest.mark.live
 
 #: Pages whose snippets a test of their own runs, from the first to the last.
 ELSEWHERE = {
-    "docs/datasource.md": "tests/spark/test_datasource_docs.py",
     **{
         f"docs/guides/{name}.md": "tests/spark/test_datasource_docs.py"
         for name in (

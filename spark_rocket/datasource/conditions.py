@@ -1,9 +1,9 @@
-"""Every way in which ``format("rocket")`` refuses or gives up: its name, what it says, and what to do.
+"""The error conditions of ``format("rocket")``: name, message and remedy of each.
 
-The raising code takes its words from here, and ``docs/datasource.md`` shows the same list, so that a name in a log
-leads to a line of the page. The part before the dot is the error's class, and its ``code`` alone where nothing finer is
-known. ``{…}`` are filled in where the error is raised; the text names the option, queue or topic, the remedy says what
-to change.
+``docs/reference/conditions.md`` lists them, so that a name in a log leads to a line of that page; a test compares both.
+The part before the dot is the code of the error class, which is used alone where no condition is more specific.
+``{…}`` are placeholders that the raising code fills in. The message names the option, queue or topic; the remedy
+specifies what to change.
 
 Pure. Corresponds to the error conditions of Spark's Kafka source (kafka-error-conditions.json).
 """
@@ -21,7 +21,7 @@ _CLASSES: dict[str, type[DataSourceError]] = {
 
 @dataclass(frozen=True)
 class Condition:
-    """One of them. ``text`` and ``remedy`` are templates for ``str.format``."""
+    """An error condition. ``text`` and ``remedy`` are templates for ``str.format``."""
 
     name: str
     text: str
@@ -29,7 +29,7 @@ class Condition:
 
 
 CONDITIONS: tuple[Condition, ...] = (
-    # --- options: found on the driver, before any task ----------------------------------------------------------
+    # --- options: raised on the driver, before any task ----------------------------------------------------------
     Condition("BAD_OPTION.UNKNOWN", 'format("rocket") has no option {option}.', "{hint}"),
     Condition("BAD_OPTION.SCOPE", "option {option} is for {belongs}, not for {wanted}.", "Leave it out.{hint}"),
     Condition(
@@ -85,7 +85,7 @@ CONDITIONS: tuple[Condition, ...] = (
         "all columns of one rocket table are inserted into another as they are, and Spark does not tell into which.",
         "Name the columns: INSERT INTO t (body, tags) SELECT body, tags FROM ….",
     ),
-    # --- positions: found on the driver, while a batch is planned -----------------------------------------------
+    # --- positions: raised on the driver, while a batch is planned -----------------------------------------------
     Condition(
         "BAD_OFFSETS.NO_CHECKPOINT",
         "{directory} is no checkpoint of a streaming query: it has no offsets.",
@@ -163,7 +163,7 @@ CONDITIONS: tuple[Condition, ...] = (
         "The checkpoint is not this query's, or the topic was deleted and created again: start with a new checkpoint "
         "directory.",
     ),
-    # --- data loss: an error, or said once in the log (failOnDataLoss=false) ------------------------------------
+    # --- data loss: an error, or logged once (failOnDataLoss=false) ----------------------------------------------
     Condition(
         "DATA_LOSS.MESSAGES_DELETED",
         "{queue}: messages {first} to {last} were deleted before they were read; the next one left is {left}.",
@@ -320,7 +320,7 @@ _BY_NAME = {condition.name: condition for condition in CONDITIONS}
 
 
 def error(name: str, **values: object) -> DataSourceError:
-    """The error of a condition, to be raised."""
+    """Create the error of a condition."""
     condition = _BY_NAME[name]
     kind = _CLASSES[name.partition(".")[0]]
     return kind(condition.text.format(**values), remedy=condition.remedy.format(**values), code=name)

@@ -175,7 +175,7 @@ def test_two_drivers_decide_the_same_epoch(cluster: LocalCluster, query: Query) 
 @pytest.mark.parametrize("point", some_of("before a block", "before PREPARED", "after PREPARED", "before DONE"))
 def test_a_driver_that_is_paused_while_another_one_goes_on(cluster: LocalCluster, tmp_path: Path, point: str) -> None:
     """One target queue, so that it stops before its look in the ledger. Another queue's thread could be between
-    its look and its send: that block would come twice, which no request of RocketMQ's can prevent (datasource.md)."""
+    its look and its send: that block would come twice, which no request of RocketMQ's can prevent (exactly-once.md)."""
     query = query_of(cluster, tmp_path, queues=1)
     query.plan(point, "stop", 2 if "block" in point else 1)
     paused = query.start(3)

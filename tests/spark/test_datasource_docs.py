@@ -25,7 +25,7 @@ GUIDES = [f"docs/guides/{name}.md" for name in ("connect", "read", "write", "typ
 FROM_KAFKA = "docs/guides/from-kafka.md"
 FROM_ROCKETMQ_SPARK = "docs/guides/from-rocketmq-spark.md"
 PAGES = [*GUIDES, FROM_KAFKA, FROM_ROCKETMQ_SPARK]
-REFERENCE = [f"docs/reference/{name}.md" for name in ("options", "columns")]
+REFERENCE = [f"docs/reference/{name}.md" for name in ("options", "columns", "conditions")]
 
 
 def _text(page: str) -> str:

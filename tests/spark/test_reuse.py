@@ -151,7 +151,7 @@ def test_options_of_one_query(mq: Rocket, spark: SparkSession, topic: str) -> No
     try:
         assert spark.sql(only_red).count() == 15
         assert spark.sql(every).count() == 30
-        # Spark resolves a table once for all mentions in a statement, and docs/datasource.md warns of it. Once this
+        # Spark resolves a table once for all mentions in a statement, and docs/guides/sql.md warns of it. Once this
         # fails, Spark tells both apart: 45, and the warning can go.
         assert spark.sql(f"{every} UNION ALL {only_red}").count() == 60
         assert spark.sql(f"{every} UNION ALL SELECT * FROM red").count() == 45

@@ -1,6 +1,6 @@
 """JSON values to Python values of a column's type, one by one: what a JSON body means, in full.
 
-As Spark's ``from_json`` has it, but for what ``docs/datasource.md`` lists. Numbers stay text until their type is
+As Spark's ``from_json`` has it, but for what ``docs/guides/typed-rows.md`` lists. Numbers stay text until their type is
 known, so that none loses digits. Pure.
 """
 

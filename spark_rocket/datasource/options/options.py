@@ -46,7 +46,7 @@ from spark_rocket.units import Moment
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """A read's options, parsed. ``docs/datasource.md`` explains each."""
+    """A read's options, parsed. ``docs/reference/options.md`` explains each."""
 
     name_server: str
     topics: tuple[str, ...]

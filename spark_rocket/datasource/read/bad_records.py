@@ -206,7 +206,7 @@ class BadRecordCounter:
             raise RecordError(
                 f"the message {place(batch, indexes[0])} cannot be decoded as {self._settings.format.value}: "
                 f"{bad[indexes[0]]}.",
-                remedy="badRecords=null, column, drop or deadLetter go on past such messages; see docs/datasource.md.",
+                remedy="To skip it, set badRecords to null, column, drop or deadLetter; see docs/guides/typed-rows.md.",
             )
         if policy is BadRecords.DEAD_LETTER:
             assert self._settings.dead_letter_topic is not None

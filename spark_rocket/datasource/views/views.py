@@ -1,7 +1,7 @@
 """A cluster's state as data frames: ``spark.read.format("rocket").option("view", "lag").load()``.
 
-Each view has a fixed schema and its own options; ``VIEWS`` is the list of them, and ``docs/datasource.md`` shows it.
-One task asks the servers when the query runs (``rows.py``) and makes rows of the answers.
+Each view has a fixed schema and its own options. ``VIEWS`` defines them; ``docs/reference/columns.md`` lists them. One
+task asks the servers when the query runs (``rows.py``) and makes rows of the answers.
 
 Values only until ``read``. Corresponds to the list commands of RocketMQ's mqadmin.
 """
