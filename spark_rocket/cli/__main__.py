@@ -1,4 +1,4 @@
-"""``python -m spark_rocket.cli`` is ``rocket``."""
+"""Run ``rocket`` as ``python -m spark_rocket.cli``."""
 
 import sys
 

@@ -1,6 +1,6 @@
-"""Options that several verbs have, types of their values, and rules between them.
+"""Options shared by several verbs, their value types, and rules between them.
 
-Types are functions from text to value that raise ``click.BadParameter``. Corresponds to nothing in RocketMQ.
+A type is a function from text to value that raises ``click.BadParameter``. RocketMQ has no counterpart.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from spark_rocket.units import duration_ms, size_bytes
 
 PATH = click.Path(path_type=Path)
 
-json_option = click.option("--json", "as_json", is_flag=True, help="JSON instead of a table")
-yes_option = click.option("--yes", is_flag=True, help="do not ask")
-all_option = click.option("-a", "--all", "is_all", is_flag=True, help="RocketMQ's own too")
+json_option = click.option("--json", "as_json", is_flag=True, help="print JSON instead of a table")
+yes_option = click.option("--yes", is_flag=True, help="do not ask for confirmation")
+all_option = click.option("-a", "--all", "is_all", is_flag=True, help="include RocketMQ's system topics and groups")
 
 
-dry_run_option = click.option("--dry-run", is_flag=True, help="only say what would be done")
+dry_run_option = click.option("--dry-run", is_flag=True, help="show what would be done without doing it")
 
 
 def exclusive(given: dict[str, object], *, required: bool = False) -> None:
-    """At most one of these options (by the name that the user writes) is given, or exactly one."""
+    """Check that at most one of these options is given; with ``required``, exactly one."""
     used = [name for name, value in given.items() if value is not None and value is not False]
     if len(used) > 1:
         raise click.UsageError(f"{' and '.join(used)} cannot be given together.")
@@ -33,11 +33,11 @@ def exclusive(given: dict[str, object], *, required: bool = False) -> None:
 
 
 def whole(low: int, high: int, what: str) -> Callable[[str], int]:
-    """A type: a whole number in a range, named in the error."""
+    """Return a type for integers in a range; ``what`` names the value in the error."""
 
     def convert(text: str) -> int:
         if not text.isdecimal() or not text.isascii() or not low <= int(text) <= high:
-            raise click.BadParameter(f"{text} is no {what}; give one from {low} to {high}")
+            raise click.BadParameter(f"invalid {what} {text!r}: use {low} to {high}")
         return int(text)
 
     return convert
@@ -45,12 +45,12 @@ def whole(low: int, high: int, what: str) -> Callable[[str], int]:
 
 def port(text: str) -> int:
     if not text.isdecimal() or not text.isascii() or int(text) > 65535:
-        raise click.BadParameter(f"{text} is not a port; give a number from 0 to 65535")
+        raise click.BadParameter(f"invalid port {text!r}: use a number from 0 to 65535")
     return int(text)
 
 
 def descriptor(text: str) -> int:
-    """A type: a descriptor that the program which started this one has handed over. It is not handed on to others."""
+    """A type: a file descriptor inherited from the parent process. Child processes do not inherit it."""
     number = int(text)
     os.set_inheritable(number, False)
     return number
@@ -64,12 +64,12 @@ def seconds(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 < value < 1e6:
-        raise click.BadParameter(f"{text} is not a duration; give seconds, or 500ms, 10s, 5m or 2h, below 1,000,000 s")
+        raise click.BadParameter(f"invalid duration {text!r}: use seconds, or 500ms, 10s, 5m or 2h, below 1,000,000 s")
     return value
 
 
 def byte_size(low: int, high: int, unit: int = 1) -> Callable[[str], int]:
-    """A type: a number of ``unit`` bytes, or a size with its unit, in a range of such units."""
+    """Return a type for sizes: a number of ``unit`` bytes or a size with its unit. The limits are in ``unit`` bytes."""
     named = {1: "bytes", 1 << 20: "MiB"}[unit]
 
     def convert(text: str) -> int:
@@ -78,13 +78,13 @@ def byte_size(low: int, high: int, unit: int = 1) -> Callable[[str], int]:
             given = int(text) * unit
         if given is None or given % unit or not low <= given // unit <= high:
             limits = f"from {low:,} to {high:,} {named}"
-            raise click.BadParameter(f"{text} is not a size; give {named} or a size such as 64k or 4m, {limits}")
+            raise click.BadParameter(f"invalid size {text!r}: use {named} or a size such as 64k or 4m, {limits}")
         return given // unit
 
     return convert
 
 
-# After seconds, which it needs. A flag whose value may be left out.
+# Defined here because it needs seconds(). The value of the flag is optional.
 watch_option = click.option(
     "-w",
     "--watch",
@@ -92,17 +92,17 @@ watch_option = click.option(
     flag_value="2",
     type=seconds,
     metavar="[SECONDS]",
-    help="look again every 2 (or so many) seconds, until Ctrl-C",
+    help="refresh every 2 (or SECONDS) seconds until Ctrl-C",
 )
 
 
 def settings(texts: tuple[str, ...]) -> dict[str, str]:
-    """From ``KEY=VALUE …``."""
+    """Parse ``KEY=VALUE …``."""
     found = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
-            raise click.UsageError(f"{text} is no setting; write NAME=VALUE")
+            raise click.UsageError(f"invalid setting {text!r}: use NAME=VALUE")
         found[name.strip()] = value.strip()
     return found
 
@@ -118,6 +118,6 @@ def group_name(text: str) -> str:
 
 
 def store_directory(directory: Path) -> Path:
-    """The store in a data directory: the directory itself if it is one (Apache's layout), else ``store`` in it."""
+    """Return the store of a data directory: the directory itself if it is a store (Apache's layout), else ``store``."""
     is_store = any((directory / name).exists() for name in ("commitlog", "consumequeue", "config", "lock"))
     return directory if is_store else directory / "store"

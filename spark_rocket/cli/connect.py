@@ -1,12 +1,12 @@
-"""The options by which verbs reach a cluster, and the clients that are opened with them.
+"""The connection options of verbs, and the clients opened with them.
 
     @click.command()
     @connection
     def verb(link: Link) -> None:
         with link.admin() as admin: …
 
-Options that a group of verbs has as well (``rocket broker -n ADDR drain``) count for its verbs.
-Corresponds to the options that every SubCommand of mqadmin has.
+Connection options given to a group of verbs (``rocket broker -n ADDR drain``) apply to its verbs.
+Corresponds to the options of every SubCommand of mqadmin.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 NAME_SERVER_VARIABLES = ("ROCKETMQ_NAMESRV_ADDR", "NAMESRV_ADDR")
 TIMEOUT = 5.0
-_COMPLETION_SECONDS = 1.0  # nobody waits longer for a list of names
+_COMPLETION_TIMEOUT_S = 1.0  # shell completion must feel immediate
 
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 @dataclass(frozen=True)
 class Link:
-    """How to reach a cluster: what the command line and the environment said."""
+    """The connection settings of a cluster, from the command line and the environment."""
 
     name_server: str | None = None
     timeout: float = TIMEOUT
@@ -49,7 +49,7 @@ class Link:
     tls_verify: str | None = None
 
     def options(self) -> dict[str, Any]:
-        """The arguments that every client takes: ``Producer("group", **link.options())``."""
+        """Return the arguments that every client accepts: ``Producer("group", **link.options())``."""
         return {"name_server": self.name_server, "tls": self._tls(), **self._signing()}
 
     def _signing(self) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class Link:
         }
 
     def _tls(self) -> TlsSettings | None:
-        """None: what the environment says."""
+        """None if no option is given: the environment's settings apply."""
         files = (self.tls_ca, self.tls_cert, self.tls_key)
         if not self.tls and self.tls_verify is None and files == (None, None, None):
             return None
@@ -93,39 +93,39 @@ class Link:
 name_server_option = click.option(
     "-n", "--nameserver", metavar="ADDR", envvar=NAME_SERVER_VARIABLES, help="host:port;host:port (NAMESRV_ADDR)"
 )
-cluster_option = click.option("--cluster", "cluster_name", metavar="NAME", help="of this cluster only")
+cluster_option = click.option("--cluster", "cluster_name", metavar="NAME", help="only this cluster")
 _OPTIONS: tuple[_Decorator, ...] = (
     name_server_option,
-    click.option("--access-key", metavar="KEY", help="who asks (ROCKETMQ_ACCESS_KEY)"),
-    click.option("--secret-key", metavar="KEY", help="its secret; better in ROCKETMQ_SECRET_KEY or a file"),
-    click.option("--credentials", type=PATH, metavar="FILE", help="a file with accessKey and secretKey, as tools.yml"),
-    click.option("--tls", is_flag=True, help="call servers with TLS (ROCKETMQ_TLS_ENABLE)"),
-    click.option("--tls-ca", type=PATH, metavar="FILE", help="who signed their certificates"),
-    click.option("--tls-cert", type=PATH, metavar="FILE", help="our certificate, where they ask for one"),
-    click.option("--tls-key", type=PATH, metavar="FILE", help="its private key"),
-    click.option("--tls-verify", type=click.Choice(["full", "ca", "none"]), help="what is checked of theirs (full)"),
+    click.option("--access-key", metavar="KEY", help="access key of the account (ROCKETMQ_ACCESS_KEY)"),
+    click.option("--secret-key", metavar="KEY", help="its secret key; prefer ROCKETMQ_SECRET_KEY or a file"),
+    click.option("--credentials", type=PATH, metavar="FILE", help="file with accessKey and secretKey, like tools.yml"),
+    click.option("--tls", is_flag=True, help="connect with TLS (ROCKETMQ_TLS_ENABLE)"),
+    click.option("--tls-ca", type=PATH, metavar="FILE", help="CA certificates to verify servers with"),
+    click.option("--tls-cert", type=PATH, metavar="FILE", help="client certificate, if servers require one"),
+    click.option("--tls-key", type=PATH, metavar="FILE", help="private key of the client certificate"),
+    click.option("--tls-verify", type=click.Choice(["full", "ca", "none"]), help="server certificate checks (full)"),
 )
 _timeout_option = click.option(
-    "--timeout", type=seconds, metavar="SECONDS", default=str(TIMEOUT), help="of a request (5)"
+    "--timeout", type=seconds, metavar="SECONDS", default=str(TIMEOUT), help="timeout of a request (5)"
 )
 
 
 def connection(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The decorator: adds the options, and hands them on as ``link``."""
+    """Add the connection options to a verb and pass them to it as ``link``."""
     return _with_link(function, (*_OPTIONS, _timeout_option))
 
 
 def connection_but_timeout(function: Callable[..., Any]) -> Callable[..., Any]:
-    """For a verb whose ``--timeout`` is about something else (named otherwise in Python)."""
+    """Like ``connection``, for a verb whose ``--timeout`` means something else (with another name in Python)."""
     return _with_link(function, _OPTIONS)
 
 
 def _with_link(function: Callable[..., Any], options: tuple[_Decorator, ...]) -> Callable[..., Any]:
     @functools.wraps(function)
     def with_link(*args: Any, **values: Any) -> Any:
-        return function(*args, link=_take(values), **values)
+        return function(*args, link=_pop_link(values), **values)
 
-    # Behind the verb's own in --help, wherever the decorator stands.
+    # List them after the verb's own options in --help, wherever the decorator is.
     own = vars(with_link).pop("__click_params__", [])
     wrapped: Callable[..., Any] = with_link
     for option in reversed(options):
@@ -134,9 +134,9 @@ def _with_link(function: Callable[..., Any], options: tuple[_Decorator, ...]) ->
     return wrapped
 
 
-def _take(values: dict[str, Any]) -> Link:
+def _pop_link(values: dict[str, Any]) -> Link:
     link = Link(
-        _of_a_verb_above("nameserver", values.pop("nameserver")),
+        _inherited_option("nameserver", values.pop("nameserver")),
         values.pop("timeout", TIMEOUT),
         values.pop("access_key"),
         values.pop("secret_key"),
@@ -147,8 +147,8 @@ def _take(values: dict[str, Any]) -> Link:
     return link
 
 
-def _of_a_verb_above(name: str, value: Any) -> Any:
-    """An option's value, unless it was given to a verb above only. The environment's comes last."""
+def _inherited_option(name: str, value: Any) -> Any:
+    """Return an option of this verb, else of the verb above it, else of the environment."""
     context = click.get_current_context(silent=True)
     while context is not None:
         if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
@@ -157,11 +157,11 @@ def _of_a_verb_above(name: str, value: Any) -> Any:
     return value
 
 
-# --- names that the shell completes ----------------------------------------------------------------------------------
+# --- shell completion of names ---------------------------------------------------------------------------------------
 
 
 def complete_topics(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """For ``click.argument("topic", shell_complete=complete_topics)``. RocketMQ's own only once their name is begun."""
+    """For ``click.argument("topic", shell_complete=complete_topics)``. System topics only if a prefix is given."""
 
     def names(admin: Admin) -> list[str]:
         from spark_rocket.client.admin import TopicKind, topic_kind
@@ -185,9 +185,9 @@ def complete_brokers(context: click.Context, _: click.Parameter, incomplete: str
 
 
 def _complete(context: click.Context, incomplete: str, names: Callable[[Admin], Any]) -> list[str]:
-    link = Link(context.params.get("nameserver"), _COMPLETION_SECONDS)
+    link = Link(context.params.get("nameserver"), _COMPLETION_TIMEOUT_S)
     try:
         with link.admin() as admin:
             return sorted(name for name in names(admin) if name.startswith(incomplete))
-    except RocketError:  # nobody is there to be told
+    except RocketError:  # the shell shows no errors of completion
         return []

@@ -1,7 +1,7 @@
-"""A group of verbs whose modules are imported when one of them is asked for, so that every start is quick.
+"""A group of verbs that imports the module of a verb when the verb is used, so that every start is fast.
 
-A group knows its verbs by a table: section, name, where the click command is, and the line that help says of it.
-Thread-safety: for one thread. Corresponds to MQAdminStartup's list of SubCommands.
+A table lists the verbs of a group: section, name, module and attribute of the click command, and its line of help.
+Thread-safety: one thread. Corresponds to MQAdminStartup's list of SubCommands.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Verbs = Mapping[str, tuple[str, str]]
 class LazyGroup(click.Group):
     """``LazyGroup(sections={"Servers": {"up": ("spark_rocket.cli.servers.up:up", "…")}})``
 
-    Verbs that are added in the ordinary way (``@group.command()``) stand beside these.
+    Verbs can also be added in the usual way (``@group.command()``).
     """
 
     def __init__(self, *args: Any, sections: Mapping[str, Verbs], **kwargs: Any) -> None:
@@ -40,18 +40,18 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click's, which knows only those that are imported, and before 8.4 none that is meant."""
+        """Suggest similar names too: click suggests imported verbs only, and none before 8.4."""
         name = args[0]
         if not name.startswith("-") and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
             from difflib import get_close_matches
 
             near = get_close_matches(name, self.list_commands(ctx))
-            meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
-            ctx.fail(f"No such command {name!r}.{meant}")
+            suggestion = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+            ctx.fail(f"No such command {name!r}.{suggestion}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        # Ordinary ones are the first section's.
+        # Verbs added in the usual way are listed in the first section.
         ordinary = [(name, command.get_short_help_str(200)) for name, command in self.commands.items()]
         width = max(len(name) for name in self.list_commands(ctx))
         for title, verbs in self.sections.items():
@@ -61,7 +61,7 @@ class LazyGroup(click.Group):
                 formatter.write_dl([(name.ljust(width), line) for name, line in rows])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[click.shell_completion.CompletionItem]:
-        """Names with their lines, without importing what they stand for."""
+        """Complete names with their lines of help, without importing the verbs."""
         if incomplete.startswith("-"):
             return super().shell_complete(ctx, incomplete)
         lines = {name: line for name, (_, line) in self._lazy.items()}

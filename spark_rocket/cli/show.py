@@ -1,11 +1,11 @@
-"""What verbs print, in one manner: tables, records, JSON, questions, and what changes while one looks.
+"""The output of verbs: tables, records, JSON, confirmation prompts and watched tables.
 
-On a terminal tables are drawn by rich, as wide as it is; where that is not enough, columns that are marked ``spare``
-are left out from the right, and a line says which. Into a pipe or a file they go plain, in columns with two spaces
-between, nothing cut off. ``--json`` is one document (``document``), or one a line of what has no end (``line``).
-``NO_COLOR`` is honoured. rich is imported only for a terminal: it costs a tenth of a second.
+On a terminal, rich draws tables in the terminal's width. If the width is too small, columns marked ``spare`` are
+omitted from the right, and a line names them. In a pipe or a file, tables are plain: columns separated by two spaces,
+nothing cut off. ``--json`` prints one document (``document``), or one document per line for endless output (``line``).
+``NO_COLOR`` is honored. rich is imported only for a terminal, because the import takes 0.1 s.
 
-Thread-safety: for one thread. Corresponds to the printfs of mqadmin's SubCommands.
+Thread-safety: one thread. Corresponds to the printfs of mqadmin's SubCommands.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Row = Mapping[str, Any]
 
 
 def cell(value: object) -> str:
-    """A value as a table has it."""
+    """Format a value for a table."""
     if value is None or value == "":
         return NOTHING
     if isinstance(value, bool):
@@ -49,14 +49,14 @@ def cell(value: object) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """``key``: of the row, the name that JSON has too. Numbers stand to the right by themselves."""
+    """A column of a table. ``key``: the key of the row and of the JSON. Numbers are right-aligned by default."""
 
     key: str
     head: str = ""
     form: Callable[[Any], str] = cell
     right: bool | None = None
     spare: bool = False
-    """May be left out where the terminal is narrow."""
+    """Omitted if the terminal is too narrow."""
 
     def text(self, row: Row, missing: str = NOTHING) -> str:
         value = row.get(self.key)
@@ -69,16 +69,16 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows and how to show them. ``total``: a last row. ``title`` stands above, ``foot`` below."""
+    """Rows and their layout. ``total``: a last row. ``title`` is printed above the table, ``foot`` below it."""
 
     rows: Sequence[Row]
     columns: Sequence[Column]
     title: str = ""
     total: Row | None = None
     foot: str = ""
-    empty: str = "There are none."
+    empty: str = "None found."
     marked: Callable[[Row], bool] = field(default=lambda row: False)
-    """Rows to look at: bold on a terminal."""
+    """Selects the rows to highlight on a terminal."""
 
     def all_rows(self) -> list[Row]:
         return [*self.rows, self.total] if self.total is not None else list(self.rows)
@@ -91,7 +91,7 @@ class Table:
 
 
 def place(queue: MessageQueue) -> dict[str, Any]:
-    """Where a queue is: the first values of a row, for :data:`PLACE`."""
+    """Return the topic, broker and id of a queue: the first values of a row, for :data:`PLACE`."""
     return {"topic": queue.topic, "brokerName": queue.broker_name, "queueId": queue.queue_id}
 
 
@@ -101,12 +101,12 @@ PLACE = (Column("topic"), Column("brokerName", "BROKER"), Column("queueId", "QUE
 
 
 def table(rows: Iterable[Row], columns: Sequence[Column], **more: Any) -> None:
-    """Print rows (the dicts that JSON is made of) as a table; ``more`` as for ``Table``."""
+    """Print rows (the same dicts as in JSON) as a table; ``more``: arguments of ``Table``."""
     _print(Table(list(rows), columns, **more))
 
 
 def rows(found: Sequence[Row], columns: Sequence[Column], as_json: bool, **more: Any) -> None:
-    """Print rows as a table, or as the one document of ``--json``."""
+    """Print rows as a table, or as one JSON document."""
     if as_json:
         document(found)
     else:
@@ -131,7 +131,7 @@ def _print(shown: Table) -> None:
 
 
 def record(values: Mapping[str, object], title: str = "") -> None:
-    """Print names and values, one pair a line; a value of several lines goes on below itself."""
+    """Print one name and value per line; the further lines of a value are aligned below its first."""
     if title:
         print(_bold(title))
     width = max((len(name) for name in values), default=0)
@@ -143,7 +143,7 @@ def record(values: Mapping[str, object], title: str = "") -> None:
 
 
 def _drawn(shown: Table) -> RenderableType:
-    """For a terminal, with the columns that fit."""
+    """Lay out a table for a terminal, with the columns that fit."""
     from rich.console import Group
     from rich.table import Table as Drawn
     from rich.text import Text
@@ -152,7 +152,7 @@ def _drawn(shown: Table) -> RenderableType:
     if not shown.rows:
         parts.append(Text(shown.empty))
     else:
-        columns, left_out = _fitting(shown, _console().width)
+        columns, omitted = _fitting(shown, _console().width)
         drawn = Drawn(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold", show_footer=False)
         for column in columns:
             right = shown.is_right(column)
@@ -163,9 +163,9 @@ def _drawn(shown: Table) -> RenderableType:
         if shown.total is not None:
             drawn.add_row(*(Text(column.text(shown.total, missing="")) for column in columns), style="bold")
         parts.append(drawn)
-        if left_out:
-            names = ", ".join(column.title for column in left_out)
-            parts.append(Text(f"Not shown: {names} (widen the terminal, or | cat).", style="dim"))
+        if omitted:
+            names = ", ".join(column.title for column in omitted)
+            parts.append(Text(f"Omitted: {names} (widen the terminal, or pipe into cat).", style="dim"))
     if shown.foot:
         parts.append(Text(shown.foot))
     return Group(*parts)
@@ -173,7 +173,7 @@ def _drawn(shown: Table) -> RenderableType:
 
 def _fitting(shown: Table, width: int) -> tuple[list[Column], list[Column]]:
     columns = list(shown.columns)
-    left_out: list[Column] = []
+    omitted: list[Column] = []
     rows = shown.all_rows()
 
     def needed() -> int:
@@ -182,21 +182,21 @@ def _fitting(shown: Table, width: int) -> tuple[list[Column], list[Column]]:
 
     spare = [column for column in columns if column.spare]
     while spare and needed() > width:
-        left_out.insert(0, spare.pop())
-        columns.remove(left_out[0])
-    return columns, left_out
+        omitted.insert(0, spare.pop())
+        columns.remove(omitted[0])
+    return columns, omitted
 
 
 # --- JSON ------------------------------------------------------------------------------------------------------------
 
 
 def document(value: object) -> None:
-    """Print the one JSON document of ``--json``."""
+    """Print one indented JSON document."""
     print(json.dumps(value, ensure_ascii=False, indent=2, default=_json))
 
 
 def line(value: object) -> None:
-    """Print one document of many, on a line of its own, at once."""
+    """Print one JSON document on one line and flush it."""
     print(json.dumps(value, ensure_ascii=False, default=_json), flush=True)
 
 
@@ -207,26 +207,26 @@ def _json(value: object) -> object:
         return bytes(value).decode("utf-8", "backslashreplace")
     if isinstance(value, Path):
         return str(value)
-    raise TypeError(f"{type(value).__name__} has no JSON")
+    raise TypeError(f"{type(value).__name__} is not JSON serializable")
 
 
-# --- questions -------------------------------------------------------------------------------------------------------
+# --- confirmation prompts --------------------------------------------------------------------------------------------
 
 
 def confirm(question: str, yes: bool) -> bool:
-    """Whether to go on: asks unless ``yes``, and says so where the answer is no. The verb then returns 1.
+    """Ask for confirmation unless ``yes``; print that nothing was changed if it is denied. The verb then returns 1.
 
-    What will be done is printed before; the question ends with ``?``. StateError where nobody can be asked.
+    Print what will be done before. The question ends with ``?``. StateError if stdin is not a terminal.
     """
-    if yes or _agreed(question):
+    if yes or _is_confirmed(question):
         return True
     print("Nothing was changed.")
     return False
 
 
-def _agreed(question: str) -> bool:
+def _is_confirmed(question: str) -> bool:
     if not sys.stdin.isatty():
-        raise StateError(f"{question} Nobody is there to be asked.", remedy="Give --yes.")
+        raise StateError(f"{question} Cannot ask for confirmation: stdin is not a terminal.", remedy="Use --yes.")
     sys.stdout.flush()
     try:
         return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
@@ -235,13 +235,14 @@ def _agreed(question: str) -> bool:
         return False
 
 
-# --- what changes ----------------------------------------------------------------------------------------------------
+# --- watched tables --------------------------------------------------------------------------------------------------
 
 
 def watch(look: Callable[[], tuple[object, Table]], seconds: float, as_json: bool = False) -> None:
-    """Look again and again until Ctrl-C: in place on a terminal, one below the other elsewhere, or JSON lines.
+    """Refresh a table until Ctrl-C: in place on a terminal, else one table after the other or JSON lines.
 
-    ``look`` gives what JSON is made of, and the table. If it fails later on, that is said, and it is tried again.
+    ``look`` returns the value for JSON and the table. If it fails after the first time, the error is shown and the next
+    refresh retries.
     """
     value, shown = look()
     if as_json or not sys.stdout.isatty():
@@ -252,26 +253,26 @@ def watch(look: Callable[[], tuple[object, Table]], seconds: float, as_json: boo
                 _print(shown)
                 print(flush=True)
             time.sleep(seconds)
-            value, shown = _once_more(look, shown)
+            value, shown = _refreshed(look, shown)
     from rich.live import Live
 
     with Live(_drawn(shown), console=_console(), auto_refresh=False, vertical_overflow="ellipsis") as live:
         while True:
             time.sleep(seconds)
-            _, shown = _once_more(look, shown)
+            _, shown = _refreshed(look, shown)
             live.update(_drawn(shown), refresh=True)
 
 
-def _once_more(look: Callable[[], tuple[object, Table]], last: Table) -> tuple[object, Table]:
+def _refreshed(look: Callable[[], tuple[object, Table]], last: Table) -> tuple[object, Table]:
     try:
         return look()
     except RocketError as error:
         text = f"{error.message} {error.remedy}".rstrip()
-        return {"error": text}, replace(last, foot=f"As it was last: {text}")
+        return {"error": text}, replace(last, foot=f"Not refreshed: {text}")
 
 
 def looked(look: Callable[[], tuple[object, Table]], seconds: float | None, as_json: bool) -> None:
-    """Show it once, or with ``--watch`` again and again."""
+    """Show a table once, or with ``--watch`` (``seconds``) repeatedly."""
     if seconds is not None:
         watch(look, seconds, as_json)
         return
@@ -282,26 +283,26 @@ def looked(look: Callable[[], tuple[object, Table]], seconds: float | None, as_j
         _print(shown)
 
 
-# --- what went wrong in part ------------------------------------------------------------------------------------------
+# --- partial failures ------------------------------------------------------------------------------------------------
 
 
 def failures(failed: Mapping[str, RocketError]) -> int:
-    """Say on stderr which brokers did not answer, and why; the exit status."""
+    """Print the failed brokers and the reasons on stderr; return the exit status."""
     for text in _reasons(failed):
         print(f"rocket: {text}", file=sys.stderr)
     return 1 if failed else 0
 
 
 def masters_away(admin: Admin, cluster: str | None, broker: str | None = None) -> int:
-    """Say on stderr which brokers a change did not reach, for they have no master now; the exit status."""
+    """Print the brokers that a change did not reach because they have no master; return the exit status."""
     names = admin.masters_away(cluster) if broker is None else []
     for name in names:
-        print(f"rocket: {name} has no master now: nothing is changed there.", file=sys.stderr)
+        print(f"rocket: {name} has no master now: not changed there.", file=sys.stderr)
     return 1 if names else 0
 
 
-def away(failed: Mapping[str, RocketError], watch: float | None) -> str:
-    """The same as the foot of a table that is watched; nothing for one that is not."""
+def failures_text(failed: Mapping[str, RocketError], watch: float | None) -> str:
+    """Return the failures as the foot of a watched table; empty for other tables."""
     return "\n".join(_reasons(failed)) if watch is not None else ""
 
 
@@ -320,7 +321,7 @@ def _console() -> Any:
 
 
 def coloured(text: str, colour: str) -> str:
-    """For words that say how something is: green, yellow or red, where colours are seen and wanted."""
+    """Color a status word green, yellow or red, if stdout is a terminal and ``NO_COLOR`` is not set."""
     code = {"red": 31, "green": 32, "yellow": 33}[colour]
     return f"\033[{code}m{text}\033[0m" if _has_styles() and not os.environ.get("NO_COLOR") else text
 

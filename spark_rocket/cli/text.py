@@ -1,6 +1,6 @@
-"""Values as people read and write them on the command line, and a bar that shows how far something is.
+"""Human-readable values for the command line, and a progress bar.
 
-Thread-safety: for one thread. Corresponds to nothing in RocketMQ.
+Thread-safety: one thread. RocketMQ has no counterpart.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import click
 
 from spark_rocket import units
 
-_LARGE = 64 << 20  # a store from this size on has a progress bar
+_MIN_BAR_BYTES = 64 << 20  # smaller stores have no progress bar
 
 
 def size_text(count: int) -> str:
@@ -27,7 +27,7 @@ def size_text(count: int) -> str:
 
 
 def moment_text(milliseconds: int, precision: str = "milliseconds") -> str:
-    """Local time with its offset from UTC, as ``moment`` reads it; a time beyond the calendar as a number."""
+    """Format local time with its UTC offset, as ``moment`` parses it; a time outside the calendar as a number."""
     if milliseconds < 0:
         return "-"
     try:
@@ -41,7 +41,7 @@ def count_text(number: int) -> str:
 
 
 def duration_text(milliseconds: int) -> str:
-    """As people say it, in two units at most: 4 s, 5 min 12 s, 3 d 2 h."""
+    """Format a duration with at most two units: 4 s, 5 min 12 s, 3 d 2 h."""
     if milliseconds < 1000:
         return f"{milliseconds} ms"
     seconds = milliseconds // 1000
@@ -51,7 +51,7 @@ def duration_text(milliseconds: int) -> str:
 
 
 def second_text(milliseconds: int) -> str:
-    """Local time to the second, "-" for none."""
+    """Format local time to the second; "-" for no time."""
     return moment_text(milliseconds, "seconds") if milliseconds > 0 else "-"
 
 
@@ -61,23 +61,23 @@ def percent_text(ratio: float) -> str:
 
 def number(text: str) -> int:
     if not text.isdecimal() or not text.isascii():
-        raise click.BadParameter(f"{text} is not a number of 0 or more")
+        raise click.BadParameter(f"invalid number {text!r}: use an integer of at least 0")
     return int(text)
 
 
 def limit(text: str) -> int:
     if not number(text):
-        raise click.BadParameter("give at least 1")
+        raise click.BadParameter(f"invalid limit {text!r}: use at least 1")
     return int(text)
 
 
 def moment(text: str) -> int:
-    """A type: milliseconds since 1970 of a time, UTC unless it has a zone, of a number of them, or of how long ago."""
+    """A type: a time (UTC unless it has a zone), epoch milliseconds, or a negative duration; as epoch milliseconds."""
     try:
         return units.moment(text, int(time.time() * 1000)).ms
     except ValueError as problem:
         raise click.BadParameter(
-            f"{text} is not a time; give {problem} (behind an = on the command line, as in --from=-2h; 2h will do too)"
+            f"invalid time {text!r}: use {problem} (after an = on the command line, as in --from=-2h; 2h works too)"
         ) from None
 
 
@@ -90,7 +90,7 @@ def camel(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def fields(value: object, *names: str) -> dict[str, Any]:
-    """Some attributes by their names in camel case, as JSON has them."""
+    """Return attributes of an object by their names in camel case, for JSON."""
     return camel({name: getattr(value, name) for name in names})
 
 
@@ -106,11 +106,11 @@ def print_table(rows: Sequence[Sequence[str]], right: set[int]) -> None:
 
 
 class Bar:
-    """How far it is, on stderr: only where a person looks at it, and only for what takes long."""
+    """A progress bar on stderr. It is shown only on a terminal and only for long operations."""
 
     def __init__(self, *, is_bytes: bool = True, is_wanted: bool = True, what: str = "queues") -> None:
         self._is_bytes = is_bytes
-        self._what = what  # is counted, if not bytes
+        self._what = what  # the unit to count, if not bytes
         self._is_shown = is_wanted and sys.stderr.isatty()
         self._begin = self._last = time.monotonic()
         self._has_line = False
@@ -123,7 +123,7 @@ class Bar:
 
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
-        if not self._is_shown or now - self._last < 0.2 or (self._is_bytes and total < _LARGE) or not total:
+        if not self._is_shown or now - self._last < 0.2 or (self._is_bytes and total < _MIN_BAR_BYTES) or not total:
             return
         self._last = now
         rate = done / (now - self._begin)
@@ -138,7 +138,7 @@ class Bar:
         self._has_line = True
 
     def clear(self) -> None:
-        """Take the line away, so that something else can be printed."""
+        """Clear the line before other output."""
         if self._has_line:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
             self._has_line = False

@@ -73,7 +73,7 @@ def test_accounts_are_seen(rocket: Run, cluster: LocalCluster) -> None:
     said = rocket("show", "bob-key")
     assert (said.status, said.err) == (
         1,
-        "rocket: No broker has an account 'bob-key'. `rocket acl list` shows those there are.\n",
+        "rocket: No broker has an account 'bob-key'. `rocket acl list` shows the accounts.\n",
     )
 
 
@@ -86,8 +86,8 @@ def test_an_account_is_changed_in_part_after_a_question(rocket: Run, cluster: Lo
         ["topics", "orders=PUB", "bills=PUB|SUB"],
         ["groups", "-", "alice=SUB"],
     ]
-    assert rocket(*arguments, "--yes").out.endswith("Account alice-key is set.\n")
-    assert rocket(*arguments, "--yes").out == "That is how it is.\n"
+    assert rocket(*arguments, "--yes").out.endswith("Updated account alice-key.\n")
+    assert rocket(*arguments, "--yes").out == "Already up to date.\n"
     account = rocket("show", "alice-key", "--json").json[0]
     assert (account["topicPerms"], account["groupPerms"], account["admin"]) == (["bills=PUB|SUB"], ["alice=SUB"], False)
     assert rocket("update", "alice-key", "--admin", "--no-topic", "bills", "--no-group", "alice", "--yes").status == 0
@@ -116,7 +116,7 @@ def test_an_account_is_created_and_deleted(
     assert rocket("show", "carol-key", "--json", "--secrets").json[0]["secretKey"] == "typed-s3cr3t"
     assert rocket("delete", "bob-key", answer="n").status == 1
     said = rocket("delete", "bob-key", answer="y")
-    assert (said.status, said.out.splitlines()[-1]) == (0, "Account bob-key is deleted.")
+    assert (said.status, said.out.splitlines()[-1]) == (0, "Deleted account bob-key.")
     assert rocket("delete", "bob-key").status == 1
     said = rocket("delete", "root-key", answer="n")
     assert "It is the last administrator" in said.out
@@ -124,9 +124,9 @@ def test_an_account_is_created_and_deleted(
 
 
 def test_the_white_list(rocket: Run) -> None:
-    assert rocket("white-list", "10.0.0.{7,9}", "10.1.*.*", "--yes").out.endswith("The white list is set.\n")
+    assert rocket("white-list", "10.0.0.{7,9}", "10.1.*.*", "--yes").out.endswith("Updated the white list.\n")
     assert rocket("white-list").out.splitlines()[1].endswith("10.0.0.{7,9}, 10.1.*.*")
-    assert "Everything, without a signature: 10.0.0.{7,9}, 10.1.*.*." in rocket("list").out
+    assert "All permissions without a signature: 10.0.0.{7,9}, 10.1.*.*." in rocket("list").out
     assert rocket("white-list", "--clear", answer="y").status == 0
     assert rocket("white-list", "--json").json[0]["globalWhiteAddrs"] == []
     assert rocket("white-list", "10.0.0.1", "--clear").status == 2
@@ -135,8 +135,8 @@ def test_the_white_list(rocket: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "text"),
     [
-        (("update", "alice-key", "--topic", "orders"), 2, "orders is no permission of a name"),
-        (("update", "alice-key", "--other-groups", "PUSH"), 2, "PUSH is no permission; give DENY, PUB, SUB"),
+        (("update", "alice-key", "--topic", "orders"), 2, "invalid NAME=PERMISSION 'orders'"),
+        (("update", "alice-key", "--other-groups", "PUSH"), 2, "invalid permission 'PUSH': use DENY, PUB, SUB"),
         (("update", "short", "--secret", "long-enough", "--yes"), 1, "accessKey is shorter than 7 characters"),
         (("white-list", "10.0.0.900", "--yes"), 1, "the address '10.0.0.900' cannot be used: '900' is not 0 to 255"),
         (("update", "alice-key", "--secret", "a", "--secret-file", "b"), 2, "cannot be given together"),
@@ -205,12 +205,12 @@ def test_brokers_that_do_not_tell(run: Run, brokers: _Brokers) -> None:
     assert said.status == 0
     assert said.out.splitlines()[:4] == [
         "one one:1: version 7",
-        "Such brokers do not tell their accounts.",
+        "These brokers do not report their accounts.",
         "",
         "two two:1: version 7",
     ]
     said = run("acl", "show", "bob-key")
-    assert (said.status, "do not tell their accounts" in said.err) == (1, True)
+    assert (said.status, "do not report their accounts" in said.err) == (1, True)
     said = run("acl", "update", "alice-key", "--other-topics", "SUB", "--yes")
     assert (said.status, "give --admin or --no-admin" in said.err) == (2, True)
     assert run("acl", "update", "alice-key", "--other-topics", "SUB", "--no-admin", "--yes").status == 0

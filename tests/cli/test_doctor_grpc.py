@@ -78,7 +78,7 @@ def test_tls(cluster: LocalCluster, tmp_path: Path) -> None:
     proxy = ProxyThread(config, 60)
     try:
         (plaintext,) = found(proxy.address)
-        assert (plaintext.grade, "TLS only" in plaintext.text, "--tls" in plaintext.remedy) == ("wrong", True, True)
+        assert (plaintext.grade, "only TLS" in plaintext.text, "--tls" in plaintext.remedy) == ("wrong", True, True)
         assert grades(found(proxy.address, tls=True, tls_ca=authority.certificate)) == ["ok"] * 3
         assert grades(found(proxy.address, tls=True, tls_verify="none")) == ["ok"] * 3
         (unknown,) = found(proxy.address, tls=True)

@@ -83,7 +83,7 @@ def test_a_drained_broker_can_be_stopped_unnoticed(servers: Servers, capsys: Sai
         with Reader(name_server) as reader:
             assert {queue.broker_name for queue in reader.queues("t")} == {"a", "b"}, "it is still read from"
         assert main(["broker", "-n", name_server, "undrain", "--broker-name", "a"]) == 0
-        assert "gets messages of its" in capsys.readouterr().out
+        assert "receives messages of its" in capsys.readouterr().out
         until(lambda: sending.brokers == {"a", "b"})
         assert main([*drain[:-1], "0.2"]) == 0
         servers.do(servers.brokers[0].close())
@@ -95,7 +95,7 @@ def test_a_drained_broker_can_be_stopped_unnoticed(servers: Servers, capsys: Sai
 def test_what_drain_refuses(servers: Servers, capsys: Said, monkeypatch: pytest.MonkeyPatch) -> None:
     name_server = servers.addresses
     assert main(["broker", "drain", "-n", name_server, "--broker-name", "c", "--yes"]) == 1
-    assert "It knows a, b." in capsys.readouterr().err
+    assert "Registered brokers: a, b." in capsys.readouterr().err
     assert main(["broker", "undrain", "-n", name_server, "--broker-name", "c"]) == 1
     assert "'c'" in capsys.readouterr().err
     monkeypatch.setattr("sys.stdin.isatty", lambda: False)
@@ -113,7 +113,7 @@ def test_what_drain_refuses(servers: Servers, capsys: Said, monkeypatch: pytest.
     with monkeypatch.context() as patch:
         patch.setattr(drain_module, "time", SimpleNamespace(monotonic=time.monotonic, sleep=interrupted))
         assert main(["broker", "drain", "-n", name_server, "a", "--yes"]) == 1
-    assert "It is left drained; `rocket broker undrain a` takes that back." in capsys.readouterr().out
+    assert "The broker stays drained; `rocket broker undrain a` undoes it." in capsys.readouterr().out
     for wrong in (["broker", "drain"], ["broker", "drain", "--broker-name", "a", "--quiet", "0"]):
         with pytest.raises(SystemExit):
             main(wrong)
@@ -133,7 +133,7 @@ def test_what_drain_refuses(servers: Servers, capsys: Said, monkeypatch: pytest.
         assert main([*drain, "--timeout", "0.3"]) == 1
         stop.set()
         thread.join(30)
-    assert "Messages still come to a" in capsys.readouterr().out
+    assert "a still receives messages" in capsys.readouterr().out
 
 
 def test_queues_come_and_go_while_a_topic_is_used(servers: Servers, capsys: Said) -> None:
@@ -153,7 +153,7 @@ def test_queues_come_and_go_while_a_topic_is_used(servers: Servers, capsys: Said
     until(used(8))
     queues(4, "--write-queues", "1")
     until(used(2))
-    assert "4 queues (1 of them written to)" in capsys.readouterr().out
+    assert "4 queues (1 writable)" in capsys.readouterr().out
     until(lambda: len(sending.sent) > 100)
     sending.stop()
     with Reader(name_server) as reader:

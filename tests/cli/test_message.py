@@ -97,11 +97,11 @@ def test_a_message_is_sent_and_found_by_each_of_its_names(rocket: Run, topic: st
     assert rocket("message", "get", sent["offsetMsgId"], "--body", "json", "--json").json["body"]["id"] == 7
     shown = rocket("message", "query-id", topic, sent["msgId"], "--body", "json")
     assert '  "näme": "你好",\n' in shown.out
-    assert shown.out.endswith("No group consumes the topic.\n")
+    assert shown.out.endswith("No groups consume this topic.\n")
     table = rocket("message", "query-key", topic, "k1").out.splitlines()
     assert table[0].split() == ["STORED", "MESSAGE", "ID", "QUEUE@OFFSET", "TAGS", "KEYS", "BODY"]
     assert table[1].endswith(TEXT)
-    assert rocket("message", "query-key", topic, "k3").out == f"Topic {topic} has no message with key k3.\n"
+    assert rocket("message", "query-key", topic, "k3").out == f"No messages with key k3 in topic {topic}.\n"
     assert rocket("message", "query-key", topic, "k1", "--to", "2020-01-01", "--json").json == []
 
 
@@ -133,7 +133,7 @@ def test_lines_of_stdin_and_of_files(rocket: Run, topic: str, tmp_path: Path, mo
     assert [one["status"] for one in lines(said)] == ["SEND_OK"] * 3
     (tmp_path / "hex").write_text("00ff\n61 62\n")
     said = rocket("message", "send", topic, "--lines", tmp_path / "hex", "--hex")
-    assert said.out == f"2 messages were sent to {topic}.\n"
+    assert said.out == f"Sent 2 messages to {topic}.\n"
     said = rocket("message", "tail", topic, "--from", "earliest", "--no-follow", "--json")
     assert sorted(one.get("body") or one["bodyBase64"] for one in lines(said)) == [
         "AP8=",
@@ -144,12 +144,12 @@ def test_lines_of_stdin_and_of_files(rocket: Run, topic: str, tmp_path: Path, mo
     ]
     (tmp_path / "one").write_text("only\n")
     said = rocket("message", "send", topic, "--lines", tmp_path / "one", "--keys", "a", "--key", "b")
-    assert said.out == f"1 message was sent to {topic}.\n"
+    assert said.out == f"Sent 1 message to {topic}.\n"
     (found,) = rocket("message", "query-key", topic, "b", "--json").json
     assert found["keys"] == "a b"
     (tmp_path / "hex").write_text("00ff\nnohex\n")
     said = rocket("message", "send", topic, "--lines", tmp_path / "hex", "--hex")
-    assert (said.status, "nohex is not bytes in hex" in said.err) == (2, True)
+    assert (said.status, "invalid hex 'nohex'" in said.err) == (2, True)
     said = rocket("message", "send", topic, "--lines", tmp_path / "nothing")
     assert (said.status, "nothing" in said.err) == (1, True)
 
@@ -171,15 +171,15 @@ def test_where_and_when_a_message_goes(rocket: Run, admin: Admin, topic: str) ->
     [
         (("send", "TOPIC"), 2, "Give one of BODY, --file, --lines"),
         (("send", "TOPIC", "x", "--file", "y"), 2, "BODY and --file cannot be given together"),
-        (("send", "TOPIC", "x", "--delay", "1"), 2, "1 is not a duration; write 500ms, 10s"),
-        (("send", "TOPIC", "x", "--property", "novalue"), 2, "write NAME=VALUE"),
-        (("send", "TOPIC", "x", "--queue", "broker-a"), 2, "broker-a is no queue; write BROKER/ID"),
+        (("send", "TOPIC", "x", "--delay", "1"), 2, "invalid duration '1': use 500ms, 10s"),
+        (("send", "TOPIC", "x", "--property", "novalue"), 2, "use NAME=VALUE"),
+        (("send", "TOPIC", "x", "--queue", "broker-a"), 2, "invalid queue 'broker-a': use BROKER/ID"),
         (
             ("send", "TOPIC", "x", "--queue", "broker-a:9"),
             1,
             "has no queue broker-a:9. It has queues 0 to 1 on broker-a",
         ),
-        (("send", "TOPIC", "x", "--queue", "0"), 1, "Say which: broker-a/0, broker-b/0"),
+        (("send", "TOPIC", "x", "--queue", "0"), 1, "Specify one: broker-a/0, broker-b/0"),
         (("send", "TOPIC", ""), 1, "has no body"),
         (("get", "nonsense"), 1, "rocket message query-id"),
         (("query-id", "TOPIC", "nonsense"), 1, "has no message 'nonsense'"),
@@ -333,8 +333,8 @@ def test_a_broker_that_is_busy_is_asked_again(run: Run, monkeypatch: pytest.Monk
     assert (said.status, said.out.endswith("b0/0@0  at last\n")) == (0, True)
     first, last = said.err.splitlines()
     assert first.startswith("rocket: b0: ")
-    assert first.endswith(" Trying on.")
-    assert last == "rocket: b0 answers again."
+    assert first.endswith(" Retrying.")
+    assert last == "rocket: b0 is available again."
 
 
 @pytest.fixture
@@ -403,8 +403,8 @@ def test_a_topic_is_followed_though_a_broker_is_away(
     assert (said.status, [line.split()[-1] for line in said.out.splitlines()]) == (0, ["b0", "b1"])
     first, last = said.err.splitlines()
     assert first.startswith("rocket: b1: ")
-    assert first.endswith(" Trying on.")
-    assert last == "rocket: b1 answers again."
+    assert first.endswith(" Retrying.")
+    assert last == "rocket: b1 is available again."
 
 
 def test_dead_letters_are_listed_though_a_broker_is_away(
@@ -435,7 +435,7 @@ def test_ctrl_c_ends_it_cleanly(cluster: LocalCluster, topic: str) -> None:
 def test_the_way_of_a_message(rocket: Run, cluster: LocalCluster, admin: Admin, topic: str) -> None:
     msg_id = "7F0000010F9C6466E7626C101B610099"
     said = rocket("message", "trace", msg_id, "--trace-topic", topic)
-    assert said.out.startswith(f"Nobody has written about {msg_id} in topic {topic}.")
+    assert said.out.startswith(f"No trace events of {msg_id} in topic {topic}.")
     bean = TraceBean(topic="t", msg_id=msg_id, client_host="c1", store_host="1.2.3.4:5")
     text = encode_trace_data(TraceContext(TraceType.Pub, 10, group_name="p", cost_time=3, trace_beans=[bean]))
     text += encode_trace_data(TraceContext(TraceType.SubBefore, 20, group_name="g", request_id="R", trace_beans=[bean]))
@@ -443,7 +443,7 @@ def test_the_way_of_a_message(rocket: Run, cluster: LocalCluster, admin: Admin, 
     said = rocket("message", "trace", msg_id, "--trace-topic", topic)
     shown = said.out.splitlines()
     assert [word for word in shown[0].split() if word != "AT"][:5] == ["TIME", "WHAT", "GROUP", "OUTCOME", "MS"]
-    assert ("SEND" in shown[1], "SUCCESS" in shown[1], "CONSUME" in shown[2], "under way" in shown[2]) == (True,) * 4
+    assert ("SEND" in shown[1], "SUCCESS" in shown[1], "CONSUME" in shown[2], "pending" in shown[2]) == (True,) * 4
     events = rocket("message", "trace", msg_id, "--trace-topic", topic, "--json").json["events"]
     assert [(one["kind"], one["outcome"], one["costMs"]) for one in events] == [
         ("SEND", "SUCCESS", 3),
@@ -481,12 +481,12 @@ def test_dead_letters_are_seen_and_sent_again(rocket: Run, admin: Admin, topic: 
     assert base64.b64decode(dead["bodyBase64"]) == BINARY
     assert dead["msgId"] in rocket("dlq", "list", failing).out
     refused = rocket("dlq", "resend", failing, "--all")
-    assert (refused.status, "Give --yes" in refused.err) == (1, True)
+    assert (refused.status, "Use --yes" in refused.err) == (1, True)
     declined = rocket("dlq", "resend", failing, "--all", answer="n")
     assert (declined.status, declined.out) == (1, "Nothing was changed.\n")
     before = sum(high for _, high in admin.offsets(f"%RETRY%{failing}").values())
     said = rocket("dlq", "resend", failing, dead["msgId"], "--yes")
-    assert (said.status, said.out) == (0, f"1 dead letter was sent to group {failing} again.\n")
+    assert (said.status, said.out) == (0, f"Resent 1 dead letter to group {failing}.\n")
     assert sum(high for _, high in admin.offsets(f"%RETRY%{failing}").values()) == before + 1
     (sent,) = lines(rocket("dlq", "resend", failing, "--all", "--to-topic", "--json", answer="y"))
     assert sent["topic"] == topic
@@ -494,11 +494,11 @@ def test_dead_letters_are_seen_and_sent_again(rocket: Run, admin: Admin, topic: 
     assert copy is not None
     assert (copy.body, copy.tags, copy.keys) == (BINARY, "t", "k")
     for arguments, status, text in (
-        ((failing, "nonsense"), 1, f"rocket dlq list {failing} shows"),
+        ((failing, "nonsense"), 1, f"rocket dlq list {failing}` shows"),
         (("nobody", "nonsense"), 1, "has no dead letter"),
         ((failing,), 2, "Give one of ID, --all"),
         ((failing, "x", "--from", "1h"), 2, "need --all"),
-        (("nobody", "--all"), 1, "No broker knows a group 'nobody'"),
+        (("nobody", "--all"), 1, "Unknown group 'nobody'"),
     ):
         said = rocket("dlq", "resend", *arguments, "--yes")
         assert (said.status, said.out) == (status, "")
@@ -509,7 +509,7 @@ def test_groups_that_are_not_there_have_no_dead_letters(rocket: Run, admin: Admi
     for arguments in (("dlq", "resend", "nobody", "--all"), ("dlq", "list", "nobody")):
         said = rocket(*arguments)
         assert (said.status, said.out) == (1, "")
-        assert said.err == "rocket: No broker knows a group 'nobody'. `rocket group list` shows those there are.\n"
+        assert said.err == "rocket: Unknown group 'nobody'. `rocket group list` shows the groups.\n"
     admin.create_group("healthy")
     said = rocket("dlq", "resend", "healthy", "--all")
     assert (said.status, said.err) == (0, "Group healthy has no dead letters.\n")
@@ -553,13 +553,13 @@ def test_what_a_queue_holds(rocket: Run, admin: Admin, topic: str) -> None:
     queue = sorted(admin.offsets(topic))[0]
     name = f"{queue.broker_name}/{queue.queue_id}"
     said = rocket("queue", "dump", topic, name)
-    assert (said.status, said.out) == (0, "Offsets 0 to before 0; the queue has 0 to before 0.\n")
-    assert "There are no entries." in rocket("queue", "dump", topic, name, "--entries").out
+    assert (said.status, said.out) == (0, "Offsets 0 to 0 (exclusive) of 0 to 0.\n")
+    assert "No entries." in rocket("queue", "dump", topic, name, "--entries").out
     for number in range(120):
         admin.send(Message.of(topic, f"m{number}", tags="a"), queue=queue)
     said = rocket("queue", "dump", topic, name)
     assert len(said.out.splitlines()) == 101
-    assert said.out.endswith("Offsets 0 to before 100; the queue has 0 to before 120.\n")
+    assert said.out.endswith("Offsets 0 to 100 (exclusive) of 0 to 120.\n")
     dumped = lines(rocket("queue", "dump", topic, name, "--json"))
     assert [one["queueOffset"] for one in dumped] == [*range(120)]
     dumped = lines(rocket("queue", "dump", topic, name, "--json", "--from", 5, "--to", 7))
@@ -571,8 +571,8 @@ def test_what_a_queue_holds(rocket: Run, admin: Admin, topic: str) -> None:
     assert shown[0].split() == ["OFFSET", "IN", "LOG", "AT", "SIZE", "TAGS", "CODE", "FOR", "g"]
     assert rocket("queue", "dump", topic, name, "--from", 5, "--to", 6, "--long").out.count("Body, 2 bytes") == 1
     for arguments, status, text in (
-        ((topic, name, "--from", 999), 1, "It has the offsets 0 to before 120"),
-        ((topic, "nonsense"), 2, "write BROKER/ID"),
+        ((topic, name, "--from", 999), 1, "Use an offset from 0 to 120"),
+        ((topic, "nonsense"), 2, "use BROKER/ID"),
         (("unknown", name), 1, "not known"),
         ((topic, name, "--group", "g"), 2, "--group needs --entries"),
     ):

@@ -31,7 +31,10 @@ def get(url: str) -> bytes:
 def test_up_serves_figures_and_logs_into_files(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     arguments = ["--metrics-port", 0, "--log-dir", logs, "--log-format", "json", "--log-level", "store=debug"]
-    with started("up", "--ephemeral", *PORTS, *arguments, last="Ctrl-C stops it.", cwd=tmp_path) as (process, said):
+    with started("up", "--ephemeral", *PORTS, *arguments, last="Press Ctrl-C to stop.", cwd=tmp_path) as (
+        process,
+        said,
+    ):
         url = found(r"metrics +(http://127\.0\.0\.1:\d+)/metrics", said)
         text = get(f"{url}/metrics").decode()
         assert 'rocket_namesrv_brokers{cluster="",node_type="nameserver"' in text
@@ -65,7 +68,7 @@ def test_a_level_that_is_none_is_said(tmp_path: Path) -> None:
 )
 def test_settings(settings: dict[str, str], port: int, caplog: pytest.LogCaptureFixture) -> None:
     assert metrics_port(BrokerConfig.from_properties(settings)) == port
-    assert ("OTLP_GRPC is not served here" in caplog.text) == ("OTLP_GRPC" in settings.values())
+    assert ("unsupported metricsExporterType=OTLP_GRPC" in caplog.text) == ("OTLP_GRPC" in settings.values())
 
 
 def test_a_taken_port_does_not_stop_a_server() -> None:

@@ -77,17 +77,17 @@ def test_a_query_and_a_group(
     status, out, _ = rocket("show", checkpoint)
     lines = [line.split() for line in out.splitlines()]
     assert status == 0
-    assert lines[0] == ["TOPIC", "BROKER", "QUEUE", "CHECKPOINT", "FIRST", "END", "LEFT"]
+    assert lines[0] == ["TOPIC", "BROKER", "QUEUE", "CHECKPOINT", "FIRST", "END", "LAG"]
     assert lines[1] == ["orders", "broker-a", "0", "4", "0", "10", "6"]
     assert lines[2][-1] == "0"
-    assert out.endswith("6 messages left to read in 2 queues\n")
+    assert out.endswith("lag: 6 messages in 2 queues\n")
 
     assert rocket("diff", checkpoint, "-g", "late")[0] == 1
     status, out, _ = rocket("reset", "-g", "late", "--checkpoint", checkpoint, "--yes")
     assert (status, committed(cluster, "late", queues)) == (0, [4, 10])
     assert "10 skipped" in out
     status, out, _ = rocket("diff", checkpoint, "-g", "late")
-    assert (status, out) == (0, f"{checkpoint} and the group late are at the same offsets\n")
+    assert (status, out) == (0, f"{checkpoint} and group late have the same offsets\n")
     rows = [json.loads(line) for line in rocket("show", checkpoint, "-g", "late", "--json")[1].splitlines()]
     assert rows[0] == {
         "topic": "orders", "brokerName": "broker-a", "queueId": 0,
@@ -130,10 +130,10 @@ def test_nothing_is_changed_without_a_yes(rocket: Rocket, cluster: LocalCluster,
     status, out, _ = rocket(*asked, "--dry-run")
     assert (status, committed(cluster, "kept", queues)) == (0, [None, None])
     assert out.count("10 skipped") == 2
-    assert out.endswith("nothing was changed\n")
+    assert out.endswith("Nothing was changed (--dry-run).\n")
     status, _, error = rocket(*asked)
     assert (status, committed(cluster, "kept", queues)) == (1, [None, None])
-    assert "Give --yes" in error
+    assert "Use --yes" in error
 
 
 def test_what_would_be_read(rocket: Rocket) -> None:
@@ -141,8 +141,8 @@ def test_what_would_be_read(rocket: Rocket) -> None:
     assert status == 0
     assert out.count("10 messages, [0, 10)") == 2
     assert out.count("t k") == 4, "the first two of each queue, with tag and keys"
-    assert out.endswith("20 messages would be read\n")
-    assert rocket("preview", "-t", "orders", "--latest")[1].endswith("0 messages would be read\n")
+    assert out.endswith("total: 20 messages\n")
+    assert rocket("preview", "-t", "orders", "--latest")[1].endswith("total: 0 messages\n")
 
 
 @pytest.mark.parametrize(
@@ -164,20 +164,23 @@ def test_what_is_wrong(rocket: Rocket, tmp_path: Path, cluster: LocalCluster, mo
     (tmp_path / "none.json").write_text('{"orders": {"broker-a": {"7": -2}}}')
     (tmp_path / "far.json").write_text('{"orders": {"broker-a": {"0": 99}}}')
     for arguments, message in (
-        (["show"], "nothing to show"),
+        (["show"], "Missing checkpoint or group"),
         (["show", str(tmp_path / "none")], "no checkpoint"),
-        (["reset", "-g", "g", "--latest"], "no topic is named"),
-        (["reset", "-g", "g", "-t", "orders", "--of-group", "nobody", "--yes"], "no offsets there"),
-        (["import", str(tmp_path / "far.json"), "-g", "g", "--yes"], "ends at 10"),
+        (["reset", "-g", "g", "--latest"], "Missing topic"),
+        (["reset", "-g", "g", "-t", "orders", "--of-group", "nobody", "--yes"], "No offsets found"),
+        (
+            ["import", str(tmp_path / "far.json"), "-g", "g", "--yes"],
+            "Invalid offset 99 of orders/broker-a/0, which ends at 10",
+        ),
         (["import", str(tmp_path / "missing.json"), "-g", "g"], "missing.json"),
         (
             ["import", str(tmp_path / "none.json"), "-g", "g"],
-            "no queue orders/broker-a/7. The topic has orders/broker-a/0",
+            "Unknown queue orders/broker-a/7. The topic has orders/broker-a/0",
         ),
         (["import", "-", "-g", "g"], "stdin is not offsets JSON"),
-        (["export", "-g", "nobody"], "no broker has an offset of the group nobody"),
-        (["show", "-g", "nobody"], "no broker has an offset of the group nobody"),
-        (["export", "-g", "nobody", "-t", "orders"], "the group nobody has no offsets in orders"),
+        (["export", "-g", "nobody"], "No broker has an offset of group nobody"),
+        (["show", "-g", "nobody"], "No broker has an offset of group nobody"),
+        (["export", "-g", "nobody", "-t", "orders"], "Group nobody has no offsets in orders"),
     ):
         status, _, error = rocket(*arguments)
         assert status == 1, arguments
@@ -195,7 +198,7 @@ def test_sinks_show_what_is_published_and_what_is_left(rocket: Rocket, cluster: 
     options = parse_write_options(given, Scope.WRITE_STREAM)
     cluster.create_topic("billed", 1)
     check_topics(options)
-    assert rocket("sinks") == (0, "No query has written exactly once with this ledger.\n", "")
+    assert rocket("sinks") == (0, "No exactly-once writes with this ledger.\n", "")
 
     rows = pa.RecordBatch.from_pydict({"body": [b"1", b"2", b"3"]})
     brokers = brokers_for(options, options.producer_group)

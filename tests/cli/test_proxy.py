@@ -175,12 +175,12 @@ def test_without_a_name_server_it_starts_and_says_so_to_clients() -> None:
 
 @only_linux
 def test_up_starts_a_proxy_that_died_again_and_it_ends_with_up(tmp_path: Path) -> None:
-    with started("up", "--data", tmp_path, *PORTS, last="Ctrl-C stops it.") as (process, said):
+    with started("up", "--data", tmp_path, *PORTS, last="Press Ctrl-C to stop.") as (process, said):
         endpoint = found(r"gRPC +(127\.0\.0\.1:\d+)", said)
         assert route_code(endpoint) == definitions.Code.TOPIC_NOT_FOUND
         (child,) = children(process.pid, "proxy")
         os.kill(child, signal.SIGKILL)
-        says(process, "The gRPC proxy was ended by SIGKILL.")
+        says(process, "The gRPC proxy was terminated by SIGKILL.")
         says(process, "The gRPC proxy is up again.")
         assert route_code(endpoint) == definitions.Code.TOPIC_NOT_FOUND
         process.kill()
@@ -190,11 +190,11 @@ def test_up_starts_a_proxy_that_died_again_and_it_ends_with_up(tmp_path: Path) -
 
 def test_up_without_grpc(tmp_path: Path) -> None:
     ports = ["--nameserver-port", 0, "--broker-port", 0, "--no-console"]
-    with started("up", "--data", tmp_path, *ports, "--no-grpc", last="Ctrl-C stops it.") as (_, said):
+    with started("up", "--data", tmp_path, *ports, "--no-grpc", last="Press Ctrl-C to stop.") as (_, said):
         assert "gRPC" not in said
     conf = tmp_path / "broker.conf"
     conf.write_text("grpcServerPort=-1\n")
-    with started("up", "--data", tmp_path, *ports, "-c", conf, last="Ctrl-C stops it.") as (_, said):
+    with started("up", "--data", tmp_path, *ports, "-c", conf, last="Press Ctrl-C to stop.") as (_, said):
         assert "gRPC" not in said
 
 
@@ -207,11 +207,11 @@ def test_up_hands_its_settings_to_the_proxy(tmp_path: Path) -> None:
     own = '{"accessKey": "own-key", "secretKey": "0wn-s3cr3t"}'
     conf.write_text(f"aclEnable=true\nmaxMessageSize=1000\ninnerClientAuthenticationCredentials={own}\n")
     arguments = ["up", "--data", tmp_path, "-c", conf, *PORTS]
-    with started(*arguments, last="Ctrl-C stops it.") as (_, said):
+    with started(*arguments, last="Press Ctrl-C to stop.") as (_, said):
         assert "no account" not in said
         assert route_code(found(r"gRPC +(127\.0\.0\.1:\d+)", said)) == definitions.Code.UNAUTHORIZED
     conf.write_text("aclEnable=true\n")
-    with started(*arguments, last="Ctrl-C stops it.") as (_, said):
+    with started(*arguments, last="Press Ctrl-C to stop.") as (_, said):
         assert "no account" in said
 
 
@@ -222,6 +222,6 @@ def test_a_broker_alone_has_no_grpc_port(tmp_path: Path) -> None:
         assert "gRPC" not in said
         process.terminate()
         _, errors = process.communicate(timeout=LIMIT)
-        assert f"{conf}: without effect: grpcServerPort." in errors
+        assert f"{conf}: ignored settings of the gRPC proxy: grpcServerPort." in errors
         assert "rocket proxy" in errors
     assert finished("broker", "--grpc-port", "0").returncode == 2

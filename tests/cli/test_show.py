@@ -53,7 +53,7 @@ def test_a_terminal_gets_what_fits(monkeypatch: pytest.MonkeyPatch, width: int, 
     said = terminal.getvalue()
     assert "\x1b[1;33m" in said
     assert ("a, b" in said) is has_brokers
-    assert ("Not shown: BROKERS" in said) is not has_brokers
+    assert ("Omitted: BROKERS" in said) is not has_brokers
     assert "orders" in said
 
 
@@ -123,7 +123,7 @@ def test_what_fails_while_one_watches_is_said_and_tried_again(monkeypatch: pytes
 
     with pytest.raises(KeyboardInterrupt):
         show.watch(look, 0.001)
-    assert capsys.readouterr().out.split("\n\n") == ["TOPIC\nt", "TOPIC\nt\nAs it was last: No answer.", "TOPIC\nt", ""]
+    assert capsys.readouterr().out.split("\n\n") == ["TOPIC\nt", "TOPIC\nt\nNot refreshed: No answer.", "TOPIC\nt", ""]
     looks = iter([RemotingTimeoutError("No answer.")])
     with pytest.raises(RemotingTimeoutError):  # nothing was seen yet
         show.watch(look, 0.001)
@@ -132,7 +132,7 @@ def test_what_fails_while_one_watches_is_said_and_tried_again(monkeypatch: pytes
 def test_questions(monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     assert show.confirm("Really?", yes=True)
-    with pytest.raises(StateError, match=r"Really\? Nobody is there to be asked"):
+    with pytest.raises(StateError, match=r"Really\? Cannot ask for confirmation"):
         show.confirm("Really?", yes=False)
     monkeypatch.setattr(sys, "stdin", Terminal(""))  # its end, as Ctrl-D
     assert not show.confirm("Really?", yes=False)

@@ -73,8 +73,14 @@ def test_nonsense_directories(verb: str, tmp_path: Path, capsys: Said) -> None:
         said = capsys.readouterr()
         assert said.out == ""
         assert said.err.count("\n") == 1
-        assert "no store directory" in said.err
-        why = "there is none" if directory.name == "nowhere" else "it is a file" if directory.is_file() else "commitlog"
+        assert "invalid store directory" in said.err
+        why = (
+            "it does not exist"
+            if directory.name == "nowhere"
+            else "it is a file"
+            if directory.is_file()
+            else "commitlog"
+        )
         assert why in said.err
 
 
@@ -84,7 +90,7 @@ def test_a_full_disk_behind_the_output_is_told_apart(store: Path) -> None:
         command = [sys.executable, "-m", "spark_rocket.cli", "store", "dump", str(store)]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert done.stderr == "rocket: what was asked for cannot be written: the disk that it goes to is full.\n"
+    assert done.stderr == "rocket: cannot write the output: no space left on its disk.\n"
 
 
 @pytest.mark.parametrize("arguments", [["stats"], ["stats", "--scan"], ["dump"], ["dump", "--by-queue"], ["check"]])
@@ -176,7 +182,7 @@ def test_a_broken_configuration(store: Path, tmp_path: Path, capsys: Said) -> No
     assert run("check", store, "-c", tmp_path / "bad.conf") == 1
     assert "bad.conf, line 1" in capsys.readouterr().err
     assert run("rebuild", store, "-c", tmp_path / "no.conf") == 1
-    assert "no.conf: there is no such file. Give the one that the broker is started with" in capsys.readouterr().err
+    assert "no.conf: file not found. Give the file that the broker is started with" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -190,7 +196,7 @@ def test_interrupted_is_not_done(
     monkeypatch.setattr("spark_rocket.store.tools.view.StoreView.queue", interrupt)
     monkeypatch.setattr("spark_rocket.store.log.record_scan.LogScan.__iter__", interrupt)
     assert run(verb, store, "-c", conf) == 1
-    assert "interrupted, and not done" in capsys.readouterr().err
+    assert "interrupted before the end" in capsys.readouterr().err
     assert snapshot(store) == before
 
 
@@ -209,7 +215,7 @@ def test_check_shows_some_of_many_problems(store: Path, conf: str, capsys: Said)
     assert "14 files" in said[-1]
     assert "entry" in said[-1]
     assert any(line.startswith("note: ") and "consumequeue_ext" in line and "not checked" in line for line in said)
-    assert "… and 4 more; --all shows them" in said
+    assert "… and 4 more; use --all" in said
     assert run("check", store, "-c", conf, "--all") == 1
     assert len(capsys.readouterr().out.splitlines()) > len(said)
     assert run("check", store, "-c", conf, "--json") == 1
@@ -233,9 +239,9 @@ def test_check_says_what_to_do_once_for_each_way_out(store: Path, conf: str, cap
         path.write_bytes(bytes(reversed(path.read_bytes())))
     (store / "lock").write_text("key")
     assert run("check", store, "-c", conf) == 1
-    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("what to do: ")]
-    assert said[0] == "what to do: lock: Start and stop its broker: that mends it."
-    assert said[1].startswith("what to do: record, hidden, offsets: Put the file back from a copy. Without one, ")
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("remedy: ")]
+    assert said[0] == "remedy: lock: Start and stop its broker: that mends it."
+    assert said[1].startswith("remedy: record, hidden, offsets: Put the file back from a copy. Without one, ")
     assert f"`rocket store rebuild {store} --skip-damage`" in said[1]
     assert f"entry: `rocket store rebuild {store}` makes" in said[2].replace("tail, entry", "entry")
     assert len(said) == 3
@@ -321,11 +327,11 @@ def test_dump_goes_on_behind_damage_and_says_where_it_is(store: Path, capsys: Sa
 
 def test_dump_of_a_queue_that_is_not_there(store: Path, capsys: Said) -> None:
     assert run("dump", store, "-t", "None") == 0
-    assert "no message was found. There is no queue of None. Topics here: " in capsys.readouterr().err
+    assert "no messages found. There is no queue of None. Topics here: " in capsys.readouterr().err
     assert run("dump", store, "-t", "GoldenA", "-q", 99) == 0
     assert "There is no queue 99. Queues here: 0, 1, 2, 3." in capsys.readouterr().err
     assert run("dump", store, "-t", "GoldenA", "--key", "nobody's") == 0
-    assert capsys.readouterr().err == "rocket: no message was found.\n"
+    assert capsys.readouterr().err == "rocket: no messages found.\n"
     assert run("dump", store, "-t", "None", "--by-queue") == 1
     assert "rocket store rebuild" in capsys.readouterr().err
 
@@ -356,11 +362,11 @@ def test_rebuild_says_what_it_will_do_and_does_it(store: Path, conf: str, capsys
         path.write_bytes(bytes(len(before[path])))
     assert run("rebuild", store, "-c", conf, "--dry-run") == 0
     said = capsys.readouterr().out
-    assert "consume queues would be made: 32 with 1,239 entries, files of 2,000 bytes" in said
-    assert "index would be made: 2,669 keys, 500 slots and 1,000 a file" in said
+    assert "consume queues would be rebuilt: 32 with 1,239 entries, files of 2,000 bytes" in said
+    assert "index would be rebuilt: 2,669 keys, 500 slots and 1,000 keys per file" in said
     assert "Nothing was changed" in said
     assert run("rebuild", store, "-c", conf) == 0
-    assert "consume queues made: 32" in capsys.readouterr().out
+    assert "consume queues rebuilt: 32" in capsys.readouterr().out
     assert {path: raw for path, raw in snapshot(store / "consumequeue").items() if any(raw)} == {
         path: raw for path, raw in before.items() if any(raw)
     }
@@ -415,7 +421,7 @@ def test_stats_for_people(store: Path, conf: str, capsys: Said) -> None:
     assert run("stats", store, "--topic", "GoldenTx", "--scan") == 0
     said = capsys.readouterr().out
     assert "GoldenA" not in said
-    assert "the log, all of it read" in said
+    assert "source of messages and bytes: the log\n" in said
     assert run("stats", store, "-t", "None") == 1
     assert "There is no queue of None. Topics here: " in capsys.readouterr().err
 
@@ -423,7 +429,7 @@ def test_stats_for_people(store: Path, conf: str, capsys: Said) -> None:
 def test_stats_without_consume_queues_does_not_say_that_the_log_is_empty(store: Path, conf: str, capsys: Said) -> None:
     shutil.rmtree(store / "consumequeue")
     assert run("stats", store, "-c", conf) == 0
-    assert "log offsets     0 to ?: no consume queue knows of a message" in capsys.readouterr().out
+    assert "log offsets     0 to ?: the consume queues are empty" in capsys.readouterr().out
     assert run("stats", store, "-c", conf, "--json") == 0
     assert json.loads(capsys.readouterr().out)["logMaxOffset"] == -1
 

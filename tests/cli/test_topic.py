@@ -25,8 +25,8 @@ def test_topics(cluster: LocalCluster, capsys: Said) -> None:
     assert main(["topic", "create", "a", "b", "-n", cluster.name_server, "--queues", "3", "--type", "FIFO"]) == 0
     assert main(["topic", "create", "c", "-n", cluster.name_server]) == 0
     said = capsys.readouterr().out
-    assert "Topic b has 3 queues and takes FIFO.\n" in said
-    assert "Topic c has 8 queues and takes messages of any type.\n" in said
+    assert "Topic b has 3 queues, message type: FIFO.\n" in said
+    assert "Topic c has 8 queues, message type: any.\n" in said
     with Admin(cluster.name_server) as admin:
         configs = admin.topic_configs(cluster.broker_address)
     assert (configs["a"].read_queue_nums, configs["b"].attributes) == (3, {"message.type": "FIFO"})
@@ -39,10 +39,10 @@ def test_a_topic_that_is_there(cluster: LocalCluster, capsys: Said) -> None:
     capsys.readouterr()
     # Queues with messages are not lost by a default.
     assert main(create) == 1
-    assert "Give --queues 12. To have fewer, give --queues 12 --write-queues 8 first" in capsys.readouterr().err
+    assert "Use --queues 12. To remove queues, use --queues 12 --write-queues 8 first" in capsys.readouterr().err
     assert main([*create, "--queues", "12", "--write-queues", "8"]) == 0
     assert main(create) == 0
-    assert capsys.readouterr().out.endswith("Topic there has 8 queues and takes FIFO.\n")
+    assert capsys.readouterr().out.endswith("Topic there has 8 queues, message type: FIFO.\n")
     with Admin(cluster.name_server) as admin:
         there = admin.topic_configs(cluster.broker_address)["there"]
     assert (there.read_queue_nums, there.write_queue_nums, there.attributes) == (8, 8, {"message.type": "FIFO"})
@@ -50,14 +50,14 @@ def test_a_topic_that_is_there(cluster: LocalCluster, capsys: Said) -> None:
 
 def test_groups(cluster: LocalCluster, capsys: Said) -> None:
     assert main(["group", "create", "g", "-n", cluster.name_server, "--ordered", "--attempts", "4"]) == 0
-    assert capsys.readouterr().out == "Group g is given messages 4 times at most, in order.\n"
+    assert capsys.readouterr().out == "Group g: at most 4 delivery attempts, in order.\n"
     with Admin(cluster.name_server) as admin:
         group = admin.subscription_groups(cluster.broker_address)["g"]
     assert (group.consume_message_orderly, group.retry_max_times) == (True, 3)
     assert main(["group", "create", "g", "-n", cluster.name_server, "--attempts", "5"]) == 0
-    assert capsys.readouterr().out == "Group g is given messages 5 times at most, in order.\n"
+    assert capsys.readouterr().out == "Group g: at most 5 delivery attempts, in order.\n"
     assert main(["group", "create", "g", "-n", cluster.name_server, "--no-ordered"]) == 0
-    assert capsys.readouterr().out == "Group g is given messages 5 times at most.\n"
+    assert capsys.readouterr().out == "Group g: at most 5 delivery attempts.\n"
 
 
 def test_what_cannot_be(cluster: LocalCluster, capsys: Said) -> None:
@@ -72,4 +72,4 @@ def test_what_cannot_be(cluster: LocalCluster, capsys: Said) -> None:
     ):
         with pytest.raises(SystemExit):
             main(wrong)
-    assert "give one from 1 to" in capsys.readouterr().err
+    assert "use 1 to" in capsys.readouterr().err

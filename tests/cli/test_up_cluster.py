@@ -46,7 +46,7 @@ def test_two_brokers_one_of_them_killed(tmp_path: Path) -> None:
     conf = tmp_path / "all.conf"
     conf.write_text("brokerClusterName=two\nautoCreateTopicEnable=false\nenablePropertyFilter=false\n")
     arguments = ["up", "--brokers", 2, "--data", data, "-c", conf, *PORTS]
-    with started(*arguments, last="Ctrl-C stops it.", cwd=tmp_path) as (process, said):
+    with started(*arguments, last="Press Ctrl-C to stop.", cwd=tmp_path) as (process, said):
         assert "2 brokers of two" in said
         name_server = found(r"name server +(127\.0\.0\.1:\d+)", said)
         brokers = dict(re.findall(r"(127\.0\.0\.1:\d+) \((broker-.), process", said))
@@ -62,7 +62,7 @@ def test_two_brokers_one_of_them_killed(tmp_path: Path) -> None:
             os.kill(int(found(r"broker-b, process (\d+)", said)), signal.SIGKILL)
             assert process.stdout is not None
             line = process.stdout.readline()
-            assert "broker-b was ended by SIGKILL. The others go on" in line
+            assert "broker-b was terminated by SIGKILL. The other brokers keep running" in line
             assert Wire(client, next(iter(brokers))).send("T", b"y").code == ResponseCode.SUCCESS
         process.send_signal(signal.SIGINT)
         rest, errors = process.communicate(timeout=60)
@@ -70,12 +70,12 @@ def test_two_brokers_one_of_them_killed(tmp_path: Path) -> None:
     assert finished("store", "check", data / "store").returncode == 0
     assert (data / "broker-b" / "store" / "abort").exists()
     # What the line said, and the first broker's messages where `rocket up` alone has them.
-    again = found(r"again with: rocket (broker -c \S+)", line).split()
+    again = found(r"Restart it with: rocket (broker -c \S+)", line).split()
     with started(*again, last="store  ") as (process, said):
         assert str(data / "broker-b" / "store") in said
         process.terminate()
         assert process.wait(60) == 0
-    with started("up", "--data", data, *PORTS, last="Ctrl-C stops it.") as (_, said), RemotingClient() as client:
+    with started("up", "--data", data, *PORTS, last="Press Ctrl-C to stop.") as (_, said), RemotingClient() as client:
         assert len(Wire(client, found(r"broker +(127\.0\.0\.1:\d+)", said)).messages("T")) == 2
 
 
@@ -84,7 +84,7 @@ def test_a_master_and_its_slave_end_with_who_started_them(tmp_path: Path) -> Non
     conf = tmp_path / "all.conf"
     conf.write_text("brokerRole=SYNC_MASTER\n")
     arguments = ["up", "--slaves", "--data", tmp_path / "d", "-c", conf, *PORTS]
-    with started(*arguments, last="Ctrl-C stops it.") as (_, said), RemotingClient() as client:
+    with started(*arguments, last="Press Ctrl-C to stop.") as (_, said), RemotingClient() as client:
         found = re.findall(r"(127\.0\.0\.1:\d+) \(broker-a(?:-slave)?, process (\d+)\)", said)
         (master, _), (slave, _) = found
         # SYNC_MASTER: the slave has what is answered so.
@@ -116,7 +116,7 @@ def test_what_each_broker_has_of_its_own_is_no_setting_of_all(tmp_path: Path) ->
     for setting in ("listenPort=10911", "storePathCommitLog=/d1/log"):
         conf.write_text(f"flushDiskType=SYNC_FLUSH\n{setting}\n")
         line = one_line(finished("up", "--brokers", 2, "--data", tmp_path / "d", "-c", conf, *PORTS))
-        assert f"{conf}, line 2: {setting.partition('=')[0]} is each broker's own" in line
+        assert f"{conf}, line 2: {setting.partition('=')[0]} differs between brokers" in line
     assert not (tmp_path / "d").exists()
 
 
@@ -138,4 +138,4 @@ def test_accounts_lie_beside_the_file_that_was_given_and_secrets_are_for_this_us
 def test_a_number_of_brokers_that_is_none(number: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["up", "--brokers", number])
-    assert "from 1 to 26" in capsys.readouterr().err
+    assert "use 1 to 26" in capsys.readouterr().err

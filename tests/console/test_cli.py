@@ -208,7 +208,9 @@ def test_rocket_up_starts_a_console_that_died_again() -> None:
         children = Path(f"/proc/{rocket.process.pid}/task/{rocket.process.pid}/children").read_text().split()
         (child,) = (int(pid) for pid in children if b"\0console\0" in Path(f"/proc/{pid}/cmdline").read_bytes())
         os.kill(child, signal.SIGSEGV)
-        url = rocket.until(r"(?s)The console has ended.*again in 1 s.*Console: (http://127\.0\.0\.1:\d+)")[1]
+        url = rocket.until(r"(?s)The console ended.*Restarting the console in 1 s.*Console: (http://127\.0\.0\.1:\d+)")[
+            1
+        ]
         assert httpx.get(f"{url}/api/alive").json() == {"status": "UP"}
         assert rocket.end() == 0
     finally:

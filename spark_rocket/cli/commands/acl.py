@@ -1,9 +1,9 @@
-"""``rocket acl …``: accounts of brokers with access control, and the addresses that need none.
+"""``rocket acl …``: accounts and white lists of brokers with access control.
 
-Each broker has accounts of its own (``plain_acl.yml``); without ``--broker`` or ``--cluster`` all of them are meant,
-slaves too. What they say is shown once for all that say the same.
+Each broker has its own accounts (``plain_acl.yml``). Without ``--broker`` or ``--cluster``, the verbs apply to all
+brokers, including slaves. Brokers with equal accounts are shown together.
 
-Exit status: 0 done, 1 it could not be done, at one broker at least, 2 the command line is wrong.
+Exit status: 0 success, 1 failure at one broker or more, 2 invalid command line.
 Corresponds to mqadmin's updateAclConfig, deleteAclConfig, updateGlobalWhiteAddr, clusterAclConfigVersion, getAclConfig.
 """
 
@@ -35,10 +35,10 @@ _PERMISSIONS = ("DENY", "PUB", "SUB", "PUB|SUB")
 
 
 def _where_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options that say which brokers are meant; hands them on as ``where``, for Admin's methods."""
+    """Add the options that select brokers, and pass them as ``where``, for the methods of Admin."""
 
     @cluster_option
-    @click.option("--broker", metavar="BROKER", shell_complete=complete_brokers, help="of this broker only")
+    @click.option("--broker", metavar="BROKER", shell_complete=complete_brokers, help="only this broker")
     @functools.wraps(function)
     def with_where(broker: str | None, cluster_name: str | None, **values: Any) -> Any:
         return function(where={"broker": broker, "cluster": cluster_name}, **values)
@@ -46,19 +46,19 @@ def _where_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return with_where
 
 
-_secrets = click.option("--secrets", is_flag=True, help="their secret keys too")
+_secrets = click.option("--secrets", is_flag=True, help="show secret keys")
 
 
 @click.group()
 def acl() -> None:
-    """See and change who may do what on brokers with access control (aclEnable): accounts and white lists.
+    """Manage accounts, permissions and white lists of brokers with access control (aclEnable).
 
-    The keys that these verbs themselves sign with (--access-key or --credentials) must be an administrator's.
+    These verbs need an administrator's account (--access-key or --credentials).
     """
 
 
-class _Told:
-    """What brokers said of their accounts: those that say the same are one."""
+class _BrokerAccounts:
+    """Brokers with equal accounts, and these accounts (None if the brokers do not report them)."""
 
     def __init__(self, version: AclVersion, config: ClusterAclConfig | None) -> None:
         self.versions = [version]
@@ -70,7 +70,7 @@ class _Told:
 
     @property
     def title(self) -> str:
-        """A line for each broker."""
+        """One line per broker."""
         return "\n".join(
             f"{one.broker} {one.address}: version {one.counter}"
             + (f" of {second_text(one.changed_ms)}" if one.changed_ms else "")
@@ -96,15 +96,15 @@ class _Told:
         }
 
 
-def _ask(admin: Admin, where: dict[str, str | None], failed: Failures) -> list[_Told]:
-    found: list[_Told] = []
+def _fetch(admin: Admin, where: dict[str, str | None], failed: Failures) -> list[_BrokerAccounts]:
+    found: list[_BrokerAccounts] = []
     for version in admin.acl_versions(**where, failed=failed):
         config = _config(admin, version, failed)
         same = next((one for one in found if one.config == config), None)
         if same is not None:
             same.versions.append(version)
         else:
-            found.append(_Told(version, config))
+            found.append(_BrokerAccounts(version, config))
     return found
 
 
@@ -124,12 +124,12 @@ def _hidden(account: PlainAccessConfig, secrets: bool) -> PlainAccessConfig:
 
 
 def _row(account: PlainAccessConfig) -> dict[str, Any]:
-    """What an account may do, also where it does not say so."""
+    """Return the permissions of an account, with the implicit defaults."""
     return account.to_value() | dict(zip(("defaultTopicPerm", "defaultGroupPerm"), _defaults(account), strict=True))
 
 
 def _defaults(account: PlainAccessConfig) -> tuple[str, str]:
-    """Of topics and groups that are not named."""
+    """Return the permissions for all other topics and groups."""
     if account.admin and not account.topic_perms and not account.group_perms:
         return "all", "all"
     return account.default_topic_perm or "DENY", account.default_group_perm or "DENY"
@@ -153,27 +153,26 @@ _ACCOUNTS = (
 @_secrets
 @json_option
 def list_accounts(link: Link, where: dict[str, str | None], secrets: bool, as_json: bool) -> int:
-    """List the accounts of brokers and what they may do, the addresses that may do everything, and which version of
-    its file each broker has."""
+    """List accounts with their permissions, white-listed addresses, and the version of each broker's file."""
     failed: Failures = {}
     with link.admin() as admin:
-        told = _ask(admin, where, failed)
+        states = _fetch(admin, where, failed)
     if as_json:
-        show.document([one.document(version, secrets) for one in told for version in one.versions])
+        show.document([one.document(version, secrets) for one in states for version in one.versions])
         return show.failures(failed)
-    for i, one in enumerate(told):
+    for i, one in enumerate(states):
         if i:
             print()
         if one.config is None:
-            print(f"{one.title}\nSuch brokers do not tell their accounts.")
+            print(f"{one.title}\nThese brokers do not report their accounts.")
             continue
         white = ", ".join(one.config.global_white_addrs)
         show.table(
             [_row(_hidden(account, secrets)) for account in one.config.plain_access_configs],
             _ACCOUNTS if secrets else _ACCOUNTS[:-1],
             title=one.title,
-            foot=f"Everything, without a signature: {white}." if white else "",
-            empty="There are no accounts.",
+            foot=f"All permissions without a signature: {white}." if white else "",
+            empty="No accounts.",
         )
     return show.failures(failed)
 
@@ -185,13 +184,13 @@ def list_accounts(link: Link, where: dict[str, str | None], secrets: bool, as_js
 @_secrets
 @json_option
 def show_account(link: Link, key: str, where: dict[str, str | None], secrets: bool, as_json: bool) -> int:
-    """Show what the account ACCESS_KEY may do, on each broker that has it."""
+    """Show the permissions of the account ACCESS_KEY on each broker that has it."""
     failed: Failures = {}
     with link.admin() as admin:
-        told = _ask(admin, where, failed)
-    found = [(one, account) for one in told if (account := one.account(key)) is not None]
+        states = _fetch(admin, where, failed)
+    found = [(one, account) for one in states if (account := one.account(key)) is not None]
     if not found:
-        _check_told(told, failed)
+        _check_complete(states, failed)
         raise _unknown(key)
     if as_json:
         show.document(
@@ -214,23 +213,23 @@ def show_account(link: Link, key: str, where: dict[str, str | None], secrets: bo
                 "groups": account.group_perms,
                 "other groups": _defaults(account)[1],
                 "unsigned from": account.white_remote_address,
-                "secret key": _hidden(account, secrets).secret_key or "not told",
+                "secret key": _hidden(account, secrets).secret_key or "not reported",
             },
             f"{key} on {one.brokers}",
         )
     return show.failures(failed)
 
 
-def _check_told(told: Sequence[_Told], failed: Failures) -> None:
-    """What is not told is not known to be missing."""
+def _check_complete(states: Sequence[_BrokerAccounts], failed: Failures) -> None:
+    """Raise if a broker did not report its accounts: the account may exist there."""
     if failed:
         raise next(iter(failed.values()))
-    if any(one.config is None for one in told):
-        raise ClientError("These brokers do not tell their accounts.", remedy="Look into their plain_acl.yml.")
+    if any(one.config is None for one in states):
+        raise ClientError("These brokers do not report their accounts.", remedy="Check their plain_acl.yml.")
 
 
 def _unknown(access_key: str) -> ClientError:
-    return ClientError(f"No broker has an account {access_key!r}.", remedy="`rocket acl list` shows those there are.")
+    return ClientError(f"No broker has an account {access_key!r}.", remedy="`rocket acl list` shows the accounts.")
 
 
 # --- changes ---------------------------------------------------------------------------------------------------------
@@ -242,7 +241,7 @@ def _permission(text: str) -> str:
     if found == "SUB|PUB":
         return "PUB|SUB"
     if found not in _PERMISSIONS:
-        raise click.BadParameter(f"{text} is no permission; give {', '.join(_PERMISSIONS[:-1])} or 'PUB|SUB'")
+        raise click.BadParameter(f"invalid permission {text!r}: use {', '.join(_PERMISSIONS[:-1])} or 'PUB|SUB'")
     return found
 
 
@@ -250,25 +249,29 @@ def _named_permission(text: str) -> tuple[str, str]:
     """A type: NAME=PERMISSION."""
     name, equals, permission = text.partition("=")
     if not equals or not name.strip() or "," in name:
-        raise click.BadParameter(f"{text} is no permission of a name; write orders=PUB, or orders='PUB|SUB'")
+        raise click.BadParameter(f"invalid NAME=PERMISSION {text!r}: use for example orders=PUB or orders='PUB|SUB'")
     return name.strip(), _permission(permission)
 
 
-@acl.command(short_help="create an account, or change one")
+@acl.command(short_help="create or change an account")
 @click.argument("key", metavar="ACCESS_KEY")
 @connection
 @click.option(
-    "--secret", metavar="KEY", help="its secret key, which all on this machine then see; a new account's is asked for"
+    "--secret", metavar="KEY", help="secret key, visible to all users of this machine; prompted for a new account"
 )
-@click.option("--secret-file", type=PATH, metavar="FILE", help="a file with its secret key alone, - for stdin")
-@click.option("--admin/--no-admin", "is_admin", default=None, help="whether it may administer (not, in a new one)")
-@click.option("--topic", "topics", type=_named_permission, multiple=True, metavar="TOPIC=PERM", help="of a topic")
-@click.option("--group", "groups", type=_named_permission, multiple=True, metavar="GROUP=PERM", help="of a group")
-@click.option("--no-topic", "no_topics", multiple=True, metavar="TOPIC", help="nothing of this topic any more")
-@click.option("--no-group", "no_groups", multiple=True, metavar="GROUP", help="nothing of this group any more")
-@click.option("--other-topics", type=_permission, metavar="PERM", help="of topics that are not named (DENY)")
-@click.option("--other-groups", type=_permission, metavar="PERM", help="of groups that are not named (DENY)")
-@click.option("--unsigned-from", metavar="ADDRESS", help="from there the access key alone is enough; '' for nowhere")
+@click.option("--secret-file", type=PATH, metavar="FILE", help="file with only the secret key, - for stdin")
+@click.option("--admin/--no-admin", "is_admin", default=None, help="administrator rights (new accounts: none)")
+@click.option(
+    "--topic", "topics", type=_named_permission, multiple=True, metavar="TOPIC=PERM", help="permission on a topic"
+)
+@click.option(
+    "--group", "groups", type=_named_permission, multiple=True, metavar="GROUP=PERM", help="permission on a group"
+)
+@click.option("--no-topic", "no_topics", multiple=True, metavar="TOPIC", help="remove the entry of this topic")
+@click.option("--no-group", "no_groups", multiple=True, metavar="GROUP", help="remove the entry of this group")
+@click.option("--other-topics", type=_permission, metavar="PERM", help="permission on all other topics (DENY)")
+@click.option("--other-groups", type=_permission, metavar="PERM", help="permission on all other groups (DENY)")
+@click.option("--unsigned-from", metavar="ADDRESS", help="address that needs no signature; '' for none")
 @_where_options
 @yes_option
 def update(
@@ -287,7 +290,7 @@ def update(
     where: dict[str, str | None],
     yes: bool,
 ) -> int:
-    """Create the account ACCESS_KEY, or change it: what is not given stays. Shows what changes, and asks.
+    """Create or change the account ACCESS_KEY. Other settings stay. Shows the changes and asks for confirmation.
 
     PERM is PUB (send), SUB (consume), 'PUB|SUB' or DENY.
 
@@ -298,16 +301,16 @@ def update(
     secret = _secret(secret, secret_file)
     failed: Failures = {}
     with link.admin() as admin:
-        told = _ask(admin, where, failed)
+        states = _fetch(admin, where, failed)
         if failed:
             return show.failures(failed)
-        known = [one.account(key) for one in told]
-        if any(one.config is None for one in told) and is_admin is None:
-            raise click.UsageError("These brokers do not tell their accounts: give --admin or --no-admin.")
-        if secret is None and None in known and all(one.config is not None for one in told):
-            secret = _asked_secret(key)
-        changes: list[tuple[_Told, dict[str, Any]]] = []
-        for one, account in zip(told, known, strict=True):
+        known = [one.account(key) for one in states]
+        if any(one.config is None for one in states) and is_admin is None:
+            raise click.UsageError("These brokers do not report their accounts: give --admin or --no-admin.")
+        if secret is None and None in known and all(one.config is not None for one in states):
+            secret = _prompt_secret(key)
+        changes: list[tuple[_BrokerAccounts, dict[str, Any]]] = []
+        for one, account in zip(states, known, strict=True):
             given: dict[str, Any] = {
                 "admin": (account is not None and account.admin) if is_admin is None else is_admin,
                 "topic_perms": _merged(account.topic_perms if account else None, topics, no_topics),
@@ -321,15 +324,15 @@ def update(
                 changes.append((one, given))
                 show.table(rows, _CHANGES, title=f"On {one.brokers}:")
         if not changes:
-            print("That is how it is.")
+            print("Already up to date.")
             return 0
-        if not show.confirm(f"Set that of account {key}?", yes):
+        if not show.confirm(f"Apply these changes to account {key}?", yes):
             return 1
         done: list[str] = []
         for one, given in changes:
             for version in one.versions:
                 done += admin.update_account(key, **given, broker=version.address, failed=failed)
-    return _said(f"Account {key} is set", done, failed)
+    return _report(f"Updated account {key}", done, failed)
 
 
 def _secret(secret: str | None, file: Path | None) -> str | None:
@@ -339,16 +342,16 @@ def _secret(secret: str | None, file: Path | None) -> str | None:
     return text.strip()
 
 
-def _asked_secret(access_key: str) -> str:
-    """Of a new account; twice, for nobody sees what is typed."""
+def _prompt_secret(access_key: str) -> str:
+    """Prompt for the secret key of a new account, twice, without echo."""
     if not sys.stdin.isatty():
-        raise click.UsageError(f"Account {access_key} is new: give --secret-file (- is stdin) or --secret.")
+        raise click.UsageError(f"Account {access_key} is new: give --secret-file (- for stdin) or --secret.")
     found: str = click.prompt(f"Secret key of {access_key}", hide_input=True, confirmation_prompt=True, err=True)
     return found
 
 
 def _merged(known: list[str] | None, given: Sequence[tuple[str, str]], taken: Sequence[str]) -> list[str] | None:
-    """The whole list, as brokers want it; None if nothing of it is given."""
+    """Return the complete list, which brokers require; None for no change."""
     if not given and not taken:
         return None
     table = dict(one.split("=", 1) for one in known or ())
@@ -385,29 +388,29 @@ def _changes(account: PlainAccessConfig | None, given: dict[str, Any]) -> list[d
 @_where_options
 @yes_option
 def delete(link: Link, key: str, where: dict[str, str | None], yes: bool) -> int:
-    """Delete the account ACCESS_KEY. Asks, after it has said who has it; what it is signed in with ends at once."""
+    """Delete the account ACCESS_KEY, after confirmation. Its next requests are refused."""
     failed: Failures = {}
     with link.admin() as admin:
-        told = _ask(admin, where, failed)
+        states = _fetch(admin, where, failed)
         if failed:
             return show.failures(failed)
-        having = [one for one in told if one.config is None or one.account(key) is not None]
+        having = [one for one in states if one.config is None or one.account(key) is not None]
         if not having:
             raise _unknown(key)
         print(f"Account {key} is on {', '.join(one.brokers for one in having)}.")
         if any(_is_last_admin(one, key) for one in having):
-            print("It is the last administrator: after it accounts can only be changed in the brokers' files.")
+            print("It is the last administrator. Without one, accounts can be changed only in the brokers' files.")
         if not show.confirm(f"Delete account {key}?", yes):
             return 1
         done: list[str] = []
         for one in having:
             for version in one.versions:
                 done += _deleted(admin, key, version.address, failed)
-    return _said(f"Account {key} is deleted", done, failed)
+    return _report(f"Deleted account {key}", done, failed)
 
 
 def _deleted(admin: Admin, key: str, address: str, failed: Failures) -> list[str]:
-    """Brokers may have one file together: then the first has deleted it for all."""
+    """Delete an account. Brokers that share a file have it deleted by the first request; that is not a failure."""
     refused: Failures = {}
     done = admin.delete_account(key, broker=address, failed=refused)
     if refused and key not in {one.access_key for one in admin.acl_config(address).plain_access_configs}:
@@ -416,15 +419,15 @@ def _deleted(admin: Admin, key: str, address: str, failed: Failures) -> list[str
     return done
 
 
-def _is_last_admin(one: _Told, access_key: str) -> bool:
+def _is_last_admin(one: _BrokerAccounts, access_key: str) -> bool:
     accounts = one.config.plain_access_configs if one.config is not None else []
     return [account.access_key for account in accounts if account.admin] == [access_key]
 
 
-@acl.command("white-list", short_help="addresses that may do everything; set them")
+@acl.command("white-list", short_help="show or set addresses with all permissions")
 @click.argument("addresses", nargs=-1, metavar="[ADDRESS]…")
 @connection
-@click.option("--clear", is_flag=True, help="none any more")
+@click.option("--clear", is_flag=True, help="remove all addresses")
 @_where_options
 @yes_option
 @json_option
@@ -436,34 +439,34 @@ def white_list(
     yes: bool,
     as_json: bool,
 ) -> int:
-    """Show the addresses that may do everything without a signature, or set all of them to ADDRESS….
+    """Show the addresses that have all permissions without a signature, or replace them with ADDRESS….
 
-    ADDRESS is one (10.0.0.7), a pattern (10.0.0.*, 10.0.*.*), some ('10.0.0.{7,9}') or a range (10.0.0.5-20).
+    ADDRESS is an address (10.0.0.7), a pattern (10.0.0.*, 10.0.*.*), a set ('10.0.0.{7,9}') or a range (10.0.0.5-20).
     """
     exclusive({"ADDRESS": addresses or None, "--clear": clear, "--json": as_json})
     failed: Failures = {}
     with link.admin() as admin:
-        told = _ask(admin, where, failed)
+        states = _fetch(admin, where, failed)
         rows = [
             {
                 "brokerName": version.broker,
                 "address": version.address,
                 "globalWhiteAddrs": one.config.global_white_addrs if one.config is not None else None,
             }
-            for one in told
+            for one in states
             for version in one.versions
         ]
         if as_json:
             show.document(rows)
             return show.failures(failed)
-        show.table(rows, _WHITE, empty="No broker tells its white list.")
+        show.table(rows, _WHITE, empty="No broker reports its white list.")
         if failed or not (addresses or clear):
             return show.failures(failed)
-        them = ", ".join(addresses) if addresses else "nobody"
-        if not show.confirm(f"Let {them} do everything there without a signature, and no others?", yes):
+        them = ", ".join(addresses) if addresses else "no address"
+        if not show.confirm(f"Grant all permissions without a signature to {them} only?", yes):
             return 1
         done = admin.update_global_white_addrs(addresses, **where, failed=failed)
-    return _said("The white list is set", done, failed)
+    return _report("Updated the white list", done, failed)
 
 
 _WHITE = (
@@ -473,7 +476,7 @@ _WHITE = (
 )
 
 
-def _said(what: str, done: Sequence[str], failed: Failures) -> int:
+def _report(what: str, done: Sequence[str], failed: Failures) -> int:
     if done:
         print(f"{what} on {', '.join(done)} only." if failed else f"{what}.")
     return show.failures(failed)

@@ -1,9 +1,9 @@
-"""``rocket bench …``: how fast messages go in and out, from here.
+"""``rocket bench …``: throughput and latency of sending and consuming, measured from this machine.
 
-While it runs, a line on stderr says the rate of the last second (on a terminal only); at the end come rate and
-latencies. Latencies are counted in buckets of about 2 %, so that a run of any length takes the same memory.
+During a run, a line on stderr shows the present rate (on a terminal only). The result has rates and latencies.
+Latencies are counted in buckets of about 2 %, so that memory use does not depend on the length of the run.
 
-Exit status: 0 done, 1 it could not be done, or a send failed.
+Exit status: 0 success, 1 failure or a failed send, 2 invalid command line.
 Corresponds to org.apache.rocketmq.example.benchmark.{Producer, Consumer}.
 """
 
@@ -31,57 +31,57 @@ if TYPE_CHECKING:
     from spark_rocket.model import MessageExt
 
 _STEP = math.log(1.02)
-_BUCKETS = 1_500  # to about two hours, from a microsecond on
+_BUCKETS = 1_500  # from a microsecond to about two hours
 _PERCENTILES = (50, 90, 95, 99, 99.9)
-_STOPPED = 30.0
-_SHORTEST = 0.5  # seconds between two lines
+_STOP_TIMEOUT_S = 30.0
+_MIN_INTERVAL_S = 0.5  # between two updates of the line
 
 topic_argument = click.argument("topic", shell_complete=complete_topics)
-_seconds = click.option("--seconds", "run_seconds", type=seconds, metavar="S", help="so long (10, unless --count)")
-_count = click.option("--count", type=whole(1, 10**12, "number of messages"), metavar="N", help="so many messages")
+_seconds = click.option("--seconds", "run_seconds", type=seconds, metavar="S", help="duration (10, unless --count)")
+_count = click.option("--count", type=whole(1, 10**12, "number of messages"), metavar="N", help="number of messages")
 
 
 class Latencies:
-    """How often something took about so long. One writer; readers see it a little late."""
+    """A histogram of latencies. Thread-safety: one writer; readers may see slightly old counts."""
 
     def __init__(self) -> None:
         self._buckets = [0] * _BUCKETS
         self.count = 0
         self._sum = 0.0
-        self._most = 0.0
+        self._max = 0.0
 
     def add(self, taken: float, times: int = 1) -> None:
-        """``taken`` in seconds."""
+        """Add a latency of ``taken`` seconds."""
         micros = taken * 1e6
-        place = int(math.log(micros) / _STEP) if micros > 1 else 0
-        self._buckets[min(place, _BUCKETS - 1)] += times
+        bucket = int(math.log(micros) / _STEP) if micros > 1 else 0
+        self._buckets[min(bucket, _BUCKETS - 1)] += times
         self.count += times
         self._sum += taken * times
-        self._most = max(self._most, taken)
+        self._max = max(self._max, taken)
 
     def add_all(self, others: Latencies) -> None:
         self._buckets = [mine + theirs for mine, theirs in zip(self._buckets, others._buckets, strict=True)]
         self.count += others.count
         self._sum += others._sum
-        self._most = max(self._most, others._most)
+        self._max = max(self._max, others._max)
 
     def percentile(self, percent: float) -> float:
-        """In milliseconds: at most 2 % too much."""
+        """Return a percentile in milliseconds, at most 2 % too high."""
         wanted, seen = self.count * percent / 100, 0
-        for place, count in enumerate(self._buckets):
+        for bucket, count in enumerate(self._buckets):
             seen += count
             if seen >= wanted and seen:
-                return min(math.exp((place + 1) * _STEP) / 1e3, self._most * 1e3)
+                return min(math.exp((bucket + 1) * _STEP) / 1e3, self._max * 1e3)
         return 0.0
 
     def to_json(self) -> dict[str, float]:
         values = {f"p{percent:g}": round(self.percentile(percent), 3) for percent in _PERCENTILES}
         mean = self._sum / self.count * 1e3 if self.count else 0.0
-        return {"mean": round(mean, 3), **values, "max": round(self._most * 1e3, 3)}
+        return {"mean": round(mean, 3), **values, "max": round(self._max * 1e3, 3)}
 
 
 class Rates:
-    """Shows the rate of the last second and what there was in all: on stderr, and only where a person looks at it."""
+    """Shows the present rate and the totals in a line on stderr, on a terminal only."""
 
     def __init__(self, verb: str) -> None:
         self._verb = verb
@@ -91,7 +91,7 @@ class Rates:
 
     def tick(self, count: int, size: int) -> None:
         now = time.monotonic()
-        if not self._is_shown or now - self._then < _SHORTEST:
+        if not self._is_shown or now - self._then < _MIN_INTERVAL_S:
             return
         rate = (count - self._before) / (now - self._then)
         total = size_text(size)
@@ -100,7 +100,7 @@ class Rates:
         self._then, self._before = now, count
 
     def end(self) -> float:
-        """Seconds in all; the line is gone."""
+        """Clear the line and return the duration in seconds."""
         if self._is_shown:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
         return time.monotonic() - self.began
@@ -108,19 +108,21 @@ class Rates:
 
 @click.group()
 def bench() -> None:
-    """Measure how fast messages go in and out, from this machine and with this client."""
+    """Measure throughput and latency of sending and consuming, from this machine with this client."""
 
 
 # --- send ------------------------------------------------------------------------------------------------------------
 
 
-@bench.command("send", short_help="send messages of a size from some threads")
+@bench.command("send", short_help="measure sending")
 @topic_argument
 @click.option("--threads", type=whole(1, 256, "number of threads"), default="4", metavar="N", help="senders (4)")
-@click.option("--size", type=byte_size(1, 4 << 20), default="128", metavar="BYTES", help="of a body (128)")
-@click.option("--batch", type=whole(1, 10_000, "number of messages"), default="1", metavar="N", help="per request (1)")
-@click.option("--tags", metavar="TAG", help="of each message")
-@click.option("--keys", "has_keys", is_flag=True, help="each message has a key of its own")
+@click.option("--size", type=byte_size(1, 4 << 20), default="128", metavar="BYTES", help="size of a body (128)")
+@click.option(
+    "--batch", type=whole(1, 10_000, "number of messages"), default="1", metavar="N", help="messages per request (1)"
+)
+@click.option("--tags", metavar="TAG", help="tag of the messages")
+@click.option("--keys", "has_keys", is_flag=True, help="give each message a unique key")
 @_count
 @_seconds
 @connection
@@ -137,9 +139,9 @@ def send(
     run_seconds: float | None,
     as_json: bool,
 ) -> int:
-    """Send messages to TOPIC as fast as these threads can, and say how fast that was and how long a send took.
+    """Send messages to TOPIC as fast as possible, and print throughput and latency.
 
-    The messages stay in the topic: take one of its own for this.
+    The messages stay in the topic: use a separate topic.
     """
     from spark_rocket.client import Producer
     from spark_rocket.model import Message
@@ -178,14 +180,14 @@ def send(
         "latencyMs": latencies.to_json(),
         "failures": len(errors),
     }
-    _say(result, "sent", "A send took", as_json)
+    _print_result(result, "sent", "Latency of a send", as_json)
     if errors:
         print(f"rocket: {errors[0].message} {errors[0].remedy}".rstrip(), file=sys.stderr)
     return 1 if errors else 0
 
 
 class _Limit:
-    """When to end: after a time or a number of messages, or when somebody says so."""
+    """The end of a run: after a duration, a number of messages, or ``stop``."""
 
     def __init__(self, count: int | None, run_seconds: float | None) -> None:
         self._left = count
@@ -195,7 +197,7 @@ class _Limit:
         self.seconds = run_seconds if run_seconds is not None else None if count is not None else 10.0
 
     def take(self, many: int) -> tuple[int, int]:
-        """The number of the next message, and how many may be sent: none at the end."""
+        """Reserve messages: return the number of the next message and how many to send, 0 at the end."""
         with self._lock:
             if self.stop.is_set():
                 return self._number, 0
@@ -207,7 +209,7 @@ class _Limit:
 
 
 class _Sender:
-    """One thread's work."""
+    """The work of one thread."""
 
     def __init__(self, limit: _Limit, batch: int) -> None:
         self._limit = limit
@@ -237,7 +239,7 @@ def _run_all(
     limit: _Limit,
     verb: str,
 ) -> float:
-    """Until the limit is reached or Ctrl-C; seconds."""
+    """Run the threads until the limit or Ctrl-C; return the duration in seconds."""
     rates = Rates(verb)
     for thread in threads:
         thread.start()
@@ -253,20 +255,24 @@ def _run_all(
         pass
     limit.stop.set()
     for thread in threads:
-        thread.join(_STOPPED)
+        thread.join(_STOP_TIMEOUT_S)
     return max(rates.end(), 1e-6)
 
 
 # --- consume ---------------------------------------------------------------------------------------------------------
 
 
-@bench.command("consume", short_help="consume messages with a group")
+@bench.command("consume", short_help="measure consuming")
 @topic_argument
-@click.option("--group", shell_complete=complete_groups, help="with this group (one that is gone at the end)")
-@click.option("--threads", type=whole(1, 256, "number of threads"), default="20", metavar="N", help="listeners (20)")
-@click.option("--batch", type=whole(1, 1024, "number of messages"), default="32", metavar="N", help="per call (32)")
-@click.option("--from-last", is_flag=True, help="only what comes from now on, not what is there")
-@click.option("--tags", default="*", metavar="TAGS", help="only these, as in 'a || b'")
+@click.option("--group", shell_complete=complete_groups, help="consumer group (a temporary one)")
+@click.option(
+    "--threads", type=whole(1, 256, "number of threads"), default="20", metavar="N", help="listener threads (20)"
+)
+@click.option(
+    "--batch", type=whole(1, 1024, "number of messages"), default="32", metavar="N", help="messages per call (32)"
+)
+@click.option("--from-last", is_flag=True, help="skip existing messages")
+@click.option("--tags", default="*", metavar="TAGS", help="tag expression, as in 'a || b'")
 @_count
 @_seconds
 @connection
@@ -283,10 +289,10 @@ def consume(
     run_seconds: float | None,
     as_json: bool,
 ) -> int:
-    """Consume TOPIC with a push consumer, and say how fast that was.
+    """Consume TOPIC with a push consumer, and print throughput and latency.
 
-    Latencies are from the moment when the message was made by its sender, whose clock counts, until it was consumed: of
-    messages that were there before, that is their age. With --count it waits until there were so many.
+    Latency is the time from the message's creation (by the sender's clock) to its consumption. For existing messages it
+    is their age. With --count the command waits for that many messages.
     """
     from spark_rocket.client import ConsumeConcurrentlyStatus, ConsumeFromWhere, PushConsumer
 
@@ -296,7 +302,7 @@ def consume(
     begin = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET if from_last else ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
     limit = _Limit(count, run_seconds)
     with link.admin() as admin:
-        admin.topic_route(topic)  # an unknown topic is said at once
+        admin.topic_route(topic)  # fail early for an unknown topic
         consumer = PushConsumer(
             name,
             meter.consume,
@@ -320,16 +326,16 @@ def consume(
         "batch": batch,
         "latencyMs": meter.latencies.to_json(),
     }
-    _say(result, "consumed", "From sender to listener it took", as_json)
+    _print_result(result, "consumed", "Latency from sender to listener", as_json)
     return 0
 
 
 def _run_consumer(consumer: PushConsumer, meter: _Meter, run_seconds: float | None) -> float:
-    """Until all wanted messages are there, the time is over, or Ctrl-C; seconds."""
+    """Run until all requested messages are consumed, the time limit or Ctrl-C; return the duration in seconds."""
     rates = Rates("consumed")
     try:
         consumer.start()
-        while not meter.done.wait(_next(rates.began, run_seconds)):
+        while not meter.done.wait(_wait_s(rates.began, run_seconds)):
             rates.tick(meter.count, meter.size)
             if run_seconds is not None and time.monotonic() - rates.began >= run_seconds:
                 break
@@ -340,12 +346,12 @@ def _run_consumer(consumer: PushConsumer, meter: _Meter, run_seconds: float | No
     return max(taken, 1e-6)
 
 
-def _next(began: float, run_seconds: float | None) -> float:
+def _wait_s(began: float, run_seconds: float | None) -> float:
     return 1.0 if run_seconds is None else min(1.0, max(began + run_seconds - time.monotonic(), 0.0))
 
 
 class _Meter:
-    """A listener that counts. Rates are from the first message to the last: joining a group takes its time."""
+    """A listener that counts. Rates exclude the time to join the group: they run from the first message to the last."""
 
     def __init__(self, wanted: int | None, success: ConsumeConcurrentlyStatus) -> None:
         self._wanted = wanted
@@ -372,11 +378,11 @@ class _Meter:
         return self._success
 
     def seconds(self, whole_run: float) -> float:
-        """From the first message to the last, if there were several."""
+        """Return the time from the first message to the last, or the whole run for a single call."""
         return self._last - self._first if self._last > self._first else whole_run
 
 
-# --- the end ---------------------------------------------------------------------------------------------------------
+# --- results ---------------------------------------------------------------------------------------------------------
 
 
 def _rates(messages: int, size: int, taken: float) -> dict[str, float]:
@@ -388,17 +394,17 @@ def _rates(messages: int, size: int, taken: float) -> dict[str, float]:
     }
 
 
-def _say(result: dict[str, Any], verb: str, what: str, as_json: bool) -> None:
+def _print_result(result: dict[str, Any], verb: str, what: str, as_json: bool) -> None:
     if as_json:
         show.document(result)
         return
     rate, size = result["messagesPerSecond"], int(result["bytesPerSecond"])
     print(
         f"{count_text(result['messages'])} messages {verb} in {result['seconds']:,.1f} s:"
-        f" {rate:,.0f} a second, {size_text(size)}/s."
+        f" {rate:,.0f} messages/s, {size_text(size)}/s."
     )
     if result["messages"]:
-        print(f"{what}, in milliseconds:")
+        print(f"{what} in milliseconds:")
         latencies = result["latencyMs"]
         show.table([latencies], [Column(name, name, form=_milliseconds) for name in latencies])
 

@@ -1,6 +1,6 @@
-"""``rocket cluster …``: the brokers of a cluster and what they do, and the producers that are connected.
+"""``rocket cluster …``: the brokers of a cluster with their state, and connected producers.
 
-Exit status: 0 done, 1 it could not be done or a broker does not answer, 2 the command line is wrong.
+Exit status: 0 success, 1 failure or an unavailable broker, 2 invalid command line.
 Corresponds to mqadmin's clusterList, producer and producerConnection.
 """
 
@@ -47,39 +47,39 @@ _MEMBER_COLUMNS = (
 
 @click.group()
 def cluster() -> None:
-    """See the brokers of a cluster and what they do, and the producers that are connected."""
+    """Show the brokers of a cluster with their state, and connected producers."""
 
 
-@cluster.command("list", short_help="brokers with their rates and disks")
+@cluster.command("list", short_help="list brokers with rates and disk usage")
 @connection
 @cluster_option
 @json_option
 @watch_option
 def list_brokers(link: Link, cluster_name: str | None, as_json: bool, watch: float | None) -> int:
-    """List brokers, masters (id 0) and slaves, with messages per second and how full their disks are.
+    """List masters (id 0) and slaves with messages per second and disk usage.
 
-    Exit status 1 if one of them does not answer.
+    Exit status 1 if a broker does not respond.
     """
-    silent = 0
+    unavailable = 0
     with link.admin() as admin:
 
         def look() -> tuple[object, Table]:
-            nonlocal silent
+            nonlocal unavailable
             brokers = admin.brokers(cluster=cluster_name)
             rows = [_row(broker) for broker in brokers]
             errors = [f"{broker.name} ({broker.broker_id}): {broker.error}" for broker in brokers if broker.error]
-            silent = len(errors)
+            unavailable = len(errors)
             table = Table(
                 rows,
                 _COLUMNS,
                 foot="\n".join(errors),
-                empty="No broker is registered at the name server.",
+                empty="No broker is registered with the name server.",
                 marked=lambda row: row["error"] is not None,
             )
             return rows, table
 
         show.looked(look, watch, as_json)
-    return 1 if silent else 0
+    return 1 if unavailable else 0
 
 
 def _row(broker: BrokerStatus) -> dict[str, Any]:
@@ -99,12 +99,12 @@ def _row(broker: BrokerStatus) -> dict[str, Any]:
     return row
 
 
-@cluster.command(short_help="producers that are connected")
+@cluster.command(short_help="list connected producers")
 @click.argument("group", required=False)
 @connection
 @json_option
 def producers(link: Link, group: str | None, as_json: bool) -> int:
-    """List the producers that are connected, of GROUP or of all groups (brokers of 5.x tell all)."""
+    """List connected producers of GROUP, or of all groups (brokers of 5.x report all groups)."""
     failed: Failures = {}
     with link.admin() as admin:
         if group is not None:
@@ -112,6 +112,6 @@ def producers(link: Link, group: str | None, as_json: bool) -> int:
         else:
             found = admin.producer_groups(failed=failed)
     rows = [{"group": name, **camel(asdict(member))} for name, members in found.items() for member in members]
-    nobody = "No producer is connected." if not failed else "No broker knows of any."
-    show.rows(rows, _MEMBER_COLUMNS, as_json, empty=nobody)
+    empty = "No producer is connected." if not failed else "The available brokers have no producers."
+    show.rows(rows, _MEMBER_COLUMNS, as_json, empty=empty)
     return show.failures(failed)

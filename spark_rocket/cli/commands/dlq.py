@@ -1,6 +1,6 @@
-"""``rocket dlq …``: dead letters, the messages that a group failed to consume too often.
+"""``rocket dlq …``: dead letters, the messages that a group could not consume within its retries.
 
-Exit status: 0 done, 1 it could not be done, 2 the command line is wrong.
+Exit status: 0 success, 1 failure, 2 invalid command line.
 Corresponds to the dead-letter page of RocketMQ's dashboard.
 """
 
@@ -28,27 +28,29 @@ if TYPE_CHECKING:
     from spark_rocket.client.admin import Failures
     from spark_rocket.model import MessageExt
 
-_begin = click.option("--from", "begin", type=moment, metavar="TIME", help="dead since then")
-_end = click.option("--to", "end", type=moment, metavar="TIME", help="dead by then")
+_begin = click.option("--from", "begin", type=moment, metavar="TIME", help="dead letters since this time")
+_end = click.option("--to", "end", type=moment, metavar="TIME", help="dead letters until this time")
 
 
 @click.group()
 def dlq() -> None:
-    """See the messages that groups failed to consume too often, and send them again."""
+    """List and resend dead letters: messages that a group could not consume within its retries."""
 
 
-@dlq.command("list", short_help="groups with dead letters, or the dead letters of one")
+@dlq.command("list", short_help="list groups with dead letters, or the dead letters of a group")
 @click.argument("group", required=False, shell_complete=complete_groups)
 @_begin
 @_end
-@click.option("--limit", type=whole(1, 100_000, "number of messages"), default="64", metavar="N", help="at most (64)")
+@click.option(
+    "--limit", type=whole(1, 100_000, "number of messages"), default="64", metavar="N", help="maximum number (64)"
+)
 @connection
 @body_option
 @json_option
 def list_dead_letters(
     link: Link, group: str | None, begin: int | None, end: int | None, limit: int, form: str, as_json: bool
 ) -> int:
-    """List groups that have dead letters; of GROUP, list these, newest first."""
+    """List groups with dead letters, or the dead letters of GROUP, newest first."""
     with link.admin() as admin:
         if group is None:
             return _list_groups(admin, as_json)
@@ -56,7 +58,7 @@ def list_dead_letters(
         found = admin.dead_letters(group, begin_ms=begin or 0, end_ms=end, limit=limit, failed=failed)
         if not found:
             known_group(admin, group, failed)
-    foot = f"The newest {count_text(limit)}; --limit shows more." if len(found) == limit else ""
+    foot = f"Showing the newest {count_text(limit)}; use --limit for more." if len(found) == limit else ""
     messages.table(found, form, as_json, empty=f"Group {group} has no dead letters.", foot=foot)
     return show.failures(failed)
 
@@ -77,12 +79,12 @@ def _list_groups(admin: Admin, as_json: bool) -> int:
     return show.failures(failed)
 
 
-@dlq.command("resend", short_help="send dead letters again, to their group or to their topic")
+@dlq.command("resend", short_help="resend dead letters to their group or topic")
 @click.argument("group", shell_complete=complete_groups)
 @click.argument("ids", nargs=-1, metavar="[ID]...")
-@click.option("--all", "is_all", is_flag=True, help="all of them, or with --from and --to those of a time")
+@click.option("--all", "is_all", is_flag=True, help="all dead letters, or those between --from and --to")
 @click.option(
-    "--to-topic", is_flag=True, help="to the topic that each was sent to: every group gets it again, not this one alone"
+    "--to-topic", is_flag=True, help="send to the original topic: every group receives it again, not only this one"
 )
 @_begin
 @_end
@@ -100,10 +102,10 @@ def resend(
     yes: bool,
     as_json: bool,
 ) -> int:
-    """Send dead letters of GROUP again: those with these ids, or all of them.
+    """Resend dead letters of GROUP: those with these ids, or all of them.
 
-    A copy goes to the group's retry topic, so that this group alone gets it, or with --to-topic to the topic that the
-    message was sent to at first. The dead letters stay where they are until they are too old.
+    A copy goes to the group's retry topic, which only this group reads, or with --to-topic to the message's original
+    topic. The dead letters themselves stay until they expire.
     """
     exclusive({"ID": ids or None, "--all": is_all}, required=True)
     if ids and (begin is not None or end is not None):
@@ -115,9 +117,9 @@ def resend(
             known_group(admin, group)
             print(f"Group {group} has no dead letters.", file=sys.stderr)
             return 0
-        where = "their topics, for all groups," if to_topic else f"group {group}"
+        where = "their topics, for all groups" if to_topic else f"group {group}"
         many = f"up to {count_text(count)}" if is_all and (begin or end) else count_text(count)
-        if not show.confirm(f"Send {many} dead letter{'s' if count > 1 else ''} to {where} again?", yes):
+        if not show.confirm(f"Resend {many} dead letter{'s' if count > 1 else ''} to {where}?", yes):
             return 1
         sent = 0
         try:
@@ -130,7 +132,7 @@ def resend(
                         show.line({"msgId": message.msg_id, "sentAs": result.msg_id, "topic": result.queue.topic})
         finally:
             if not as_json:
-                print(f"{count_text(sent)} dead letter{'s were' if sent != 1 else ' was'} sent to {where} again.")
+                print(f"Resent {count_text(sent)} dead letter{'s' if sent != 1 else ''} to {where}.")
     return 0
 
 
@@ -141,7 +143,8 @@ def _dead_letter(admin: Admin, group: str, msg_id: str) -> MessageExt:
         found = None
     if found is None:
         raise ClientError(
-            f"Group {group!r} has no dead letter {msg_id!r}.", remedy=f"rocket dlq list {group} shows those it has."
+            f"Group {group!r} has no dead letter {msg_id!r}.",
+            remedy=f"`rocket dlq list {group}` shows its dead letters.",
         )
     return found
 
@@ -151,7 +154,7 @@ def _count(admin: Admin, group: str) -> int:
 
 
 def _dead_letters(admin: Admin, group: str, begin: int | None, end: int | None) -> Iterator[MessageExt]:
-    """Those that are there now: what dies again meanwhile is not sent again."""
+    """Iterate over the present dead letters, without those that arrive during the iteration."""
     for queue, (low, high) in admin.offsets(DLQ_PREFIX + group).items():
         for message in admin.messages_between(queue, low, high):
             if (begin or 0) <= message.store_timestamp <= (message.store_timestamp if end is None else end):

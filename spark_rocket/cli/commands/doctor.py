@@ -1,11 +1,11 @@
-"""``rocket doctor``: is everything there that a pipeline needs, seen from here and from Spark's executors?
+"""``rocket doctor``: check the requirements of a pipeline, on this machine and on Spark's executors.
 
-It looks at Java, Spark and Python here, at the Python that workers will run, at the name server and at the addresses
-that brokers advertise; with ``--grpc`` at a gRPC endpoint, with ``--exactly-once`` at what that guarantee needs; with
-``--master`` or ``--remote`` it starts a small job that looks again from where the executors are. Each line says what
-was found, and below those that are wrong, what to change.
+It checks Java, Spark and Python on this machine, the Python of Spark's workers, the name server, and the addresses that
+brokers advertise. ``--grpc`` adds a gRPC endpoint, ``--exactly-once`` the requirements of that guarantee. ``--master``
+or ``--remote`` starts a small job that repeats the checks on the executors. Each line is a finding, with the remedy
+below it if there is a problem.
 
-Exit status: 0 nothing is wrong, 1 something is. Corresponds to nothing in RocketMQ.
+Exit status: 0 no problem, 1 at least one. RocketMQ has no counterpart.
 """
 
 from __future__ import annotations
@@ -41,33 +41,33 @@ if TYPE_CHECKING:
 _COLOURS = {"ok": "green", "warning": "yellow", "wrong": "red"}
 _GRPC_REMEDIES = {
     "TOPIC_NOT_FOUND": "Create it (rocket topic create TOPIC): clients of RocketMQ 5 never create a topic.",
-    "UNAUTHORIZED": "Give an account of its plain_acl.yml: --access-key and --secret-key, or --credentials.",
-    "FORBIDDEN": "Give the account PUB or SUB on the topic in the proxy's plain_acl.yml.",
-    "INTERNAL_SERVER_ERROR": "Can the proxy reach its name servers and brokers? Its option -n and its log say more.",
-    "NOT_IMPLEMENTED": "Does the proxy's option -n name name servers?",
+    "UNAUTHORIZED": "Set an account of its plain_acl.yml: --access-key and --secret-key, or --credentials.",
+    "FORBIDDEN": "Grant the account PUB or SUB on the topic in the proxy's plain_acl.yml.",
+    "INTERNAL_SERVER_ERROR": "Check that the proxy can reach its name servers (-n) and brokers. See its log.",
+    "NOT_IMPLEMENTED": "Check that the proxy's option -n lists name servers.",
 }
 _SEE_LOG = "See the proxy's log."
-_TIMEOUT = 10.0  # seconds for a program that is asked for its version
-_CONNECT = 3.0
-_KEPT_HOURS = 72  # the default of stagingRetention
+_VERSION_TIMEOUT_S = 10.0  # for a program that prints its version
+_CONNECT_TIMEOUT_S = 3.0
+_RETENTION_HOURS = 72  # the default of stagingRetention
 _NEEDED = {"pyspark": ((4, 2), (5,)), "pyarrow": ((18,), None), "numpy": ((2,), None), "pandas": ((2, 2), (3,))}
 
 
 @click.command()
 @connection
-@click.option("-t", "--topic", metavar="TOPIC", shell_complete=complete_topics, help="a topic that should be there")
-@click.option("--grpc", metavar="HOST:PORT", help="a gRPC endpoint (rocket proxy) that should be there")
-@click.option("--exactly-once", is_flag=True, help="are brokers set so that deliveryGuarantee=exactlyOnce holds?")
+@click.option("-t", "--topic", metavar="TOPIC", shell_complete=complete_topics, help="check this topic")
+@click.option("--grpc", metavar="HOST:PORT", help="check this gRPC endpoint (rocket proxy)")
 @click.option(
-    "--staging-topic", default="ROCKET_SINK_STAGING", metavar="TOPIC", help="with --exactly-once: option stagingTopic"
+    "--exactly-once", is_flag=True, help="check the broker settings that deliveryGuarantee=exactlyOnce requires"
 )
 @click.option(
-    "--ledger-topic", default="ROCKET_SINK_LEDGER", metavar="TOPIC", help="with --exactly-once: option ledgerTopic"
+    "--staging-topic", default="ROCKET_SINK_STAGING", metavar="TOPIC", help="with --exactly-once: stagingTopic"
 )
-@click.option("--master", metavar="URL", help="ask this Spark's executors: local[2], spark://host:7077, yarn")
-@click.option("--remote", metavar="URL", help="the same through Spark Connect: sc://host:15002")
-@click.option("--py-files", metavar="FILES", help="with --master: what the jobs take along")
-@click.option("--json", "as_json", is_flag=True, help="findings as JSON, one a line")
+@click.option("--ledger-topic", default="ROCKET_SINK_LEDGER", metavar="TOPIC", help="with --exactly-once: ledgerTopic")
+@click.option("--master", metavar="URL", help="check the executors of this Spark: local[2], spark://host:7077, yarn")
+@click.option("--remote", metavar="URL", help="check executors through Spark Connect: sc://host:15002")
+@click.option("--py-files", metavar="FILES", help="with --master: files to ship with the job")
+@click.option("--json", "as_json", is_flag=True, help="print one finding per line as JSON")
 def doctor(
     link: Link,
     topic: str | None,
@@ -80,14 +80,14 @@ def doctor(
     py_files: str | None,
     as_json: bool,
 ) -> int:
-    """Check all that a pipeline needs: Java, Spark and Python, name server and brokers.
+    """Check the requirements of a pipeline: Java, Spark and Python, name server and brokers.
 
-    Looked at from here, and with --master or --remote from the executors too. With --grpc also the endpoint
-    of RocketMQ 5's own clients; --tls and the account are used for it as well.
+    The checks run on this machine, and with --master or --remote on the executors too. --grpc adds the endpoint
+    of RocketMQ 5 clients, with the same TLS options and account.
 
-    With --exactly-once: whether each broker acknowledges messages only when they are durable, and keeps them for
-    long enough, and whether the ledger topic has one queue. With --topic only the brokers of that topic, the staging
-    topic and the ledger topic are checked.
+    --exactly-once checks that each broker acknowledges only durable messages, that it retains them long enough,
+    and that the ledger topic has one queue. With --topic, it checks only the brokers of that topic, the staging
+    topic and the ledger topic.
     """
     exclusive({"--master": master, "--remote": remote})
     wrong = 0
@@ -102,7 +102,7 @@ def doctor(
         if finding.remedy:
             print(f"         {finding.remedy}")
     if not as_json:
-        print("\nnothing is wrong" if not wrong else f"\n{wrong} thing{'s are' if wrong > 1 else ' is'} wrong")
+        print("\nno problems found" if not wrong else f"\n{wrong} problem{'s' if wrong > 1 else ''} found")
     return 1 if wrong else 0
 
 
@@ -127,7 +127,7 @@ def _findings(
 
 @dataclass(frozen=True)
 class Finding:
-    """What was looked at, what was found, and, where it is wrong, what to do. ``grade`` is ok, warning or wrong."""
+    """The subject of a check, its result, and the remedy of a problem. ``grade`` is ok, warning or wrong."""
 
     about: str
     grade: str
@@ -135,11 +135,11 @@ class Finding:
     remedy: str = ""
 
 
-# --- here ----------------------------------------------------------------------------------------------------------
+# --- this machine ----------------------------------------------------------------------------------------------------
 
 
 def check_python() -> Iterator[Finding]:
-    """This Python and the packages that the connector stands on."""
+    """Check this Python and the packages that the connector needs."""
     version = platform.python_version()
     grade = "ok" if sys.version_info >= (3, 11) else "wrong"
     remedy = "" if grade == "ok" else "Use Python 3.11 or newer."
@@ -152,8 +152,8 @@ def check_python() -> Iterator[Finding]:
             continue
         numbers = tuple(int(part) for part in re.findall(r"\d+", found)[:2])
         if numbers < lowest or (below and numbers >= below):
-            wanted = f"{_dotted(lowest)} or newer" + (f", below {_dotted(below)}" if below else "")
-            remedy = f'It should be {wanted}: pip install -U "{package}>={_dotted(lowest)}"'
+            required = f"{_dotted(lowest)} or newer" + (f", below {_dotted(below)}" if below else "")
+            remedy = f'Required: {required}. Run pip install -U "{package}>={_dotted(lowest)}"'
             yield Finding(package, "wrong", found, remedy)
         else:
             yield Finding(package, "ok", found)
@@ -164,32 +164,34 @@ def _dotted(numbers: tuple[int, ...]) -> str:
 
 
 def check_java() -> Finding:
-    """The Java that Spark's launcher will take: JAVA_HOME's, else the one on PATH."""
+    """Check the Java that Spark's launcher uses: JAVA_HOME's, else the one on PATH."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    remedy = "Install Java 17 or newer (Debian: apt install openjdk-17-jre-headless), or set JAVA_HOME to one."
+    remedy = "Install Java 17 or newer (Debian: apt install openjdk-17-jre-headless), or set JAVA_HOME."
     if java is None:
-        return Finding("Java", "wrong", "there is none on PATH, and JAVA_HOME is not set", remedy)
+        return Finding("Java", "wrong", "not found on PATH, and JAVA_HOME is not set", remedy)
     try:
-        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_TIMEOUT, check=True).stderr
+        output = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=_VERSION_TIMEOUT_S, check=True
+        ).stderr
     except (OSError, subprocess.SubprocessError) as problem:
-        return Finding("Java", "wrong", f"{java} does not run: {problem}", remedy)
-    found = re.search(r'version "(?:1\.)?(\d+)[^"]*"', said)
+        return Finding("Java", "wrong", f"{java} failed: {problem}", remedy)
+    found = re.search(r'version "(?:1\.)?(\d+)[^"]*"', output)
     if found is None:
-        return Finding("Java", "warning", f"{java} does not say its version", "Spark 4 needs 17 or newer.")
+        return Finding("Java", "warning", f"unknown version of {java}", "Spark 4 needs Java 17 or newer.")
     if int(found[1]) < 17:
         return Finding("Java", "wrong", f"{found[0]} at {java}", remedy)
     return Finding("Java", "ok", f"{found[0]} at {java}")
 
 
 def check_module() -> Finding:
-    """What Spark imports to find the format."""
+    """Check the module that Spark imports to find the format."""
     spec = importlib.util.find_spec("pyspark_rocket")
     remedy = "Install spark-rocket into this Python: pip install -e . in its checkout"
     if spec is None:
         return Finding('format("rocket")', "wrong", "this Python has no module pyspark_rocket", remedy)
     if not hasattr(importlib.import_module("pyspark_rocket"), "DefaultSource"):
-        return Finding('format("rocket")', "wrong", f"{spec.origin} does not import", "See the packages above.")
+        return Finding('format("rocket")', "wrong", f"{spec.origin} cannot be imported", "See the packages above.")
     return Finding('format("rocket")', "ok", f"found in {spec.origin}")
 
 
@@ -200,27 +202,31 @@ _ASK_WORKER = (
 
 
 def check_workers_python() -> Finding:
-    """The Python that Spark starts workers with on this machine."""
+    """Check the Python with which Spark starts workers on this machine."""
     name = os.environ.get("PYSPARK_PYTHON")
-    said = f"PYSPARK_PYTHON={name}" if name else "python3, since PYSPARK_PYTHON is not set"
+    setting = f"PYSPARK_PYTHON={name}" if name else "python3, since PYSPARK_PYTHON is not set"
     remedy = f"export PYSPARK_PYTHON={sys.executable}"
     try:
         done = subprocess.run(
-            [name or "python3", "-c", _ASK_WORKER], capture_output=True, text=True, timeout=_TIMEOUT, check=True
+            [name or "python3", "-c", _ASK_WORKER],
+            capture_output=True,
+            text=True,
+            timeout=_VERSION_TIMEOUT_S,
+            check=True,
         )
         executable, *missing = done.stdout.split()
     except (OSError, subprocess.SubprocessError, ValueError) as problem:
-        return Finding("workers' Python", "wrong", f"{said}: does not run: {problem}", remedy)
+        return Finding("workers' Python", "wrong", f"{setting}: failed: {problem}", remedy)
     if missing:
-        return Finding("workers' Python", "wrong", f"{said} ({executable}) lacks {', '.join(missing)}", remedy)
-    return Finding("workers' Python", "ok", said if executable == name else f"{said}: {executable}")
+        return Finding("workers' Python", "wrong", f"{setting} ({executable}) lacks {', '.join(missing)}", remedy)
+    return Finding("workers' Python", "ok", setting if executable == name else f"{setting}: {executable}")
 
 
-# --- the servers ---------------------------------------------------------------------------------------------------
+# --- the servers -----------------------------------------------------------------------------------------------------
 
 
 def check_servers(link: Link, topic: str | None, found: Callable[[str], None]) -> Iterator[Finding]:
-    """Name server, brokers and topic as this machine sees them; ``found`` is told the addresses of the servers."""
+    """Check name server, brokers and topic from this machine. ``found`` is called with each server's address."""
     from spark_rocket.client.core.config import ClientConfig
 
     try:
@@ -237,9 +243,11 @@ def check_servers(link: Link, topic: str | None, found: Callable[[str], None]) -
             yield Finding("name server", "wrong", error.message, error.remedy)
             return
         count = len(clusters.broker_addr_table)
-        yield Finding("name server", "ok", f"{';'.join(servers)} answers and knows {count} broker{'s' * (count != 1)}")
+        yield Finding("name server", "ok", f"{';'.join(servers)} responds with {count} broker{'s' * (count != 1)}")
         if not clusters.broker_addr_table:
-            yield Finding("brokers", "wrong", "none is registered", "Start one with this name server (namesrvAddr).")
+            yield Finding(
+                "brokers", "wrong", "none is registered", "Start a broker with this name server (namesrvAddr)."
+            )
         for name, data in sorted(clusters.broker_addr_table.items()):
             for broker_id, address in sorted(data.broker_addrs.items()):
                 found(address)
@@ -247,7 +255,7 @@ def check_servers(link: Link, topic: str | None, found: Callable[[str], None]) -
                 finding = check_address(about, address, servers)
                 if finding.grade != "wrong":
                     try:
-                        admin.runtime_info(address)  # which any account may ask
+                        admin.runtime_info(address)  # any account may send this request
                     except RocketError as error:
                         finding = Finding(about, "wrong", error.message, error.remedy)
                 yield finding
@@ -262,9 +270,9 @@ def check_servers(link: Link, topic: str | None, found: Callable[[str], None]) -
 
 
 def check_exactly_once(link: Link, topic: str | None, staging: str, ledger: str) -> Iterator[Finding]:
-    """Whether brokers and the ledger topic are as ``deliveryGuarantee=exactlyOnce`` needs them.
+    """Check brokers and the ledger topic for ``deliveryGuarantee=exactlyOnce``.
 
-    All brokers, or with ``topic`` those that have it or the sink's own topics.
+    Checks all brokers, or with ``topic`` those of that topic and of the sink's own topics.
     """
     with link.admin() as admin:
         try:
@@ -272,27 +280,27 @@ def check_exactly_once(link: Link, topic: str | None, staging: str, ledger: str)
             if topic is not None:
                 brokers = {broker for each in (topic, staging, ledger) for broker in _brokers_of(admin, each)}
             for broker in sorted(brokers):
-                yield from _settings_of(admin, broker)
+                yield from _check_settings(admin, broker)
             queues = len(admin.offsets(ledger))
         except TopicNotFoundError:
             yield Finding(f"topic {ledger}", "ok", "does not exist: the first query creates it")
         except RocketError as error:
             yield Finding(f"topic {ledger}", "wrong", error.message, error.remedy)
         else:
-            remedy = "Keep queue 0 on the broker that has the records, or give new queries another ledgerTopic."
+            remedy = "Keep only queue 0 on the broker that has the records, or set another ledgerTopic for new queries."
             grade, remedy = ("ok", "") if queues == 1 else ("wrong", remedy)
             yield Finding(f"topic {ledger}", grade, f"has {queues} queue{'s' * (queues != 1)}", remedy)
 
 
 def _brokers_of(admin: Admin, topic: str) -> set[str]:
-    """The brokers of a topic; the sink creates missing topics of its own."""
+    """Return the brokers of a topic; none if it does not exist yet: the sink creates its own topics."""
     try:
         return {queue.broker_name for queue in admin.queues(topic)}
     except TopicNotFoundError:
         return set()
 
 
-def _settings_of(admin: Admin, broker: str) -> Iterator[Finding]:
+def _check_settings(admin: Admin, broker: str) -> Iterator[Finding]:
     try:
         config = admin.broker_config(broker)
     except RocketError as error:
@@ -310,56 +318,56 @@ def check_durability(broker: str, config: Mapping[str, str]) -> Iterator[Finding
         )
     else:
         remedy = "Set flushDiskType=SYNC_FLUSH, or brokerRole=SYNC_MASTER with a slave."
-        text = f"acknowledges messages that it could lose (flushDiskType={flush}, brokerRole={role})"
+        text = f"acknowledges messages that are not durable (flushDiskType={flush}, brokerRole={role})"
         yield Finding(about, "warning", text, remedy)
-    kept = config.get("fileReservedTime", "")
-    if kept.isdecimal() and int(kept) < _KEPT_HOURS:
-        remedy = "Raise fileReservedTime, or restart a crashed query sooner and set stagingRetention to that."
-        yield Finding(about, "warning", f"keeps messages for {kept} hours (fileReservedTime), less than 72", remedy)
+    hours = config.get("fileReservedTime", "")
+    if hours.isdecimal() and int(hours) < _RETENTION_HOURS:
+        remedy = "Raise fileReservedTime, or lower stagingRetention and restart crashed queries within that time."
+        yield Finding(about, "warning", f"retains messages for {hours} hours (fileReservedTime), less than 72", remedy)
 
 
 def check_address(about: str, address: str, name_servers: Sequence[str]) -> Finding:
     problem = reach(address)
-    away = not all(is_loopback(server.rpartition(":")[0]) for server in name_servers)
+    is_remote = not all(is_loopback(server.rpartition(":")[0]) for server in name_servers)
     if problem:
         return Finding(
             about,
             "wrong",
             f"advertises {address}, which cannot be reached: {problem}",
-            "Is it running, and is that its address for clients? It advertises its setting brokerIP1.",
+            "Check that it runs and that its setting brokerIP1 is its address for clients.",
         )
-    if is_loopback(address.rpartition(":")[0]) and away:
+    if is_loopback(address.rpartition(":")[0]) and is_remote:
         return Finding(
             about,
             "warning",
-            f"advertises {address}, which is this machine itself, whoever asks",
-            "Set brokerIP1 in its broker.conf to an address that others reach.",
+            f"advertises {address}, a loopback address",
+            "Set brokerIP1 in its broker.conf to an address that other machines can reach.",
         )
-    return Finding(about, "ok", f"reached at the address that it advertises, {address}")
+    return Finding(about, "ok", f"reachable at its advertised address {address}")
 
 
 def reach(address: str) -> str:
-    """Nothing if something listens there, else why not."""
+    """Connect to an address; return the error, empty for success."""
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_TIMEOUT_S).close()
     except (OSError, ValueError) as problem:
         return str(problem)
     return ""
 
 
-# --- a gRPC endpoint -----------------------------------------------------------------------------------------------
+# --- a gRPC endpoint -------------------------------------------------------------------------------------------------
 
 
 def check_grpc(link: Link, endpoint: str, topic: str | None) -> Iterator[Finding]:
-    """Is it reachable, by TLS or plaintext, does it serve, and does it know the topic?"""
+    """Check that an endpoint is reachable, by TLS or plaintext, that it is serving, and the route of the topic."""
     from spark_rocket.client.core.config import find_credentials
     from spark_rocket.proxy.probe import Probe, check_http2
     from spark_rocket.remoting.tls.settings import TlsSettings, Verify, as_settings
 
     about = f"gRPC {endpoint}"
     if problem := reach(endpoint):
-        remedy = "Does rocket proxy run there? --host and --grpc-port say where it listens (127.0.0.1:8081)."
+        remedy = "Check that rocket proxy runs there; it listens on --host and --grpc-port (127.0.0.1:8081)."
         yield Finding(about, "wrong", f"cannot be reached: {problem}", remedy)
         return
     calling = link.options()
@@ -375,10 +383,10 @@ def check_grpc(link: Link, endpoint: str, topic: str | None) -> Iterator[Finding
     if wanted not in found:
         problem, remedy = failed[wanted].message, failed[wanted].remedy
         if found and tls is None:
-            problem, remedy = "it takes TLS only", "Add --tls, and have clients use TLS (enableSsl)."
-        yield Finding(about, "wrong", f"called with {wanted}: {problem}", remedy)
+            problem, remedy = "it accepts only TLS", "Add --tls, and set up clients for TLS (enableSsl)."
+        yield Finding(about, "wrong", f"{wanted} connection: {problem}", remedy)
         return
-    yield Finding(about, "ok", f"reached; it takes {' and '.join(found)}")
+    yield Finding(about, "ok", f"reachable; accepts {' and '.join(found)}")
     keys = (calling["access_key"], calling["secret_key"], calling.get("security_token"))
     with closing(Probe(endpoint, found[wanted], find_credentials(*keys), link.timeout)) as probe:
         yield _health(probe)
@@ -391,9 +399,9 @@ def _health(probe: Probe) -> Finding:
         found = probe.health()
     except ClientError as error:
         if error.code == "UNIMPLEMENTED":
-            return Finding("gRPC health", "warning", "there is no health service, as in Apache's proxy")
+            return Finding("gRPC health", "warning", "no health service, like Apache's proxy")
         return Finding("gRPC health", "wrong", error.message, _SEE_LOG)
-    remedy = "" if found == "SERVING" else f"It is starting or stopping: ask again. {_SEE_LOG}"
+    remedy = "" if found == "SERVING" else f"It is starting or stopping: retry. {_SEE_LOG}"
     return Finding("gRPC health", "wrong" if remedy else "ok", found, remedy)
 
 
@@ -412,16 +420,16 @@ def _route(probe: Probe, topic: str) -> Finding:
     return Finding(about, "ok", f"{len(found.message_queues)} queues on {', '.join(brokers)}")
 
 
-# --- the executors -------------------------------------------------------------------------------------------------
+# --- the executors ---------------------------------------------------------------------------------------------------
 
 
 def check_executors(ask: Callable[[], list[dict[str, object]]]) -> Iterator[Finding]:
-    """What the workers say of themselves: a row for each machine and Python."""
+    """Check the workers: one row for each machine and Python."""
     try:
         workers = ask()
-    except Exception as error:  # Spark's own errors have no class in common
+    except Exception as error:  # Spark's errors have no common class
         first = next((line for line in str(error).splitlines() if line.strip()), repr(error))
-        remedy = "Check the master's address, and Spark's own log."
+        remedy = "Check the master's address and Spark's log."
         yield Finding("executors", "wrong", f"the job failed: {first}", remedy)
         return
     for worker in workers:
@@ -430,9 +438,9 @@ def check_executors(ask: Callable[[], list[dict[str, object]]]) -> Iterator[Find
         missing = worker["missing"]
         if isinstance(missing, list) and missing:
             remedy = (
-                "Take the connector along: rocket package, then --py-files spark_rocket.zip."
+                "Ship the connector: rocket package, then --py-files spark_rocket.zip."
                 if missing == ["spark_rocket"]
-                else "Install them there, or set PYSPARK_PYTHON to a Python that has them."
+                else "Install them there, or set PYSPARK_PYTHON to a Python with them."
             )
             yield Finding(about, "wrong", f"lacks {', '.join(missing)}", remedy)
         unreachable = worker["unreachable"]

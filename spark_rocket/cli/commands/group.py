@@ -1,6 +1,6 @@
-"""``rocket group …``: consumer groups, who is in them, and changes of them; how far they are is in ``group_offsets``.
+"""``rocket group …``: consumer groups, their members and settings. The verbs for offsets are in ``group_offsets``.
 
-Exit status: 0 done, 1 it could not be done, 2 the command line is wrong.
+Exit status: 0 success, 1 failure, 2 invalid command line.
 Corresponds to mqadmin's updateSubGroup, deleteSubGroup, consumerConnection, consumerStatus, getConsumerConfig.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from spark_rocket.protocol.wire.bodies.base import Body
 
 _OFFSETS = "spark_rocket.cli.commands.group_offsets"
-LATE_MS = 60_000  # a message that waits longer is marked
+LATE_MS = 60_000  # a longer delay is highlighted
 group_argument = click.argument("group", shell_complete=complete_groups)
 
 
@@ -36,18 +36,18 @@ group_argument = click.argument("group", shell_complete=complete_groups)
     cls=LazyGroup,
     sections={
         "Commands": {},
-        "Commands, for offsets": {
-            "lag": (f"{_OFFSETS}:lag", "how far a group is behind, queue by queue"),
-            "reset-offset": (f"{_OFFSETS}:reset_offset", "put a group to a time, an end or an offset"),
-            "clone": (f"{_OFFSETS}:clone", "put a group where another one is"),
+        "Commands for offsets": {
+            "lag": (f"{_OFFSETS}:lag", "lag of a group by queue"),
+            "reset-offset": (f"{_OFFSETS}:reset_offset", "reset the offsets of a group to a time, an end or an offset"),
+            "clone": (f"{_OFFSETS}:clone", "copy the offsets of another group"),
         },
     },
 )
 def group() -> None:
-    """See consumer groups, their members and how far they are; create, change, reset and delete them."""
+    """Show consumer groups with members and lag; create, change, reset and delete them."""
 
 
-# --- looking ---------------------------------------------------------------------------------------------------------
+# --- listing and showing ---------------------------------------------------------------------------------------------
 
 _LIST = (
     Column("group"),
@@ -62,15 +62,15 @@ _LIST = (
 )
 
 
-@group.command("list", short_help="groups with their members, topics and lag")
+@group.command("list", short_help="list groups with members, topics and lag")
 @connection
 @all_option
 @json_option
 @watch_option
 def list_groups(link: Link, is_all: bool, as_json: bool, watch: float | None) -> int:
-    """List consumer groups: members online, topics, messages per second, messages and time behind.
+    """List consumer groups: online members, topics, messages per second, lag in messages and time.
 
-    Groups of brokers themselves and of RocketMQ's tools are shown with --all.
+    --all includes the groups of brokers and of RocketMQ's tools.
     """
     failed: Failures = {}
     with link.admin() as admin:
@@ -83,8 +83,8 @@ def list_groups(link: Link, is_all: bool, as_json: bool, watch: float | None) ->
             return rows, Table(
                 rows,
                 _LIST,
-                foot=show.away(failed, watch),
-                empty="There are no consumer groups.",
+                foot=show.failures_text(failed, watch),
+                empty="No consumer groups.",
                 marked=lambda row: row["delayMs"] > LATE_MS,
             )
 
@@ -113,12 +113,12 @@ _SUBSCRIPTIONS = (
 )
 
 
-@group.command("show", short_help="a group's settings, members and subscriptions")
+@group.command("show", short_help="settings, members and subscriptions of a group")
 @group_argument
 @connection
 @json_option
 def show_group(link: Link, group: str, as_json: bool) -> int:
-    """Show a consumer group: its settings, who is in it, and what it subscribes to."""
+    """Show the settings, members and subscriptions of a consumer group."""
     from spark_rocket.client.admin import GroupHistory
 
     failed: Failures = {}
@@ -144,14 +144,14 @@ def show_group(link: Link, group: str, as_json: bool) -> int:
         values |= {
             "attempts": f"{info.retry_max_times + 1}, then a dead letter",
             "in order": info.ordered,
-            "may consume": "yes" if len(enabled) == len(info.configs) else f"on {show.cell(sorted(enabled))} only",
+            "can consume": "yes" if len(enabled) == len(info.configs) else f"on {show.cell(sorted(enabled))} only",
             "brokers": sorted(info.configs),
         }
     if state.online:
         values |= {"model": state.message_model, "type": state.consume_type, "starts": state.consume_from_where}
     show.record(values, group)
     print()
-    show.table(members, _MEMBERS, empty="Nobody is online.")
+    show.table(members, _MEMBERS, empty="No members online.")
     if topics:
         print()
         show.table(topics, _SUBSCRIPTIONS)
@@ -159,7 +159,7 @@ def show_group(link: Link, group: str, as_json: bool) -> int:
 
 
 def kind_text(state: GroupState, kind: GroupKind) -> str:
-    """What the console calls it; of one with members, how many there are and how fast they read."""
+    """Describe a group as the console does: with members by their number and rate, else by its kind."""
     count = len(state.members)
     return f"{count} member{'s' * (count > 1)} online, {state.consume_tps:,.1f} messages/s" if count else kind.label
 
@@ -175,18 +175,18 @@ def _subscription(state: GroupState, topic: str) -> dict[str, Any]:
 
 
 def known_group(admin: Admin, group: str, failed: Failures | None = None) -> tuple[GroupInfo | None, GroupState]:
-    """A group's settings and state. ClientError if no broker has heard of it."""
+    """Return the settings and state of a group. ClientError if no broker knows the group."""
     info = next((info for info in admin.groups(failed=failed) if info.name == group), None)
     state = admin.group_state(group, failed=failed)
     if info is None and not state.queues and not state.members and not failed:
-        raise ClientError(f"No broker knows a group {group!r}.", remedy="`rocket group list` shows those there are.")
+        raise ClientError(f"Unknown group {group!r}.", remedy="`rocket group list` shows the groups.")
     return info, state
 
 
 _HELD = (
     *show.PLACE,
     Column("commitOffset", "COMMITTED"),
-    Column("cachedMsgCount", "IN HAND", form=count_text, right=True),
+    Column("cachedMsgCount", "CACHED", form=count_text, right=True),
     Column("cachedMsgMinOffset", "FROM", spare=True),
     Column("cachedMsgMaxOffset", "TO", spare=True),
 )
@@ -195,21 +195,21 @@ _RATES = (
     Column("pullTPS", "PULLED/s"),
     Column("consumeOKTPS", "DONE/s"),
     Column("consumeFailedTPS", "FAILED/s"),
-    Column("consumeRT", "ms EACH"),
-    Column("consumeFailedMsgs", "FAILED IN AN HOUR", spare=True),
+    Column("consumeRT", "MS EACH"),
+    Column("consumeFailedMsgs", "FAILED IN 1 H", spare=True),
 )
 
 
-@group.command(short_help="what one member says it is doing")
+@group.command(short_help="queues, rates and threads of a member")
 @group_argument
 @click.argument("client_id", metavar="[CLIENT_ID]", required=False)
 @connection
-@click.option("--stacks", is_flag=True, help="the stacks of its threads, too")
+@click.option("--stacks", is_flag=True, help="include the stacks of its threads")
 @json_option
 def member(link: Link, group: str, client_id: str | None, stacks: bool, as_json: bool) -> None:
-    """Ask a member of a group what it is doing: its queues, its rates, and with --stacks its threads.
+    """Show the queues and rates of a group member, and with --stacks its threads.
 
-    `rocket group show` has the CLIENT_ID of each; it need not be given where there is one only.
+    `rocket group show` prints the CLIENT_IDs. You can omit it if the group has one member.
     """
     with link.admin() as admin:
         client_id = client_id or _only_member(admin, group)
@@ -223,7 +223,7 @@ def member(link: Link, group: str, client_id: str | None, stacks: bool, as_json:
         return
     show.record({name: info.properties[name] for name in sorted(info.properties)}, client_id)
     print()
-    show.table(queues, _HELD, empty="It has no queues.")
+    show.table(queues, _HELD, empty="No queues assigned.")
     if rates:
         print()
         show.table(rates, _RATES)
@@ -238,7 +238,7 @@ def _only_member(admin: Admin, group: str) -> str:
         return ids[0]
     raise ClientError(
         f"Group {group} has {len(ids) or 'no'} members online{': ' if ids else ''}{', '.join(ids)}.",
-        remedy="Say which is meant." if ids else "",
+        remedy="Specify one of them." if ids else "",
     )
 
 
@@ -247,28 +247,28 @@ def _values(body: Body) -> dict[str, Any]:
     return values
 
 
-# --- changing --------------------------------------------------------------------------------------------------------
+# --- changes ---------------------------------------------------------------------------------------------------------
 
 
-@group.command(short_help="create consumer groups, or change them")
+@group.command(short_help="create or change consumer groups")
 @click.argument("names", nargs=-1, required=True, metavar="GROUP…")
 @connection
 @click.option(
     "--ordered/--no-ordered",
     default=None,
-    help="whether messages of a message group are consumed in order (not, in a new group)",
+    help="consume messages of a message group in order (new groups: no)",
 )
 @click.option(
     "--attempts",
     type=whole(1, 1_000_000, "number of attempts"),
     metavar="N",
-    help="then a message is a dead letter (17, in a new group)",
+    help="delivery attempts before a message becomes a dead letter (new groups: 17)",
 )
 @cluster_option
 def create(
     link: Link, names: tuple[str, ...], ordered: bool | None, attempts: int | None, cluster_name: str | None
 ) -> int:
-    """Create consumer groups on every broker of the name server; those that are there are changed."""
+    """Create consumer groups on every broker of the name server, or change existing ones."""
     with link.admin() as admin:
         for name in names:
             retries = None if attempts is None else attempts - 1
@@ -282,33 +282,33 @@ def _description(admin: Admin, name: str) -> str:
         found = admin.subscription_groups(data.broker_addrs[0]).get(name) if 0 in data.broker_addrs else None
         if found is not None:
             order = ", in order" if found.consume_message_orderly else ""
-            return f"Group {name} is given messages {found.retry_max_times + 1} times at most{order}."
-    return f"Group {name} is there."
+            return f"Group {name}: at most {found.retry_max_times + 1} delivery attempts{order}."
+    return f"Group {name} exists."
 
 
 @group.command(short_help="delete consumer groups")
 @click.argument("names", nargs=-1, required=True, metavar="GROUP…", shell_complete=complete_groups)
 @connection
-@click.option("--keep-offsets", is_flag=True, help="where it is stays known, should it come again")
-@click.option("--topics", is_flag=True, help="its retry topic and its dead letters too")
+@click.option("--keep-offsets", is_flag=True, help="keep the offsets, in case the group is created again")
+@click.option("--topics", is_flag=True, help="delete its retry topic and dead letters too")
 @cluster_option
 @yes_option
 def delete(
     link: Link, names: tuple[str, ...], keep_offsets: bool, topics: bool, cluster_name: str | None, yes: bool
 ) -> int:
-    """Delete consumer groups: their settings, and where they are. Asks, after it has said what goes."""
+    """Delete consumer groups with their settings and offsets, after confirmation."""
     with link.admin() as admin:
         for name in names:
             _, state = known_group(admin, name)
             count = len(state.members)
-            online = f" Its {count} member{'s' * (count > 1)} online will create it again." if count else ""
-            print(f"Group {name} is {count_text(state.lag)} messages behind.{online}")
+            online = f" Its {count} online member{'s' * (count > 1)} will create it again." if count else ""
+            print(f"Group {name} has a lag of {count_text(state.lag)} messages.{online}")
         them = f"group {names[0]}" if len(names) == 1 else f"these {len(names)} groups"
-        what = "its settings only" if keep_offsets else "its settings and where it is"
-        more = ", its retry topic and its dead letters" if topics else ""
+        what = "settings only" if keep_offsets else "settings and offsets"
+        more = ", retry topic and dead letters" if topics else ""
         if not show.confirm(f"Delete {them}: {what}{more}?", yes):
             return 1
         for name in names:
             gone = admin.delete_group(name, offsets=not keep_offsets, topics=topics, cluster=cluster_name)
-            print(f"Group {name} is deleted{', and ' + ', '.join(gone) if gone else ''}.")
+            print(f"Deleted group {name}{', and topics ' + ', '.join(gone) if gone else ''}.")
         return show.masters_away(admin, cluster_name)

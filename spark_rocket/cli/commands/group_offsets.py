@@ -1,9 +1,9 @@
-"""``rocket group lag``, ``reset-offset`` and ``clone``: how far groups are, and putting them elsewhere.
+"""``rocket group lag``, ``reset-offset`` and ``clone``: show, reset and copy the offsets of groups.
 
-Offsets are next offsets: the first message that the group has not consumed. ``rocket offsets`` has the verbs for
+An offset is the next offset: the first message that the group has not consumed. ``rocket offsets`` has the verbs for
 streaming queries, checkpoints and files.
 
-Exit status: 0 done, 1 it could not be done, 2 the command line is wrong.
+Exit status: 0 success, 1 failure, 2 invalid command line.
 Corresponds to mqadmin's consumerProgress, resetOffsetByTime, skipAccumulatedMessage, cloneGroupOffset.
 """
 
@@ -42,12 +42,12 @@ _MEMBER = Column("member")
 @click.command()
 @group_argument
 @connection
-@click.option("-t", "--topic", metavar="TOPIC", shell_complete=complete_topics, help="in this topic only")
-@click.option("-m", "--members", is_flag=True, help="which member has each queue (a question to each of them)")
+@click.option("-t", "--topic", metavar="TOPIC", shell_complete=complete_topics, help="only this topic")
+@click.option("-m", "--members", is_flag=True, help="show the member of each queue (one request per member)")
 @json_option
 @watch_option
 def lag(link: Link, group: str, topic: str | None, members: bool, as_json: bool, watch: float | None) -> int:
-    """Show how far a group is behind: for each queue in messages, and since when its next message has been waiting."""
+    """Show the lag of a group for each queue: in messages, and as the age of its next message."""
     from spark_rocket.client.admin import GroupHistory
 
     failed: Failures = {}
@@ -65,7 +65,7 @@ def lag(link: Link, group: str, topic: str | None, members: bool, as_json: bool,
                 for row, found in zip(rows, state.queues, strict=True):
                     row["member"] = holders.get(found.queue)
             columns = (*_LAG, _MEMBER) if members else _LAG
-            foot = show.away(failed, watch)
+            foot = show.failures_text(failed, watch)
             table = _lag_table(state, rows, history.kind, topic)
             return _lag_document(state, rows, history.kind), replace(table, columns=columns, foot=foot)
 
@@ -89,7 +89,7 @@ def _lag_table(state: GroupState, rows: list[dict[str, Any]], kind: GroupKind, t
         _LAG,
         title=f"{state.group}: {kind_text(state, kind)}",
         total={"topic": "all", "lag": state.lag, "delayMs": state.delay_ms},
-        empty="It has consumed nothing yet." if topic is None else f"It has consumed nothing of topic {topic} yet.",
+        empty="No messages consumed yet." if topic is None else f"No messages of topic {topic} consumed yet.",
         marked=lambda row: row["delayMs"] > LATE_MS,
     )
 
@@ -98,25 +98,25 @@ def _lag_table(state: GroupState, rows: list[dict[str, Any]], kind: GroupKind, t
 
 
 def _when(text: str) -> int:
-    """A time in ms; 0 is the beginning, -1 the end."""
+    """A type: a time in ms; 0 for ``earliest``, -1 for ``latest``."""
     ends = {"earliest": 0, "latest": -1}
     return ends[text] if text in ends else moment(text)
 
 
 @click.command("reset-offset")
 @group_argument
-@click.option("-t", "--topic", required=True, metavar="TOPIC", shell_complete=complete_topics, help="in this topic")
+@click.option("-t", "--topic", required=True, metavar="TOPIC", shell_complete=complete_topics, help="the topic")
 @click.option(
     "--to",
     "when",
     type=_when,
     metavar="WHEN",
-    help="earliest, latest, or stored since: 2026-11-21T08:00 (UTC, or with +01:00), ms since 1970, or -2h (ago)",
+    help="earliest, latest, or a store time: 2026-11-21T08:00 (UTC, or with +01:00), ms since 1970, or -2h (ago)",
 )
-@click.option("--offset", type=number, metavar="N", help="to this offset, of every queue or of that of --queue")
-@click.option("-q", "--queue", metavar="BROKER:ID", help="with --offset: of this queue only, as broker-a:3")
+@click.option("--offset", type=number, metavar="N", help="reset to this offset, in all queues or in --queue")
+@click.option("-q", "--queue", metavar="BROKER:ID", help="with --offset: only this queue, as broker-a:3")
 @connection
-@click.option("--online", is_flag=True, help="members that are online too: brokers tell them")
+@click.option("--online", is_flag=True, help="reset online members too: brokers notify them")
 @dry_run_option
 @yes_option
 @json_option
@@ -132,19 +132,20 @@ def reset_offset(
     yes: bool,
     as_json: bool,
 ) -> int:
-    """Put a group to a time, an end or an offset of a topic.
+    """Reset the offsets of a group in a topic to a time, an end or an offset.
 
-    Shows where each queue is and would be, and asks. A group with members online is refused, unless --online is given.
+    Shows the present and the new offset of each queue, and asks for confirmation. Without --online, a group with online
+    members is refused.
     """
     exclusive({"--to": when, "--offset": offset}, required=True)
     if queue is not None and offset is None:
-        raise click.UsageError("--queue goes with --offset.")
+        raise click.UsageError("--queue needs --offset.")
     _check_json(as_json, yes, dry_run)
     with link.admin() as admin:
         if not online and (members := admin.consumers(group, topic)):
             raise ClientError(
                 f"Group {group} has {len(members)} member{'s' * (len(members) > 1)} online: {', '.join(members)}.",
-                remedy="Stop them first, or give --online: brokers tell them where they are to go on.",
+                remedy="Stop them first, or use --online: brokers notify them of the new offsets.",
             )
         if offset is None:
             assert when is not None
@@ -154,22 +155,22 @@ def reset_offset(
         _show_plan(group, topic, plan, as_json)
         if dry_run:
             return 0
-        if not show.confirm(f"Put group {group} there in {len(plan)} queues of {topic}?", yes):
+        if not show.confirm(f"Reset group {group} in {len(plan)} queues of {topic}?", yes):
             return 1
-        # To the offsets that were shown; a time is for members of 4.x, which are told times only.
+        # Reset to the offsets shown. Online members of 4.x can be notified of a time only.
         targets = {planned.queue: planned.target for planned in plan}
         if when is not None and online:
             done = admin.reset_offsets(group, topic, when, online=True)
         else:
             done = admin.reset_offsets_to(group, targets, online=online)
     if not as_json:
-        print(f"Group {group} is put there in {len(done)} queues.")
+        print(f"Reset group {group} in {len(done)} queues.")
     return 0
 
 
 def _check_json(as_json: bool, yes: bool, dry_run: bool) -> None:
     if as_json and not yes and not dry_run:
-        raise click.UsageError("--json goes with --yes or --dry-run: nothing can be asked in between.")
+        raise click.UsageError("--json needs --yes or --dry-run: it cannot ask for confirmation.")
 
 
 def _plan_to(admin: Admin, group: str, topic: str, offset: int, queue: str | None) -> list[PlannedReset]:
@@ -178,12 +179,12 @@ def _plan_to(admin: Admin, group: str, topic: str, offset: int, queue: str | Non
     committed = admin.committed_offsets(group, topic)
     if queue is None:
         return [PlannedReset(found, before, offset) for found, before in sorted(committed.items())]
-    broker, _, number = queue.replace("/", ":").rpartition(":")  # as it is shown elsewhere
+    broker, _, number = queue.replace("/", ":").rpartition(":")  # other verbs show BROKER/ID
     for found, before in committed.items():
         if (found.broker_name, str(found.queue_id)) == (broker, number):
             return [PlannedReset(found, before, offset)]
     names = ", ".join(f"{found.broker_name}:{found.queue_id}" for found in sorted(committed))
-    raise ClientError(f"Topic {topic} has no queue {queue}.", remedy=f"It has {names}.")
+    raise ClientError(f"Topic {topic} has no queue {queue}.", remedy=f"Its queues: {names}.")
 
 
 _PLAN = (
@@ -200,17 +201,17 @@ def _show_plan(group: str, topic: str, plan: Iterable[PlannedReset], as_json: bo
         show.document([show.place(at.queue) | {"from": at.committed, "to": at.target} for at in plan])
         return
     rows = []
-    again = skipped = 0
+    repeated = skipped = 0
     for planned in plan:
         change = 0 if planned.committed is None else planned.target - planned.committed
-        again, skipped = again - min(change, 0), skipped + max(change, 0)
-        word = f"{count_text(-change)} again" if change < 0 else f"{count_text(change)} skipped" if change else ""
+        repeated, skipped = repeated - min(change, 0), skipped + max(change, 0)
+        word = f"{count_text(-change)} repeated" if change < 0 else f"{count_text(change)} skipped" if change else ""
         if planned.committed is None:
             word = "first time"
         rows.append(
             show.place(planned.queue) | {"from": planned.committed, "to": planned.target, "change": word or "same"}
         )
-    foot = f"{count_text(again)} messages again, {count_text(skipped)} skipped"
+    foot = f"{count_text(repeated)} messages repeated, {count_text(skipped)} skipped"
     show.table(rows, _PLAN, title=f"{group} in {topic}", foot=foot)
 
 
@@ -220,13 +221,13 @@ def _show_plan(group: str, topic: str, plan: Iterable[PlannedReset], as_json: bo
 @click.command()
 @click.argument("source", type=group_name, shell_complete=complete_groups)
 @click.argument("target", type=group_name, shell_complete=complete_groups)
-@click.option("-t", "--topic", required=True, metavar="TOPIC", shell_complete=complete_topics, help="in this topic")
+@click.option("-t", "--topic", required=True, metavar="TOPIC", shell_complete=complete_topics, help="the topic")
 @connection
 @dry_run_option
 @yes_option
 @json_option
 def clone(link: Link, source: str, target: str, topic: str, dry_run: bool, yes: bool, as_json: bool) -> int:
-    """Put the group TARGET where SOURCE is in a topic. Shows where each queue is and would be, and asks."""
+    """Copy the offsets of group SOURCE in a topic to group TARGET. Shows the changes and asks for confirmation."""
     from spark_rocket.client.admin import PlannedReset
 
     _check_json(as_json, yes, dry_run)
@@ -238,7 +239,7 @@ def clone(link: Link, source: str, target: str, topic: str, dry_run: bool, yes: 
             raise ClientError(f"Group {source} has no offsets in {topic}.", remedy="Check both names.")
         if members := admin.consumers(target, topic):
             raise ClientError(
-                f"Group {target} has {len(members)} members online ({members[0]}, …), which would write over its "
+                f"Group {target} has {len(members)} members online ({members[0]}, …), which would overwrite its "
                 "offsets.",
                 remedy="Stop them first.",
             )
@@ -247,9 +248,9 @@ def clone(link: Link, source: str, target: str, topic: str, dry_run: bool, yes: 
         _show_plan(target, topic, plan, as_json)
         if dry_run:
             return 0
-        if not show.confirm(f"Put group {target} where {source} is in {topic}?", yes):
+        if not show.confirm(f"Copy the offsets of group {source} in {topic} to {target}?", yes):
             return 1
         admin.clone_offsets(source, target, topic)
     if not as_json:
-        print(f"Group {target} is where {source} is, in {len(wanted)} queues.")
+        print(f"Copied the offsets of group {source} to {target} in {len(wanted)} queues.")
     return 0

@@ -1,6 +1,6 @@
-"""``rocket message …``: send messages, find them, see what became of them, send them again; ``tail`` is beside this.
+"""``rocket message …``: send, find, trace and resend messages. ``message_tail`` has ``tail``.
 
-Exit status: 0 done, 1 it could not be done or was not found, 2 the command line is wrong.
+Exit status: 0 success, 1 failure or not found, 2 invalid command line.
 Corresponds to mqadmin's sendMessage, queryMsgById, queryMsgByUniqueKey, queryMsgByKey, queryMsgTraceById and
 consumeMessage.
 """
@@ -36,47 +36,47 @@ if TYPE_CHECKING:
     from spark_rocket.model import Message, MessageExt, MessageQueue, SendResult
 
 topic_argument = click.argument("topic", shell_complete=complete_topics)
-_MOST_UNDER_WAY = 1_000
+_MAX_IN_FLIGHT = 1_000
 
 
 @click.group(
     cls=LazyGroup,
     sections={
-        "Commands": {"tail": ("spark_rocket.cli.commands.message_tail:tail", "follow a topic, as tail -f does")},
+        "Commands": {"tail": ("spark_rocket.cli.commands.message_tail:tail", "follow a topic, like tail -f")},
     },
 )
 def message() -> None:
-    """Send messages, follow a topic, find messages, see what became of them, and send them again."""
+    """Send messages, follow a topic, find messages, show who consumed them, and resend them."""
 
 
 # --- sending ---------------------------------------------------------------------------------------------------------
 
 
 def duration(text: str) -> int:
-    """A type: a duration in milliseconds. A bare number is refused: brokers have delays in seconds and milliseconds."""
+    """A type: a duration with its unit, as milliseconds. Numbers are refused: brokers have delays in s and in ms."""
     delay = duration_ms(text)
     if delay is None:
-        raise click.BadParameter(f"{text} is not a duration; write 500ms, 10s, 5m, 2h or 1d")
+        raise click.BadParameter(f"invalid duration {text!r}: use 500ms, 10s, 5m, 2h or 1d")
     return delay
 
 
-@message.command("send", short_help="send messages: of arguments, of lines, of a file")
+@message.command("send", short_help="send messages from arguments, lines or a file")
 @topic_argument
 @click.argument("body", required=False)
-@click.option("--file", "file", type=PATH, metavar="FILE", help="the body is the file's bytes (- for stdin)")
-@click.option("--lines", type=PATH, metavar="FILE", help="a message of each line of a file (- for stdin)")
-@click.option("--hex", "is_hex", is_flag=True, help="BODY, or each line, is bytes in hex")
-@click.option("--tags", metavar="TAG", help="what consumers choose by")
+@click.option("--file", "file", type=PATH, metavar="FILE", help="send the file's bytes as the body (- for stdin)")
+@click.option("--lines", type=PATH, metavar="FILE", help="send each line of a file as a message (- for stdin)")
+@click.option("--hex", "is_hex", is_flag=True, help="decode BODY, or each line, from hex")
+@click.option("--tags", metavar="TAG", help="tag, for the consumers' tag filter")
+@click.option("--key", "--keys", "keys", multiple=True, metavar="KEY", help="key to find the message by; repeatable")
+@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="user property; repeatable")
+@click.option("--delay", type=duration, metavar="TIME", help="delivery delay: 500ms, 10s, 5m, 2h, 1d")
+@click.option("--deliver-at", type=moment, metavar="TIME", help="delivery time: a time, or milliseconds since 1970")
 @click.option(
-    "--key", "--keys", "keys", multiple=True, metavar="KEY", help="what it is found by; more than once if need be"
+    "--delay-level", type=whole(1, 18, "delay level"), metavar="N", help="delay level 1 to 18, for brokers before 5.0"
 )
-@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="a property of your own")
-@click.option("--delay", type=duration, metavar="TIME", help="deliver it so much later: 500ms, 10s, 5m, 2h, 1d")
-@click.option("--deliver-at", type=moment, metavar="TIME", help="deliver it then: a time, or milliseconds since 1970")
-@click.option("--delay-level", type=whole(1, 18, "delay level"), metavar="N", help="1 to 18, for brokers before 5.0")
-@click.option("--queue", metavar="BROKER/ID", help="to this queue; the id alone where one broker has the topic")
-@click.option("--sharding-key", metavar="KEY", help="to the queue that is this key's, as ordered messages go")
-@click.option("--group", default=TOOLS_PRODUCER_GROUP, help=f"the producer's group ({TOOLS_PRODUCER_GROUP})")
+@click.option("--queue", metavar="BROKER/ID", help="send to this queue; the id alone if one broker has the topic")
+@click.option("--sharding-key", metavar="KEY", help="choose the queue by this key, for ordered messages")
+@click.option("--group", default=TOOLS_PRODUCER_GROUP, help=f"producer group ({TOOLS_PRODUCER_GROUP})")
 @connection
 @json_option
 def send(
@@ -97,7 +97,7 @@ def send(
     group: str,
     as_json: bool,
 ) -> None:
-    """Send a message: BODY as UTF-8 text, a file's bytes, or one message of each line of a file or of stdin.
+    """Send a message: BODY as UTF-8 text, the bytes of a file, or one message per line of a file or of stdin.
 
     \b
     rocket message send orders '{"id": 7}' --tags paid --key 7
@@ -134,31 +134,33 @@ def send(
             chosen = {"selector": select_by_sharding_key, "selector_arg": sharding_key}
         messages = map(build, bodies)
         if lines is None:
-            _say_one(producer.send(next(messages), **chosen), as_json)
+            _print_result(producer.send(next(messages), **chosen), as_json)
         else:
-            _say_many(topic, _send_all(producer, messages, chosen), as_json)
+            _print_results(topic, _send_all(producer, messages, chosen), as_json)
 
 
 def _send_all(
     producer: Producer, messages: Iterable[Message], chosen: dict[str, Any]
 ) -> Iterator[tuple[SendResult, int]]:
-    """Results in the order of the messages, with the bytes of each: one after the other to a queue that was chosen, so
-    that they stay in order, else many at once."""
-    under_way: deque[tuple[Future[SendResult], int]] = deque()
+    """Send messages and yield the results in their order, each with the size of the body.
+
+    Messages to a chosen queue are sent one at a time to keep their order, others asynchronously.
+    """
+    in_flight: deque[tuple[Future[SendResult], int]] = deque()
     for message in messages:
         size = len(message.body)
         if chosen:
             yield producer.send(message, **chosen), size
             continue
-        under_way.append((producer.send_async(message), size))
-        while len(under_way) > _MOST_UNDER_WAY or (under_way and under_way[0][0].done()):
-            future, size = under_way.popleft()
+        in_flight.append((producer.send_async(message), size))
+        while len(in_flight) > _MAX_IN_FLIGHT or (in_flight and in_flight[0][0].done()):
+            future, size = in_flight.popleft()
             yield future.result(), size
-    for future, size in under_way:
+    for future, size in in_flight:
         yield future.result(), size
 
 
-def _say_many(topic: str, sent: Iterator[tuple[SendResult, int]], as_json: bool) -> None:
+def _print_results(topic: str, sent: Iterator[tuple[SendResult, int]], as_json: bool) -> None:
     from spark_rocket.cli.commands.bench import Rates
 
     count = size = 0
@@ -172,14 +174,14 @@ def _say_many(topic: str, sent: Iterator[tuple[SendResult, int]], as_json: bool)
     except (RocketError, click.ClickException, KeyboardInterrupt):
         rates.end()
         if count:
-            print(f"At least {count_text(count)} messages were sent to {topic} before.", file=sys.stderr)
+            print(f"Before the failure, at least {count_text(count)} messages were sent to {topic}.", file=sys.stderr)
         raise
     rates.end()
     if not as_json:
-        print(f"{count_text(count)} {'message was' if count == 1 else 'messages were'} sent to {topic}.")
+        print(f"Sent {count_text(count)} message{'s' if count != 1 else ''} to {topic}.")
 
 
-def _say_one(result: SendResult, as_json: bool) -> None:
+def _print_result(result: SendResult, as_json: bool) -> None:
     if as_json:
         show.document(_result_json(result))
     else:
@@ -212,7 +214,7 @@ def _result_record(result: SendResult) -> dict[str, object]:
 @contextmanager
 def _bodies(body: str | None, file: Path | None, lines: Path | None) -> Iterator[Iterable[bytes]]:
     if body is not None:
-        yield [body.encode("utf-8", "surrogateescape")]  # what the shell gave, byte for byte
+        yield [body.encode("utf-8", "surrogateescape")]  # the same bytes as in the shell
     elif file is not None:
         yield [sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()]
     elif str(lines) == "-":
@@ -224,7 +226,7 @@ def _bodies(body: str | None, file: Path | None, lines: Path | None) -> Iterator
 
 
 def _lines_of(opened: IO[bytes]) -> Iterator[bytes]:
-    """Lines without their ends, as soon as they are there; empty ones are no messages."""
+    """Yield non-empty lines without their line ends, as soon as they arrive."""
     for line in iter(opened.readline, b""):
         text = line.rstrip(b"\r\n")
         if text:
@@ -236,14 +238,14 @@ def _from_hex(text: bytes) -> bytes:
         return bytes.fromhex(text.decode("ascii"))
     except ValueError:
         shown = text[:40].decode("utf-8", "backslashreplace")
-        raise click.UsageError(f"{shown} is not bytes in hex; write 00ff or 00 ff.") from None
+        raise click.UsageError(f"invalid hex {shown!r}: use 00ff or 00 ff") from None
 
 
 def find_queue(admin: Admin, topic: str, text: str) -> MessageQueue:
-    """The queue that ``BROKER/ID`` (or ``BROKER:ID``) names, or ``ID`` where one broker alone has the topic."""
+    """Find a queue by ``BROKER/ID`` (or ``BROKER:ID``), or by ``ID`` if only one broker has the topic."""
     broker, slash, number = text.replace(":", "/").rpartition("/")
     if not number.isdecimal() or not number.isascii() or (slash and not broker):
-        raise click.UsageError(f"{text} is no queue; write BROKER/ID, as broker-a/3.")
+        raise click.UsageError(f"invalid queue {text!r}: use BROKER/ID, as broker-a/3")
     queues = admin.queues(topic)
     found = [one for one in queues if one.queue_id == int(number) and broker in ("", one.broker_name)]
     if len(found) == 1:
@@ -252,7 +254,7 @@ def find_queue(admin: Admin, topic: str, text: str) -> MessageQueue:
     if found:
         raise ClientError(
             f"Topic {topic!r} has a queue {number} on {len(found)} brokers.",
-            remedy=f"Say which: {', '.join(f'{name}/{number}' for name in names)}.",
+            remedy=f"Specify one: {', '.join(f'{name}/{number}' for name in names)}.",
         )
     most = max((one.queue_id for one in queues), default=-1)
     raise ClientError(
@@ -264,15 +266,15 @@ def find_queue(admin: Admin, topic: str, text: str) -> MessageQueue:
 # --- finding ---------------------------------------------------------------------------------------------------------
 
 
-@message.command("get", short_help="one message, by its offset id")
+@message.command("get", short_help="show a message by its offset id")
 @click.argument("offset_id", metavar="ID")
 @connection
 @body_option
 @json_option
 def get(link: Link, offset_id: str, form: str, as_json: bool) -> None:
-    """Show a message by its offset id, the one that its broker gave it: it says where the message is.
+    """Show a message by its offset id, which the broker assigned and which contains its position.
 
-    By the id that its sender gave it, rocket message query-id finds it.
+    For the id assigned by the producer, use rocket message query-id.
     """
     with link.admin() as admin:
         found = admin.view_message(offset_id)
@@ -282,14 +284,14 @@ def get(link: Link, offset_id: str, form: str, as_json: bool) -> None:
         message_show.record(found, form)
 
 
-@message.command("query-id", short_help="a message by either id, and which groups have consumed it")
+@message.command("query-id", short_help="show a message by either id, and which groups consumed it")
 @topic_argument
 @click.argument("msg_id", metavar="ID")
 @connection
 @body_option
 @json_option
 def query_id(link: Link, topic: str, msg_id: str, form: str, as_json: bool) -> None:
-    """Show a message of a topic by the id that its sender gave it, or by its offset id, and what groups made of it."""
+    """Show a message of a topic by the producer's id or by its offset id, and the status of each consumer group."""
     with link.admin() as admin:
         found = wanted(admin, topic, msg_id)
         tracks = admin.message_track(found)
@@ -300,39 +302,40 @@ def query_id(link: Link, topic: str, msg_id: str, form: str, as_json: bool) -> N
     message_show.record(found, form)
     print()
     columns = [Column("group"), Column("status"), Column("detail", spare=True)]
-    show.table(rows, columns, empty="No group consumes the topic.")
+    show.table(rows, columns, empty="No groups consume this topic.")
 
 
 def wanted(admin: Admin, topic: str, msg_id: str) -> MessageExt:
-    """The message, or the error that there is none."""
+    """Return the message. ClientError if it is not found."""
     found = admin.message(topic, msg_id)
     if found is None:
         raise ClientError(
             f"Topic {topic!r} has no message {msg_id!r}.",
-            remedy="Check topic and id; it may have been deleted by its age, and transactions that were not committed"
-            " are not there.",
+            remedy="Check topic and id. The message may have expired, or its transaction may not be committed.",
         )
     return found
 
 
-@message.command("query-key", short_help="messages with a key")
+@message.command("query-key", short_help="list messages with a key")
 @topic_argument
 @click.argument("key")
-@click.option("--from", "begin", type=moment, metavar="TIME", default=None, help="stored then or later")
-@click.option("--to", "end", type=moment, metavar="TIME", default=None, help="stored then or before")
-@click.option("--limit", type=whole(1, 10_000, "number of messages"), default="32", metavar="N", help="at most (32)")
+@click.option("--from", "begin", type=moment, metavar="TIME", default=None, help="stored at or after this time")
+@click.option("--to", "end", type=moment, metavar="TIME", default=None, help="stored at or before this time")
+@click.option(
+    "--limit", type=whole(1, 10_000, "number of messages"), default="32", metavar="N", help="maximum number (32)"
+)
 @connection
 @body_option
 @json_option
 def query_key(
     link: Link, topic: str, key: str, begin: int | None, end: int | None, limit: int, form: str, as_json: bool
 ) -> int:
-    """List messages of a topic that were sent with a key, oldest first."""
+    """List messages of a topic by key, oldest first."""
     failed: Failures = {}
     with link.admin() as admin:
         found = admin.query_messages(topic, key, max_num=limit, begin_ms=begin or 0, end_ms=end, failed=failed)
-    where = " on the brokers that answered" if failed else ""
-    table(found, form, as_json, empty=f"Topic {topic} has no message with key {key}{where}.")
+    where = " on the available brokers" if failed else ""
+    table(found, form, as_json, empty=f"No messages with key {key} in topic {topic}{where}.")
     return show.failures(failed)
 
 
@@ -343,19 +346,19 @@ _MESSAGES = (
     Column("tags", spare=True),
     Column("keys", spare=True),
 )
-_LEAST_BODY = 19  # what 80 columns leave
-_OTHER_COLUMNS = 61
+_MIN_BODY_WIDTH = 19  # 80 columns minus the other columns
+_OTHER_COLUMNS_WIDTH = 61
 
 
 def table(found: Iterable[MessageExt], form: str, as_json: bool, empty: str, foot: str = "") -> None:
-    """List messages, a row for each, with as much of the body as the terminal has room for."""
+    """List messages, one per row, with as much of the body as fits on the terminal."""
     messages = list(found)
     if as_json:
         show.document([message_show.json_of(one, form) for one in messages])
         return
     width = None
     if sys.stdout.isatty():
-        width = max(_LEAST_BODY, (shutil.get_terminal_size().columns - _OTHER_COLUMNS) // 2)
+        width = max(_MIN_BODY_WIDTH, (shutil.get_terminal_size().columns - _OTHER_COLUMNS_WIDTH) // 2)
     rows = [
         {
             "storeTimestamp": one.store_timestamp,
@@ -373,13 +376,13 @@ def table(found: Iterable[MessageExt], form: str, as_json: bool, empty: str, foo
     show.table(rows, columns, empty=empty, foot=foot)
 
 
-@message.command("trace", short_help="the way of a message, as clients wrote it down")
+@message.command("trace", short_help="show the trace events of a message")
 @click.argument("msg_id", metavar="ID")
-@click.option("--trace-topic", default=TRACE_TOPIC, metavar="TOPIC", help="where clients write it")
+@click.option("--trace-topic", default=TRACE_TOPIC, metavar="TOPIC", help="topic of the trace events")
 @connection
 @json_option
 def trace(link: Link, msg_id: str, trace_topic: str, as_json: bool) -> None:
-    """Show the way of a message, by the id that its sender gave it, as clients with message trace have written it."""
+    """Show the events that clients with message trace recorded for a message, by the producer's id."""
     with link.admin() as admin:
         found = admin.message_trace(msg_id, trace_topic=trace_topic)
     rows = [
@@ -408,27 +411,27 @@ def trace(link: Link, msg_id: str, trace_topic: str, as_json: bool) -> None:
         Column("storeHost", "STORED AT", spare=True),
     ]
     empty = (
-        f"Nobody has written about {msg_id} in topic {trace_topic}. Producers and consumers do that if they are told to"
-        " (enable_msg_trace, enableMsgTrace), and the topic keeps it as long as other messages."
+        f"No trace events of {msg_id} in topic {trace_topic}. Producers and consumers record them if message trace is "
+        "enabled (enable_msg_trace, enableMsgTrace). They expire like other messages."
     )
-    show.table([row | {"outcome": row["outcome"] or "under way"} for row in rows], columns, empty=empty)
+    show.table([row | {"outcome": row["outcome"] or "pending"} for row in rows], columns, empty=empty)
 
 
-# --- again -----------------------------------------------------------------------------------------------------------
+# --- resending -------------------------------------------------------------------------------------------------------
 
 
-@message.command("resend", short_help="send a copy of a message to its topic or to one group")
+@message.command("resend", short_help="resend a message to its topic or to one group")
 @topic_argument
 @click.argument("msg_id", metavar="ID")
-@click.option("--group", shell_complete=complete_groups, help="to this group alone, by its retry topic")
-@click.option("--client", metavar="CLIENT", help="have this consumer of --group consume it now, past its queue")
+@click.option("--group", shell_complete=complete_groups, help="only to this group, by its retry topic")
+@click.option("--client", metavar="CLIENT", help="let this consumer of --group consume it directly")
 @connection
 @yes_option
 @json_option
 def resend(link: Link, topic: str, msg_id: str, group: str | None, client: str | None, yes: bool, as_json: bool) -> int:
-    """Send a copy of a message again: to its topic and so to every group, or to one group.
+    """Send a copy of a message to its topic, and so to every group, or to one group.
 
-    With --client, one consumer that is online is told to consume the message itself, once, and says how that went.
+    With --client, an online consumer consumes the message itself once and reports the result.
     """
     if client is not None and group is None:
         raise click.UsageError("--client needs --group.")
@@ -438,16 +441,16 @@ def resend(link: Link, topic: str, msg_id: str, group: str | None, client: str |
             assert group is not None
             return _consume(admin, found, group, client, yes, as_json)
         origin = admin.origin_topic(found)
-        whom = f"to group {group}" if group is not None else f"to topic {origin}, for all of its groups,"
-        if not show.confirm(f"Send message {found.msg_id} {whom} again?", yes):
+        target = f"group {group}" if group is not None else f"topic {origin}, for all of its groups"
+        if not show.confirm(f"Resend message {found.msg_id} to {target}?", yes):
             return 1
         result = admin.resend(found, group=group)
-    _say_one(result, as_json)
+    _print_result(result, as_json)
     return 0
 
 
 def _consume(admin: Admin, found: MessageExt, group: str, client: str, yes: bool, as_json: bool) -> int:
-    if not show.confirm(f"Have {client} of group {group} consume message {found.msg_id} now?", yes):
+    if not show.confirm(f"Let {client} of group {group} consume message {found.msg_id} now?", yes):
         return 1
     result = admin.consume_directly(group, client, found)
     if as_json:

@@ -1,18 +1,18 @@
-"""Messages as verbs print them: a line, a record, JSON, and the body in one of several forms.
+"""Printing messages: as a line, as a record or as JSON, with the body in one of several forms.
 
 =======  ==============================================================================================================
 auto     text if it is UTF-8 without control characters, else hex
-text     text; bytes that are none as \\xNN
-json     JSON, in one line or, alone, indented; text if it is none
-hex      offsets, bytes and characters, 16 a line
+text     text; invalid bytes as \\xNN
+json     JSON: indented in a record, on one line in lists; text if it is invalid JSON
+hex      offsets, bytes and characters, 16 bytes per line
 none     nothing
 =======  ==============================================================================================================
 
-On a terminal control characters are shown as \\xNN, whatever form is asked for: a message must not be able to write
-what it likes to somebody's screen. Elsewhere text goes out as it is.
+On a terminal, control characters are escaped as \\xNN in every form: a message must not control the terminal. In pipes
+and files, text is unchanged.
 
-Thread-safety: functions without a state. Corresponds to what mqadmin's PrintMessageByQueueCommand and
-QueryMsgByIdSubCommand print.
+Thread-safety: stateless functions. Corresponds to the output of mqadmin's PrintMessageByQueueCommand and
+QueryMsgByIdSubCommand.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
 
 FORMS = ("auto", "text", "json", "hex", "none")
 body_option = click.option(
-    "--body", "form", type=click.Choice(FORMS), default="auto", help="how bodies are shown (auto: text, else hex)"
+    "--body", "form", type=click.Choice(FORMS), default="auto", help="format of bodies (auto: text, else hex)"
 )
 _HEX_BYTES = 16
-_MOST_HEX = 1024  # unless it is asked for
-_LEAST_WIDTH = 20
+_MAX_HEX_BYTES = 1024  # for "auto"; "hex" has no limit
+_MIN_WIDTH = 20
 
 
 # --- bodies ----------------------------------------------------------------------------------------------------------
 
 
 def text_of(body: bytes) -> str | None:
-    """The text that a body is; None if it is not UTF-8, or has control characters that no text has."""
+    """Decode a body as text; None if it is not UTF-8 or has control characters other than whitespace."""
     try:
         text = body.decode()
     except UnicodeDecodeError:
@@ -54,7 +54,7 @@ def text_of(body: bytes) -> str | None:
 
 
 def body_text(body: bytes, form: str) -> str:
-    """A body in a form, of as many lines as it takes."""
+    """Format a body, with as many lines as necessary."""
     if form == "none":
         return ""
     if form == "json":
@@ -66,14 +66,14 @@ def body_text(body: bytes, form: str) -> str:
     if form == "hex":
         return hex_text(body)
     if form == "auto" and text is None:
-        left = len(body) - _MOST_HEX
+        left = len(body) - _MAX_HEX_BYTES
         more = f"\n… {count_text(left)} more bytes; --body hex shows all." if left > 0 else ""
-        return hex_text(body[:_MOST_HEX]) + more
+        return hex_text(body[:_MAX_HEX_BYTES]) + more
     return harmless(body.decode("utf-8", "backslashreplace"))
 
 
 def body_line(body: bytes, form: str) -> str:
-    """A body in one line: line ends as \\n, of what is no text its bytes in hex."""
+    """Format a body on one line: line ends as \\n, binary bodies as hex."""
     if form == "none":
         return ""
     if form == "json":
@@ -85,13 +85,13 @@ def body_line(body: bytes, form: str) -> str:
     if form == "hex" or (form == "auto" and text is None):
         return body.hex(" ", 4)
     text = body.decode("utf-8", "backslashreplace")
-    if any(char in text for char in "\n\r\t"):  # else as it is: JSON in one line can be copied
+    if any(char in text for char in "\n\r\t"):  # otherwise unchanged, so that JSON can be copied
         text = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
     return harmless(text)
 
 
 def hex_text(body: bytes) -> str:
-    """Offsets, bytes and characters, as hexdump -C has them."""
+    """Format bytes like ``hexdump -C``: offsets, bytes and characters."""
     lines = []
     for start in range(0, len(body), _HEX_BYTES):
         part = body[start : start + _HEX_BYTES]
@@ -102,7 +102,7 @@ def hex_text(body: bytes) -> str:
 
 
 def harmless(text: str) -> str:
-    """Without what would drive a terminal, if it goes to one."""
+    """Escape control characters if stdout is a terminal."""
     if not sys.stdout.isatty():
         return text
     return "".join(char if _is_shown(char) else _escaped(char) for char in text)
@@ -120,7 +120,7 @@ def _escaped(char: str) -> str:
 
 
 def json_of(message: MessageExt, form: str = "auto") -> dict[str, Any]:
-    """A message for ``--json``. The body is ``body``, text or with ``--body json`` a value, else ``bodyBase64``."""
+    """Return a message for ``--json``: ``body`` (text, or a value with ``--body json``) or ``bodyBase64``."""
     host = "{}:{}".format
     names = ("topic", "broker_name", "queue_id", "queue_offset", "msg_id", "offset_msg_id", "tags", "keys")
     value: dict[str, Any] = {
@@ -145,7 +145,7 @@ def json_of(message: MessageExt, form: str = "auto") -> dict[str, Any]:
 
 
 def record(message: MessageExt, form: str = "auto") -> None:
-    """Print a message with all that is known of it."""
+    """Print a message with all its fields."""
     show.record(
         {
             "Topic": message.topic,
@@ -171,7 +171,7 @@ def record(message: MessageExt, form: str = "auto") -> None:
 
 
 def put(message: MessageExt, form: str, is_long: bool, as_json: bool) -> None:
-    """Print one message of many, at once: as a line of JSON, with all that is known of it, or as a line of text."""
+    """Print one of several messages and flush it: as a line of JSON, as a record, or as a line of text."""
     if as_json:
         show.line(json_of(message, form))
     elif is_long:
@@ -186,7 +186,7 @@ def put(message: MessageExt, form: str, is_long: bool, as_json: bool) -> None:
 
 
 def line(message: MessageExt, form: str = "auto", width: int | None = None) -> str:
-    """A message in one line: when, where, tags, keys, body; cut to a width."""
+    """Format a message on one line: store time, queue, tags, keys, body; cut to a width."""
     when = moment_text(message.store_timestamp)
     where = f"{message.broker_name}/{message.queue_id}@{message.queue_offset}"
     marks = " ".join(f"{sign}{text}" for sign, text in (("#", message.tags), ("!", message.keys)) if text)
@@ -195,14 +195,14 @@ def line(message: MessageExt, form: str = "auto", width: int | None = None) -> s
 
 
 def cut(text: str, width: int | None) -> str:
-    """As much of a line as fits, in columns of the terminal: letters of some scripts take two."""
+    """Cut a line to a width in terminal columns: characters of some scripts take two."""
     if width is None or len(text) * 2 <= width:
         return text
-    room, width = 0, max(width, _LEAST_WIDTH)
+    room, width = 0, max(width, _MIN_WIDTH)
     for place, char in enumerate(text):
         room += _columns(char)
         if room > width:
-            while room + 1 > width:  # for the sign that something is missing
+            while room + 1 > width:  # room for the ellipsis
                 room -= _columns(text[place])
                 place -= 1
             return text[: place + 1] + "…"

@@ -1,11 +1,11 @@
-"""``rocket message tail``: follow a topic, as ``tail -f`` follows a file, without being a consumer.
+"""``rocket message tail``: follow a topic like ``tail -f``, without joining a consumer group.
 
-Queues are read by offset, with a pull that waits at the broker for each; no group, no heartbeat, no offsets are kept,
-so that nobody else's messages are taken away. Messages of different queues come in the order in which they arrive; what
-is shown first, of ``--last`` or ``--from``, in the order of time. A broker that is away is waited for, from the
-beginning on; queues and brokers that come are found every ten seconds, and read from where this one began.
+Each queue is read by offset with a long poll. There is no group, no heartbeat and no committed offset, so consumers are
+not affected. Messages of different queues are shown in the order of their arrival; the first ones of ``--last`` or
+``--from`` are ordered by time. Unavailable brokers are retried, from the start on. New queues and brokers are found
+every ten seconds and read from the start time of the command.
 
-Exit status: 0 stopped by Ctrl-C or at the end, 1 it could not be done, with --no-follow also for one broker.
+Exit status: 0 for Ctrl-C or the end, 1 for a failure, with --no-follow also for an unavailable broker.
 Corresponds to mqadmin's consumeMessage and printMsg.
 """
 
@@ -39,10 +39,10 @@ _T = TypeVar("_T")
 SUSPEND_MS = 10_000
 LOOK_SECONDS = 10.0
 PAUSE_SECONDS = 1.0
-_MOST_WAITING = 256  # pulls that wait at once; of more queues each is asked again and again
+_MAX_LONG_POLLS = 256  # with more queues, each queue is polled at intervals
 _PAGE = 32
 _NAME_SERVER = "the name server"
-_CLOCKS_APART_MS = 10_000  # so old may a message be that is shown of a queue that comes late
+_CLOCK_SKEW_MS = 10_000  # queues that are found late are read from so long before the start
 
 
 def _start(text: str) -> int:
@@ -52,18 +52,18 @@ def _start(text: str) -> int:
 
 @click.command("tail")
 @click.argument("topic", shell_complete=complete_topics)
-@click.option("--tags", metavar="TAGS", help="only messages with one of these, as in 'a || b'")
-@click.option("--sql", metavar="EXPRESSION", help="only messages that an SQL92 expression lets through")
+@click.option("--tags", metavar="TAGS", help="only messages with these tags, as in 'a || b'")
+@click.option("--sql", metavar="EXPRESSION", help="only messages that match this SQL92 expression")
 @click.option(
     "-l", "--last", "last", type=whole(0, 100_000, "number of messages"), metavar="N", help="show the last N first"
 )
-@click.option("--from", "begin", type=_start, metavar="TIME", help="begin there: a time, 2h (ago), earliest, latest")
-@click.option("--queue", metavar="BROKER/ID", help="this queue only")
+@click.option("--from", "begin", type=_start, metavar="TIME", help="start at a time, 2h (ago), earliest or latest")
+@click.option("--queue", metavar="BROKER/ID", help="only this queue")
 @click.option(
-    "--max", "most", type=whole(1, 1_000_000_000, "number of messages"), metavar="N", help="end after so many"
+    "--max", "most", type=whole(1, 1_000_000_000, "number of messages"), metavar="N", help="stop after N messages"
 )
-@click.option("--no-follow", is_flag=True, help="end at what is there now")
-@click.option("--long", "is_long", is_flag=True, help="all that is known of each message")
+@click.option("--no-follow", is_flag=True, help="stop after the existing messages")
+@click.option("--long", "is_long", is_flag=True, help="show all fields of each message")
 @connection
 @body_option
 @json_option
@@ -81,9 +81,9 @@ def tail(
     form: str,
     as_json: bool,
 ) -> int:
-    """Show messages as they come: when stored, where, #tags, !keys and body, one a line; until Ctrl-C.
+    """Show messages as they arrive until Ctrl-C, one per line: store time, queue, #tags, !keys and body.
 
-    It begins with the next message, unless --last or --from say otherwise.
+    Starts with the next message unless --last or --from is given.
 
     \b
     rocket message tail orders --tags paid --last 10
@@ -96,7 +96,7 @@ def tail(
 
     with link.admin() as admin, link.reader() as reader:
         only = None if queue is None else find_queue(admin, topic, queue)
-        reader.queues(topic)  # an unknown topic is said at once
+        reader.queues(topic)  # fail early for an unknown topic
         if sql is not None:
             reader.check_filter(topic, sql)
         follower = _Follower(admin, reader, topic, only, tags, sql)
@@ -108,12 +108,12 @@ def tail(
                 if most is not None and shown >= most:
                     break
         except KeyboardInterrupt:
-            pass  # what is under way is left to itself: the connections close
+            pass  # pending pulls end with their connections
     return show.failures(follower.failed) if no_follow else 0
 
 
 class _Follower:
-    """Where each queue is, and what is asked of it."""
+    """The position of each queue, and its pull requests."""
 
     def __init__(
         self,
@@ -134,18 +134,18 @@ class _Follower:
         self._sql = sql
         self._wanted = parse_tags(self._tags)
         self._offsets: dict[MessageQueue, int] = {}
-        self._away: set[str] = set()
+        self._unavailable: set[str] = set()
         self._begin_ms = 0
         self._failed: Failures = {}
 
     @property
     def failed(self) -> Failures:
-        """Why brokers did not answer in the beginning, of those that matter."""
+        """The failures of brokers at the start, only of the selected queue's broker if one is selected."""
         only = self._only
         return {name: why for name, why in self._failed.items() if only is None or name == only.broker_name}
 
     def messages(self, last: int | None, begin: int | None, *, follow: bool) -> Iterator[MessageExt]:
-        self._begin_ms = int(time.time() * 1000) - _CLOCKS_APART_MS if begin is None or begin < 0 else begin
+        self._begin_ms = int(time.time() * 1000) - _CLOCK_SKEW_MS if begin is None or begin < 0 else begin
         every = self._admin.offsets(self._topic, failed=self._failed)
         ends = {queue: ends for queue, ends in every.items() if self._only in (None, queue)}
         self._offsets = {queue: high for queue, (_, high) in ends.items()}
@@ -159,11 +159,11 @@ class _Follower:
             yield from self._since(begin, ends)
         if follow:
             for broker, error in self.failed.items():
-                self._is_away(broker, error)
+                self._report_unavailable(broker, error)
             yield from self._follow()
 
     def _since(self, begin: int, ends: dict[MessageQueue, tuple[int, int]]) -> Iterator[MessageExt]:
-        """What is there already, of all queues in the order of time."""
+        """Yield the existing messages of all queues in the order of time."""
         parts = []
         for queue, (low, high) in ends.items():
             first = low if begin == 0 or low >= high else self._reader.offset_for_time(queue, begin)
@@ -181,7 +181,7 @@ class _Follower:
                 self._take_queues(*looking.result())
                 looking, looked = None, now
             elif looking is None and now - looked >= LOOK_SECONDS:
-                looking = _in_background(self._new_queues)  # a broker that hangs must not keep the others waiting
+                looking = _in_background(self._new_queues)  # an unresponsive broker must not block the others
             busy = set(waiting.values())
             for queue in [one for one in self._offsets if one not in busy and resting.get(one, 0.0) <= now]:
                 waiting[self._pull(queue)] = queue
@@ -193,22 +193,22 @@ class _Follower:
                 try:
                     found = future.result()
                 except RocketError as error:
-                    self._is_away(queue.broker_name, error)
+                    self._report_unavailable(queue.broker_name, error)
                     resting[queue] = time.monotonic() + PAUSE_SECONDS
                 else:
-                    self._is_back(queue.broker_name)
-                    yield from self._taken(queue, found)
-                    if len(self._offsets) > _MOST_WAITING and not found.records:
+                    self._report_available(queue.broker_name)
+                    yield from self._accepted(queue, found)
+                    if len(self._offsets) > _MAX_LONG_POLLS and not found.records:
                         resting[queue] = time.monotonic() + PAUSE_SECONDS
 
     def _pull(self, queue: MessageQueue) -> Future[PullResult]:
-        suspend = SUSPEND_MS if len(self._offsets) <= _MOST_WAITING else 0
+        suspend = SUSPEND_MS if len(self._offsets) <= _MAX_LONG_POLLS else 0
         offset = self._offsets[queue]
         return self._reader.pull_async(
             queue, offset, max_msgs=_PAGE, tags=self._tags, sql=self._sql, suspend_ms=suspend
         )
 
-    def _taken(self, queue: MessageQueue, found: PullResult) -> Iterable[MessageExt]:
+    def _accepted(self, queue: MessageQueue, found: PullResult) -> Iterable[MessageExt]:
         from spark_rocket.protocol.record.messages import decode_messages
 
         offset = self._offsets[queue]
@@ -218,7 +218,7 @@ class _Follower:
                 yield message
 
     def _new_queues(self) -> tuple[dict[MessageQueue, int], Failures]:
-        """Queues that are new, or whose broker was away: read from where this one began. And who does not answer."""
+        """Return new queues, or queues of returned brokers, with their first offsets; and the failures."""
         from spark_rocket.client.admin.base import put_aside
 
         found: dict[MessageQueue, int] = {}
@@ -232,28 +232,28 @@ class _Follower:
 
     def _take_queues(self, found: dict[MessageQueue, int], failed: Failures) -> None:
         if _NAME_SERVER not in failed:
-            self._is_back(_NAME_SERVER)
+            self._report_available(_NAME_SERVER)
         for queue, offset in found.items():
             self._offsets[queue] = offset
-            self._is_back(queue.broker_name)
-        for who, error in failed.items():
-            self._is_away(who, error)
+            self._report_available(queue.broker_name)
+        for server, error in failed.items():
+            self._report_unavailable(server, error)
 
-    def _is_away(self, who: str, error: RocketError) -> None:
-        """Said once: it is tried again until it answers."""
-        if who not in self._away:
-            self._away.add(who)
+    def _report_unavailable(self, server: str, error: RocketError) -> None:
+        """Report it once; requests are retried until it responds."""
+        if server not in self._unavailable:
+            self._unavailable.add(server)
             text = f"{error.message} {error.remedy}".rstrip()
-            print(f"rocket: {who}: {text} Trying on.", file=sys.stderr)
+            print(f"rocket: {server}: {text} Retrying.", file=sys.stderr)
 
-    def _is_back(self, who: str) -> None:
-        if who in self._away:
-            self._away.remove(who)
-            print(f"rocket: {who} answers again.", file=sys.stderr)
+    def _report_available(self, server: str) -> None:
+        if server in self._unavailable:
+            self._unavailable.remove(server)
+            print(f"rocket: {server} is available again.", file=sys.stderr)
 
 
 def _in_background(work: Callable[[], _T]) -> Future[_T]:
-    """On a thread that nobody waits for at the end."""
+    """Run ``work`` on a daemon thread."""
     future: Future[_T] = Future()
 
     def run() -> None:

@@ -1,14 +1,15 @@
-"""``rocket offsets …``: where a streaming query is, where a consumer group is, and setting the second.
+"""``rocket offsets …``: the offsets of streaming queries and consumer groups, and setting those of groups.
 
-A query goes on from its checkpoint, whatever the group says; a group's offsets are for everybody else: other consumers,
-a new query with ``startingOffsets=group``, and whoever looks at the lag. These verbs show both side by side, carry one
-over to the other, and say beforehand what reading again from somewhere would read.
+A query continues from its checkpoint and ignores the group's offsets. Those are for other consumers, for new queries
+with ``startingOffsets=group``, and for monitoring the lag. These verbs show both, copy offsets from one to the other,
+and preview what a replay would read.
 
-Offsets are next offsets, and their JSON is that of ``startingOffsets``. What changes a group says what it will do and
-asks, or takes ``--yes``; a group with consumers online is refused, since they would write over it.
+An offset is the next offset to read. The JSON is that of ``startingOffsets``. Verbs that change a group show the
+changes and ask for confirmation, unless ``--yes`` is given. A group with online consumers is refused, because they
+would overwrite its offsets.
 
-Exit status: 0 done (``diff``: nothing differs), 1 it could not be done (``diff``: something differs), 2 the command
-line is wrong. Corresponds to mqadmin's consumerProgress, resetOffsetByTime, cloneGroupOffset.
+Exit status: 0 success (``diff``: no differences), 1 failure (``diff``: differences), 2 invalid command line.
+Corresponds to mqadmin's consumerProgress, resetOffsetByTime, cloneGroupOffset.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _group_required = click.option(
     "-g", "--group", type=group_name, required=True, metavar="GROUP", shell_complete=complete_groups,
     help="the consumer group",
 )  # fmt: skip
-_json = click.option("--json", "as_json", is_flag=True, help="one JSON object a line instead of a table")
+_json = click.option("--json", "as_json", is_flag=True, help="print one JSON object per line instead of a table")
 
 
 def _topics(meaning: str) -> Callable[[Any], Any]:
@@ -56,7 +57,7 @@ def _topics(meaning: str) -> Callable[[Any], Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Where:
-    """The places that ``preview`` and ``reset`` can be told, of which one is given."""
+    """The target of ``preview`` and ``reset``: exactly one of these options is given."""
 
     checkpoint: Path | None
     at: int | None
@@ -67,7 +68,7 @@ class _Where:
 
 
 def _where_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options, and hands them on as ``where``."""
+    """Add the options and pass them as ``where``."""
 
     @functools.wraps(function)
     def with_where(**values: Any) -> Any:
@@ -75,21 +76,21 @@ def _where_options(function: Callable[..., Any]) -> Callable[..., Any]:
         exclusive({f"--{name.replace('_', '-')}": value for name, value in given.items()}, required=True)
         return function(where=_Where(**given), **values)
 
-    when = "stored since: 2026-11-21T08:00 (UTC, or with +01:00), ms, or 2h (ago; also -2h)"
+    when = "offsets of a store time: 2026-11-21T08:00 (UTC, or with +01:00), ms, or 2h (ago; also -2h)"
     wrapped: Callable[..., Any] = with_where
     for option in (
-        click.option("--latest", is_flag=True, help="the ends"),
-        click.option("--earliest", is_flag=True, help="the first messages that there are"),
-        click.option("--file", type=PATH, metavar="FILE", help="offsets as JSON; - is stdin"),
-        click.option("--of-group", type=group_name, metavar="GROUP", help="where another group is"),
+        click.option("--latest", is_flag=True, help="ends of the queues"),
+        click.option("--earliest", is_flag=True, help="first available messages"),
+        click.option("--file", type=PATH, metavar="FILE", help="offsets as JSON; - for stdin"),
+        click.option("--of-group", type=group_name, metavar="GROUP", help="offsets of another group"),
         click.option("--at", type=moment, metavar="TIME", help=when),
-        click.option("--checkpoint", type=PATH, metavar="DIR", help="where a query is"),
+        click.option("--checkpoint", type=PATH, metavar="DIR", help="offsets of a query"),
     ):
         wrapped = option(wrapped)
     return wrapped
 
 
-# --- the actions ---------------------------------------------------------------------------------------------------
+# --- verbs -----------------------------------------------------------------------------------------------------------
 
 
 @click.group()
@@ -97,49 +98,49 @@ def offsets() -> None:
     """Offsets of streaming queries (their checkpoints) and of consumer groups (on the brokers)."""
 
 
-@offsets.command("show", short_help="a checkpoint's or a group's offsets, and what is left to read")
+@offsets.command("show", short_help="show the offsets and the lag of a checkpoint or a group")
 @_checkpoint
 @connection
 @_json
 @_group
-@_topics("of a group: in this topic only (may be given several times)")
+@_topics("for a group: only this topic; repeatable")
 def show_offsets(
     link: Link, checkpoint: Path | None, group: str | None, topics: tuple[str, ...], as_json: bool
 ) -> None:
-    """Show a checkpoint's or a group's offsets, and what is left to read.
+    """Show the offsets and the lag of a checkpoint or a group.
 
     CHECKPOINT is a query's checkpointLocation.
     """
     rows = _rows(link, checkpoint, group, topics)
     _print(rows, as_json)
     if not as_json and (behind := [row.lag for row in rows if row.lag is not None]):
-        print(f"{sum(behind):,} messages left to read in {len(rows)} queues")
+        print(f"lag: {sum(behind):,} messages in {len(rows)} queues")
 
 
-@offsets.command(short_help="where a checkpoint and a group differ")
+@offsets.command(short_help="compare the offsets of a checkpoint and a group")
 @click.argument("checkpoint", type=PATH)
 @connection
 @_json
 @_group_required
 def diff(link: Link, checkpoint: Path, group: str, as_json: bool) -> int:
-    """Show where a checkpoint and a group differ. Exit status 1 if they do."""
+    """Show the queues in which a checkpoint and a group differ. Exit status 1 if they differ."""
     rows = [row for row in _rows(link, checkpoint, group) if row.checkpoint != row.group]
     if not rows:
         if not as_json:
-            print(f"{checkpoint} and the group {group} are at the same offsets")
+            print(f"{checkpoint} and group {group} have the same offsets")
         return 0
     _print(rows, as_json)
     return 1
 
 
-@offsets.command(short_help="what reading again from somewhere would read")
+@offsets.command(short_help="show what a replay would read")
 @connection
 @_json
-@_topics("the topic to read (may be given several times)")
+@_topics("topic to read; repeatable")
 @_where_options
-@click.option("-l", "--limit", type=limit, default="3", metavar="N", help="messages shown of a queue (3)")
+@click.option("-l", "--limit", type=limit, default="3", metavar="N", help="messages to show per queue (3)")
 def preview(link: Link, topics: tuple[str, ...], where: _Where, limit: int, as_json: bool) -> None:
-    """Say what reading again from somewhere would read."""
+    """Show what a replay from these offsets would read."""
     with _connected(link) as (_, reader):
         positions = _positions(where, topics, reader)
         total = 0
@@ -154,39 +155,39 @@ def preview(link: Link, topics: tuple[str, ...], where: _Where, limit: int, as_j
                     show.place(queue) | {"from": start, "to": high, "firstStoreTimestamp": first, "deletedBefore": low}
                 )
                 continue
-            lost = f", and {low - offset:,} that were there are deleted" if offset < low else ""
+            lost = f"; {low - offset:,} earlier messages have been deleted" if offset < low else ""
             print(f"{_name(queue)}: {max(0, high - start):,} messages, [{start}, {high}){lost}")
             for message in found:
                 label = " ".join(filter(None, (message.tags, message.keys)))
                 print(f"  {message.queue_offset:>10}  {moment_text(message.store_timestamp)}  {label}")
         if not as_json:
-            print(f"{total:,} messages would be read")
+            print(f"total: {total:,} messages")
 
 
-@offsets.command(short_help="set a group from a checkpoint, a time, another group or a file")
+@offsets.command(short_help="set the offsets of a group from a checkpoint, a time, another group or a file")
 @_group_required
 @connection
 @_json
-@_topics("the topic (may be given several times)")
+@_topics("topic; repeatable")
 @_where_options
 @yes_option
 @dry_run_option
 def reset(
     link: Link, group: str, topics: tuple[str, ...], where: _Where, as_json: bool, yes: bool, dry_run: bool
 ) -> int:
-    """Set a group from a checkpoint, a time, another group or a file."""
+    """Set the offsets of a group from a checkpoint, a time, another group or a file."""
     with _connected(link) as (admin, reader):
         change = _Change(admin, reader, group, as_json=as_json, yes=yes, dry_run=dry_run)
         return change.to(_positions(where, topics, reader))
 
 
-@offsets.command(short_help="write offsets as JSON, as startingOffsets takes them")
+@offsets.command(short_help="write offsets as JSON for startingOffsets")
 @_checkpoint
 @connection
 @_json
 @_group
-@_topics("of a group: in this topic only (may be given several times)")
-@click.option("-o", "--output", type=PATH, metavar="FILE", help="a file instead of stdout")
+@_topics("for a group: only this topic; repeatable")
+@click.option("-o", "--output", type=PATH, metavar="FILE", help="write to a file instead of stdout")
 def export(
     link: Link,
     checkpoint: Path | None,
@@ -195,12 +196,12 @@ def export(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """Write offsets as JSON, as startingOffsets takes them. CHECKPOINT is a query's checkpointLocation."""
+    """Write offsets as JSON for startingOffsets. CHECKPOINT is a query's checkpointLocation."""
     from spark_rocket.datasource.offsets import to_tree
 
-    rows = _rows(link, checkpoint, group, topics, is_asking=group is not None)
+    rows = _rows(link, checkpoint, group, topics, queries_brokers=group is not None)
     if checkpoint is None and all(row.offset is None for row in rows):
-        raise ClientError(f"the group {group} has no offsets in {', '.join(topics)}.", remedy="Check both names.")
+        raise ClientError(f"Group {group} has no offsets in {', '.join(topics)}.", remedy="Check both names.")
     text = json.dumps(to_tree({row.queue: row.offset for row in rows if row.offset is not None}))
     if output is None:
         print(text)
@@ -208,23 +209,23 @@ def export(
         output.write_text(text + "\n", encoding="utf-8")
 
 
-@offsets.command(short_help="what exactly-once writes have published, and what is left")
+@offsets.command(short_help="show the state of exactly-once writes")
 @connection
 @_json
-@click.option("--ledger", default="ROCKET_SINK_LEDGER", metavar="TOPIC", help="the option ledgerTopic of the writes")
-@click.option("--staging", default="ROCKET_SINK_STAGING", metavar="TOPIC", help="their option stagingTopic")
+@click.option("--ledger", default="ROCKET_SINK_LEDGER", metavar="TOPIC", help="ledgerTopic of the writes")
+@click.option("--staging", default="ROCKET_SINK_STAGING", metavar="TOPIC", help="stagingTopic of the writes")
 def sinks(link: Link, ledger: str, staging: str, as_json: bool) -> int:
     """Show the last micro-batch of each query that writes with deliveryGuarantee=exactlyOnce.
 
-    DONE: it is published. PREPARED or RESUMED: a driver publishes it, or died; restart the query before STAGED UNTIL,
-    when the brokers delete its staged rows. Newer version: a newer spark_rocket writes the query; use that one here.
-    Exit status 1 if a micro-batch has duplicates.
+    DONE: it is published. PREPARED or RESUMED: its publication is in progress, or its driver died. Restart the query
+    before STAGED UNTIL, when the brokers delete its staged rows. Newer version: a newer spark_rocket writes the query;
+    use that version here. Exit status 1 if a micro-batch has duplicates.
     """
     from spark_rocket.datasource.exactly_once.status import sink_statuses
 
     with _connected(link) as (admin, reader):
         statuses = sink_statuses(reader, ledger)
-        hours = _kept_hours(admin, reader, staging) if any(each.prepared for each in statuses) else None
+        hours = _retention_hours(admin, reader, staging) if any(each.prepared for each in statuses) else None
     rows = []
     for each in statuses:
         until = each.prepared + hours * 3_600_000 if each.state != "DONE" and each.prepared and hours else None
@@ -234,12 +235,12 @@ def sinks(link: Link, ledger: str, staging: str, as_json: bool) -> int:
         Column("rows", form=count_text), Column("published", form=count_text), Column("duplicates"), Column("ms"),
         Column("stagedUntil", "STAGED UNTIL", form=second_text),
     )  # fmt: skip
-    show.rows(rows, columns, as_json, empty="No query has written exactly once with this ledger.")
+    show.rows(rows, columns, as_json, empty="No exactly-once writes with this ledger.")
     return 1 if any(each.duplicates for each in statuses) else 0
 
 
-def _kept_hours(admin: Admin, reader: Reader, staging: str) -> int | None:
-    """How long the brokers of a topic keep messages at least; None if they do not say."""
+def _retention_hours(admin: Admin, reader: Reader, staging: str) -> int | None:
+    """Return the shortest retention of the topic's brokers; None if unknown."""
     try:
         brokers = {queue.broker_name for queue in reader.refresh(staging)}
         return min(int(admin.broker_config(broker)["fileReservedTime"]) for broker in brokers)
@@ -247,7 +248,7 @@ def _kept_hours(admin: Admin, reader: Reader, staging: str) -> int | None:
         return None
 
 
-@offsets.command("import", short_help="set a group to the offsets of a file")
+@offsets.command("import", short_help="set the offsets of a group from a file")
 @click.argument("file", type=PATH)
 @connection
 @_json
@@ -255,7 +256,7 @@ def _kept_hours(admin: Admin, reader: Reader, staging: str) -> int | None:
 @yes_option
 @dry_run_option
 def import_offsets(link: Link, file: Path, group: str, as_json: bool, yes: bool, dry_run: bool) -> int:
-    """Set a group to the offsets of FILE, which export wrote; - is stdin."""
+    """Set the offsets of a group from FILE, written by export; - for stdin."""
     with _connected(link) as (admin, reader):
         change = _Change(admin, reader, group, as_json=as_json, yes=yes, dry_run=dry_run)
         return change.to(_from_file(file, reader))
@@ -263,7 +264,7 @@ def import_offsets(link: Link, file: Path, group: str, as_json: bool, yes: bool,
 
 @dataclass(frozen=True)
 class _Change:
-    """Of a group's offsets."""
+    """A change of a group's offsets."""
 
     admin: Admin
     reader: Reader
@@ -273,55 +274,55 @@ class _Change:
     dry_run: bool
 
     def to(self, wanted: dict[MessageQueue, int]) -> int:
-        """Say what will be, ask, and do it."""
+        """Show the changes, ask for confirmation, and apply them; return the exit status."""
         reader, group = self.reader, self.group
         changes = []
-        there = {queue for topic in {queue.topic for queue in wanted} for queue in reader.queues(topic)}
+        existing = {queue for topic in {queue.topic for queue in wanted} for queue in reader.queues(topic)}
         for queue, offset in sorted(wanted.items()):
-            if queue not in there:
-                others = ", ".join(_name(other) for other in sorted(there) if other.topic == queue.topic)
-                raise ClientError(f"there is no queue {_name(queue)}.", remedy=f"The topic has {others}.")
+            if queue not in existing:
+                others = ", ".join(_name(other) for other in sorted(existing) if other.topic == queue.topic)
+                raise ClientError(f"Unknown queue {_name(queue)}.", remedy=f"The topic has {others}.")
             low, high = reader.min_offset(queue), reader.max_offset(queue)
             if not 0 <= offset <= high:
                 raise ClientError(
-                    f"{_name(queue)} ends at {high}, and the group would be set to {offset}.",
-                    remedy="Use offsets of this topic as it is now; -1 is the end, -2 the beginning.",
+                    f"Invalid offset {offset} of {_name(queue)}, which ends at {high}.",
+                    remedy="Use offsets of the present topic; -1 is the end, -2 the beginning.",
                 )
             changes.append((_Row(queue, None, reader.committed_offset(group, queue), low, high), offset))
         _print_changes(changes, self.as_json)
         for topic in sorted({queue.topic for queue in wanted}):
             if online := self.admin.consumers(group, topic):
                 raise ClientError(
-                    f"the group {group} has {len(online)} consumers online ({online[0]}, …), which would write "
-                    "over its offsets.",
+                    f"Group {group} has {len(online)} consumers online ({online[0]}, …), which would overwrite its "
+                    "offsets.",
                     remedy="Stop them first.",
                 )
         if self.dry_run:
             if not self.as_json:
-                print("nothing was changed")
+                print("Nothing was changed (--dry-run).")
             return 0
-        if not show.confirm(f"Set the group {group} in {len(changes)} queues?", self.yes):
+        if not show.confirm(f"Set the offsets of group {group} in {len(changes)} queues?", self.yes):
             return 1
         for row, offset in changes:
             reader.commit_offset(group, row.queue, offset)
         if not self.as_json:
-            print(f"the group {group} is set in {len(changes)} queues")
+            print(f"Set the offsets of group {group} in {len(changes)} queues.")
         return 0
 
 
-# --- what is asked -------------------------------------------------------------------------------------------------
+# --- reading offsets -------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def _connected(link: Link) -> Iterator[tuple[Admin, Reader]]:
-    """An admin and a reader of the name server that is named, or of the environment's."""
+    """Open an admin and a reader for the given name server, or the environment's."""
     with link.admin() as admin, link.reader() as reader:
         yield admin, reader
 
 
 @dataclass(frozen=True)
 class _Row:
-    """A queue, where the query and the group are in it (None: nowhere), and what is there (None: nobody was asked)."""
+    """A queue with the offsets of query and group (None: no offset) and its limits (None: not requested)."""
 
     queue: MessageQueue
     checkpoint: int | None
@@ -331,7 +332,7 @@ class _Row:
 
     @property
     def offset(self) -> int | None:
-        """The query's offset if a checkpoint was named, else the group's."""
+        """The query's offset if a checkpoint is given, else the group's."""
         return self.group if self.checkpoint is None else self.checkpoint
 
     @property
@@ -347,18 +348,18 @@ def _rows(
     group: str | None,
     only: tuple[str, ...] = (),
     *,
-    is_asking: bool = True,
+    queries_brokers: bool = True,
 ) -> list[_Row]:
-    """The queues of a checkpoint, of a group's topics, or of both. Brokers are asked unless they need not be."""
+    """Return the queues of a checkpoint, of a group's topics, or of both; with offsets if ``queries_brokers``."""
     positions: dict[MessageQueue, int] = {}
     if checkpoint is not None:
         from spark_rocket.datasource.plan.checkpoint import read_checkpoint
 
         positions = read_checkpoint(checkpoint).positions
     elif group is None:
-        raise ClientError("there is nothing to show.", remedy="Name a checkpoint directory, or a group.")
+        raise ClientError("Missing checkpoint or group.", remedy="Give a checkpoint directory, or a group with -g.")
     topics = sorted({queue.topic for queue in positions} | set(only))
-    if not is_asking:
+    if not queries_brokers:
         return [_Row(queue, offset, None) for queue, offset in sorted(positions.items())]
     rows = []
     with _connected(link) as (admin, reader):
@@ -376,27 +377,27 @@ def _rows(
 
 
 def _topics_of(admin: Admin, group: str) -> list[str]:
-    """The topics of which any broker has an offset of the group, but for its retries."""
+    """Return the topics with an offset of the group at any broker, except its retry topic."""
     topics: set[str] = set()
-    away: ClientError | None = None
+    unavailable: ClientError | None = None
     for name in admin.cluster_info().broker_addr_table:
         try:
             stats = admin.consume_stats(group, broker=name)
         except ClientError as error:
             if error.response_code is None:
-                away = error
-            continue  # that there are none is an error to brokers
+                unavailable = error
+            continue  # brokers respond with an error if there are no offsets
         topics |= {queue.topic for queue, found in stats.offset_table.items() if found.consumer_offset >= 0}
     topics = {topic for topic in topics if not topic.startswith(RETRY_PREFIX)}
     if not topics:
-        raise away or ClientError(
-            f"no broker has an offset of the group {group}.", remedy="Check its name, or name its topics with -t."
+        raise unavailable or ClientError(
+            f"No broker has an offset of group {group}.", remedy="Check its name, or give its topics with -t."
         )
     return sorted(topics)
 
 
 def _positions(where: _Where, topics: tuple[str, ...], reader: Reader) -> dict[MessageQueue, int]:
-    """The positions that the command line names, of its topics if it names any."""
+    """Resolve the offsets that the command line specifies, only of its topics if any are given."""
     if where.checkpoint is not None:
         from spark_rocket.datasource.plan.checkpoint import read_checkpoint
 
@@ -404,7 +405,7 @@ def _positions(where: _Where, topics: tuple[str, ...], reader: Reader) -> dict[M
     elif where.file is not None:
         found = _from_file(where.file, reader)
     elif not topics:
-        raise ClientError("no topic is named.", remedy="Add --topic.")
+        raise ClientError("Missing topic.", remedy="Add --topic.")
     else:
         queues = [queue for topic in topics for queue in reader.queues(topic)]
         if where.of_group is not None:
@@ -418,7 +419,7 @@ def _positions(where: _Where, topics: tuple[str, ...], reader: Reader) -> dict[M
     if topics:
         found = {queue: offset for queue, offset in found.items() if queue.topic in topics}
     if not found:
-        raise ClientError("there are no offsets there.", remedy="Check the names of topic and group.")
+        raise ClientError("No offsets found.", remedy="Check the names of topic and group.")
     return found
 
 
@@ -434,7 +435,7 @@ def _from_file(file: Path, reader: Reader) -> dict[MessageQueue, int]:
     }
 
 
-# --- printing ------------------------------------------------------------------------------------------------------
+# --- printing --------------------------------------------------------------------------------------------------------
 
 
 def _name(queue: MessageQueue) -> str:
@@ -447,7 +448,7 @@ _ROWS = (
     Column("group", right=True),
     Column("min", "FIRST", right=True),
     Column("max", "END", right=True),
-    Column("lag", "LEFT", right=True),
+    Column("lag", right=True),
 )
 _CHANGES = (
     *show.PLACE,
@@ -467,7 +468,7 @@ def _print(rows: Iterable[_Row], is_json: bool) -> None:
         for values in found:
             show.line(values)
     else:
-        # Without what nothing is known of.
+        # Omit empty columns.
         known = [column for column in _ROWS if any(values[column.key] is not None for values in found)]
         show.table(found, known or _ROWS)
 
@@ -476,14 +477,14 @@ def _print_changes(changes: list[tuple[_Row, int]], is_json: bool) -> None:
     rows: list[dict[str, object]] = []
     for row, offset in changes:
         if is_json:
-            show.line(show.place(row.queue) | {"from": row.group, "to": offset, "again": _again(row, offset)})
+            show.line(show.place(row.queue) | {"from": row.group, "to": offset, "again": _repeated(row, offset)})
             continue
         change = offset - (row.low or 0 if row.group is None else row.group)
-        word = f"{-change:,} again" if change < 0 else f"{change:,} skipped" if change else "same"
+        word = f"{-change:,} repeated" if change < 0 else f"{change:,} skipped" if change else "same"
         rows.append(show.place(row.queue) | {"from": row.group, "to": offset, "change": word})
     if not is_json:
         show.table(rows, _CHANGES)
 
 
-def _again(row: _Row, offset: int) -> int:
+def _repeated(row: _Row, offset: int) -> int:
     return max(0, (row.group or 0) - offset)

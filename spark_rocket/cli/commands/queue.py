@@ -1,6 +1,6 @@
-"""``rocket queue dump``: what one queue holds, as messages or as the entries of its consume queue.
+"""``rocket queue dump``: the contents of a queue, as messages or as the entries of its consume queue.
 
-Exit status: 0 done, 1 it could not be done, 2 the command line is wrong.
+Exit status: 0 success, 1 failure, 2 invalid command line.
 Corresponds to mqadmin's printMsgByQueue and queryCq.
 """
 
@@ -27,22 +27,26 @@ if TYPE_CHECKING:
 
 _offset = whole(0, 2**63 - 1, "offset")
 _PAGE = 1_000
-_USUAL = 100
+_DEFAULT_COUNT = 100
 
 
 @click.group()
 def queue() -> None:
-    """See what a queue holds."""
+    """Show the contents of a queue."""
 
 
-@queue.command("dump", short_help="messages or entries of a queue, from one offset to another")
+@queue.command("dump", short_help="show messages or entries of a queue between two offsets")
 @click.argument("topic", shell_complete=complete_topics)
 @click.argument("name", metavar="QUEUE")
-@click.option("--from", "begin", type=_offset, metavar="OFFSET", help="the first one (the first that is there)")
-@click.option("--to", "end", type=_offset, metavar="OFFSET", help="before this one (100 further; with --json, the end)")
-@click.option("--entries", is_flag=True, help="the consume queue's own entries, not the messages")
-@click.option("--group", shell_complete=complete_groups, help="with --entries: whether this group would be given each")
-@click.option("--long", "is_long", is_flag=True, help="all that is known of each message")
+@click.option("--from", "begin", type=_offset, metavar="OFFSET", help="first offset (the queue's first)")
+@click.option(
+    "--to", "end", type=_offset, metavar="OFFSET", help="end, exclusive (100 further; with --json, the queue's end)"
+)
+@click.option("--entries", is_flag=True, help="show consume queue entries, not messages")
+@click.option(
+    "--group", shell_complete=complete_groups, help="with --entries: show which ones match this group's subscription"
+)
+@click.option("--long", "is_long", is_flag=True, help="show all fields of each message")
 @connection
 @body_option
 @json_option
@@ -58,7 +62,7 @@ def dump(
     form: str,
     as_json: bool,
 ) -> None:
-    """Show what QUEUE (BROKER/ID, or ID where one broker has the topic) of a topic holds. JSON is one line for each.
+    """Show the contents of QUEUE (BROKER/ID, or ID if one broker has the topic). JSON is printed one per line.
 
     \b
     rocket queue dump orders broker-a/0 --from 1000 --to 1010 --body json
@@ -72,11 +76,11 @@ def dump(
         first = low if begin is None else begin
         if not low <= first <= high:
             raise ClientError(
-                f"Queue {name} of topic {topic!r} has nothing at offset {first}.",
-                remedy=f"It has the offsets {low} to before {high}.",
+                f"Queue {name} of topic {topic!r} has no offset {first}.",
+                remedy=f"Use an offset from {low} to {high}.",
             )
-        last = min(high, end if end is not None else high if as_json else first + _USUAL)
-        foot = f"Offsets {first} to before {max(last, first)}; the queue has {low} to before {high}."
+        last = min(high, end if end is not None else high if as_json else first + _DEFAULT_COUNT)
+        foot = f"Offsets {first} to {max(last, first)} (exclusive) of {low} to {high}."
         if entries:
             _entries(admin, found, first, last, group, as_json, foot)
             return
@@ -111,7 +115,7 @@ def _entries(
         ]
         if group is not None:
             columns.append(Column("matches", f"FOR {group}"))
-        show.table(rows, columns, empty="There are no entries.", foot=foot)
+        show.table(rows, columns, empty="No entries.", foot=foot)
 
 
 def _row(entry: ConsumeQueueEntry, group: str | None) -> dict[str, object]:

@@ -1,9 +1,8 @@
 """Commands for running servers: ``rocket broker config``, ``drain`` and others, ``rocket namesrv config`` and ``kv``.
 
-``BROKER`` is its name, or its address for one that is no master.
+``BROKER`` is the name of a broker, or its address, which selects a slave.
 
-Exit status: 0 done, 1 it could not be done (``drain``: messages still come; ``kv get``: no entry), 2 the command
-line is wrong.
+Exit status: 0 success, 1 failure (``drain``: messages still arrive; ``kv get``: no entry), 2 invalid command line.
 Corresponds to mqadmin's getBrokerConfig, updateBrokerConfig, brokerStatus, haStatus, cleanExpiredCQ,
 deleteExpiredCommitLog, cleanUnusedTopic, wipeWritePerm, addWritePerm, getNamesrvConfig, updateNamesrvConfig,
 updateKvConfig, deleteKvConfig.
@@ -39,13 +38,13 @@ _CHANGES = (Column("name", "SETTING"), Column("from", "NOW"), Column("to", "THEN
 @broker_argument
 @click.argument("changes", nargs=-1, metavar="[NAME=VALUE]…")
 @connection
-@click.option("--like", metavar="TEXT", help="only settings with this in their name")
+@click.option("--like", metavar="TEXT", help="only settings whose name contains TEXT")
 @yes_option
 @json_option
 def config(link: Link, broker: str, changes: tuple[str, ...], like: str | None, yes: bool, as_json: bool) -> int:
-    """Show the settings of a running broker, or set NAME=VALUE after showing what changes.
+    """Show the settings of a running broker, or set NAME=VALUE after showing the changes.
 
-    The broker says which settings it takes while it runs, and writes them to the broker.conf that it was started with.
+    The broker refuses settings that cannot change at run time, and writes the others to its broker.conf.
     """
     wanted = settings(changes)
     with link.admin() as admin:
@@ -70,7 +69,7 @@ def show_settings(known: dict[str, str], like: str | None, as_json: bool) -> Non
     elif shown:
         show.record(shown)
     else:
-        print(f"No setting has {like} in its name.")
+        print(f"No setting contains {like!r} in its name.")
 
 
 def change_settings(
@@ -81,27 +80,27 @@ def change_settings(
     change: Callable[[], str | None],
     look: Callable[[], dict[str, str]],
 ) -> int:
-    """Show what changes, ask, do it, and see what came of it: servers pass over in silence what they do not know."""
+    """Show the changes, ask for confirmation, apply them and verify them: servers silently ignore unknown settings."""
     rows = [{"name": name, "from": known.get(name), "to": value} for name, value in sorted(wanted.items())]
     show.table(rows, _CHANGES)
     if all(row["from"] == row["to"] for row in rows):
-        print("That is how it is.")
+        print("Already up to date.")
         return 0
     for name in sorted(wanted.keys() - known.keys()):
         near = get_close_matches(name, known, 2)
-        meant = f" Did you mean {' or '.join(near)}?" if near else ""
-        print(f"{name} is not among the settings that it shows.{meant}")
-    if not show.confirm(f"Set that of {what}?", yes):
+        suggestion = f" Did you mean {' or '.join(near)}?" if near else ""
+        print(f"Unknown setting {name}.{suggestion}")
+    if not show.confirm(f"Apply to {what}?", yes):
         return 1
     remark = change()
     unknown = sorted(wanted.keys() - look().keys())
     if unknown:
-        others = " The others are set." if len(unknown) < len(wanted) else ""
+        others = " The other settings were applied." if len(unknown) < len(wanted) else ""
         raise ClientError(
-            f"Nothing came of {', '.join(unknown)}: there is no such setting of {what}.{others}",
-            remedy="Without NAME=VALUE the same command shows those there are.",
+            f"Unknown setting of {what}: {', '.join(unknown)}.{others}",
+            remedy="Run the command without NAME=VALUE to list the settings.",
         )
-    print(f"{'It is' if len(rows) == 1 else 'They are'} set.")
+    print(f"Applied {len(rows)} setting{'s' * (len(rows) != 1)}.")
     if remark:
         print(f"rocket: {what}: {remark}", file=sys.stderr)
     return 1 if remark and wanted.keys() - known.keys() else 0
@@ -110,10 +109,10 @@ def change_settings(
 @click.command()
 @broker_argument
 @connection
-@click.option("--raw", is_flag=True, help="all of it, under the names that it has on the wire")
+@click.option("--raw", is_flag=True, help="show all statistics with their names in the protocol")
 @json_option
 def runtime(link: Link, broker: str, raw: bool, as_json: bool) -> None:
-    """Show what a running broker says about itself: version, rates, disk, waiting requests."""
+    """Show the statistics of a running broker: version, rates, disk usage, pending requests."""
     with link.admin() as admin:
         found = admin.broker_runtime(broker)
     if raw:
@@ -139,15 +138,15 @@ def runtime(link: Link, broker: str, raw: bool, as_json: bool) -> None:
             "oldest message": second_text(found.earliest_message_ms or 0),
             "disk": None if found.disk_ratio is None else f"{percent_text(found.disk_ratio)} full",
             "not dispatched": size_text(found.dispatch_behind_bytes),
-            "sends waiting": f"{found.send_queue_size}, the first for {found.send_wait_ms} ms",
-            "pulls waiting": f"{found.pull_queue_size}, the first for {found.pull_wait_ms} ms",
+            "pending sends": f"{found.send_queue_size}, the first for {found.send_wait_ms} ms",
+            "pending pulls": f"{found.pull_queue_size}, the first for {found.pull_wait_ms} ms",
         },
         broker,
     )
 
 
 def _rates(now: float, minute: float, ten: float) -> str:
-    return f"{now:,.1f}/s, {minute:,.1f} over a minute, {ten:,.1f} over ten"
+    return f"{now:,.1f}/s, {minute:,.1f} over 1 min, {ten:,.1f} over 10 min"
 
 
 _SLAVES = (
@@ -164,7 +163,7 @@ _SLAVES = (
 @connection
 @json_option
 def ha(link: Link, broker: str, as_json: bool) -> None:
-    """Show replication as a broker sees it: a master its slaves, a slave (by its address) itself."""
+    """Show the replication state of a broker: of a master its slaves, of a slave (by its address) its own."""
     with link.admin() as admin:
         found = admin.ha_status(broker)
     rows = [camel(asdict(slave)) for slave in found.ha_connection_info]
@@ -174,7 +173,7 @@ def ha(link: Link, broker: str, as_json: bool) -> None:
         show.document(whole | {"inSyncSlaveNums": found.in_sync_slave_nums, "slaves": rows, "asSlave": itself})
     elif found.master:
         end = f"Its log ends at {found.master_commit_log_max_offset:,}."
-        show.table(rows, _SLAVES, title=f"{broker} is a master.", foot=end, empty="It has no slave now.")
+        show.table(rows, _SLAVES, title=f"{broker} is a master.", foot=end, empty="No slaves connected.")
     else:
         slave = found.ha_client_runtime_info
         values = {
@@ -192,18 +191,18 @@ def ha(link: Link, broker: str, as_json: bool) -> None:
 @connection
 @json_option
 def timers(link: Link, broker: str, as_json: bool) -> None:
-    """Show how many messages wait for their delivery time, by topic."""
+    """Show the number of pending delayed messages by topic."""
     with link.admin() as admin:
         found = admin.timer_metrics(broker)
     rows = [{"topic": topic, "count": count} for topic, count in found.items()]
     columns = (Column("topic"), Column("count", "MESSAGES", form=count_text, right=True))
-    show.rows(rows, columns, as_json, empty="No message waits for its time.")
+    show.rows(rows, columns, as_json, empty="No pending delayed messages.")
 
 
 _CLEAN = {
-    "log": "delete files of the commit log that are past their time, not at the hour set for it",
-    "queues": "delete files of consume queues whose messages are gone",
-    "topics": "delete the queues of topics that the broker does not know any more",
+    "log": "expired files of its commit log, without waiting for deleteWhen",
+    "queues": "files of consume queues whose messages are deleted",
+    "topics": "the queues of deleted topics",
 }
 
 
@@ -213,14 +212,14 @@ _CLEAN = {
 @connection
 @yes_option
 def clean(link: Link, broker: str, what: str, yes: bool) -> int:
-    """Have a broker delete files now, which it does by itself once a day or never.
+    """Let a broker delete files now instead of at its next cleanup.
 
     \b
-    log     files of the commit log that are past their time
-    queues  files of consume queues whose messages are gone
-    topics  the queues of topics that the broker does not know any more
+    log     expired files of the commit log
+    queues  files of consume queues whose messages are deleted
+    topics  the queues of deleted topics
     """
-    if not show.confirm(f"Have {broker} {_CLEAN[what]}?", yes):
+    if not show.confirm(f"Let {broker} delete {_CLEAN[what]}?", yes):
         return 1
     with link.admin() as admin:
         doing = {
@@ -229,26 +228,26 @@ def clean(link: Link, broker: str, what: str, yes: bool) -> int:
             "topics": admin.clean_unused_topics,
         }
         doing[what](broker)
-    print(f"{broker} has been told.")
+    print(f"Sent the request to {broker}.")
     return 0
 
 
 # --- drain -----------------------------------------------------------------------------------------------------------
 
-# A drained broker's topics have no write permission at any name server (code 205). Producers see that when they ask for
-# routes again, every 30 s at most, and send to other brokers; consumers go on reading. A broker that tells name servers
-# of a changed topic gives itself the permission back, so it is taken again and again while the verb waits. Nothing of
-# this outlives a restart of the broker: it comes back with its permission, and so does ``undrain`` (327) without one.
+# A drained broker's topics have no write permission at any name server (code 205). Producers see this when they refresh
+# their routes, at most 30 s later, and send to other brokers. Consumers keep reading. A broker that registers a changed
+# topic gets the permission back, so the verb removes it repeatedly while it waits. A restart of the broker restores the
+# permission, and so does ``undrain`` (327).
 
 _POLL_SECONDS = 1.0
-_ROUTE_SECONDS = 35  # producers ask for routes every 30 s
+_ROUTE_SECONDS = 35  # producers refresh routes every 30 s
 
 
 def _broker_name(function: Callable[..., Any]) -> Callable[..., Any]:
-    """BROKER, or ``--broker-name BROKER``: handed on as ``broker_name``."""
+    """Accept BROKER or ``--broker-name BROKER``, and pass it as ``broker_name``."""
 
     @click.argument("broker", required=False, shell_complete=complete_brokers)
-    @click.option("--broker-name", metavar="NAME", shell_complete=complete_brokers, help="instead of BROKER")
+    @click.option("--broker-name", metavar="NAME", shell_complete=complete_brokers, help="alternative to BROKER")
     @functools.wraps(function)
     def with_name(broker: str | None, broker_name: str | None, **values: Any) -> Any:
         exclusive({"BROKER": broker, "--broker-name": broker_name}, required=True)
@@ -266,44 +265,41 @@ def _broker_name(function: Callable[..., Any]) -> Callable[..., Any]:
     type=seconds,
     default=str(_ROUTE_SECONDS),
     metavar="SECONDS",
-    help=f"so long no message must have come ({_ROUTE_SECONDS}: producers look for new routes every 30)",
+    help=f"required time without new messages ({_ROUTE_SECONDS}: producers refresh routes every 30)",
 )
-@click.option("--timeout", "patience", type=seconds, default="600", metavar="SECONDS", help="give up after that (600)")
-def drain(link: Link, broker_name: str, yes: bool, quiet: float, patience: float) -> int:
-    """Have a broker get no more messages, and say when it can be stopped."""
+@click.option("--timeout", "drain_timeout", type=seconds, default="600", metavar="SECONDS", help="timeout (600)")
+def drain(link: Link, broker_name: str, yes: bool, quiet: float, drain_timeout: float) -> int:
+    """Stop new messages to a broker, and report when it can be stopped."""
     with link.admin() as admin:
         brokers = admin.cluster_info().broker_addr_table
         if broker_name not in brokers:
             raise BrokerError(
-                f"The name server knows no broker {broker_name!r}.",
-                remedy=f"It knows {', '.join(sorted(brokers)) or 'none'}.",
+                f"Unknown broker {broker_name!r}.",
+                remedy=f"Registered brokers: {', '.join(sorted(brokers)) or 'none'}.",
             )
         if not brokers.keys() - {broker_name}:
-            print(f"{broker_name} is the only broker: while it is drained nothing can be sent.")
-        if not show.confirm(f"No more messages to {broker_name}?", yes):
+            print(f"{broker_name} is the only broker: while it is drained, no messages can be sent.")
+        if not show.confirm(f"Stop new messages to {broker_name}?", yes):
             return 1
         topics = admin.wipe_write_perm(broker_name)
         print(
-            f"{broker_name} is to get no more messages of its {topics} topics. Waiting until none has come for "
-            f"{quiet:g} s.",
+            f"Draining {topics} topics of {broker_name}. Waiting for {quiet:g} s without new messages.",
             flush=True,
         )
         try:
-            is_quiet = _wait_until_quiet(admin, broker_name, quiet, patience)
+            is_quiet = _wait_until_quiet(admin, broker_name, quiet, drain_timeout)
         except (KeyboardInterrupt, RocketError) as error:
-            print(f"It is left drained; `rocket broker undrain {broker_name}` takes that back.", flush=True)
+            print(f"The broker stays drained; `rocket broker undrain {broker_name}` undoes it.", flush=True)
             if isinstance(error, RocketError):
                 raise
             return 1
         if not is_quiet:
             print(
-                f"Messages still come to {broker_name} after {patience:g} s: from producers that do not ask for "
-                "routes, or as delayed messages become due. It is left drained; `rocket broker undrain` takes that "
-                "back."
+                f"{broker_name} still receives messages after {drain_timeout:g} s: from producers that do not refresh "
+                "routes, or from due delayed messages. The broker stays drained; `rocket broker undrain` undoes it."
             )
             return 1
-    print(f"No message has come for {quiet:g} s: {broker_name} can be stopped. It is as before once it is started "
-          "again.")  # fmt: skip
+    print(f"No new messages for {quiet:g} s: {broker_name} can be stopped. A restart ends the drained state.")
     return 0
 
 
@@ -311,10 +307,10 @@ def _wait_until_quiet(admin: Admin, name: str, quiet: float, timeout: float) -> 
     began = since = time.monotonic()
     count: str | None = None
     while True:
-        now_there = admin.runtime_info(name).get("msgPutTotalTodayNow", "")
+        total = admin.runtime_info(name).get("msgPutTotalTodayNow", "")
         now = time.monotonic()
-        if now_there != count:
-            count, since = now_there, now
+        if total != count:
+            count, since = total, now
         elif now - since >= quiet:
             return True
         if now - began >= timeout:
@@ -327,12 +323,12 @@ def _wait_until_quiet(admin: Admin, name: str, quiet: float, timeout: float) -> 
 @_broker_name
 @connection
 def undrain(link: Link, broker_name: str) -> None:
-    """Give a drained broker its messages back."""
+    """Let a drained broker receive messages again."""
     with link.admin() as admin:
         topics = admin.add_write_perm(broker_name)
     if not topics:
-        raise BrokerError(f"The name server knows no topics of a broker {broker_name!r}.")
-    print(f"{broker_name} gets messages of its {topics} topics again.")
+        raise BrokerError(f"The name server has no topics of broker {broker_name!r}.")
+    print(f"{broker_name} receives messages of its {topics} topics again.")
 
 
 # --- name servers ----------------------------------------------------------------------------------------------------
@@ -341,11 +337,11 @@ def undrain(link: Link, broker_name: str) -> None:
 @click.command("config")
 @click.argument("changes", nargs=-1, metavar="[NAME=VALUE]…")
 @connection
-@click.option("--like", metavar="TEXT", help="only settings with this in their name")
+@click.option("--like", metavar="TEXT", help="only settings whose name contains TEXT")
 @yes_option
 @json_option
 def name_server_config(link: Link, changes: tuple[str, ...], like: str | None, yes: bool, as_json: bool) -> int:
-    """Show the settings of the running name servers, or set NAME=VALUE at all of them after showing what changes."""
+    """Show the settings of the running name servers, or set NAME=VALUE at all of them after showing the changes."""
     wanted = settings(changes)
     with link.admin() as admin:
         known = admin.name_server_configs()
@@ -372,14 +368,14 @@ def name_server_config(link: Link, changes: tuple[str, ...], like: str | None, y
 
 @click.group()
 def kv() -> None:
-    """See and change the key-value entries that name servers keep, as ORDER_TOPIC_CONFIG."""
+    """Show and change key-value entries of name servers, such as ORDER_TOPIC_CONFIG."""
 
 
 _namespace = click.argument("namespace")
 _key = click.argument("key")
 
 
-@kv.command("list", short_help="the entries of a namespace")
+@kv.command("list", short_help="list the entries of a namespace")
 @_namespace
 @connection
 @json_option
@@ -388,10 +384,10 @@ def list_entries(link: Link, namespace: str, as_json: bool) -> None:
     with link.admin() as admin:
         found = admin.kv_configs(namespace)
     rows = [{"key": key, "value": value} for key, value in sorted(found.items())]
-    show.rows(rows, (Column("key"), Column("value")), as_json, empty=f"There are no entries in {namespace}.")
+    show.rows(rows, (Column("key"), Column("value")), as_json, empty=f"No entries in {namespace}.")
 
 
-@kv.command("get", short_help="one entry")
+@kv.command("get", short_help="print an entry")
 @_namespace
 @_key
 @connection
@@ -406,7 +402,7 @@ def get_entry(link: Link, namespace: str, key: str, as_json: bool) -> None:
         print(value)
 
 
-@kv.command("set", short_help="make an entry, or replace it")
+@kv.command("set", short_help="create or replace an entry")
 @_namespace
 @_key
 @click.argument("value")
@@ -415,7 +411,7 @@ def set_entry(link: Link, namespace: str, key: str, value: str) -> None:
     """Set KEY in NAMESPACE to VALUE at every name server."""
     with link.admin() as admin:
         admin.put_kv_config(namespace, key, value)
-    print(f"{namespace}/{key} is {value}.")
+    print(f"Set {namespace}/{key} to {value}.")
 
 
 @kv.command("delete", short_help="delete an entry")
@@ -430,12 +426,14 @@ def delete_entry(link: Link, namespace: str, key: str, yes: bool) -> int:
         if not show.confirm("Delete it?", yes):
             return 1
         admin.delete_kv_config(namespace, key)
-    print("It is deleted.")
+    print("Deleted.")
     return 0
 
 
 def _entry(admin: Admin, namespace: str, key: str) -> str:
     value = admin.get_kv_config(namespace, key)
     if value is None:
-        raise ClientError(f"There is no entry {key} in {namespace}.", remedy="`rocket namesrv kv list` shows them.")
+        raise ClientError(
+            f"No entry {key!r} in {namespace}.", remedy=f"`rocket namesrv kv list {namespace}` shows the entries."
+        )
     return value

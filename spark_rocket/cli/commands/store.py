@@ -1,11 +1,11 @@
-"""``rocket store …``: check, dump, rebuild and stats of a stopped broker's directory; their arguments and printing.
+"""``rocket store …``: check, dump, rebuild and stats of a stopped broker's directory; options and output.
 
-What is asked for goes to stdout: tables for people, or, with ``--json``, one JSON object a line. What is wrong, and how
-far it is on a large store, goes to stderr, so that output can be piped; a reader that has had enough (``| head``) ends
-the command quietly. The work is done in ``spark_rocket.store``, and only ``rebuild`` writes.
+Results go to stdout: tables, or with ``--json`` one JSON object per line. Problems and progress go to stderr, so that
+the output can be piped. A closed pipe (``| head``) ends the command silently. ``spark_rocket.store`` does the work.
+Only ``rebuild`` writes.
 
-Exit status: 0 fine, 1 problems were found or it could not be done, 2 the command line is wrong.
-Corresponds to nothing in RocketMQ: mqadmin asks running brokers.
+Exit status: 0 success, 1 problems found or failure, 2 invalid command line.
+RocketMQ has no counterpart: mqadmin works with running brokers.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 _SHOWN_PER_KIND = 10
 _REMEDIES = {
-    errno.EACCES: "Run this as the user whom the store belongs to.",
-    errno.EPERM: "Run this as the user whom the store belongs to.",
-    errno.EROFS: "Only rebuild writes: run it on a copy of the directory. The others can look at this one.",
-    errno.EIO: "The disk cannot read it: copy what can be read to another one, and look at the copy.",
+    errno.EACCES: "Run this as the owner of the store.",
+    errno.EPERM: "Run this as the owner of the store.",
+    errno.EROFS: "Only rebuild writes: run it on a copy of the directory. The other verbs work on this one.",
+    errno.EIO: "The disk has a read error: copy the readable files to another disk, and use the copy.",
 }
 _PREVIEW = 60
 _KINDS = ("files", "lock", "abort", "record", "hidden", "end", "tail", "queue", "offsets", "entry", "filler", "index")
@@ -46,20 +46,20 @@ _KINDS = ("files", "lock", "abort", "record", "hidden", "end", "tail", "queue", 
 
 @click.group()
 def store() -> None:
-    """Tools for the directory of a stopped broker, Apache's (4.9, 5.x) or this one's.
+    """Tools for the store of a stopped broker, Apache's (4.9, 5.x) or this package's.
 
-    Only rebuild writes. DIR is the store itself (storePathRootDir), or the directory that rocket up keeps it in. Where
-    its commit log, consume queues and index are elsewhere, a store of ours says so itself; for one of Apache's give -c.
+    Only rebuild writes. DIR is the store itself (storePathRootDir), or the data directory of rocket up. If commit log,
+    consume queues or index are in other directories, a store of this package records that; for Apache's give -c.
     """
 
 
 _topics_option = click.option(
-    "-t", "--topic", "topics", multiple=True, metavar="TOPIC", help="of this topic (may be given several times)"
+    "-t", "--topic", "topics", multiple=True, metavar="TOPIC", help="only this topic; repeatable"
 )
 
 
 def _directory(verb: Callable[..., int]) -> Callable[..., int]:
-    """Adds what every action takes: the store's directory, looked at, and the configuration, read."""
+    """Add the common arguments: the store's directory, checked, and the configuration, parsed."""
 
     @click.argument("directory", type=PATH, metavar="DIR")
     @click.option(
@@ -75,14 +75,14 @@ def _directory(verb: Callable[..., int]) -> Callable[..., int]:
 def _run(verb: Callable[..., int], given: Path, conf: Path | None, values: dict[str, Any]) -> int:
     directory = store_directory(given)
     if not directory.is_dir():
-        why = "it has no commitlog in it" if given.is_dir() else "it is a file" if given.exists() else "there is none"
-        print(f"rocket: {given} is no store directory: {why}.", file=sys.stderr)
+        why = "no commitlog in it" if given.is_dir() else "it is a file" if given.exists() else "it does not exist"
+        print(f"rocket: invalid store directory {given}: {why}.", file=sys.stderr)
         return 1
     config = None
     if conf is not None:
         if not conf.exists():
-            remedy = "Give the one that the broker is started with, or an empty file if it has none."
-            print(f"rocket: -c {conf}: there is no such file. {remedy}", file=sys.stderr)
+            remedy = "Give the file that the broker is started with, or an empty file if there is none."
+            print(f"rocket: -c {conf}: file not found. {remedy}", file=sys.stderr)
             return 1
         from spark_rocket.broker.state.config import BrokerConfig
 
@@ -90,33 +90,33 @@ def _run(verb: Callable[..., int], given: Path, conf: Path | None, values: dict[
     try:
         status = verb(directory, config, **values)
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader has had enough: main ends quietly
+    except BrokenPipeError:  # main ends silently
         raise
     except OSError as error:
-        if error.filename is None and error.errno == errno.ENOSPC:  # nothing but the output has no name
+        if error.filename is None and error.errno == errno.ENOSPC:  # only the output has no file name
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            print("rocket: what was asked for cannot be written: the disk that it goes to is full.", file=sys.stderr)
+            print("rocket: cannot write the output: no space left on its disk.", file=sys.stderr)
             return 1
         remedy = _REMEDIES.get(error.errno or 0, "")
         print(f"rocket: {error.filename or directory}: {error.strerror or error}. {remedy}".rstrip(), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("rocket: interrupted, and not done.", file=sys.stderr)
+        print("rocket: interrupted before the end.", file=sys.stderr)
         return 1
     return status
 
 
-# --- check ------------------------------------------------------------------------------------------------------
+# --- check -----------------------------------------------------------------------------------------------------------
 
 
 @store.command(short_help="verify every invariant", epilog="Example: rocket store check ~/store -c conf/broker.conf")
 @_directory
-@click.option("--json", "as_json", is_flag=True, help="problems as JSON, one a line")
-@click.option("--all", "is_all", is_flag=True, help=f"every problem, not only {_SHOWN_PER_KIND} of a kind")
+@click.option("--json", "as_json", is_flag=True, help="print one problem per line as JSON")
+@click.option("--all", "is_all", is_flag=True, help=f"show all problems, not only {_SHOWN_PER_KIND} per kind")
 def check(directory: Path, config: StoreConfig | None, as_json: bool, is_all: bool) -> int:
     """Verify a store: every record, queue entry, index entry and file against the others.
 
-    Changes nothing. Exit status 1 if there is a problem.
+    Read-only. Exit status 1 if there are problems.
     """
     from spark_rocket.store.tools.check import check_store, remedy_of
     from spark_rocket.store.tools.view import paths_of
@@ -131,14 +131,14 @@ def check(directory: Path, config: StoreConfig | None, as_json: bool, is_all: bo
     if not as_json:
         hidden = sum(max(count - _SHOWN_PER_KIND, 0) for count in counts.values())
         if hidden and not is_all:
-            print(f"… and {hidden:,} more; --all shows them")
+            print(f"… and {hidden:,} more; use --all")
         paths = paths_of(directory, config)
         for remedy, about in _grouped((remedy_of(problem, paths), problem.kind) for problem in problems):
-            print(f"what to do: {', '.join(about)}: {remedy.replace('DIR', str(directory))}")
+            print(f"remedy: {', '.join(about)}: {remedy.replace('DIR', str(directory))}")
         for note in notes:
             print(f"note: {note}")
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
-        print(f"{directory}: {len(problems):,} problem(s): {kinds}" if problems else f"{directory}: in order")
+        print(f"{directory}: {len(problems):,} problem(s): {kinds}" if problems else f"{directory}: no problems")
     return 1 if problems else 0
 
 
@@ -162,7 +162,7 @@ def _first_of_each_kind(problems: Iterable[Problem]) -> Iterable[Problem]:
             yield problem
 
 
-# --- dump -------------------------------------------------------------------------------------------------------
+# --- dump ------------------------------------------------------------------------------------------------------------
 
 
 @store.command(
@@ -171,18 +171,16 @@ def _first_of_each_kind(problems: Iterable[Problem]) -> Iterable[Problem]:
 )
 @_directory
 @_topics_option
-@click.option("-q", "--queue", type=number, metavar="ID", help="of this queue id")
-@click.option("--from-offset", type=number, metavar="N", help="from this queue offset on")
-@click.option("--to-offset", type=number, metavar="N", help="up to this queue offset, and with it")
-@click.option(
-    "--since", type=moment, metavar="TIME", help="stored then or later: 2026-11-21T08:00 (UTC), ms or 2h (ago)"
-)
-@click.option("--until", type=moment, metavar="TIME", help="stored then or earlier")
-@click.option("-k", "--key", metavar="KEY", help="with this key, or unique key")
-@click.option("--at", type=number, metavar="PHYSICAL", help="only the message at this offset of the log")
-@click.option("--by-queue", is_flag=True, help="by topic, queue and offset, as consumers read them")
-@click.option("-n", "--limit", type=limit, metavar="N", help="at most so many")
-@click.option("--json", "as_json", is_flag=True, help="everything of a message as JSON, one a line")
+@click.option("-q", "--queue", type=number, metavar="ID", help="only this queue id")
+@click.option("--from-offset", type=number, metavar="N", help="first queue offset")
+@click.option("--to-offset", type=number, metavar="N", help="last queue offset (inclusive)")
+@click.option("--since", type=moment, metavar="TIME", help="stored at or after: 2026-11-21T08:00 (UTC), ms or 2h (ago)")
+@click.option("--until", type=moment, metavar="TIME", help="stored at or before")
+@click.option("-k", "--key", metavar="KEY", help="only messages with this key or unique key")
+@click.option("--at", type=number, metavar="PHYSICAL", help="only the message at this commit log offset")
+@click.option("--by-queue", is_flag=True, help="order by topic, queue and offset")
+@click.option("-n", "--limit", type=limit, metavar="N", help="maximum number")
+@click.option("--json", "as_json", is_flag=True, help="print one message per line as JSON, with all fields")
 def dump(
     directory: Path,
     config: StoreConfig | None,
@@ -200,8 +198,8 @@ def dump(
 ) -> int:
     """Print messages in the order of the log, or queue by queue.
 
-    Damaged stretches of the log are reported on stderr and left out; what is whole behind them is printed. Exit
-    status 1 if there were any.
+    Damaged parts of the log are reported on stderr and skipped; intact messages after them are printed. Exit status 1
+    if there is damage.
     """
     from spark_rocket.protocol.record.record import RecordView
     from spark_rocket.store.tools.dump import DumpFilter, dump_log, dump_queues, to_json, why_nothing
@@ -234,8 +232,8 @@ def dump(
                 break
         bar.clear()
         if not count:
-            print(f"rocket: no message was found. {why_nothing(view, wanted)}".rstrip(), file=sys.stderr)
-        for problem in view.problems:  # of a queue they are known when it is its turn
+            print(f"rocket: no messages found. {why_nothing(view, wanted)}".rstrip(), file=sys.stderr)
+        for problem in view.problems:  # problems of a queue are found while it is read
             print(f"rocket: {problem}", file=sys.stderr)
         return 1 if damaged or view.problems else 0
 
@@ -252,9 +250,9 @@ def _line(record: RecordView) -> str:
 
 
 def _preview(body: bytes) -> str:
-    """The beginning of a body: text, or hex where it is none."""
+    """Format the beginning of a body: as text, or as hex if it is not text."""
     try:
-        text = codecs.getincrementaldecoder("utf-8")().decode(body)  # a letter cut in two at the end is left out
+        text = codecs.getincrementaldecoder("utf-8")().decode(body)  # drops an incomplete last character
     except UnicodeDecodeError:
         text = "\0"
     letters = text[:_PREVIEW]
@@ -265,26 +263,26 @@ def _preview(body: bytes) -> str:
     )
 
 
-# --- rebuild ----------------------------------------------------------------------------------------------------
+# --- rebuild ---------------------------------------------------------------------------------------------------------
 
 
 @store.command(
-    short_help="make consume queues and index anew from the log",
+    short_help="rebuild consume queues and index from the log",
     epilog="Example: rocket store rebuild ~/store -c conf/broker.conf --dry-run",
 )
 @_directory
-@click.option("--dry-run", is_flag=True, help="read the whole log, say what would be done, do nothing")
+@click.option("--dry-run", is_flag=True, help="read the whole log and show what would be done, without doing it")
 @click.option(
     "--skip-damage",
     is_flag=True,
-    help="go on behind damage: messages in it are lost, others keep their offsets; files of the log that are missing "
-    "or too short are filled up with zeros",
+    help="continue after damage: damaged messages are lost, others keep their offsets; missing or short files of the "
+    "log are filled with zeros",
 )
 def rebuild(directory: Path, config: StoreConfig | None, dry_run: bool, skip_damage: bool) -> int:
-    """Make consume queues and index anew from the commit log.
+    """Rebuild consume queues and index from the commit log.
 
-    That happens beside the old ones, which are exchanged when all is on disk. What the log has is not changed. Damage
-    in it refuses the rebuild: nothing is written then.
+    They are built next to the old files and replace them when everything is on disk. Messages in the log are not
+    changed. If the log is damaged, the rebuild is refused and nothing is written.
     """
     from spark_rocket.store.tools.rebuild import rebuild_store
 
@@ -294,40 +292,39 @@ def rebuild(directory: Path, config: StoreConfig | None, dry_run: bool, skip_dam
         print(f"rocket: damaged: {damage}", file=sys.stderr)
     for hole in report.holes:
         print(f"rocket: {hole}", file=sys.stderr)
-    made = "would be made" if dry_run else "made"
+    built = "would be rebuilt" if dry_run else "rebuilt"
     sizes = report.config
     print(f"{directory}: {report.records:,} messages in the log")
     print(
-        f"consume queues {made}: {report.queues:,} with {report.entries:,} entries, "
+        f"consume queues {built}: {report.queues:,} with {report.entries:,} entries, "
         f"files of {sizes.mapped_file_size_consume_queue:,} bytes"
     )
     if report.kept:
-        print(f"consume queues kept, since the log has no message of them: {report.kept:,}")
+        print(f"consume queues retained (no messages in the log): {report.kept:,}")
     if sizes.message_index_enable:
-        print(
-            f"index {made}: {report.keys:,} keys, {sizes.max_hash_slot_num:,} slots and {sizes.max_index_num:,} a file"
-        )
+        limits = f"{sizes.max_hash_slot_num:,} slots and {sizes.max_index_num:,} keys per file"
+        print(f"index {built}: {report.keys:,} keys, {limits}")
     for path in report.filled:
-        print(f"{path} {'would be ' if dry_run else ''}filled up with zeros")
+        print(f"{path} {'would be ' if dry_run else ''}filled with zeros")
     if report.lower_checkpoint_to >= 0:
-        print(f"checkpoint {'would be ' if dry_run else ''}set back to {moment_text(report.lower_checkpoint_to)}")
+        print(f"checkpoint {'would be ' if dry_run else ''}reset to {moment_text(report.lower_checkpoint_to)}")
     if dry_run:
         print("Nothing was changed (--dry-run).")
     return 1 if report.damage or report.holes else 0
 
 
-# --- stats ------------------------------------------------------------------------------------------------------
+# --- stats -----------------------------------------------------------------------------------------------------------
 
 
 @store.command(short_help="sizes per topic and queue", epilog="Example: rocket store stats ~/store --topic orders")
 @_directory
 @_topics_option
 @click.option("--scan", is_flag=True, help="read the log instead of the consume queues")
-@click.option("--json", "as_json", is_flag=True, help="queues as JSON, one a line, and a last line with the totals")
+@click.option("--json", "as_json", is_flag=True, help="print one queue per line as JSON, then a line with the totals")
 def stats(directory: Path, config: StoreConfig | None, topics: tuple[str, ...], scan: bool, as_json: bool) -> int:
-    """Messages, bytes, offsets and times of every queue, and the room that the files take.
+    """Show messages, bytes, offsets and times of every queue, and the disk usage of the files.
 
-    The figures come from the consume queues, which know every message's size.
+    The numbers come from the consume queues, which contain the size of each message.
     """
     from spark_rocket.store.tools.dump import DumpFilter, why_nothing
     from spark_rocket.store.tools.stats import store_stats
@@ -345,7 +342,7 @@ def stats(directory: Path, config: StoreConfig | None, topics: tuple[str, ...], 
     else:
         _print_stats(directory, stats, scan)
     if wanted and not stats.queues:
-        print(f"rocket: {why_nothing(view, DumpFilter(topics=wanted)) or 'no such topic was found'}", file=sys.stderr)
+        print(f"rocket: {why_nothing(view, DumpFilter(topics=wanted)) or 'topic not found'}", file=sys.stderr)
         return 1
     return 1 if problems or stats.damage else 0
 
@@ -385,7 +382,7 @@ def _print_stats(directory: Path, stats: StoreStats, is_scan: bool) -> None:
         print_table(rows, right={1, 2, 3})
         print()
     span = stats.log_max_offset - stats.log_min_offset
-    until = f"{stats.log_max_offset:,}: {size_text(span)}" if span >= 0 else "?: no consume queue knows of a message"
+    until = f"{stats.log_max_offset:,}: {size_text(span)}" if span >= 0 else "?: the consume queues are empty"
     print(f"{directory}")
     print(f"  log offsets     {stats.log_min_offset:,} to {until}")
     print(f"  stored          {moment_text(stats.first_store_time)} to {moment_text(stats.last_store_time)}")
@@ -397,8 +394,8 @@ def _print_stats(directory: Path, stats: StoreStats, is_scan: bool) -> None:
         ("all files", stats.everything, ""),
     ):
         print(f"  {name:<14}  {_files(files)}{more}")
-    source = "the log, all of it read" if is_scan else "the consume queues; --scan reads the log instead"
-    print(f"  messages and bytes are from {source}")
+    source = "the log" if is_scan else "the consume queues; --scan reads the log instead"
+    print(f"  source of messages and bytes: {source}")
 
 
 def _files(files: Files) -> str:

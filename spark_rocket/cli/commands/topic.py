@@ -1,9 +1,9 @@
-"""``rocket topic …``: topics, where they are, what is in them, and changes of them.
+"""``rocket topic …``: topics, their routes, contents and settings.
 
-A message of RocketMQ 5's own clients creates no topic, and whether a topic takes ordered, delayed or transactional
-messages is set where it is kept: at the broker.
+RocketMQ 5 clients never create a topic. The broker's topic settings decide whether a topic accepts ordered, delayed or
+transactional messages.
 
-Exit status: 0 done, 1 it could not be done, 2 the command line is wrong.
+Exit status: 0 success, 1 failure, 2 invalid command line.
 Corresponds to mqadmin's updateTopic, deleteTopic, topicList, topicRoute, topicStatus, statsAll, updateTopicPerm,
 updateOrderConf.
 """
@@ -34,10 +34,10 @@ _queues = whole(1, 65_536, "number of queues")
 
 
 def _perm(text: str) -> int:
-    """RW, R, W or -; 6, 4, 2 or 0 as mqadmin writes it."""
+    """A type: RW, R, W or -; or 6, 4, 2 or 0, like mqadmin."""
     known = {"RW": 6, "WR": 6, "R": 4, "W": 2, "-": 0, "6": 6, "4": 4, "2": 2, "0": 0}
     if text.upper() not in known:
-        raise click.BadParameter(f"{text} is no permission; give RW, R, W or - (or 6, 4, 2, 0)")
+        raise click.BadParameter(f"invalid permission {text!r}: use RW, R, W or - (or 6, 4, 2, 0)")
     return known[text.upper()]
 
 
@@ -53,7 +53,7 @@ _topic_argument = click.argument("topic", shell_complete=complete_topics)
 
 
 def _setting_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options that say what a topic is to be, and where; hands them on as ``given``, for Admin's methods."""
+    """Add the options for a topic's settings and brokers, and pass them as ``given``, for the methods of Admin."""
 
     @functools.wraps(function)
     def with_settings(attributes: tuple[str, ...], cluster_name: str | None, **values: Any) -> Any:
@@ -64,25 +64,25 @@ def _setting_options(function: Callable[..., Any]) -> Callable[..., Any]:
     wrapped: Callable[..., Any] = with_settings
     for option in (
         cluster_option,
-        click.option("--broker", metavar="BROKER", help="on this broker only (its name or address)"),
+        click.option("--broker", metavar="BROKER", help="only this broker (name or address)"),
         click.option(
             "--attribute",
             "attributes",
             multiple=True,
             metavar="+NAME=VALUE",
-            help="as Apache writes it; -NAME takes one away",
+            help="topic attribute in Apache's notation; -NAME removes it; repeatable",
         ),
         click.option(
             "--order/--no-order",
             default=None,
-            help="whether name servers keep the number of its queues while a broker is away (updateOrderConf)",
+            help="keep the number of queues in name servers while a broker is unavailable (updateOrderConf)",
         ),
-        click.option("--perm", type=_perm, metavar="PERM", help="what clients may do: RW, R, W or -"),
+        click.option("--perm", type=_perm, metavar="PERM", help="permission of clients: RW, R, W or -"),
         click.option(
             "--type",
             "message_type",
             type=click.Choice(_TYPES),
-            help="the messages that gRPC clients may send to it; any unless it is given",
+            help="type of messages that gRPC clients can send (any)",
         ),
     ):
         wrapped = option(wrapped)
@@ -91,10 +91,10 @@ def _setting_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group()
 def topic() -> None:
-    """See topics and what is in them; create, change and delete them."""
+    """List, describe, create, change and delete topics."""
 
 
-# --- looking ---------------------------------------------------------------------------------------------------------
+# --- listing and showing ---------------------------------------------------------------------------------------------
 
 _LIST = (
     Column("topic"),
@@ -107,15 +107,15 @@ _LIST = (
 )
 
 
-@topic.command("list", short_help="topics with their queues and brokers")
+@topic.command("list", short_help="list topics with queues and brokers")
 @connection
 @all_option
 @cluster_option
 @json_option
 def list_topics(link: Link, is_all: bool, cluster_name: str | None, as_json: bool) -> int:
-    """List topics. QUEUES are those that are read from, on all brokers together; WRITTEN those that are sent to.
+    """List topics. QUEUES is the number of read queues on all brokers, WRITTEN the number of write queues.
 
-    Topics for retries, dead letters and brokers themselves are shown with --all.
+    --all includes topics for retries and dead letters, and system topics.
     """
     failed: Failures = {}
     with link.admin() as admin:
@@ -124,7 +124,7 @@ def list_topics(link: Link, is_all: bool, cluster_name: str | None, as_json: boo
     rows = [_info_row(info) for info in shown]
     columns = _LIST if is_all else tuple(column for column in _LIST if column.key != "kind")
     hidden = "" if is_all or len(topics) == len(shown) else f" ({len(topics) - len(shown)} more with --all)"
-    none = "The brokers that answered have no topics" if failed else "There are no topics"
+    none = "No topics on the available brokers" if failed else "No topics"
     show.rows(rows, columns, as_json, empty=f"{none}{hidden}.")
     return show.failures(failed)
 
@@ -135,7 +135,7 @@ def _only(admin: Admin, topics: list[TopicInfo], cluster: str | None) -> list[To
     of_cluster = admin.cluster_info().cluster_addr_table
     if cluster not in of_cluster:
         raise ClientError(
-            f"No cluster is named {cluster!r}.", remedy=f"Known clusters: {', '.join(sorted(of_cluster)) or 'none'}."
+            f"Unknown cluster {cluster!r}.", remedy=f"Known clusters: {', '.join(sorted(of_cluster)) or 'none'}."
         )
     return [info for info in topics if info.configs.keys() & set(of_cluster[cluster])]
 
@@ -153,12 +153,12 @@ def _info_row(info: TopicInfo) -> dict[str, Any]:
     }
 
 
-@topic.command("show", short_help="a topic's settings, messages and groups")
+@topic.command("show", short_help="settings, messages and groups of a topic")
 @_topic_argument
 @connection
 @json_option
 def show_topic(link: Link, topic: str, as_json: bool) -> int:
-    """Show a topic: its settings on each broker, how many messages it has, and who reads it."""
+    """Show a topic: settings on each broker, number of messages, consumer groups."""
     failed: Failures = {}
     with link.admin() as admin:
         route = admin.topic_route(topic)
@@ -178,7 +178,7 @@ def show_topic(link: Link, topic: str, as_json: bool) -> int:
         "messages": f"{count_text(total['messages'])} in {len(stats)} queues",
         "last stored": second_text(total["lastUpdateTimestamp"]),
         **order,
-        "groups": "\n".join(groups) or "nobody has read it",
+        "groups": "\n".join(groups) or "none",
     }
     show.record(shown, topic)
     print()
@@ -219,12 +219,12 @@ _ROUTE = (
 )
 
 
-@topic.command(short_help="where clients are sent to")
+@topic.command(short_help="route of a topic: its brokers and queues")
 @_topic_argument
 @connection
 @json_option
 def route(link: Link, topic: str, as_json: bool) -> None:
-    """Show the brokers that name servers send clients of a topic to; the address of a master is that of id 0."""
+    """Show the route of a topic: brokers with queues and addresses. The address with id 0 is the master's."""
     with link.admin() as admin:
         found = admin.topic_route(topic)
     brokers = {data.broker_name: data for data in found.broker_datas}
@@ -260,14 +260,14 @@ _TOPICS = (
 )
 
 
-@topic.command(short_help="messages of each queue, or of each topic")
+@topic.command(short_help="number of messages by queue or topic")
 @click.argument("topic", required=False, shell_complete=complete_topics)
 @connection
 @all_option
 @json_option
 @watch_option
 def stats(link: Link, topic: str | None, is_all: bool, as_json: bool, watch: float | None) -> int:
-    """Show the offsets of a topic's queues and when each last got a message; without TOPIC, sums of all topics."""
+    """Show offsets and last store time of a topic's queues; without TOPIC, totals of all topics."""
     failed: Failures = {}
     with link.admin() as admin:
 
@@ -276,10 +276,10 @@ def stats(link: Link, topic: str | None, is_all: bool, as_json: bool, watch: flo
             if topic is not None:
                 rows = _stats_rows(topic, admin.topic_stats(topic, failed=failed))
                 total = {"brokerName": "all", **_total(rows)} if len(rows) > 1 else None
-                return rows, Table(rows, _QUEUES, total=total, foot=show.away(failed, watch))
+                return rows, Table(rows, _QUEUES, total=total, foot=show.failures_text(failed, watch))
             infos = [info for info in admin.topic_list(failed=failed) if is_all or info.kind == "USER"]
             rows = _sums(admin.topics_stats(infos, failed=failed))
-            return rows, Table(rows, _TOPICS, foot=show.away(failed, watch), empty="There are no topics.")
+            return rows, Table(rows, _TOPICS, foot=show.failures_text(failed, watch), empty="No topics.")
 
         show.looked(look, watch, as_json)
     return show.failures(failed)
@@ -316,7 +316,7 @@ def _total(rows: Iterable[dict[str, Any]]) -> dict[str, int]:
     }
 
 
-# --- changing --------------------------------------------------------------------------------------------------------
+# --- changes ---------------------------------------------------------------------------------------------------------
 
 
 @topic.command(short_help="create topics")
@@ -327,11 +327,11 @@ def _total(rows: Iterable[dict[str, Any]]) -> dict[str, int]:
     "--write-queues",
     type=_queues,
     metavar="N",
-    help="write to so many only: the first step in taking queues away from a topic in use",
+    help="number of write queues, if lower: the first step to remove queues of a topic in use",
 )
 @_setting_options
 def create(link: Link, names: tuple[str, ...], queues: int, write_queues: int | None, given: dict[str, Any]) -> int:
-    """Create topics on every broker of the name server; those that are there are changed."""
+    """Create topics on every broker of the name server, or change existing ones."""
     perm = PERM_READ | PERM_WRITE if given["perm"] is None else given["perm"]
     with link.admin() as admin:
         for name in names:
@@ -340,33 +340,34 @@ def create(link: Link, names: tuple[str, ...], queues: int, write_queues: int | 
             admin.create_topic(
                 name, queues, write_queues=write_queues, **{**given, "perm": perm, "order": bool(given["order"])}
             )
-            written = "" if write_queues is None else f" ({write_queues} of them written to)"
-            taken = given["message_type"] or _type_of(admin, name) or "messages of any type"
-            was = f" (it was there, with {before})" if before not in (None, queues) else ""
+            written = "" if write_queues is None else f" ({write_queues} writable)"
+            message_type = given["message_type"] or _type_of(admin, name) or "any"
+            was = f" (before: {before})" if before not in (None, queues) else ""
             brokers = len(admin.topic_route(name).queue_datas)
             each = f" on each of {brokers} brokers" if brokers > 1 else ""
-            print(f"Topic {name} has {queues} queue{'s' * (queues != 1)}{was}{written}{each} and takes {taken}.")
+            count = f"{queues} queue{'s' * (queues != 1)}"
+            print(f"Topic {name} has {count}{was}{written}{each}, message type: {message_type}.")
         return show.masters_away(admin, given["cluster"], given["broker"])
 
 
-@topic.command(short_help="change a topic; what is not given stays")
+@topic.command(short_help="change settings of a topic")
 @_topic_argument
 @connection
 @click.option("--queues", type=_queues, metavar="N", help="read and write queues on each broker")
-@click.option("--write-queues", type=_queues, metavar="N", help="write to so many only")
+@click.option("--write-queues", type=_queues, metavar="N", help="number of write queues, if lower")
 @_setting_options
 @json_option
 def update(
     link: Link, topic: str, queues: int | None, write_queues: int | None, given: dict[str, Any], as_json: bool
 ) -> int:
-    """Change a topic on every broker that has it; what is not given stays as it is.
+    """Change settings of a topic on every broker that has it. Other settings stay.
 
-    To take queues away from a topic in use, let fewer be written first (--write-queues), and when every group has read
-    what is in the others, let fewer be read (--queues).
+    To remove queues of a topic in use, first reduce the write queues (--write-queues). When every group has consumed
+    the messages in the others, reduce the read queues (--queues).
     """
     settings = (given[name] for name in ("message_type", "perm", "order", "attributes"))
     if all(value is None for value in (queues, write_queues, *settings)):
-        raise click.UsageError("Say what is to change.")
+        raise click.UsageError("Give at least one setting to change.")
     with link.admin() as admin:
         if queues is not None:
             _check_queues(admin, topic, queues)
@@ -388,26 +389,26 @@ def update(
 @cluster_option
 @yes_option
 def delete(link: Link, names: tuple[str, ...], cluster_name: str | None, yes: bool) -> int:
-    """Delete topics with all their messages, on brokers and name servers. Asks, after it has said what goes."""
+    """Delete topics with all their messages, on brokers and name servers, after confirmation."""
     with link.admin() as admin:
         for name in names:
             messages = _total(_stats_rows(name, admin.topic_stats(name)))["messages"]
             groups = admin.groups_of(name)
-            read = f", read by {', '.join(groups)}" if groups else ""
+            read = f", consumed by {', '.join(groups)}" if groups else ""
             print(f"Topic {name} has {count_text(messages)} message{'s' * (messages != 1)}{read}.")
         them = f"topic {names[0]}" if len(names) == 1 else f"these {len(names)} topics"
         if not show.confirm(f"Delete {them} with all messages?", yes):
             return 1
         for name in names:
             admin.delete_topic(name, cluster=cluster_name)
-            print(f"Topic {name} is deleted.")
+            print(f"Deleted topic {name}.")
         return show.masters_away(admin, cluster_name)
 
 
 def _check_queues(admin: Admin, topic: str, queues: int) -> int | None:
-    """Refuse to take away queues that are written to: nobody would see the messages in them any more.
+    """Refuse to remove writable queues: consumers could not read their messages any more.
 
-    How many a broker has now, at most; None where there is no such topic.
+    Returns the largest present number of write queues of a broker; None if the topic does not exist.
     """
     try:
         found = max((data.write_queue_nums for data in admin.topic_route(topic).queue_datas), default=0)
@@ -415,9 +416,9 @@ def _check_queues(admin: Admin, topic: str, queues: int) -> int | None:
         return None
     if found > queues:
         raise BrokerError(
-            f"Topic {topic} has {found} queues: with {queues}, messages in the others could not be read any more.",
-            remedy=f"Give --queues {found}. To have fewer, give --queues {found} --write-queues {queues} first, and"
-            f" --queues {queues} when every group has read the others.",
+            f"Topic {topic} has {found} queues: with {queues}, messages in the others would become unreadable.",
+            remedy=f"Use --queues {found}. To remove queues, use --queues {found} --write-queues {queues} first, and"
+            f" --queues {queues} when every group has consumed the others.",
         )
     return found
 
@@ -425,14 +426,14 @@ def _check_queues(admin: Admin, topic: str, queues: int) -> int | None:
 def _check_written(topic: str, queues: int, write_queues: int | None) -> None:
     if write_queues is not None and write_queues > queues:
         raise BrokerError(
-            f"Topic {topic} would have {queues} queues that are read and {write_queues} that are written to: messages "
-            "in the others could not be read.",
-            remedy=f"Give --queues {write_queues} too.",
+            f"Topic {topic} would have {queues} read queues and {write_queues} write queues: messages in the others "
+            "would be unreadable.",
+            remedy=f"Use --queues {write_queues} too.",
         )
 
 
 def _type_of(admin: Admin, topic: str) -> str | None:
-    """The type that the topic has; None if it takes all of them."""
+    """Return the message type of a topic; None for any type."""
     masters = [data.broker_addrs.get(0) for data in admin.cluster_info().broker_addr_table.values()]
     for address in filter(None, masters):
         config = admin.topic_configs(address).get(topic)

@@ -1,8 +1,8 @@
-"""Servers that another server starts as processes of their own, watches, and starts again when they die.
+"""Child servers: started as separate processes, supervised, and restarted when they die.
 
-A child is a ``rocket`` command. Two pipes connect it with its parent. It writes one line to the first (``--ready-fd``)
-when it is up. It stops when the second ends (``--lifeline-fd``): the parent holds the other end, and the system closes
-that end however the parent ends.
+A child is a ``rocket`` command. Two pipes connect it to its parent. It writes one line to the first (``--ready-fd``)
+when it is up. It stops when the second is closed (``--lifeline-fd``): the parent holds the other end, and the system
+closes that end however the parent terminates.
 
 A child is started with ``subprocess.Popen``, which executes no Python code between fork and exec (vfork). Each pipe end
 has one owner, a file object, which closes it once. The pipes are read with ``add_reader``. The event loop's own
@@ -10,10 +10,10 @@ subprocesses and pipe transports are not used: uvloop forks with Python code in 
 with threads, and it closes a descriptor again in a later turn of the loop, when the number may belong to a new
 connection or store file.
 
-A child that dies is started again, each time after twice the delay. One that dies within a minute again and again is
-given up, and so is one that never started. What a child says on stderr is said here with its label before it.
+A child that dies is restarted with exponential backoff. A child that repeatedly dies within a minute is not restarted
+any more, and a child that never started is not retried. Its stderr is relayed with its label as a prefix.
 
-Thread-safety: one event loop. ``testing.processes`` starts servers without a loop.
+Thread-safety: one event loop. ``testing.processes`` starts servers without an event loop.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MAX_LINE_BYTES = 1 << 20  # a longer line on the child's stderr is split
 _READ_BYTES = 4096
 _FIRST_DELAY_S = 1.0
 _LAST_DELAY_S = 32.0
-_STABLE_S = 60.0  # a child that was up for so long begins with the first delay again
+_STABLE_S = 60.0  # the backoff is reset after this uptime
 
 
 class LineReader:
@@ -136,7 +136,7 @@ class ChildProcess:
 
 
 def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[FileIO, FileIO]:
-    """A pipe whose ends these stacks close."""
+    """Create a pipe whose ends are closed by these stacks."""
     reading, writing = os.pipe()
     return (
         reader.enter_context(os.fdopen(reading, "rb", buffering=0)),
@@ -161,9 +161,9 @@ class ChildServer:
     async def start(
         cls, label: str, *arguments: str, environment: Mapping[str, str] | None = None, relays: bool = True
     ) -> ChildServer:
-        """Start ``rocket ARGUMENTS``. OSError when it cannot start.
+        """Start ``rocket ARGUMENTS``. OSError if it cannot start.
 
-        ``label`` names it in what is said of it. ``relays``: what it says on stderr is said here.
+        ``label`` names it in messages. ``relays``: relay its stderr.
         """
         return cls(label, await ChildProcess.start(*arguments, environment=environment), relays=relays)
 
@@ -184,7 +184,7 @@ class ChildServer:
             print(f"{self.label}: {self._last_words}", file=sys.stderr, flush=True)
 
     async def wait_until_up(self) -> dict[str, str]:
-        """Wait for what it reports when it is up. ConfigError with its own words if it ends before that."""
+        """Wait for the facts that it reports when it is up. ConfigError with its last message if it ends before."""
         line = await self._child.ready_line()
         if not line:
             words = self.last_words(await self.ended())
@@ -194,11 +194,11 @@ class ChildServer:
         return facts
 
     def last_words(self, status: int) -> str:
-        """The last line that it said on stderr, or its exit status."""
-        return self._last_words.removeprefix("rocket: ") or f"It ended with status {status}."
+        """Return the last line of its stderr, or its exit status."""
+        return self._last_words.removeprefix("rocket: ") or f"It exited with status {status}."
 
     async def ended(self) -> int:
-        """Wait for its end; its exit status, negative for a signal."""
+        """Wait for its end and return the exit status, negative for a signal."""
         return await asyncio.shield(self._ending)
 
     async def stop(self, kill_after: float | None = None) -> None:
@@ -224,9 +224,9 @@ class End(Enum):
 
 
 class KeptServer:
-    """A server that is started again when it dies. ``by_hand`` is the command that a user starts it with.
+    """A server that is restarted when it dies. ``by_hand``: the command by which a user starts it.
 
-    A class below it may say other words than these when it is up, has not started, or has ended.
+    Subclasses can override the messages for start, failed start and end.
     """
 
     stop_seconds = 30.0
@@ -250,24 +250,24 @@ class KeptServer:
         return f"The {self.label} {how_it_ended(status)}."
 
     async def start(self) -> None:
-        """Start its process. OSError when that cannot be done."""
+        """Start its process. OSError if it cannot start."""
         self._server = await ChildServer.start(
             self.label, *self.arguments, environment=self.environment, relays=self.relays
         )
 
     async def wait_until_up(self) -> dict[str, str]:
-        """Wait for what it reports, and watch it from then on. ConfigError with its own words if it ends before."""
+        """Wait until it is up, return its facts and supervise it. ConfigError with its last message if it ends."""
         assert self._server is not None
         facts = await self._server.wait_until_up()
         self.keep()
         return facts
 
     def keep(self) -> None:
-        """Watch the server, which is started if it is not. Does not wait."""
+        """Supervise the server in the background, and start it if it is not started."""
         self._watching = asyncio.create_task(keep_running(self.label, self._by_hand, self._run))
 
     async def _run(self) -> End:
-        """One life of the server."""
+        """Run the server until it ends."""
         try:
             if self._server is None:
                 await self.start()
@@ -297,8 +297,8 @@ class KeptServer:
 
 
 def how_it_ended(status: int) -> str:
-    """An exit status in words."""
-    return f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+    """Describe an exit status."""
+    return f"was terminated by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
 
 
 async def keep_running(
@@ -309,9 +309,10 @@ async def keep_running(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> None:
-    """Run it, and again as long as it dies, or cannot start after it was up: a shortage may end, or a port be free.
+    """Run a server and restart it when it dies.
 
-    ``what`` names it. ``by_hand`` is the command that starts it.
+    A restart that fails is retried too: a shortage may end, or a port become free. ``what`` names the server.
+    ``by_hand`` is the command that starts it.
     """
     delay, begun, was_up = _FIRST_DELAY_S, clock(), False
     while (end := await run()) is End.DIED or (end is End.NOT_STARTED and was_up):
@@ -319,9 +320,9 @@ async def keep_running(
         if clock() - begun >= _STABLE_S:
             delay = _FIRST_DELAY_S
         if delay > _LAST_DELAY_S:
-            tell(f"The {what} died too often and is not started again. Start it with: {by_hand}")
+            tell(f"The {what} died too often and is not restarted any more. Start it with: {by_hand}")
             return
-        tell(f"Starting the {what} again in {delay:g} s.")
+        tell(f"Restarting the {what} in {delay:g} s.")
         await sleep(delay)
         delay *= 2
         begun = clock()

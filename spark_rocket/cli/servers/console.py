@@ -1,6 +1,6 @@
 """``rocket console``: the web console, for any cluster.
 
-Corresponds to RocketMQ's dashboard as a program.
+Corresponds to the program of RocketMQ's dashboard.
 """
 
 from __future__ import annotations
@@ -19,16 +19,20 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--port", type=port, default="8080", metavar="PORT", help="8080; 0 takes a free one")
-@click.option("--host", default="127.0.0.1", metavar="HOST", help="address to listen on (127.0.0.1); others need users")
-@click.option("--users", type=PATH, metavar="FILE", help="who may log in: lines of name:hash")
-@click.option("--hash-password", is_flag=True, help="ask for a password, print its hash for that file, and end")
+@click.option("--port", type=port, default="8080", metavar="PORT", help="port (8080); 0 for a free port")
 @click.option(
-    "--allowed-host", "allowed_hosts", multiple=True, metavar="NAME", help="by which browsers may call it, too"
+    "--host", default="127.0.0.1", metavar="HOST", help="address to listen on (127.0.0.1); others require users"
+)
+@click.option("--users", type=PATH, metavar="FILE", help="users who can log in: lines of name:hash")
+@click.option(
+    "--hash-password", is_flag=True, help="prompt for a password, print its hash for the users file, and exit"
+)
+@click.option(
+    "--allowed-host", "allowed_hosts", multiple=True, metavar="NAME", help="additional host name that browsers may use"
 )
 @click.option("--https-cert", type=PATH, metavar="FILE", help="serve HTTPS with this PEM certificate")
-@click.option("--https-key", type=PATH, metavar="FILE", help="its key")
-@click.option("--read-only", is_flag=True, help="show everything, change nothing")
+@click.option("--https-key", type=PATH, metavar="FILE", help="private key of the certificate")
+@click.option("--read-only", is_flag=True, help="disable all changes")
 @click.option("--ready-fd", type=descriptor, hidden=True)
 @click.option("--lifeline-fd", type=descriptor, hidden=True)
 @connection_but_timeout
@@ -43,10 +47,10 @@ def console(
     lifeline_fd: int | None,
     **given: Any,
 ) -> None:
-    """Serve the web console: the cluster, its topics, groups and messages, seen and mended in a browser.
+    """Serve the web console: view and manage the cluster, its topics, groups and messages in a browser.
 
-    Without users only this machine is served. One user can also be in ROCKET_CONSOLE_USER and ROCKET_CONSOLE_PASSWORD.
-    The certificate can also be in ROCKETMQ_TLS_SERVER_CERT_PATH and ROCKETMQ_TLS_SERVER_KEY_PATH, as for the servers.
+    Without users, only this machine is served. ROCKET_CONSOLE_USER and ROCKET_CONSOLE_PASSWORD define one user.
+    ROCKETMQ_TLS_SERVER_CERT_PATH and ROCKETMQ_TLS_SERVER_KEY_PATH set the certificate, as for the other servers.
     """
     if hash_password:
         _print_hash()
@@ -84,7 +88,7 @@ def _serve(settings: ConsoleSettings, ready_fd: int | None, lifeline_fd: int | N
         ready(ready_fd, {"console": address})
         say(f"spark_rocket {spark_rocket.__version__}: console of {settings.name_server} on {address}")
         if not settings.is_loopback:
-            scheme = "HTTPS" if settings.is_tls else "plain HTTP: passwords and messages can be read on their way"
+            scheme = "HTTPS" if settings.is_tls else "plain HTTP: passwords and messages are sent unencrypted"
             where = f"every address of this machine ({settings.host})" if settings.is_wildcard else settings.host
             say(f"OPEN TO OTHERS, behind a login: listening on {where}, {scheme}.")
 
@@ -92,7 +96,7 @@ def _serve(settings: ConsoleSettings, ready_fd: int | None, lifeline_fd: int | N
         async with Stopping(lifeline_fd) as stopping:
             await serve_console(settings, begun, stopping())
 
-    sys.setswitchinterval(0.001)  # pages do not wait while large answers of brokers are read
+    sys.setswitchinterval(0.001)  # decoding large responses of brokers must not delay pages
     run(serve())
 
 
@@ -103,5 +107,5 @@ def _print_hash() -> None:
 
     password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
     if len(password) < LEAST_PASSWORD:
-        raise ConfigError(f"The password has fewer than {LEAST_PASSWORD} characters.", remedy="Choose a longer one.")
+        raise ConfigError(f"The password has fewer than {LEAST_PASSWORD} characters.", remedy="Use a longer password.")
     click.echo(hashed(password))

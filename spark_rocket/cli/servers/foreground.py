@@ -1,8 +1,8 @@
-"""What every server in the foreground does: say where it is, serve metrics, wait for the signal to stop.
+"""Common parts of servers in the foreground: print the address, serve metrics, wait for the signal to stop.
 
-A port for metrics that is taken does not stop a server: that is printed.
+If the metrics port is in use, the server prints that and runs without metrics.
 
-Imports no server, so that a process of one of them has none of the others in memory. Thread-safety: one event loop.
+This module imports no server, so that a server's process does not load the others. Thread-safety: one event loop.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _OPEN = ("0.0.0.0", "::")
 
 
 def reachable(address: str) -> str:
-    """A name server on every interface, as a process on this machine calls it."""
+    """Return the address by which a process on this machine reaches a server, which may listen on every interface."""
     host, _, port = address.rpartition(":")
     return f"{_LOOPBACK}:{port}" if host.strip("[]") in _OPEN else address
 
@@ -47,23 +47,23 @@ def reachable(address: str) -> str:
 def tls_line(settings: TlsSettings) -> list[str]:
     return {
         TlsMode.DISABLED: [],
-        TlsMode.PERMISSIVE: ["  TLS          permissive: whoever calls with TLS is answered with it"],
-        TlsMode.ENFORCING: ["  TLS          enforcing: whoever calls without TLS (tls=true) is not served"],
+        TlsMode.PERMISSIVE: ["  TLS          permissive: TLS and plaintext connections are accepted"],
+        TlsMode.ENFORCING: ["  TLS          enforcing: clients must use TLS (tls=true)"],
     }[settings.server_mode]
 
 
 def warn_open(host: str, *, checked: bool = False) -> list[str]:
-    """``checked``: the broker asks who is asking."""
+    """Warn if ``host`` is every interface. ``checked``: access control is enabled."""
     if host not in _OPEN:
         return []
     if checked:
         return [
-            f"OPEN: listening on every interface ({host}). The broker serves whom its accounts allow (aclEnable); the "
-            "name server and the port for slaves serve everybody.\n"
+            f"OPEN: listening on every interface ({host}). The broker checks accounts (aclEnable); the name server and "
+            "the port for slaves are open to everyone.\n"
         ]
     return [
-        f"OPEN TO EVERYONE: listening on every interface ({host}). There is no access control: whoever reaches this "
-        "machine can read and write every topic.\n"
+        f"OPEN TO EVERYONE: listening on every interface ({host}) without access control. Every host that can reach "
+        "this machine can read and write every topic.\n"
     ]
 
 
@@ -72,13 +72,13 @@ def say(*lines: str) -> None:
 
 
 def tell(text: str) -> None:
-    """Say it, if the terminal is still there."""
+    """Print a line. A closed terminal is ignored."""
     with contextlib.suppress(OSError):
         say(text)
 
 
 def ready(descriptor: int | None, facts: dict[str, str]) -> None:
-    """Tell the program that started this one."""
+    """Report these facts to the parent process."""
     if descriptor is not None:
         os.write(descriptor, json.dumps(facts).encode() + b"\n")
         os.close(descriptor)
@@ -87,7 +87,7 @@ def ready(descriptor: int | None, facts: dict[str, str]) -> None:
 class Stopping:
     """Waits for SIGTERM, SIGINT, SIGHUP or the end of a lifeline: a pipe whose other end the parent process holds.
 
-    SIGHUP, the end of the terminal, does nothing where it was ignored before the start: nohup means that.
+    SIGHUP (the terminal was closed) stays ignored if it was ignored at the start, as under nohup.
     """
 
     def __init__(self, lifeline: int | None = None) -> None:
@@ -123,16 +123,16 @@ class Stopping:
 
 
 def raise_file_limit() -> None:
-    """As many open files as the system lets this process have: each connection and each consume queue is one."""
+    """Raise the limit of open files to the hard limit: each connection and each consume queue needs one."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):  # where unlimited is not meant literally
+    with contextlib.suppress(OSError, ValueError):  # some systems reject "unlimited"
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _tune_collector() -> None:
-    """What is there after the start stays; requests leave no cycles, so the collector need not look often.
+    """Run the garbage collector less often: objects of the start are permanent, and requests create no cycles.
 
-    Memory of large answers is kept for the next one.
+    Freed memory of large responses is retained for reuse.
     """
     gc.collect()
     gc.freeze()
@@ -140,22 +140,22 @@ def _tune_collector() -> None:
     keep_freed_memory()
 
 
-# --- figures and health ----------------------------------------------------------------------------------------------
+# --- metrics and health ----------------------------------------------------------------------------------------------
 
 
 def metrics_port(config: BrokerConfig | ProxyConfig) -> int:
-    """The port that the settings ask for; NO_PORT for none."""
+    """Return the configured metrics port; NO_PORT for none."""
     kind = config.metrics_exporter_type
     if kind is MetricsExporterType.PROM:
         return config.metrics_prom_exporter_port
     if kind is not MetricsExporterType.DISABLE:
-        _log.warning("metricsExporterType=%s is not served here: set PROM, and let its collector scrape.", kind.value)
+        _log.warning("unsupported metricsExporterType=%s: set PROM and scrape /metrics", kind.value)
     return NO_PORT
 
 
 @dataclass(frozen=True)
 class Started:
-    """What to tell whoever started it: people, a line or none, and programs."""
+    """What a started monitor reports: lines for users, facts for programs."""
 
     lines: list[str] = field(default_factory=list)
     facts: dict[str, str] = field(default_factory=dict)
@@ -168,7 +168,7 @@ async def start_monitor(
     port: int,
     tls: TlsSettings | None = None,
 ) -> Started:
-    """Serve until ``servers`` are closed. It is HTTPS where ``tls`` enforces TLS."""
+    """Serve metrics and health until ``servers`` are closed. HTTPS if ``tls`` enforces TLS."""
     if port == NO_PORT:
         return Started()
     host = host or _LOOPBACK
@@ -177,7 +177,7 @@ async def start_monitor(
     try:
         await monitor.start()
     except ConfigError as error:
-        return Started([f"  metrics      none: {error.message} Choose another port (--metrics-port)."])
+        return Started([f"  metrics      disabled: {error.message} Set another port with --metrics-port."])
     servers.push_async_callback(monitor.close)
     whose = "" if is_loopback(host) else " (open to everyone)"
     return Started([f"  metrics      {monitor.url}/metrics, /health and /ready{whose}"], {"metrics": monitor.url})

@@ -1,6 +1,6 @@
-"""The options of the commands that start servers, and the values that they become.
+"""The options of the commands that start servers, and their values.
 
-Imports no server and no command, so that both may import it.
+This module imports no server and no command, so that both can import it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import click
 from spark_rocket.cli.arguments import PATH, byte_size, descriptor, exclusive, port, whole
 
 DEFAULT_DATA = Path("rocket-data")
-FREE = "0 takes a free one"
+FREE = "0 for a free port"
 SETTINGS_VARIABLE = "ROCKET_PROXY_SETTINGS"
-"""Holds settings for a proxy that another ``rocket`` command starts."""
+"""The environment variable with the settings of a proxy that another ``rocket`` command starts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogOptions:
-    """What is logged, and where to."""
+    """The log level, format and files."""
 
     log_level: tuple[str, ...] = ()
     log_format: str = "text"
@@ -32,7 +32,7 @@ class LogOptions:
     verbose: bool = False
 
     def set_up(self, *names: str) -> None:
-        """For a process with these servers. ConfigError if it cannot be."""
+        """Set up logging of a process with these servers. ConfigError if the options are invalid."""
         from spark_rocket.logs import setup_logging
 
         setup_logging(
@@ -46,7 +46,7 @@ class LogOptions:
         )
 
     def command(self, *command: str, label: str = "") -> list[str]:
-        """The command line of another process that logs so, with its files in ``label`` in this directory."""
+        """Return the command line of a process with the same log options, with its files in the directory ``label``."""
         given = [*(["-v"] if self.verbose else []), *command]
         given += [f"--log-level={level}" for level in self.log_level]
         given += [f"--log-format={self.log_format}", f"--log-size={self.log_size}", f"--log-count={self.log_count}"]
@@ -55,7 +55,7 @@ class LogOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions:
-    """What the three verbs have in common. ``metrics_port``: -1 for none."""
+    """The common options of ``up``, ``namesrv`` and ``broker``. ``metrics_port``: -1 for none."""
 
     metrics_port: int | None
     logs: LogOptions
@@ -67,7 +67,7 @@ class ServerOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerOptions(ServerOptions):
-    """Of ``rocket broker``, and of the broker in ``rocket up``."""
+    """The options of ``rocket broker``, and of the broker in ``rocket up``."""
 
     config: Path | None
     broker_port: int | None
@@ -76,7 +76,7 @@ class BrokerOptions(ServerOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class UpOptions(BrokerOptions):
-    """Of ``rocket up``. ``grpc_port``: -1 for no gRPC proxy."""
+    """The options of ``rocket up``. ``grpc_port``: -1 for no gRPC proxy."""
 
     grpc_port: int | None
     ephemeral: bool
@@ -89,7 +89,7 @@ class UpOptions(BrokerOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ProxyOptions:
-    """Of ``rocket proxy``, beside its settings."""
+    """The options of ``rocket proxy`` that are not settings."""
 
     logs: LogOptions
     workers: int
@@ -107,7 +107,7 @@ def _several(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 config_option = click.option(
-    "-c", "--config", type=PATH, metavar="FILE", help="a broker.conf with Apache's property names"
+    "-c", "--config", type=PATH, metavar="FILE", help="broker.conf with Apache's property names"
 )
 host_option = click.option(
     "--host", metavar="HOST", help="address to listen on (127.0.0.1); 0.0.0.0 opens it to everyone"
@@ -119,33 +119,32 @@ grpc_options = _several(
         "--grpc-port",
         type=port,
         metavar="PORT",
-        help=f"for RocketMQ 5's own clients (8081, or grpcServerPort of -c); {FREE}",
+        help=f"gRPC port for RocketMQ 5 clients (8081, or grpcServerPort of -c); {FREE}",
     ),
-    click.option("--no-grpc", is_flag=True, help="without that endpoint"),
+    click.option("--no-grpc", is_flag=True, help="disable the gRPC proxy"),
 )
 
 
 def metrics_option(default: str) -> Callable[[Any], Any]:
-    """``default``: the port without the option."""
+    """Return ``--metrics-port``. ``default``: the text for its default."""
     return click.option(
-        "--metrics-port", type=port, metavar="PORT", help=f"of /metrics, /health and /ready ({default}); {FREE}"
+        "--metrics-port", type=port, metavar="PORT", help=f"port of /metrics, /health and /ready ({default}); {FREE}"
     )
 
 
-no_metrics_option = click.option("--no-metrics", is_flag=True, help="without /metrics, /health and /ready")
+no_metrics_option = click.option("--no-metrics", is_flag=True, help="disable /metrics, /health and /ready")
 _logs = _several(
     click.option(
-        "--log-level", multiple=True, metavar="LEVEL", help="debug, info, warning or error; store=debug for a module"
+        "--log-level", multiple=True, metavar="LEVEL", help="debug, info, warning or error; store=debug for one module"
     ),
-    click.option("--log-format", type=click.Choice(("text", "json")), default="text", help="how a line looks (text)"),
-    click.option("--log-dir", type=PATH, metavar="DIR", help="files to log to: broker.log, namesrv.log, proxy.log"),
-    click.option(
-        "--log-size", type=byte_size(1, 1 << 20, unit=1 << 20), default="64", metavar="MIB", help="of a file (64)"
-    ),
+    click.option("--log-format", type=click.Choice(("text", "json")), default="text", help="log format (text)"),
+    click.option("--log-dir", type=PATH, metavar="DIR", help="directory of broker.log, namesrv.log, proxy.log"),
+    click.option("--log-size", type=byte_size(1, 1 << 20, unit=1 << 20), default="64", metavar="MIB",
+                 help="size of a log file (64)"),
     click.option("--log-count", type=whole(0, 1_000, "number of files"), default="10", metavar="N",
-                 help="old files to keep (10)"),
+                 help="rotated log files to keep (10)"),
 )  # fmt: skip
-#: Every server's. The last two are for programs that start this one: where to say that all is up, what to stop with.
+#: Options of every server. The hidden ones are for parent processes: a pipe to report on, and a pipe that ends to stop.
 server_options = _several(
     _logs,
     click.option("--ready-fd", type=descriptor, hidden=True),
@@ -154,7 +153,7 @@ server_options = _several(
 
 
 def server_values(given: dict[str, Any]) -> dict[str, Any]:
-    """What click gave, as the arguments of ServerOptions and the classes below it."""
+    """Convert click's values to the arguments of ServerOptions and its subclasses."""
     no_metrics = given.pop("no_metrics", False)
     exclusive({"--metrics-port": given["metrics_port"], "--no-metrics": no_metrics})
     if no_metrics:
@@ -164,6 +163,6 @@ def server_values(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def take_logs(given: dict[str, Any]) -> LogOptions:
-    """Take the options of :data:`server_options` that are about logs out of what click gave."""
+    """Remove the log options of :data:`server_options` from click's values and return them."""
     log = {name: given.pop(name) for name in list(given) if name.startswith("log_")}
     return LogOptions(**log, verbose=click.get_current_context().find_root().params["verbose"])

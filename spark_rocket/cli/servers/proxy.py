@@ -1,6 +1,6 @@
-"""``rocket proxy``: the arguments of the gRPC endpoint, which ``serve_proxy`` starts.
+"""``rocket proxy``: the options of the gRPC proxy, which ``serve_proxy`` starts.
 
-Exit status: 0 stopped by a signal, 1 it cannot start (one line says why), 2 the command line is wrong.
+Exit status: 0 for a stop by a signal, 1 for a failed start (one line gives the reason), 2 for an invalid command line.
 Corresponds to mqproxy in CLUSTER mode.
 """
 
@@ -33,29 +33,31 @@ _MAX_WORKERS = 64
 
 
 @click.command()
-@click.option("-c", "--config", type=PATH, metavar="FILE", help="settings under the names of Apache's proxy")
+@click.option("-c", "--config", type=PATH, metavar="FILE", help="settings file with the names of Apache's proxy")
 @host_option
-@click.option("--grpc-port", type=port, metavar="PORT", help=f"8081, or grpcServerPort of -c; {FREE}")
+@click.option("--grpc-port", type=port, metavar="PORT", help=f"port (8081, or grpcServerPort of -c); {FREE}")
 @click.option(
     "--workers",
     type=whole(1, _MAX_WORKERS, "number of workers"),
     default="1",
     metavar="N",
-    help="so many processes that share the port (1)",
+    help="number of processes that share the port (1)",
 )
-@click.option("--acl-file", type=PATH, metavar="FILE", help="check signatures and permissions by this plain_acl.yml")
+@click.option(
+    "--acl-file", type=PATH, metavar="FILE", help="check signatures and permissions against this plain_acl.yml"
+)
 @click.option("--reuse-port", is_flag=True, hidden=True)
-@metrics_option("none, unless -c has metricsExporterType=PROM; worker N has the Nth from it on")
+@metrics_option("none, unless -c has metricsExporterType=PROM; worker N uses the Nth port from it")
 @no_metrics_option
 @server_options
 @connection_but_timeout
 @click.pass_context
 def proxy(context: click.Context, /, link: Link, **given: Any) -> int:
-    """Serve RocketMQ 5's own clients (gRPC) for all brokers of a cluster.
+    """Serve RocketMQ 5 clients (gRPC) for all brokers of a cluster.
 
     \b
-    -n, --access-key and --tls say how the cluster is called. The account signs the requests to brokers; it
-    needs the permissions of all clients together. The port's own TLS is set with -c (tlsCertPath, tlsKeyPath).
+    -n, --access-key and --tls set the connection to the cluster. The account signs the requests to brokers; it
+    needs the permissions of all clients together. Set TLS of the gRPC port with -c (tlsCertPath, tlsKeyPath).
     """
     from spark_rocket.cli.servers.serve_proxy import serve_proxy
 
@@ -77,7 +79,7 @@ def _config(
     metrics_port: int | None,
     no_metrics: bool,
 ) -> ProxyConfig:
-    """The command line's settings, then those of the file, then the environment's. ConfigError for invalid ones."""
+    """Merge the settings: command line first, then file, then environment. ConfigError for invalid settings."""
     from spark_rocket.client.core.config import DEFAULT_NAME_SERVER, find_credentials
     from spark_rocket.protocol.auth import inner_credentials_text
     from spark_rocket.proxy.config import ProxyConfig

@@ -1,4 +1,4 @@
-"""Running servers in the foreground: start, say where they are, wait for SIGTERM or Ctrl-C, stop cleanly.
+"""Running servers in the foreground: start, print the addresses, wait for SIGTERM or Ctrl-C, stop cleanly.
 
 Corresponds to NamesrvStartup and BrokerStartup's main methods.
 """
@@ -59,7 +59,7 @@ SNIPPET = """\
 
 
 def snippet(name_server: str, config: BrokerConfig) -> str:
-    """What to try, with the options that these servers ask for."""
+    """Return the example code, with the options that these servers require."""
     given = {"nameServer": name_server}
     if config.acl_enable:
         given |= {"accessKey": "…", "secretKey": "…"}
@@ -76,10 +76,10 @@ def serve_up(options: UpOptions) -> int:
 def run_up(
     options: UpOptions, serve: Callable[[UpOptions, BrokerConfig, Path], Coroutine[Any, Any, None]], *logs: str
 ) -> int:
-    """Run ``serve`` with the settings and the data directory of ``rocket up``. ``logs`` names the servers that log."""
+    """Run ``serve`` with the settings and the data directory of ``rocket up``. ``logs``: the names of the log files."""
     options.logs.set_up(*logs)
     raise_file_limit()
-    # The fields that UP_DEFAULTS names, and the ports that a broker alone does not open: a file's settings come after.
+    # The defaults of UP_DEFAULTS, and the metrics port, which `rocket broker` does not open. A file overrides them.
     config = _config(
         options,
         metrics_exporter_type=MetricsExporterType.PROM,
@@ -110,7 +110,7 @@ def _choose_data(options: UpOptions, config: BrokerConfig) -> Path:
 
 
 def make_name_server(options: UpOptions, config: BrokerConfig, data: Path) -> NameServer:
-    """The one of ``rocket up``, not started."""
+    """Return the name server of ``rocket up``, not started."""
     path = data / "namesrv" / "kvConfig.json"
     return NameServer(config.bind_address, options.nameserver_port, kv_config_path=path, tls=config.tls_settings())
 
@@ -123,15 +123,15 @@ async def _up(options: UpOptions, config: BrokerConfig, data: Path) -> None:
         name_server = reachable(namesrv.address)
         config.namesrv_addr = ";".join([name_server, *config.name_servers])
         proxy = ProxyChild(config, name_server, options.grpc_port, options.logs)
-        await proxy.start(servers)  # which takes longer than a broker's start, so it begins first
+        await proxy.start(servers)  # first: it starts slower than a broker
         broker = Broker(config)
         if was_killed(config.store_path):
             say(f"{config.store_path} was not closed cleanly: recovering it …")
         await broker.start()
         servers.push_async_callback(broker.close)
-        # Only now: a name server that answers while the store recovers would say that its topics do not exist.
+        # Start it only now: during recovery it would report existing topics as missing.
         await namesrv.start()
-        # Whoever hears that we are up may ask the name server for this broker in the same millisecond.
+        # Register before reporting that all is up: clients may ask the name server for this broker at once.
         await asyncio.wait([broker.service.registration.register()], timeout=2.0)
         monitor = await monitor_of(servers, config, BrokerMetrics(broker), NameServerMetrics(namesrv))
         facts = {"nameServer": name_server, "broker": broker.address}
@@ -155,14 +155,14 @@ async def _up(options: UpOptions, config: BrokerConfig, data: Path) -> None:
 
 
 def how_to_use(options: UpOptions, config: BrokerConfig, data: Path, name_server: str) -> list[str]:
-    """The last lines of what ``rocket up`` says."""
-    where = "temporary, gone at stop" if options.ephemeral else "kept when it stops"
+    """Return the last lines that ``rocket up`` prints."""
+    where = "temporary, deleted at stop" if options.ephemeral else "persistent"
     return [
         f"  data         {data} ({where})\n",
         *warn_open(config.bind_address, checked=config.acl_enable),
-        "Try it in Python with PySpark, three lines:\n",
+        "Try it in Python with PySpark:\n",
         snippet(called_address(name_server, config), config),
-        "Ctrl-C stops it.",
+        "Press Ctrl-C to stop.",
     ]
 
 
@@ -173,7 +173,7 @@ def tell_stopped(options: UpOptions, data: Path) -> None:
 def grpc_line(facts: Mapping[str, str], config: BrokerConfig) -> list[str]:
     if "grpc" not in facts:
         return []
-    return [f"  gRPC         {called_address(facts['grpc'], config)} (RocketMQ 5's own clients)"]
+    return [f"  gRPC         {called_address(facts['grpc'], config)} (RocketMQ 5 clients)"]
 
 
 def grpc_metrics_line(facts: Mapping[str, str]) -> list[str]:
@@ -181,8 +181,8 @@ def grpc_metrics_line(facts: Mapping[str, str]) -> list[str]:
 
 
 def was_killed(store: Path) -> bool:
-    """Whether the store's last owner left it open. One that runs is no such: the start is refused."""
-    with contextlib.suppress(OSError, StoreLockedError):  # where nothing may be read the broker says what to do
+    """Whether the store was not closed cleanly. False for a store in use, whose start is refused later."""
+    with contextlib.suppress(OSError, StoreLockedError):  # the broker reports unreadable directories
         if abort_path(store).exists():
             lock = StoreLock(store)
             lock.acquire()
@@ -232,7 +232,7 @@ def serve_broker(options: BrokerOptions) -> int:
         config.store_path_root_dir = store_directory(options.data.absolute())
     if config.proxy_settings:
         _log.warning(
-            "%s: without effect: %s. The gRPC proxy is a process of its own: set them in its file and start it with "
+            "%s: ignored settings of the gRPC proxy: %s. Set them in the proxy's own file and start it with "
             "rocket proxy -n %s -c FILE.",
             config.source,
             ", ".join(sorted(config.proxy_settings)),
@@ -250,7 +250,7 @@ async def _broker(config: BrokerConfig, ready_fd: int | None, lifeline_fd: int |
         monitor = await monitor_of(servers, config, BrokerMetrics(broker))
         _log_start(config)
         if ready_fd is not None:
-            # Whoever hears that we are up may ask a name server for this broker in the same millisecond.
+            # Register before reporting: clients may ask a name server for this broker at once.
             await asyncio.wait([broker.service.registration.register()], timeout=2.0)
             ready(ready_fd, {"broker": broker.address} | monitor.facts)
         say(

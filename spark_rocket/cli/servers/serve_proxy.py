@@ -1,7 +1,7 @@
-"""Running the gRPC endpoint for all brokers of a cluster, in this process or in several.
+"""Running the gRPC proxy for all brokers of a cluster, in this process or in several.
 
-With ``--workers N`` the command starts N processes that listen on the same port (SO_REUSEPORT), holds the port for
-them, and starts one again that dies. The kernel gives each connection to one of them.
+With ``--workers N`` the command starts N processes that listen on the same port (SO_REUSEPORT), reserves the port for
+them, and restarts workers that die. The kernel assigns each connection to a worker.
 
 Corresponds to org.apache.rocketmq.proxy.ProxyStartup.
 """
@@ -39,10 +39,10 @@ _log = logging.getLogger(__name__)
 
 
 def serve_proxy(config: ProxyConfig, options: ProxyOptions) -> int:
-    """``rocket proxy``. ConfigError when it cannot start."""
+    """Run ``rocket proxy``. ConfigError if it cannot start."""
     options.logs.set_up("proxy")
     raise_file_limit()
-    # On asyncio's own loop: grpc.aio calls cost a sixth more CPU on uvloop.
+    # On asyncio's loop: grpc.aio calls cost a sixth more CPU on uvloop.
     asyncio.run(_alone(config, options) if options.workers == 1 else _workers(config, options))
     return 0
 
@@ -73,7 +73,7 @@ def _announce(config: ProxyConfig, address: str, metrics: Iterable[str], workers
 
 
 async def _workers(config: ProxyConfig, options: ProxyOptions) -> None:
-    """Start the workers, keep them running, and stop them."""
+    """Start the workers, restart those that die, and stop them."""
     with await _hold_port(config) as held:
         bound = held.getsockname()[1]
         async with Stopping(options.lifeline_fd) as stopping, AsyncExitStack() as servers:
@@ -102,13 +102,13 @@ async def _workers(config: ProxyConfig, options: ProxyOptions) -> None:
 
 
 def worker_config(config: ProxyConfig, port: int, number: int) -> ProxyConfig:
-    """The settings of a worker, the first of which is number 1. Each has a metrics port of its own, if any."""
+    """Return the settings of a worker; numbers start at 1. Each worker has its own metrics port, if any."""
     first = config.metrics_prom_exporter_port
     return replace(config, port=port, metrics_prom_exporter_port=min(first + number - 1, 65_535) if first else 0)
 
 
 async def _hold_port(config: ProxyConfig) -> socket.socket:
-    """A socket that has the port and takes no connections: the port stays this command's while workers come and go."""
+    """Bind a socket that accepts no connections, to reserve the port while workers restart."""
     if not hasattr(socket, "SO_REUSEPORT"):
-        raise ConfigError("This system has no SO_REUSEPORT.", remedy="Leave --workers out.")
+        raise ConfigError("This system has no SO_REUSEPORT.", remedy="Omit --workers.")
     return await bind(config.host, config.port, "gRPC endpoint", " with --grpc-port", reuse_port=True)

@@ -1,4 +1,4 @@
-"""``rocket up``, ``rocket namesrv`` and ``rocket broker``: the arguments of servers, which ``serve`` starts.
+"""``rocket up``, ``rocket namesrv`` and ``rocket broker``: the options of servers, which ``serve`` starts.
 
 Corresponds to the command lines of mqnamesrv and mqbroker.
 """
@@ -31,8 +31,8 @@ _CLI = "spark_rocket.cli"
 
 
 @click.command()
-@click.option("--data", type=PATH, metavar="DIR", help=f"where messages are kept (./{DEFAULT_DATA})")
-@click.option("--ephemeral", is_flag=True, help="keep nothing: a temporary directory, gone at stop")
+@click.option("--data", type=PATH, metavar="DIR", help=f"directory of the messages (./{DEFAULT_DATA})")
+@click.option("--ephemeral", is_flag=True, help="use a temporary directory, deleted at stop")
 @click.option("--nameserver-port", type=port, default="9876", metavar="PORT", help=f"9876; {FREE}")
 @click.option("--broker-port", type=port, metavar="PORT", help=f"10911, or listenPort of -c; {FREE}")
 @grpc_options
@@ -43,17 +43,17 @@ _CLI = "spark_rocket.cli"
     type=whole(1, 26, "number of brokers"),
     default="1",
     metavar="N",
-    help="so many, each a process of its own (1)",
+    help="number of brokers, each in its own process (1)",
 )
-@click.option("--slaves", is_flag=True, help="a slave for each broker, with a copy of its messages")
-@click.option("--console-port", type=port, metavar="PORT", help=f"of the web console, 8080; {FREE}")
-@click.option("--no-console", is_flag=True, help="without the web console")
+@click.option("--slaves", is_flag=True, help="add a slave for each broker, with a copy of its messages")
+@click.option("--console-port", type=port, metavar="PORT", help=f"port of the web console (8080); {FREE}")
+@click.option("--no-console", is_flag=True, help="disable the web console")
 @metrics_option("5557, or metricsPromExporterPort of -c")
 @no_metrics_option
 @server_options
 @click.pass_context
 def up(context: click.Context, /, **given: Any) -> int:
-    """Start a name server and a broker in one process, or a cluster, and say how to use it."""
+    """Start a name server and a broker in one process, or a cluster, and print how to use it."""
     exclusive({"--data": given["data"], "--ephemeral": given["ephemeral"]})
     exclusive({"--console-port": given["console_port"], "--no-console": given["no_console"]})
     exclusive({"--grpc-port": given["grpc_port"], "--no-grpc": given["no_grpc"]})
@@ -72,9 +72,9 @@ def up(context: click.Context, /, **given: Any) -> int:
 @click.group(
     cls=LazyGroup,
     sections={
-        "Commands, for name servers that run": {
-            "config": (f"{_CLI}.commands.servers:name_server_config", "settings of name servers; set some of them"),
-            "kv": (f"{_CLI}.commands.servers:kv", "key-value entries that name servers keep"),
+        "Commands for running name servers": {
+            "config": (f"{_CLI}.commands.servers:name_server_config", "show or change settings of name servers"),
+            "kv": (f"{_CLI}.commands.servers:kv", "key-value entries of name servers"),
         }
     },
     invoke_without_command=True,
@@ -82,13 +82,13 @@ def up(context: click.Context, /, **given: Any) -> int:
 )
 @click.option("--port", type=port, default="9876", metavar="PORT", help=f"9876; {FREE}")
 @host_option
-@click.option("--data", type=PATH, metavar="DIR", help="where its KV configuration is kept (~/namesrv)")
-@click.option("--tls-config", type=PATH, metavar="FILE", help="settings of TLS, tls.server.mode=… and others")
+@click.option("--data", type=PATH, metavar="DIR", help="directory of its key-value configuration (~/namesrv)")
+@click.option("--tls-config", type=PATH, metavar="FILE", help="TLS settings: tls.server.mode=… and others")
 @metrics_option("none")
 @server_options
 @click.pass_context
 def namesrv(context: click.Context, /, port: int, tls_config: Path | None, **given: Any) -> int:
-    """Start a name server, or look at those that run."""
+    """Start a name server, or manage running name servers."""
     if context.invoked_subcommand is not None:
         return 0
     from spark_rocket.cli.servers.serve import serve_namesrv
@@ -99,32 +99,32 @@ def namesrv(context: click.Context, /, port: int, tls_config: Path | None, **giv
 @click.group(
     cls=LazyGroup,
     sections={
-        "Commands, for a broker that runs": {
-            "config": (f"{_CLI}.commands.servers:config", "a broker's settings; set some of them"),
-            "runtime": (f"{_CLI}.commands.servers:runtime", "what a broker says about itself"),
-            "ha": (f"{_CLI}.commands.servers:ha", "how far slaves are behind"),
-            "timers": (f"{_CLI}.commands.servers:timers", "messages that wait for their delivery time"),
-            "clean": (f"{_CLI}.commands.servers:clean", "have a broker delete files that nobody needs any more"),
-            "drain": (f"{_CLI}.commands.servers:drain", "stop new messages to a broker; say when it can be stopped"),
-            "undrain": (f"{_CLI}.commands.servers:undrain", "give a drained broker its messages back"),
+        "Commands for a running broker": {
+            "config": (f"{_CLI}.commands.servers:config", "show or change settings of a broker"),
+            "runtime": (f"{_CLI}.commands.servers:runtime", "runtime statistics of a broker"),
+            "ha": (f"{_CLI}.commands.servers:ha", "replication lag of slaves"),
+            "timers": (f"{_CLI}.commands.servers:timers", "pending delayed messages"),
+            "clean": (f"{_CLI}.commands.servers:clean", "delete expired files of a broker"),
+            "drain": (f"{_CLI}.commands.servers:drain", "stop new messages to a broker; report when it can be stopped"),
+            "undrain": (f"{_CLI}.commands.servers:undrain", "let a drained broker receive messages again"),
         }
     },
     invoke_without_command=True,
     subcommand_metavar="[COMMAND]",
 )
 @config_option
-@click.option("-n", "--nameserver", metavar="ADDR", help="name servers, host:port with ';' between")
+@click.option("-n", "--nameserver", metavar="ADDR", help="name servers, host:port separated by ';'")
 @click.option("--port", "broker_port", type=port, metavar="PORT", help=f"10911, or listenPort of -c; {FREE}")
-@click.option("--data", type=PATH, metavar="DIR", help="the store's directory (storePathRootDir, ~/store)")
+@click.option("--data", type=PATH, metavar="DIR", help="directory of the store (storePathRootDir, ~/store)")
 @host_option
 @metrics_option("none, unless -c has metricsExporterType=PROM")
 @no_metrics_option
 @server_options
 @click.pass_context
 def broker(context: click.Context, /, **given: Any) -> int:
-    """Start a broker, or look at one that runs, set and drain it.
+    """Start a broker, or manage a running broker.
 
-    It opens the ports that Apache's opens: listenPort, the one two below it, and haListenPort.
+    It opens the same ports as Apache's broker: listenPort, listenPort - 2, and haListenPort.
     """
     if context.invoked_subcommand is not None:
         return 0

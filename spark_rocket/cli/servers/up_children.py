@@ -1,6 +1,6 @@
-"""The processes that ``rocket up`` starts beside its brokers: the gRPC proxy and the console.
+"""The processes that ``rocket up`` starts in addition to its brokers: the gRPC proxy and the console.
 
-Each is started again when it dies (child.py). Thread-safety: one event loop.
+Each is restarted when it dies (child.py). Thread-safety: one event loop.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from spark_rocket.proxy.config import DEFAULT_PORT, ProxyConfig
 
 _NO_PROXY = -1
 _NO_ACCOUNT = (
-    "\n  It has no account, where requests must be signed. Start with "
-    f"{ACCESS_KEY_VARIABLE} and {SECRET_KEY_VARIABLE} set;\n"
-    f"  or with {PASSWORD_VARIABLE}: behind that login it acts with the broker's own account, if it has one."
+    "\n  The console has no account, and the broker requires signed requests. Set "
+    f"{ACCESS_KEY_VARIABLE} and {SECRET_KEY_VARIABLE},\n"
+    f"  or set {PASSWORD_VARIABLE}: with a login, the console uses the broker's own account, if it has one."
 )
 
 
 def _missing(*modules: str) -> list[str]:
-    """Those that are not installed. None of them is imported."""
+    """Return the modules that are not installed, without importing any."""
     return [name for name in modules if not _is_installed(name)]
 
 
 def _is_installed(module: str) -> bool:
-    """Without importing it."""
+    """Find a module without importing it."""
     try:
         return find_spec(module) is not None
-    except ImportError:  # not even the package that it is in
+    except ImportError:  # its parent package is missing
         return False
 
 
@@ -50,19 +50,20 @@ def _is_installed(module: str) -> bool:
 
 
 class ProxyChild:
-    """The gRPC proxy of ``rocket up``, for all its brokers, if there is to be one.
+    """The gRPC proxy of ``rocket up`` for all its brokers, if it is enabled.
 
-    Its settings come from the ``broker.conf`` of ``rocket up``: those of TLS, access control and the size of messages,
-    and those that only the proxy has (``PROXY_SETTINGS``). They are handed over in its environment, for they hold the
-    account that it signs its requests to brokers with.
+    Its settings come from the ``broker.conf`` of ``rocket up``: TLS, access control, message size, and the settings of
+    the proxy alone (``PROXY_SETTINGS``). They are passed in its environment, because they contain the account that
+    signs its requests to brokers.
     """
 
     def __init__(
         self, config: BrokerConfig, name_server: str, port: int | None, logs: LogOptions, *, processes: int = 1
     ) -> None:
-        """``port``: of the command line; -1 for no proxy, None for what ``config`` says. ConfigError for its settings.
+        """ConfigError for invalid settings.
 
-        ``config.bind_address`` is where it listens. ``processes``: those before it have metrics ports too.
+        ``port``: the port of the command line; -1 for no proxy, None for the port of ``config``. The proxy listens on
+        ``config.bind_address``. ``processes``: the number of processes with metrics ports before it.
         """
         self._logs = logs
         self._server: KeptServer | None = None
@@ -71,11 +72,11 @@ class ProxyChild:
             self._config = proxy_config(config, name_server, port, processes)
         missing = _missing("grpc", "grpc_health", "grpc_reflection", "google.protobuf")
         if self._config is not None and missing:
-            say(f"No gRPC proxy: {' and '.join(missing)} are not installed. Install them, or start with --no-grpc.")
+            say(f"No gRPC proxy: missing packages {', '.join(missing)}. Install them, or start with --no-grpc.")
             self._config = None
 
     async def start(self, servers: AsyncExitStack) -> None:
-        """Start its process. It is stopped with ``servers``."""
+        """Start its process. ``servers`` stops it."""
         if self._config is None:
             return
         environment = {SETTINGS_VARIABLE: self._config.to_text()}
@@ -85,11 +86,10 @@ class ProxyChild:
         await self._server.start()
 
     async def wait_until_up(self, servers: AsyncExitStack) -> dict[str, str]:
-        """Its address as ``grpc`` and its metrics as ``grpcMetrics``; nothing without a proxy.
+        """Return its address as ``grpc`` and its metrics as ``grpcMetrics``; empty without a proxy.
 
-        ConfigError if it could not start.
-
-        It is stopped before what ``servers`` has by now: before the brokers that it speaks with.
+        It is stopped before the present content of ``servers``, thus before its brokers. ConfigError if it could not
+        start.
         """
         server, config = self._server, self._config
         if server is None or config is None:
@@ -98,32 +98,32 @@ class ProxyChild:
         try:
             facts = await server.wait_until_up()
         except ConfigError as error:
-            raise ConfigError(error.message, remedy="Or leave the gRPC proxy out: --no-grpc.") from None
+            raise ConfigError(error.message, remedy="Or disable the gRPC proxy: --no-grpc.") from None
         bound = ProxyConfig.from_text(config.to_text(), SETTINGS_VARIABLE, port=int(facts["grpc"].rpartition(":")[2]))
-        server.environment = {SETTINGS_VARIABLE: bound.to_text()}  # where clients know it, when it is started again
+        server.environment = {SETTINGS_VARIABLE: bound.to_text()}  # a restarted proxy keeps its port
         return {name: facts[of] for name, of in {"grpc": "grpc", "grpcMetrics": "metrics"}.items() if of in facts}
 
     @property
     def lines(self) -> list[str]:
-        """What to say of it beside its address."""
+        """The lines to print below its address."""
         config = self._config
         if config is None or not config.acl_enable or config.credentials or find_credentials():
             return []
         return [
-            "               It has no account, where requests must be signed: brokers refuse what it asks. Set\n"
+            "               It has no account: brokers will refuse its requests, which must be signed. Set\n"
             "               innerClientAuthenticationCredentials to an account with adminRole."
         ]
 
 
 def _wanted_port(config: BrokerConfig, port: int | None) -> int:
-    """The command line's, else the file's ``grpcServerPort``, which may be -1."""
+    """Return the port of the command line, else ``grpcServerPort`` of the file, which may be -1."""
     if port is not None:
         return port
     return _NO_PROXY if config.proxy_settings.get("grpcServerPort", "").strip() == str(_NO_PROXY) else DEFAULT_PORT
 
 
 def proxy_config(config: BrokerConfig, name_server: str, port: int | None, processes: int = 1) -> ProxyConfig:
-    """The settings of a proxy for brokers with these settings. Its metrics port is behind theirs."""
+    """Derive the settings of the proxy from those of the brokers. Its metrics port follows theirs."""
     first = config.metrics_prom_exporter_port
     settings: dict[str, object] = {
         "bindAddress": config.bind_address,
@@ -148,7 +148,7 @@ def proxy_config(config: BrokerConfig, name_server: str, port: int | None, proce
 
 
 class _Console(KeptServer):
-    """A process of its own, so that it takes nothing of the broker's. ``rocket up`` is up with or without it."""
+    """A separate process, so that it does not slow down the broker. ``rocket up`` runs without it if it fails."""
 
     stop_seconds = 5.0
     relays = False
@@ -166,18 +166,18 @@ class _Console(KeptServer):
         return f"No console: {error.message.removeprefix('console did not start. ')}"
 
     def ended_text(self, server: ChildServer, status: int) -> str:
-        return f"The console has ended. {server.last_words(status)}"
+        return f"The console ended. {server.last_words(status)}"
 
 
 def start_console(servers: AsyncExitStack, options: UpOptions, name_server: str, config: BrokerConfig) -> None:
-    """Start it beside the servers, without waiting: it says by itself where it is, or why it is not.
+    """Start the console in the background; it prints its address, or why it did not start.
 
-    A program that starts ``rocket up`` (``--ready-fd``) has none unless it names a port.
+    With ``--ready-fd`` (``rocket up`` started by a program) there is no console unless a port is given.
     """
     if options.no_console or (options.ready_fd is not None and options.console_port is None):
         return
     if missing := _missing("starlette", "uvicorn"):
-        tell(f"No console: {' and '.join(missing)} are not installed.")
+        tell(f"No console: missing packages {', '.join(missing)}.")
         return
     port = CONSOLE_PORT if options.console_port is None else options.console_port
     environment, note = console_account(config)
@@ -187,10 +187,10 @@ def start_console(servers: AsyncExitStack, options: UpOptions, name_server: str,
 
 
 def console_account(config: BrokerConfig) -> tuple[dict[str, str], str]:
-    """The variables that the console has beside this process's own, and what to say of its account.
+    """Return the environment variables to add for the console, and a note about its account.
 
-    It calls the servers with TLS if they call each other so. With access control its requests are signed by the
-    environment's account. Without one, a console that has a login takes the brokers' own; one open to all does not.
+    It uses TLS if the servers use TLS with each other. With access control, the account of the environment signs its
+    requests. Without it, a console with a login uses the brokers' own account; a console without a login does not.
     """
     tls = config.tls_settings()
     called = tls.client_environment() if tls.is_client else {}

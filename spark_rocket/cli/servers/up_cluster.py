@@ -1,11 +1,11 @@
-"""``rocket up --brokers N --slaves``: a name server in this process, and each broker in one of its own.
+"""``rocket up --brokers N --slaves``: a name server in this process, and each broker in its own process.
 
-The brokers are ``rocket broker`` with a ``broker.conf`` that is written at every start (``DATA/broker-b/broker.conf``),
-so that one that died can be started by hand, and what belongs to all of them stays in the file given with ``-c``. What
-a broker says on stderr is said here with its name before it. A broker that ends is said, and the others go on; Ctrl-C
-or SIGTERM stops all, and so does the end of this process, however it ends: each broker holds the end of a pipe.
+A broker is ``rocket broker`` with a ``broker.conf`` that is written at every start (``DATA/broker-b/broker.conf``).
+You can start a broker that died with the same file. Common settings belong into the file given with ``-c``. The stderr
+of a broker is relayed with its name as a prefix. If a broker ends, that is printed, and the others keep running. Ctrl-C
+or SIGTERM stops all brokers. So does the end of this process, whatever its cause: each broker reads a lifeline pipe.
 
-Corresponds to what mqnamesrv and several mqbroker with conf/2m-2s-async/*.properties are together.
+Corresponds to mqnamesrv and several mqbroker with conf/2m-2s-async/*.properties.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from spark_rocket.namesrv.server import NameServerMetrics
 from spark_rocket.protocol.java_properties import parse_properties, render_properties
 from spark_rocket.protocol.setting import text_of
 
-_WRITTEN = "# Written by rocket up at every start. What all brokers are to have belongs into the file given with -c.\n"
+_WRITTEN = "# Written by rocket up at every start. Put settings for all brokers into the file given with -c.\n"
 
 
 class _BrokerProcess(NamedTuple):
@@ -50,7 +50,7 @@ class _BrokerProcess(NamedTuple):
 
 
 def serve_cluster(options: UpOptions) -> int:
-    """``rocket up`` with a process for each broker."""
+    """Run ``rocket up`` with a process for each broker."""
     return run_up(options, _up_cluster, "namesrv")
 
 
@@ -111,7 +111,7 @@ class _Brokers:
         self._first_store = config.store_path
 
     async def start_all(self, members: list[ClusterMember]) -> list[dict[str, str]]:
-        """What each reports. The slaves start last: they are told at once where their masters are."""
+        """Start all brokers and return their facts. Slaves start last, so that they find their masters at once."""
         masters = await self._start([member for member in members if not member.is_slave])
         return masters + await self._start([member for member in members if member.is_slave])
 
@@ -135,33 +135,33 @@ class _Brokers:
         if not broker.server.stopping:
             label = broker.member.label
             again = f"rocket broker -c {self._data / label / 'broker.conf'}"
-            say(f"{label} {how_it_ended(status)}. The others go on; start it again with: {again}")
+            say(f"{label} {how_it_ended(status)}. The other brokers keep running. Restart it with: {again}")
 
     async def stop(self) -> None:
         results = await asyncio.gather(*(broker.server.stop() for broker in self.started), return_exceptions=True)
         failed = [str(result) for result in results if isinstance(result, BaseException)]
         if failed:
-            raise StateError(f"Not every broker could be stopped: {'; '.join(failed)}")
+            raise StateError(f"Brokers that could not be stopped: {'; '.join(failed)}")
 
 
 def _check_options(options: UpOptions) -> None:
-    """ConfigError when the file for all brokers sets what each has of its own."""
+    """ConfigError if the common file has a setting that differs between brokers."""
     if options.config is not None:
         for name, _, line in parse_properties(options.config.read_text(encoding="utf-8")):
             if name in OWN_SETTINGS:
                 raise ConfigError(
-                    f"{options.config}, line {line}: {name} is each broker's own, and --brokers gives it to them.",
-                    remedy="Remove it, and give --data or --broker-port for the first broker.",
+                    f"{options.config}, line {line}: {name} differs between brokers; --brokers sets it for each.",
+                    remedy="Remove it. Use --data or --broker-port for the first broker.",
                 )
 
 
 def shared_settings(options: UpOptions, config: BrokerConfig, name_server: str) -> dict[str, object]:
-    """What all brokers have: what `up` has by itself, the file's, and the command line's."""
+    """Merge the settings of all brokers: the defaults of `up`, then the file, then the command line."""
     shared: dict[str, object] = dict(UP_DEFAULTS)
     if options.config is not None:
         text = options.config.read_text(encoding="utf-8")
         shared |= {name: value for name, value, _ in parse_properties(text) if name not in PROXY_SETTINGS}
-    if config.acl_enable:  # beside the file that was given, and not beside those that are written
+    if config.acl_enable:  # relative to the given file, not to the written ones
         shared["aclFile"] = str(config.acl_path)
     return shared | {
         "namesrvAddr": ";".join([name_server, *config.name_servers]),
@@ -170,16 +170,16 @@ def shared_settings(options: UpOptions, config: BrokerConfig, name_server: str) 
 
 
 def write_conf(member: ClusterMember, shared: dict[str, object], data: Path, first_store: Path) -> Path:
-    """Write a broker's settings, readable for this user only; the file."""
+    """Write the settings of a broker, readable only by this user, and return the file."""
     home = data.absolute() / member.label
     home.mkdir(parents=True, exist_ok=True)
-    # The first broker's store is where `rocket up` without --brokers has it: its messages are there either way.
+    # The first broker uses the same store as `rocket up` without --brokers, so it has the same messages.
     store = first_store.absolute() if member.label == "broker-a" else home / "store"
     if was_killed(store):
         say(f"{store} was not closed cleanly: recovering it …")
     conf = home / "broker.conf"
     conf.touch()
-    conf.chmod(0o600)  # it may hold what the broker signs with
+    conf.chmod(0o600)  # it may contain the broker's secret key
     settings = {**shared, **member.settings(store)}
     conf.write_text(
         _WRITTEN + render_properties((name, text_of(value)) for name, value in settings.items()), encoding="utf-8"
