@@ -1,18 +1,18 @@
-"""The one exception tree of the package.
+"""The exception hierarchy of the package.
 
-Every error carries three things beside its text, so that code and people can act on it:
+Every error has three attributes beside its message, for code and for people:
 
 ``code``
-    a stable upper-case name (``TOPIC_NOT_FOUND``), the same in Python, in logs and on the command line; the data
-    source's have a second part (``DATA_LOSS.TOPIC_DELETED``);
+    a stable upper-case name (``TOPIC_NOT_FOUND``), the same in Python, in logs and on the command line; codes of the
+    data source have a second part (``DATA_LOSS.TOPIC_DELETED``);
 ``retriable``
-    whether the same call may succeed if it is simply made again;
+    whether the same call may succeed when it is retried;
 ``remedy``
-    one sentence that says what to do. It is part of ``str(error)``.
+    one sentence with the action to take. It is part of ``str(error)``.
 
-Errors that come from a broker's or name server's answer also carry ``response_code`` (protocol ``ResponseCode``).
+Errors caused by an error response of a broker or name server also carry ``response_code`` (protocol ``ResponseCode``).
 Corresponds to RocketMQ's MQClientException, MQBrokerException, RemotingException and StoreException families.
-Thread-safety: instances are not shared. They pickle, because Spark carries them between processes.
+Thread-safety: instances are not shared. They can be pickled, because Spark passes them between processes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 
 class RocketError(Exception):
-    """Root of the tree."""
+    """Base class of all errors of the package."""
 
     code: str = "ROCKET_ERROR"
     retriable: bool = False
@@ -65,13 +65,13 @@ def _rebuild(cls: type[RocketError], message: str, state: dict[str, Any]) -> Roc
 
 
 class ProtocolError(RocketError):
-    """Bytes that are not what the protocol says. The only error that ``spark_rocket.protocol`` raises."""
+    """Bytes that violate the protocol. The only error that ``spark_rocket.protocol`` raises."""
 
     code = "PROTOCOL_ERROR"
 
 
 class RowProtocolError(ProtocolError):
-    """A row of a column that cannot be written as a message; ``row`` is its index in what was to be encoded."""
+    """A row that cannot be encoded as a message; ``row`` is its index in the encoded columns."""
 
     code = "PROTOCOL_ERROR_IN_ROW"
 
@@ -84,10 +84,10 @@ class RowProtocolError(ProtocolError):
 
 
 class RunTooLargeError(ProtocolError):
-    """Records whose bodies inflate to more than is decoded at once.
+    """Records whose decompressed bodies exceed the size limit of one decoding.
 
-    Those before ``queue_offset`` can be: cut the run there. The first record of a run is always decoded or refused for
-    good, so cutting comes to an end.
+    The records before ``queue_offset`` fit: split the run there. The first record of a run is always decoded or
+    rejected permanently, so repeated splitting terminates.
     """
 
     code = "PROTOCOL_RUN_TOO_LARGE"
@@ -101,13 +101,13 @@ class RunTooLargeError(ProtocolError):
 
 
 class ConfigError(RocketError):
-    """A configuration file or value that cannot be used; the text names the file and the line."""
+    """An invalid configuration file or value; the message names the file and the line."""
 
     code = "CONFIG_ERROR"
 
 
 class StateError(RocketError):
-    """A component used before its start or after its shutdown, or started twice."""
+    """A component that was used before its start, used after its shutdown, or started twice."""
 
     code = "ILLEGAL_STATE"
 
@@ -116,26 +116,26 @@ class StateError(RocketError):
 
 
 class RemotingError(RocketError):
-    """Something between two processes, not in either of them."""
+    """A failure of communication between two processes."""
 
     code = "REMOTING_ERROR"
     retriable = True
 
 
 class RemotingConnectError(RemotingError):
-    """No connection to the address could be made, or it was lost before the answer."""
+    """The connection to the address failed, or was lost before the response."""
 
     code = "CONNECT_FAILED"
 
 
 class RemotingTimeoutError(RemotingError):
-    """No answer within the time allowed. The request may have been carried out."""
+    """No response before the timeout. The request may have been executed."""
 
     code = "REQUEST_TIMEOUT"
 
 
 class RemotingTooMuchRequestError(RemotingError):
-    """The bound on requests in flight was reached and no place came free in time."""
+    """The limit of requests in flight was reached, and no slot became free before the timeout."""
 
     code = "TOO_MANY_REQUESTS"
 
@@ -144,20 +144,20 @@ class RemotingTooMuchRequestError(RemotingError):
 
 
 class ClientError(RocketError):
-    """The client cannot do what was asked, before or after talking to a server."""
+    """A client call that failed, before or after the exchange with a server."""
 
     code = "CLIENT_ERROR"
 
 
 class NameServerUnreachableError(ClientError):
-    """None of the name servers answered."""
+    """No name server responded."""
 
     code = "NAME_SERVER_UNREACHABLE"
     retriable = True
 
 
 class TopicNotFoundError(ClientError):
-    """No broker has a route for the topic."""
+    """No broker has registered a route for the topic."""
 
     code = "TOPIC_NOT_FOUND"
 
@@ -169,50 +169,50 @@ class QueueNotFoundError(ClientError):
 
 
 class MessageTooLargeError(ClientError):
-    """A message or batch above the size that brokers take."""
+    """A message or batch above the size limit of the brokers."""
 
     code = "MESSAGE_TOO_LARGE"
 
 
 class IllegalNameError(ClientError):
-    """A group's or topic's name that RocketMQ does not allow."""
+    """A group or topic name that RocketMQ does not allow."""
 
     code = "ILLEGAL_NAME"
 
 
 class IllegalMessageError(ClientError):
-    """A message that is none: without a body, or with times or a delay level that exclude each other."""
+    """An invalid message: without a body, or with contradicting delivery times or delay levels."""
 
     code = "ILLEGAL_MESSAGE"
 
 
 class SendForbiddenError(ClientError):
-    """A hook of the application refused the send."""
+    """A hook of the application rejected the send."""
 
     code = "SEND_FORBIDDEN"
 
 
 class RequestTimeoutError(ClientError):
-    """No reply to a request message in time. Whoever consumed it may have acted on it."""
+    """No reply to a request message before the timeout. Its consumer may have acted on it."""
 
     code = "NO_REPLY"
     retriable = True
 
 
 class GroupInUseError(ClientError):
-    """A second producer or consumer of a group in one client instance."""
+    """A second producer or consumer of the same group in one client instance."""
 
     code = "GROUP_IN_USE"
 
 
 class BrokerError(ClientError):
-    """A broker or name server answered with an error code; ``response_code`` and its remark say which."""
+    """An error response of a broker or name server, with its ``response_code`` and remark."""
 
     code = "BROKER_ERROR"
 
 
 class SubscriptionRefusedError(BrokerError):
-    """A broker cannot choose a consumer's messages as its subscription says."""
+    """A subscription that a broker does not support or cannot evaluate."""
 
     code = "SUBSCRIPTION_REFUSED"
 
@@ -221,7 +221,7 @@ class SubscriptionRefusedError(BrokerError):
 
 
 class StoreError(RocketError):
-    """The store on disk."""
+    """A failure of the store on disk."""
 
     code = "STORE_ERROR"
 
@@ -233,13 +233,13 @@ class StoreLockedError(StoreError):
 
 
 class StoreCorruptError(StoreError):
-    """Bytes on disk that recovery must not guess about; the text names file and offset."""
+    """Corrupt data on disk that recovery cannot repair safely; the message names the file and the offset."""
 
     code = "STORE_CORRUPT"
 
 
 class StoreNotWritableError(StoreError):
-    """The store takes no writes now: shutting down, full, or not running."""
+    """The store accepts no writes at the moment: it is shutting down, full, or not running."""
 
     code = "STORE_NOT_WRITABLE"
     retriable = True
@@ -249,7 +249,7 @@ class StoreNotWritableError(StoreError):
 
 
 class RefusedError(RocketError):
-    """A request that the broker answers with an error code; ``response_code`` says which, the text is the remark."""
+    """A request that the broker rejects with ``response_code``; the message is the remark of the response."""
 
     code = "REQUEST_REFUSED"
 
@@ -261,13 +261,13 @@ class RefusedError(RocketError):
 
 
 class DataSourceError(RocketError):
-    """``format("rocket")``."""
+    """Base class of the errors of ``format("rocket")``."""
 
     code = "DATA_SOURCE_ERROR"
 
 
 class OptionError(DataSourceError):
-    """An option that is unknown, missing or out of its range."""
+    """An unknown, missing or out-of-range option."""
 
     code = "BAD_OPTION"
 
@@ -279,30 +279,30 @@ class SchemaError(DataSourceError):
 
 
 class OffsetsError(DataSourceError):
-    """Offsets that do not fit the topic, or a checkpoint that cannot be read."""
+    """Offsets that do not match the topic, or an unreadable checkpoint."""
 
     code = "BAD_OFFSETS"
 
 
 class DataLossError(DataSourceError):
-    """Messages that the query still needed are gone; the text says which and what to do."""
+    """Messages that the query still needed are gone; the message names them and the action to take."""
 
     code = "DATA_LOSS"
 
 
 class ExactlyOnceError(DataSourceError):
-    """The exactly-once sink cannot go on without risking a duplicate or a loss; the text says why."""
+    """The exactly-once sink cannot continue without the risk of a duplicate or a loss; the message gives the reason."""
 
     code = "EXACTLY_ONCE"
 
 
 class RecordError(DataSourceError):
-    """A message whose body is not what ``bodyFormat`` says; the text names it."""
+    """A message whose body does not match ``bodyFormat``; the error message identifies it."""
 
     code = "BAD_RECORD"
 
 
 class RowError(DataSourceError):
-    """A row that cannot be written; the text names the row and the limit."""
+    """A row that cannot be written; the message names the row and the limit."""
 
     code = "BAD_ROW"

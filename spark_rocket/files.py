@@ -1,6 +1,6 @@
-"""Replacing a file so that a kill or a power failure at any moment leaves the old content or the new one.
+"""Replace a file so that a kill or a power failure at any moment leaves either the old or the new content.
 
-Thread-safety: functions of their arguments; one thread at a time for a file.
+Thread-safety: no shared state; use one thread at a time per file.
 Corresponds to org.apache.rocketmq.common.MixAll.string2File.
 """
 
@@ -12,17 +12,17 @@ from pathlib import Path
 
 
 def replace_file(path: Path, content: bytes, like: os.stat_result | None = None) -> None:
-    """Replace a file's content, whole or not at all, and fsync it.
+    """Replace the content of a file atomically, and fsync it.
 
-    Its mode and owner are those of ``like``; without it, those of a new file.
+    Mode and owner are those of ``like``, or by default those of a new file.
     """
     temporary = path.with_name(path.name + ".tmp")
     temporary.unlink(missing_ok=True)
-    mode = 0o666 if like is None else 0o600  # a file that is like another may hold secrets
+    mode = 0o666 if like is None else 0o600  # a file with the mode of another may hold secrets
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(descriptor, "wb") as file:
         if like is not None:
-            with contextlib.suppress(PermissionError):  # only root can give files away
+            with contextlib.suppress(PermissionError):  # only root can change the owner
                 os.fchown(descriptor, like.st_uid, like.st_gid)
             os.fchmod(descriptor, like.st_mode & 0o777)
         file.write(content)
@@ -33,7 +33,7 @@ def replace_file(path: Path, content: bytes, like: os.stat_result | None = None)
 
 
 def sync_directory(directory: Path) -> None:
-    """Fsync the names in a directory."""
+    """Fsync the entries of a directory."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

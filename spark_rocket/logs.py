@@ -1,4 +1,4 @@
-"""How servers log: lines with fields, levels by module, files that roll over, and nothing secret.
+"""Logging of servers: lines with fields, levels per module, rotating files, masked secrets.
 
 =========  ===========================================================================================================
 form       a line
@@ -7,13 +7,13 @@ form       a line
 ``json``   ``{"time": "…Z", "level": "WARNING", "logger": "spark_rocket.broker.server", "message": "…", "path": "…"}``
 =========  ===========================================================================================================
 
-Times are UTC. Fields come from ``extra=fields(path=…)``. A line is one line: what a peer sent cannot begin another.
-Values of secrets (``secretKey=…``, passwords, tokens) are masked, whoever logged them.
+Times are UTC. Fields come from ``extra=fields(path=…)``. Control characters are escaped, so that data of a peer cannot
+start a new line. Values of secrets (``secretKey=…``, passwords, tokens) are masked in every record.
 
-With a directory: ``<name>.log`` takes everything, rolls over at a size, and so many old ones are kept; what is wrong
-(WARNING and above) goes to stderr as well. Without one everything goes to stderr.
+With a directory, ``<name>.log`` receives all lines; it rotates at a size, and a fixed number of old files is retained.
+WARNING and above go to stderr as well. Without a directory everything goes to stderr.
 
-Thread-safety: logging's own; a RateLimited may be used from any thread.
+Thread-safety: that of logging; a RateLimited may be used from any thread.
 Corresponds to rmq.broker.logback.xml and its like.
 """
 
@@ -36,9 +36,9 @@ LEVELS = ("debug", "info", "warning", "error")
 FORMS = ("text", "json")
 PACKAGE = "spark_rocket"
 _MIB = 1 << 20
-_MOST_KEYS = 1_000
-_LOCK_SECONDS = 1.0
-_OWN = "_spark_rocket_handler"
+_MAX_KEYS = 1_000
+_LOCK_TIMEOUT_S = 1.0
+_HANDLER_MARK = "_spark_rocket_handler"
 
 _SECRET = re.compile(
     r"((?:secret[_-]?key|security[_-]?token|password|passwd|credential|authorization|signature)\w*"
@@ -50,7 +50,7 @@ HIDDEN = "******"
 
 
 def mask(text: str) -> str:
-    """The text with the values of what looks like a secret's name taken out."""
+    """Return the text with the values of secrets replaced; secrets are recognized by their names."""
     return _SECRET.sub(_masked, text)
 
 
@@ -60,7 +60,7 @@ def _masked(found: re.Match[str]) -> str:
 
 
 def fields(**values: object) -> dict[str, Any]:
-    """For ``extra=``: what a line says beside its text."""
+    """Return the ``extra=`` argument that adds fields to a log line."""
     return {"fields": values}
 
 
@@ -82,7 +82,7 @@ class _Formatter(logging.Formatter):
 
 
 class TextFormatter(_Formatter):
-    """key=value behind the text."""
+    """One line of text, followed by ``key=value`` fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         name = record.name.removeprefix(f"{PACKAGE}.")
@@ -90,7 +90,7 @@ class TextFormatter(_Formatter):
         for key, value in self._fields(record).items():
             text = str(value)
             line += f" {key}={json.dumps(text, ensure_ascii=False) if not text or _QUOTED.search(text) else text}"
-        line = _CONTROL.sub(_shown, mask(line))
+        line = _CONTROL.sub(_escaped, mask(line))
         trace = self._trace(record)
         return f"{line}\n{trace}" if trace else line
 
@@ -99,12 +99,12 @@ _QUOTED = re.compile(r"[\s\"=]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
 
 
-def _shown(found: re.Match[str]) -> str:
+def _escaped(found: re.Match[str]) -> str:
     return f"\\u{ord(found[0]):04x}"
 
 
 class JsonFormatter(_Formatter):
-    """One object a line."""
+    """One JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -120,11 +120,11 @@ class JsonFormatter(_Formatter):
             line[f"_{key}" if known else key] = HIDDEN if secret else plain
         if trace := self._trace(record):
             line["trace"] = trace
-        return _CONTROL.sub(_shown, json.dumps(line, ensure_ascii=False))
+        return _CONTROL.sub(_escaped, json.dumps(line, ensure_ascii=False))
 
 
-class _Of(logging.Filter):
-    """Lets through what is of one server, or of none of the others."""
+class _ServerFilter(logging.Filter):
+    """Accept the records of one server, and those of no server in ``others``."""
 
     def __init__(self, name: str, others: Sequence[str]) -> None:
         super().__init__()
@@ -147,12 +147,12 @@ def setup_logging(
     verbose: bool = False,
     stream: TextIO | None = None,
 ) -> None:
-    """Set up logging for a process that serves. ConfigError if it cannot be.
+    """Set up logging for a server process. ConfigError if that fails.
 
-    ``levels``: ``info``, or ``store=debug`` for a module. ``names``: a file for each server of the process; the first
-    takes what belongs to none of them. ``stream`` is for stderr. Calling it again replaces what an earlier call set up.
+    ``levels``: ``info``, or ``store=debug`` for a module. ``names``: one file per server of the process; the first
+    also receives records of no server. ``stream`` replaces stderr. A further call replaces the earlier setup.
     """
-    default, of_modules = _levels(levels, "info" if verbose or directory is not None else "warning")
+    default, module_levels = _levels(levels, "info" if verbose or directory is not None else "warning")
     formatter = JsonFormatter() if form == "json" else TextFormatter()
     root = logging.getLogger()
     handlers: list[logging.Handler] = [logging.StreamHandler(stream or sys.stderr)]
@@ -160,38 +160,38 @@ def setup_logging(
         handlers[0].setLevel(logging.WARNING)
         handlers += _files(directory, names, size_mib, count)
     for handler in list(root.handlers):
-        if getattr(handler, _OWN, False) or _is_of_terminal(handler):
+        if getattr(handler, _HANDLER_MARK, False) or _writes_to_stderr(handler):
             root.removeHandler(handler)
             if isinstance(handler, logging.FileHandler):
                 handler.close()
     for handler in handlers:
-        setattr(handler, _OWN, True)
+        setattr(handler, _HANDLER_MARK, True)
         handler.setFormatter(formatter)
         root.addHandler(handler)
     root.setLevel(default)
-    for module, level in of_modules.items():
+    for module, level in module_levels.items():
         logging.getLogger(module).setLevel(level)
 
 
-def _is_of_terminal(handler: logging.Handler) -> bool:
+def _writes_to_stderr(handler: logging.Handler) -> bool:
     return type(handler) is logging.StreamHandler and handler.stream in (sys.stderr, sys.__stderr__)
 
 
 def _levels(given: Iterable[str], default: str) -> tuple[int, dict[str, int]]:
-    of_modules: dict[str, int] = {}
+    module_levels: dict[str, int] = {}
     for text in given:
         module, equals, level = text.rpartition("=")
         if level.lower() not in LEVELS or bool(module) != bool(equals):
             raise ConfigError(
-                f"{text!r} is no level to log at.",
-                remedy=f"Give one of {', '.join(LEVELS)}, or MODULE=LEVEL as store=debug.",
+                f"Invalid log level {text!r}.",
+                remedy=f"Use one of {', '.join(LEVELS)}, or MODULE=LEVEL, for example store=debug.",
             )
         if module:
             name = module if module.startswith(PACKAGE) else f"{PACKAGE}.{module}"
-            of_modules[name] = getattr(logging, level.upper())
+            module_levels[name] = getattr(logging, level.upper())
         else:
             default = level
-    return int(getattr(logging, default.upper())), of_modules
+    return int(getattr(logging, default.upper())), module_levels
 
 
 def _files(directory: Path, names: Sequence[str], size_mib: int, count: int) -> list[logging.Handler]:
@@ -202,45 +202,47 @@ def _files(directory: Path, names: Sequence[str], size_mib: int, count: int) -> 
             handler = RotatingFileHandler(
                 directory / f"{name}.log", maxBytes=size_mib * _MIB, backupCount=count, encoding="utf-8"
             )
-            handler.addFilter(_Of(name, [other for other in names if other != name]) if place == 0 else _Only(name))
+            handler.addFilter(
+                _ServerFilter(name, [other for other in names if other != name]) if place == 0 else _OnlyServer(name)
+            )
             handlers.append(handler)
     except OSError as error:
         for made in handlers:
             made.close()
         raise ConfigError(
-            f"Logs cannot be written to {directory}: {error.strerror or error}.",
-            remedy="Give --log-dir a directory that this user may write to.",
+            f"Cannot write logs to {directory}: {error.strerror or error}.",
+            remedy="Set --log-dir to a directory that this user may write to.",
         ) from error
     return handlers
 
 
-class _Only(logging.Filter):
+class _OnlyServer(logging.Filter):
     def __init__(self, name: str) -> None:
         super().__init__(f"{PACKAGE}.{name}")
 
 
-# --- what a start says ------------------------------------------------------------------------------------------
+# --- start line -------------------------------------------------------------------------------------------------
 
 
 def log_start(
     logger: logging.Logger, what: str, settings: Iterable[tuple[str, str]], defaults: Iterable[tuple[str, str]]
 ) -> None:
-    """One line: what has started, and every setting that differs from its default. ``settings`` hide secrets."""
+    """Log the start of a server and every setting that differs from its default. Secrets in ``settings`` are masked."""
     usual = dict(defaults)
     differing = {name: value for name, value in settings if usual.get(name) != value}
     logger.info("%s started", what, extra=fields(**differing))
 
 
-# --- what would be said too often -------------------------------------------------------------------------------
+# --- rate limit -------------------------------------------------------------------------------------------------
 
 
 class RateLimited:
-    """Log the same thing at most once in ``seconds``; the next line says how many were left out.
+    """Log the same event at most once in ``seconds``; the next line reports the number of suppressed ones.
 
     ::
 
         _often = RateLimited(logger)
-        _often.warning(address, "%s sends what is no frame", address)
+        _often.warning(address, "closed connection %s: invalid frame", address)
     """
 
     def __init__(
@@ -250,27 +252,27 @@ class RateLimited:
         self._seconds = seconds
         self._clock = clock
         self._lock = threading.Lock()
-        self._said: dict[object, tuple[float, int]] = {}
+        self._logged: dict[object, tuple[float, int]] = {}
 
     def warning(self, key: object, message: str, *values: object) -> None:
         self.log(logging.WARNING, key, message, *values)
 
     def log(self, level: int, key: object, message: str, *values: object) -> None:
-        """``key`` is what makes it the same; of more than a thousand the oldest are forgotten."""
+        """``key`` identifies the event. The oldest keys are dropped above a limit of a thousand."""
         now = self._clock()
-        if not self._lock.acquire(timeout=_LOCK_SECONDS):  # of a thread that a fork has left behind
+        if not self._lock.acquire(timeout=_LOCK_TIMEOUT_S):  # held by a thread that did not survive a fork
             return
         try:
-            said = self._said.get(key)
-            if said is not None and 0 <= now - said[0] < self._seconds:
-                self._said[key] = (said[0], said[1] + 1)
+            last = self._logged.get(key)
+            if last is not None and 0 <= now - last[0] < self._seconds:
+                self._logged[key] = (last[0], last[1] + 1)
                 return
-            self._said.pop(key, None)
-            if len(self._said) >= _MOST_KEYS:
-                del self._said[next(iter(self._said))]
-            self._said[key] = (now, 0)
+            self._logged.pop(key, None)
+            if len(self._logged) >= _MAX_KEYS:
+                del self._logged[next(iter(self._logged))]
+            self._logged[key] = (now, 0)
         finally:
             self._lock.release()
-        if said is not None and said[1]:
-            message, values = message + " (and %d times more since the last such line)", (*values, said[1])
+        if last is not None and last[1]:
+            message, values = message + " (suppressed %d more since the last such line)", (*values, last[1])
         self._logger.log(level, message, *values)

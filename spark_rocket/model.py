@@ -1,9 +1,9 @@
-"""Values that every layer shares: messages, queues, send results, and the names of topics and groups.
+"""Values that all layers share: messages, queues, send results, and the names of topics and groups.
 
 Units: times are milliseconds since the epoch (as in every RocketMQ record), sizes are bytes, offsets are counts of
 messages in a queue unless called *physical* (bytes into the commit log).
-Thread-safety: ``MessageQueue`` is immutable, a ``SendResult`` is never changed (frozen, it would take three times as
-long to make); ``Message`` belongs to whoever built it.
+Thread-safety: ``MessageQueue`` is immutable. A ``SendResult`` is never changed; it is not frozen, because creating a
+frozen one takes three times as long. A ``Message`` belongs to its creator.
 Corresponds to org.apache.rocketmq.common.message.{Message, MessageExt, MessageQueue}, client.producer.SendResult,
 common.topic.TopicValidator and common.MixAll.
 """
@@ -35,7 +35,7 @@ TTL = "TTL"
 MSG_TYPE = "MSG_TYPE"
 MOST_DELAY_LEVEL = 18
 
-# Names of topics and groups that RocketMQ keeps for itself.
+# Names of topics and groups that RocketMQ reserves.
 AUTO_CREATE_TOPIC_KEY = "TBW102"
 BENCHMARK_TOPIC = "BenchmarkTest"
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
@@ -74,7 +74,7 @@ _LEGAL_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
 class SendStatus(Enum):
-    """What became of a sent message. All four mean that the broker has it."""
+    """The result of a send. In all four cases the broker has the message."""
 
     SEND_OK = "SEND_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -93,7 +93,7 @@ class MessageQueue:
 
 @dataclass(slots=True)
 class Message:
-    """A message to send. ``properties`` holds the user's own and RocketMQ's (``TAGS``, ``KEYS``, …)."""
+    """A message to send. ``properties`` holds user properties and those of RocketMQ (``TAGS``, ``KEYS``, …)."""
 
     topic: str
     body: bytes
@@ -119,7 +119,7 @@ class Message:
     ) -> Message:
         """Build a message; ``body`` text is encoded as UTF-8, several ``keys`` are joined with a space.
 
-        At most one of the four delays; ``deliver_at_ms`` counts from the epoch.
+        Set at most one of the four delays; ``deliver_at_ms`` is in ms since the epoch.
         """
         every = dict(properties or {})
         delays = {
@@ -131,13 +131,13 @@ class Message:
         given = {name: str(value) for name, value in delays.items() if value is not None}
         if len(given) > 1 or any(value.startswith("-") for value in given.values()):
             raise IllegalMessageError(
-                f"A message for {topic!r} is to wait for {given}.",
+                f"Invalid delivery time of a message for {topic!r}: {given}.",
                 remedy="Give one of delay_level, delay_seconds, delay_ms and deliver_at_ms, 0 or more.",
             )
         if delay_level is not None and delay_level > MOST_DELAY_LEVEL:
             raise IllegalMessageError(
-                f"A message for {topic!r} has the delay level {delay_level}.",
-                remedy=f"Brokers have the levels 1 to {MOST_DELAY_LEVEL}; delay_ms waits for any time.",
+                f"Invalid delay level {delay_level} of a message for {topic!r}.",
+                remedy=f"Use a level from 1 to {MOST_DELAY_LEVEL}, or delay_ms for any other delay.",
             )
         every.update(given)
         if wait_store_ok is not None:
@@ -167,7 +167,7 @@ class Message:
 
 @dataclass(slots=True)
 class MessageExt(Message):
-    """A message as stored: what it was sent as, and where and when the broker put it."""
+    """A stored message: its sent content, and where and when the broker stored it."""
 
     broker_name: str = ""
     queue_id: int = 0
@@ -186,13 +186,13 @@ class MessageExt(Message):
 
     @property
     def msg_id(self) -> str:
-        """The client's unique key if there is one, else the offset id, as RocketMQ's own consumers show it."""
+        """The unique key set by the client, or else the offset id, as RocketMQ's own consumers show it."""
         return self.get_property(UNIQ_KEY) or self.offset_msg_id
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class SendResult:
-    """A send that was stored; ``queue_offset`` is that of the first message of a batch. A value: nobody changes it."""
+    """The result of a stored send; for a batch, ``queue_offset`` is that of its first message. Never changed."""
 
     status: SendStatus
     msg_id: str
@@ -201,11 +201,11 @@ class SendResult:
     queue_offset: int
     transaction_id: str | None = None
     recall_handle: str | None = None
-    """What a message that waits for its time is recalled by; None for any other."""
+    """The handle that recalls a message with a delivery time; None for any other message."""
     region_id: str = field(default="", compare=False, repr=False)
-    """The broker's ``regionId``."""
+    """The ``regionId`` of the broker."""
     trace_on: bool = field(default=True, compare=False, repr=False)
-    """Whether the broker lets clients trace the message."""
+    """Whether the broker allows clients to trace the message."""
 
 
 # --- names of topics and groups ------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ def max_topic_length(topic: str) -> int:
 
 
 def topic_problem(topic: str) -> str | None:
-    """Return why brokers refuse a topic name, or None."""
+    """Return why brokers reject a topic name, or None."""
     if not topic or topic.isspace():
         return "The specified topic is blank."
     if not is_legal_name(topic):
@@ -234,7 +234,7 @@ def topic_problem(topic: str) -> str | None:
 
 
 def group_problem(group: str) -> str | None:
-    """Return why brokers refuse a group name, or None."""
+    """Return why brokers reject a group name, or None."""
     if not group or group.isspace():
         return "The specified group is blank."
     if not is_legal_name(group):

@@ -1,17 +1,17 @@
 """Durations, sizes and points in time as users write them, in options of the data source and on the command line.
 
-One grammar for both, so that a text means the same wherever it is typed:
+Both use one grammar, so that a value means the same everywhere:
 
 ==========  ===========================================================================  ==========================
-duration    a whole number with ``ms``, ``s``, ``m`` or ``min``, ``h`` or ``d``          ``500ms``, ``90s``, ``15m``
-size        a whole number with ``b``, ``k``, ``m``, ``g`` or ``t`` (``kb``, ``kib`` …)  ``64k`` is 65,536 bytes
+duration    an integer with ``ms``, ``s``, ``m`` or ``min``, ``h`` or ``d``              ``500ms``, ``90s``, ``15m``
+size        an integer with ``b``, ``k``, ``m``, ``g`` or ``t`` (``kb``, ``kib`` …)      ``64k`` is 65,536 bytes
 time        milliseconds since 1970, ISO-8601, or a duration ago                         ``2026-01-31T12:00``, ``-2h``
 ==========  ===========================================================================  ==========================
 
-Letters may be of either case. A date, or a time without a zone, is UTC: it does not depend on the machine that reads
-it. A bare number has the unit of the option that it is given to, so callers read it.
+Letters may be of either case. A date, or a time without a zone, is UTC, independent of the local machine. A bare number
+has the unit of its option, so the caller parses it.
 
-Pure and thread-safe. Corresponds to nothing in RocketMQ; sizes are read as by Spark's JavaUtils.byteStringAs.
+Pure and thread-safe. RocketMQ has no equivalent; sizes are parsed like Spark's JavaUtils.byteStringAs.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ class Moment:
 
     ms: int
     is_relative: bool = False
-    """Whether it counts from the moment of reading."""
+    """Whether the time was given relative to now."""
 
 
 def duration_ms(text: str) -> int | None:
-    """Milliseconds of a number with a unit; None for any other text, a bare number too."""
+    """Return the milliseconds of a number with a unit; None for any other text, including a bare number."""
     found = _DURATION.fullmatch(text.strip())
     return int(found[1]) * _DURATION_MS[found[2].lower()] if found else None
 
 
 def size_bytes(text: str) -> int | None:
-    """Bytes of a number with a unit; None for any other text, a bare number too. ``k`` is 1024."""
+    """Return the bytes of a number with a unit; None for any other text, including a bare number. ``k`` is 1024."""
     found = _SIZE.fullmatch(text.strip())
     return int(found[1]) << 10 * _SIZE_POWERS[(found[2] or found[3]).lower()] if found else None
 
 
 def moment(text: str, now_ms: int) -> Moment:
-    """A point in time; ValueError says what would be one.
+    """Parse a point in time; ValueError lists the valid formats.
 
-    Microseconds are rounded up: a later start loses nothing. Times before 1970 are 1970.
+    Microseconds are rounded up, so that a start time never skips a message. Times before 1970 become 1970.
     """
     text = text.strip()
     if (ago := duration_ms(text.removeprefix("-"))) is not None:
@@ -74,7 +74,7 @@ def moment(text: str, now_ms: int) -> Moment:
 
 
 def are_seconds(number: int) -> bool:
-    """Whether a time is one of 1973 to 5138 in seconds; as milliseconds it would be before March 1973."""
+    """Whether a number is probably a time in seconds (1973 to 5138); in ms it would be before March 1973."""
     return 10**8 <= number < 10**11
 
 

@@ -11,7 +11,7 @@ import pytest
 pytestmark = pytest.mark.live
 
 ROOT = Path(__file__).parents[1]
-SAID = "spark_rocket runs on Linux and macOS, not on Windows."
+SAID = "spark_rocket does not support Windows"
 
 #: The libraries are imported first, since they ask for the system as well.
 WINDOWS = """
@@ -54,7 +54,8 @@ def test_the_client_and_the_connector_name_the_system_and_the_remedy(code: str) 
 def test_so_does_the_command_line() -> None:
     done = on_windows("from spark_rocket.cli import main; sys.exit(main(['up', '--ephemeral']))")
     assert done.returncode == 1
-    assert done.stderr == f"rocket: {SAID} Use it in WSL 2 (wsl --install), with Spark and Python in there too.\n"
+    remedy = "Run it in WSL 2 (wsl --install), together with Spark and Python."
+    assert done.stderr == f"rocket: {SAID}; it supports Linux and macOS. {remedy}\n"
     assert on_windows("from spark_rocket.cli import main; main(['--version'])").returncode == 0
 
 

@@ -38,7 +38,7 @@ from spark_rocket.protocol.wire.headers import (
     UnRegisterBrokerRequestHeader,
 )
 from spark_rocket.remoting.client.async_client import AsyncRemotingClient
-from spark_rocket.remoting.tls.problems import told
+from spark_rocket.remoting.tls.problems import error_text
 
 _log = logging.getLogger(__name__)
 
@@ -191,7 +191,7 @@ class NameServerRegistration:
                     "Not registered with name server %s: %s It is tried again; clients that know this broker's address "
                     "are served meanwhile.",
                     server.address,
-                    told(error),
+                    error_text(error),
                 )
             server.healthy = server.registered = False
             server.everything = True

@@ -1,6 +1,6 @@
-"""A Python client of RocketMQ: producers, consumers, Reader, Admin; docs/client.md explains them.
+"""A Python client of RocketMQ: producers, consumers, Reader and Admin; see docs/guides/python-client.md.
 
-A name's module is imported when the name is asked for: a command line that needs only Admin starts the sooner.
+The module of a name is imported on first access, so that a command line that uses only Admin starts faster.
 """
 
 from importlib import import_module
@@ -81,7 +81,7 @@ __all__ = [
     "split_batch",
 ]
 
-_NAMES = {  # as above, for when the program runs
+_NAMES = {  # the names above, at run time
     "client.admin": "Admin QueueLag",
     "client.consume.allocation": "AllocateAveragely AllocateByCircle AllocateByConfig AllocateByConsistentHash "
     "AllocateByMachineRoom AllocateMachineRoomNearby AllocateStrategy",
@@ -107,7 +107,7 @@ def __getattr__(name: str) -> Any:
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"spark_rocket.{module}"), name)
-    globals()[name] = value  # asked once
+    globals()[name] = value  # __getattr__ runs once per name
     return value
 
 

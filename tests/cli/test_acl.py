@@ -140,7 +140,7 @@ def test_the_white_list(rocket: Run) -> None:
         (("update", "short", "--secret", "long-enough", "--yes"), 1, "accessKey is shorter than 7 characters"),
         (("white-list", "10.0.0.900", "--yes"), 1, "the address '10.0.0.900' cannot be used: '900' is not 0 to 255"),
         (("update", "alice-key", "--secret", "a", "--secret-file", "b"), 2, "cannot be given together"),
-        (("list", "--broker", "nobody"), 1, "no master broker named 'nobody'"),
+        (("list", "--broker", "nobody"), 1, "No master broker named 'nobody'"),
     ],
 )
 def test_what_cannot_be(rocket: Run, arguments: tuple[str, ...], status: int, text: str) -> None:

@@ -184,8 +184,8 @@ def test_where_and_when_a_message_goes(rocket: Run, admin: Admin, topic: str) ->
         (("get", "nonsense"), 1, "rocket message query-id"),
         (("query-id", "TOPIC", "nonsense"), 1, "has no message 'nonsense'"),
         (("query-id", "unknown", "x"), 1, "rocket topic create unknown"),
-        (("query-key", "unknown", "x"), 1, "'unknown' is not known"),
-        (("tail", "unknown"), 1, "'unknown' is not known"),
+        (("query-key", "unknown", "x"), 1, "'unknown' does not exist"),
+        (("tail", "unknown"), 1, "'unknown' does not exist"),
         (("tail", "TOPIC", "--from", "1h", "--last", "3"), 2, "cannot be given together"),
         (("tail", "TOPIC", "--sql", "a = "), 1, "a = "),
         (("resend", "TOPIC", "x", "--client", "c"), 2, "--client needs --group"),
@@ -573,7 +573,7 @@ def test_what_a_queue_holds(rocket: Run, admin: Admin, topic: str) -> None:
     for arguments, status, text in (
         ((topic, name, "--from", 999), 1, "Use an offset from 0 to 120"),
         ((topic, "nonsense"), 2, "use BROKER/ID"),
-        (("unknown", name), 1, "not known"),
+        (("unknown", name), 1, "does not exist"),
         ((topic, name, "--group", "g"), 2, "--group needs --entries"),
     ):
         said = rocket("queue", "dump", *arguments)
@@ -600,7 +600,7 @@ def test_sending_and_consuming_are_measured(rocket: Run, admin: Admin, topic: st
     assert result["messages"] == 105
     assert f"{topic}-group" in {one.name for one in admin.groups()}
     said = rocket("bench", "consume", "unknown")
-    assert (said.status, "not known" in said.err) == (1, True)
+    assert (said.status, "does not exist" in said.err) == (1, True)
     said = rocket("bench", "send", "%bad topic", "--count", 1)
     assert (said.status, said.out.startswith("0 messages sent")) == (1, True)
 

@@ -53,7 +53,7 @@ def test_up_serves_figures_and_logs_into_files(tmp_path: Path) -> None:
 
 
 def test_a_level_that_is_none_is_said(tmp_path: Path) -> None:
-    assert "'loud' is no level to log at" in one_line(finished("namesrv", "--port", "0", "--log-level", "loud"))
+    assert "Invalid log level 'loud'" in one_line(finished("namesrv", "--port", "0", "--log-level", "loud"))
 
 
 @pytest.mark.parametrize(

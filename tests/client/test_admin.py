@@ -114,7 +114,7 @@ def test_a_topic_that_never_reaches_the_name_server(
     mq: FakeCluster, admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admin_module, "ROUTE_WAIT", 0.05)
-    with pytest.raises(TopicNotFoundError, match="does not know it yet"):
+    with pytest.raises(TopicNotFoundError, match="is not registered at the name server"):
         admin.create_topic("t")
 
 
@@ -188,7 +188,7 @@ def test_groups_and_consumers(mq: FakeCluster, admin: Admin) -> None:
     mq.brokers[0].answers[RequestCode.GET_CONSUMER_CONNECTION_LIST] = says(0, body=online.to_json())
     mq.brokers[1].answers[RequestCode.GET_CONSUMER_CONNECTION_LIST] = says(206, "not online")
     assert admin.consumers("g1", "t") == ["10.0.0.1@1"]
-    with pytest.raises(BrokerError, match="consumers online"):
+    with pytest.raises(BrokerError, match="online consumers"):
         admin.reset_offsets("g1", "t", -1)
 
 
@@ -254,6 +254,6 @@ def test_a_broker_without_a_master_is_asked_by_its_slave_and_not_changed(mq: Fak
     assert admin.topic_config("t", broker="b1") is None
     assert asked(mq, RequestCode.GET_TOPIC_CONFIG) == [0, 1]
     assert admin.masters_away() == admin.masters_away("c0") == ["b1"]
-    with pytest.raises(ClientError, match="Broker 'b1' has no master now") as caught:
+    with pytest.raises(ClientError, match="Broker 'b1' has no master at the moment") as caught:
         admin.update_broker_config("b1", {"a": "b"})
     assert slave.address in caught.value.remedy

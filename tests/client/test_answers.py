@@ -38,8 +38,8 @@ def test_too_large(remark: str) -> None:
     ("remark", "words"),
     [
         ("message topic length too long 200", "smaller"),
-        ("the property DELAY is 'abc', not the number of a delay level", "the number of a delay level"),
-        ("the property TIMER_DELAY_MS is 'abc', not a whole number of milliseconds", "a whole number"),
+        ("the property DELAY is 'abc', not the number of a delay level", "a delay level"),
+        ("the property TIMER_DELAY_MS is 'abc', not a whole number of milliseconds", "an integer"),
         (
             "timer message illegal, the delay time should not be bigger than the max delay 259200000ms; or if set del "
             "msg, the delay time should be bigger than the current time",
@@ -63,7 +63,7 @@ def test_an_illegal_message_of_another_kind() -> None:
 @pytest.mark.parametrize(
     ("code", "remark", "words"),
     [
-        (ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid", "too late"),
+        (ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid", "no longer be recalled"),
         (ResponseCode.ILLEGAL_OPERATION, "recall failed, topic not match", "the topic"),
         (ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid", "SendResult.recall_handle"),
         (ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden", "recallMessageEnable=true"),
@@ -120,7 +120,7 @@ def test_a_remedy_that_the_broker_gave_is_enough() -> None:
     error = refused(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
     assert str(error).endswith("Free some space.")
     assert error.retriable
-    assert "try again" in refused(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is stopping").remedy
+    assert "retry after a moment" in refused(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is stopping").remedy
 
 
 def test_the_link_of_apaches_servers_is_left_out() -> None:

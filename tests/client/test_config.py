@@ -108,7 +108,7 @@ def test_name_servers_that_move(fake: Callable[..., FakeCluster]) -> None:
             instance.find_name_servers()
             assert reader.queues("u") == [MessageQueue("u", "b0", 0)]
         server.text = "nonsense"
-        with pytest.raises(NameServerUnreachableError, match="named no name servers"):
+        with pytest.raises(NameServerUnreachableError, match="returned no name servers"):
             Reader(server.url).start()
     finally:
         server.close()

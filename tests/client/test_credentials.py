@@ -29,10 +29,10 @@ def test_what_is_given_comes_before_the_environment() -> None:
 @pytest.mark.parametrize(
     ("given", "environment", "missing"),
     [
-        ({"access_key": "a"}, ENVIRONMENT, "access_key without secret_key"),
-        ({"secret_key": "s3cr3t"}, {}, "secret_key without access_key"),
-        ({}, {"ROCKETMQ_SECRET_KEY": "s3cr3t"}, "ROCKETMQ_SECRET_KEY without ROCKETMQ_ACCESS_KEY"),
-        ({}, {"ROCKETMQ_ACCESS_KEY": "a"}, "ROCKETMQ_ACCESS_KEY without ROCKETMQ_SECRET_KEY"),
+        ({"access_key": "a"}, ENVIRONMENT, "access_key is set without secret_key"),
+        ({"secret_key": "s3cr3t"}, {}, "secret_key is set without access_key"),
+        ({}, {"ROCKETMQ_SECRET_KEY": "s3cr3t"}, "ROCKETMQ_SECRET_KEY is set without ROCKETMQ_ACCESS_KEY"),
+        ({}, {"ROCKETMQ_ACCESS_KEY": "a"}, "ROCKETMQ_ACCESS_KEY is set without ROCKETMQ_SECRET_KEY"),
     ],
 )
 def test_half_of_them_are_none(given: dict[str, str], environment: dict[str, str], missing: str) -> None:
@@ -67,7 +67,7 @@ def test_what_is_no_file_of_credentials(tmp_path: Path, text: str) -> None:
     with pytest.raises(ConfigError, match=str(path)) as refused:
         read_credentials(path)
     assert "s3cr3t" not in str(refused.value)
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="Cannot read the credentials file"):
         read_credentials(tmp_path / "away")
 
 
@@ -102,7 +102,7 @@ def test_clients_of_a_cluster_that_asks_for_signatures(tmp_path: Path, monkeypat
         with Reader(cluster.name_server) as reader, pytest.raises(BrokerError) as refused:
             reader.max_offset(reader.queues("orders")[0])
         assert refused.value.response_code == 16
-        assert refused.value.remedy.startswith("Give the access key and the secret key of an account")
+        assert refused.value.remedy.startswith("Set the access key and the secret key of an account")
         assert "accessKey root-key" in refused.value.message
         assert "s3cr3t" not in str(refused.value)
         slave = cluster.slaves[0]

@@ -199,7 +199,7 @@ def test_a_master_that_has_left_the_route(pair: FakeCluster, reader: Reader) -> 
     reader.refresh("t")
     assert not reader.pull(QUEUE, 0).from_master
     assert reader.committed_offset("g", QUEUE) == 8
-    with pytest.raises(QueueNotFoundError, match="no master now"):
+    with pytest.raises(QueueNotFoundError, match="no master at the moment"):
         reader.max_offset(QUEUE)
 
 

@@ -94,7 +94,7 @@ def test_what_people_read() -> None:
         "online",
         "Spark stream",
         "Spark stream, stopped",
-        "nobody reads",
-        "nothing read yet",
+        "no consumers",
+        "nothing consumed yet",
     ]
     assert [str(kind) for kind in GroupKind] == ["online", "stream", "stopped", "idle", "new"]

@@ -75,7 +75,7 @@ def test_threads_start_one_client_once(mq: FakeCluster) -> None:
     assert len({id(instance) for instance in found}) == 1
     assert reader.instance().users == 1
     reader.close()
-    with pytest.raises(StateError, match="Reader was closed"):
+    with pytest.raises(StateError, match="Reader is closed"):
         reader.queues("t")
 
 
@@ -143,7 +143,7 @@ def test_a_lost_broker_is_looked_for_at_once_but_not_all_the_time(
         assert looked.acquire(timeout=10), "long before the 30 s between refreshes are over"
         assert pull()
         for _ in range(3):
-            routes.went_away(old.address)
+            routes.mark_unavailable(old.address)
         assert not looked.acquire(blocking=False)
     thread.join(10)
     assert not thread.is_alive(), "closing ends the pause"

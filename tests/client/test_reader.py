@@ -184,7 +184,7 @@ def test_a_lost_broker_is_retriable_and_slaves_serve_reads(
         found = pull(QUEUE, 5)
         assert found.status is PullStatus.FOUND, "the caller's next attempt goes to the slave"
         assert not found.from_master
-        reader.instance().routes._away.clear()
+        reader.instance().routes._unavailable.clear()
 
 
 def test_a_slave_is_not_believed_about_the_end(

@@ -133,7 +133,7 @@ def test_a_reply_that_nobody_waits_for(cluster: LocalCluster, requester: Produce
         requester.send(create_reply_message(consumed, b"r"), queue=None)
     Replies.of(requester.running())
     requester.queues(topic)
-    requester.running().members.greet_new_brokers()
+    requester.running().members.register_at_new_brokers()
     consumed.properties["REPLY_TO_CLIENT"] = requester.running().client_id
     assert requester.send(create_reply_message(consumed, "late")).queue.topic == "DefaultCluster_REPLY_TOPIC"
 

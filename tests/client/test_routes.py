@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from spark_rocket.client.core.config import ClientConfig
-from spark_rocket.client.core.routes import AWAY_SECONDS, NameServers, RouteTable
+from spark_rocket.client.core.routes import UNAVAILABLE_SECONDS, NameServers, RouteTable
 from spark_rocket.errors import BrokerError, NameServerUnreachableError, QueueNotFoundError, TopicNotFoundError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.wire.codes import RequestCode
@@ -112,11 +112,11 @@ def test_no_name_server_at_all(table: Callable[..., RouteTable], nobody: str) ->
     assert "127.0.0.1:1" in str(caught.value)
     assert "rocket up" in str(caught.value)
     assert "name_server" in str(caught.value)
-    assert "only if it was set before" not in str(caught.value)
+    assert "that was set before" not in str(caught.value)
     assert caught.value.retriable
     of_default = NameServers(Mock(), ClientConfig())._unreachable(["Nobody is there."])
-    assert "counts where neither nameServer nor NAMESRV_ADDR is given" in of_default.remedy
-    assert "only if it was set before the session began" in of_default.remedy
+    assert "is the default address without nameServer and NAMESRV_ADDR" in of_default.remedy
+    assert "that was set before the session started" in of_default.remedy
 
 
 def test_unknown_topic(fake: Callable[..., FakeCluster], table: Callable[..., RouteTable]) -> None:
@@ -167,7 +167,7 @@ def test_topics_that_sending_creates(fake: Callable[..., FakeCluster], table: Ca
 def test_a_topic_without_write_permission(fake: Callable[..., FakeCluster], table: Callable[..., RouteTable]) -> None:
     cluster = fake(1)
     cluster.add("t", perm=4)
-    with pytest.raises(QueueNotFoundError, match="takes messages"):
+    with pytest.raises(QueueNotFoundError, match="no writable queue"):
         table(cluster.name_server.address).publish_route("t")
 
 
@@ -196,12 +196,12 @@ def test_reads_go_to_a_slave_while_the_master_is_away(
     routes = table(cluster.name_server.address, clock=lambda: now[0])
     queue = MessageQueue("t", "b", 0)
     assert routes.reader(queue) == ("master:1", True)
-    routes.went_away("master:1")
+    routes.mark_unavailable("master:1")
     assert routes.reader(queue) == ("slave:1", False)
     assert routes.master(queue) == "master:1"
-    now[0] += AWAY_SECONDS
+    now[0] += UNAVAILABLE_SECONDS
     assert routes.reader(queue) == ("master:1", True)
-    routes.went_away("master:1")
+    routes.mark_unavailable("master:1")
     routes.try_master(queue)
     assert routes.reader(queue) == ("master:1", True)
 

@@ -19,7 +19,7 @@ from spark_rocket.client import (
     TransactionProducer,
 )
 from spark_rocket.client.core import trace as trace_module
-from spark_rocket.client.core.trace import BATCH, GROUP, MOST_WAITING, TraceDispatcher
+from spark_rocket.client.core.trace import BATCH, GROUP, MAX_PENDING, TraceDispatcher
 from spark_rocket.client.send.producer import trace_producer
 from spark_rocket.model import TRACE_TOPIC, Message
 from spark_rocket.protocol.message_trace import (
@@ -251,17 +251,17 @@ def test_a_full_queue_drops_and_counts(stuck: StuckProducer, caplog: pytest.LogC
     dispatcher = TraceDispatcher("full", lambda: stuck)
     assert dispatcher.append(event())
     assert stuck.sending.wait(LIMIT)
-    taken = sum(dispatcher.append(event()) for _ in range(MOST_WAITING + 50))
-    assert taken == MOST_WAITING
+    taken = sum(dispatcher.append(event()) for _ in range(MAX_PENDING + 50))
+    assert taken == MAX_PENDING
     assert dispatcher.dropped == 50
-    assert sum("are dropped" in one.getMessage() for one in caplog.records) == 1
+    assert sum("queue full" in one.getMessage() for one in caplog.records) == 1
     stuck.go.set()
     assert dispatcher.flush(LIMIT)
     dispatcher.close()
     assert stuck.closed.wait(LIMIT)
     contexts = [one for message in stuck.sent for one in decode_trace_data(message.body)]
-    assert len(contexts) == MOST_WAITING + 1
-    assert len(stuck.sent) <= MOST_WAITING // BATCH + 3
+    assert len(contexts) == MAX_PENDING + 1
+    assert len(stuck.sent) <= MAX_PENDING // BATCH + 3
     assert not dispatcher.append(event())
 
 
@@ -277,7 +277,7 @@ def test_a_send_that_fails_is_said_and_the_next_one_goes(
     assert dispatcher.flush(LIMIT)
     dispatcher.close()
     assert [message.keys for message in stuck.sent] == ["B"]
-    assert "the message trace cannot be sent: ValueError: broken" in caplog.text
+    assert "dropped message trace events: send failed: ValueError: broken" in caplog.text
 
 
 def test_large_events_go_in_several_messages(stuck: StuckProducer, monkeypatch: pytest.MonkeyPatch) -> None:

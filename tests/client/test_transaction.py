@@ -485,7 +485,7 @@ def test_a_start_that_fails_leaves_nothing_behind(
             producer.start()
     assert producer.state is ServiceState.START_FAILED
     assert not members.producers
-    with pytest.raises(StateError, match="could not be started"):
+    with pytest.raises(StateError, match="failed to start"):
         producer.send_in_transaction(Message.of("t", b"x"))
 
 

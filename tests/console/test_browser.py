@@ -291,7 +291,7 @@ def test_a_stopped_stream_is_no_alarm(window: Window, cluster: LocalCluster, mon
     window.says("halted", "left")
     window.until(lambda: state_of("halted").text == "Spark stream, stopped")
     assert "warn" not in state_of("halted").get_attribute("class")
-    window.until(lambda: state_of("left").text == "nobody reads")
+    window.until(lambda: state_of("left").text == "no consumers")
     assert "warn" in state_of("left").get_attribute("class")
     window.press("halted")
     window.says("The Spark stream of this group has stopped", "Below is how far it had read.", "Spark stream, stopped")

@@ -244,5 +244,5 @@ def test_what_was_made_is_in_the_lists_at_once() -> None:
 
 
 def test_a_broker_that_refuses_is_not_one_that_is_silent() -> None:
-    assert said("answered the question for state with 16 (NO_PERMISSION): …").code == "NO_PERMISSION"
+    assert said("rejected the query of runtime information with 16 (NO_PERMISSION): …").code == "NO_PERMISSION"
     assert said("No connection.").code == "NO_ANSWER"

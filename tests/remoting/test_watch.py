@@ -57,7 +57,7 @@ def test_connections_of_one_address_are_counted(serve: Serve, dial: Dial, caplog
         time.passes(11)
         assert dial(server.address).at_end()
     assert "5 connections" not in caplog.text
-    assert caplog.messages[-1].endswith("(and 4 times more since the last such line)")
+    assert caplog.messages[-1].endswith("(suppressed 4 more since the last such line)")
     assert server.server.overload.connections_refused == {"address": 6}
     clients[0].close()
     while server.run(lambda: len(server.server.channels)) > 1:

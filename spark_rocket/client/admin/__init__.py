@@ -1,7 +1,7 @@
-"""What an operator asks and changes: brokers, topics, groups, offsets, messages, name servers.
+"""Operations of an administrator: query and change brokers, topics, groups, offsets, messages and name servers.
 
-Every question goes to the servers at once and nothing is remembered. Only Apache's own request codes are used, so that
-all of it works with Apache's clusters of 4.x and 5.x, but for what a method says of their versions.
+Every query goes to the servers; nothing is cached. Only Apache's own request codes are used, so all operations work
+with Apache clusters of 4.x and 5.x, except where a method documents a minimum version.
 """
 
 from spark_rocket.client.admin.accounts import AclVersion

@@ -1,8 +1,8 @@
-"""Accounts of brokers with access control: who may do what, and changes of it (ACL 1.0, ``plain_acl.yml``).
+"""Accounts of brokers with access control: query and change permissions (ACL 1.0, ``plain_acl.yml``).
 
-Each broker, slaves among them, has a file of its own, so that changes go to every one of a cluster, one after the
-other. They are for administrators: give the Admin the keys of one. RocketMQ 4.x answers all of it; 5.0 to 5.3 do not
-tell their accounts, and later ones have ACL 2.0 instead.
+Each broker, including slaves, has its own account file, so a change goes to every broker of the cluster in turn. These
+operations need the keys of an administrator account. RocketMQ 4.x supports all of them; 5.0 to 5.3 do not list
+accounts, and later versions have ACL 2.0 instead.
 
 Thread-safety: all methods. Corresponds to DefaultMQAdminExt.{createAndUpdatePlainAccessConfig,
 deletePlainAccessConfig, updateGlobalWhiteAddrConfig, examineBrokerClusterAclVersionInfo,
@@ -43,7 +43,7 @@ _DONE_OR_NOT = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class AclVersion:
-    """Which state a broker's file of accounts is in: how often it was changed by request, and when last."""
+    """The version of a broker's account file: its number of changes by request, and the time of the last one."""
 
     cluster: str
     broker: str
@@ -53,19 +53,19 @@ class AclVersion:
 
 
 class AccountAdmin(BrokerAdmin):
-    """Accounts. ``broker`` is a name, for the master of it, or an address; without it every broker is meant."""
+    """Accounts. ``broker`` is the name of a master or an address; by default all brokers are used."""
 
     def acl_versions(
         self, *, broker: str | None = None, cluster: str | None = None, failed: Failures | None = None
     ) -> list[AclVersion]:
-        """Of every broker, masters and slaves."""
+        """Return the account file version of every broker, masters and slaves."""
 
         def value(answer: RemotingCommand) -> tuple[str, str, DataVersion]:
             header = GetBrokerAclConfigResponseHeader.from_ext(answer.ext_fields)
             return header.cluster_name, header.broker_name, DataVersion.from_json(header.version)
 
         members = self._members(broker, cluster)
-        code, what = RequestCode.GET_BROKER_CLUSTER_ACL_INFO, "the question for the version of its accounts"
+        code, what = RequestCode.GET_BROKER_CLUSTER_ACL_INFO, "the query of its account version"
         found = self._ask_each(members, Query(code, what, value), failed)
         return [
             AclVersion(cluster_name, broker_name, members[name], version.counter, version.timestamp)
@@ -73,8 +73,8 @@ class AccountAdmin(BrokerAdmin):
         ]
 
     def acl_config(self, broker: str) -> ClusterAclConfig:
-        """A broker's accounts, with their secrets if it gives them, and its white list."""
-        code, what = RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG, "the question for its accounts"
+        """Return a broker's accounts, with their secrets if it sends them, and its address allowlist."""
+        code, what = RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG, "the query of its accounts"
         query = Query(code, what, lambda answer: ClusterAclConfig.from_json(answer.body))
         return self._ask(self._address(broker), query)
 
@@ -93,11 +93,11 @@ class AccountAdmin(BrokerAdmin):
         cluster: str | None = None,
         failed: Failures | None = None,
     ) -> list[str]:
-        """Create an account, or change it; the brokers that have done so.
+        """Create or change an account; return the brokers that applied the change.
 
-        What is not given stays as it is, but ``admin``, which the protocol cannot leave out. ``topic_perms`` and
-        ``group_perms`` (``"orders=PUB|SUB"``) are whole lists; Apache's brokers take no empty one. A new account needs
-        a ``secret_key``.
+        Arguments that are None stay unchanged; ``admin`` is required by the protocol. ``topic_perms`` and
+        ``group_perms`` (``"orders=PUB|SUB"``) replace the complete lists; Apache's brokers reject empty lists. A new
+        account needs a ``secret_key``.
         """
         header = CreateAccessConfigRequestHeader(
             access_key=access_key,
@@ -115,7 +115,7 @@ class AccountAdmin(BrokerAdmin):
     def delete_account(
         self, access_key: str, *, broker: str | None = None, cluster: str | None = None, failed: Failures | None = None
     ) -> list[str]:
-        """Delete an account; the brokers that have done so."""
+        """Delete an account; return the brokers that applied the change."""
         header = DeleteAccessConfigRequestHeader(access_key=access_key)
         code, what = RequestCode.DELETE_ACL_CONFIG, f"the deletion of account {access_key}"
         return self._tell_members(code, header, what, broker, cluster, failed)
@@ -128,10 +128,10 @@ class AccountAdmin(BrokerAdmin):
         cluster: str | None = None,
         failed: Failures | None = None,
     ) -> list[str]:
-        """Set the whole list of addresses that may do everything; the brokers that have done so."""
-        # 5.x requires the path of a file; none is its plain_acl.yml.
+        """Replace the list of addresses with full access; return the brokers that applied the change."""
+        # 5.x requires a file path; an empty one means its plain_acl.yml.
         header = UpdateGlobalWhiteAddrsConfigRequestHeader(",".join(addresses), acl_file_full_path="")
-        code, what = RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, "the change of the white list"
+        code, what = RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, "the change of the global allowlist"
         return self._tell_members(code, header, what, broker, cluster, failed)
 
     def _tell_members(
@@ -143,22 +143,22 @@ class AccountAdmin(BrokerAdmin):
         cluster: str | None,
         failed: Failures | None,
     ) -> list[str]:
-        """Tell one broker after the other; those that have done it."""
+        """Send the request to one broker after the other; return those that applied it."""
         query = Query(code, what, lambda answer: answer, header, allowed=_DONE_OR_NOT)
-        told = []
+        changed = []
         for name, address in self._members(broker, cluster).items():
             with put_aside(failed, name):
                 answer = self._ask(address, query)
                 if answer.code:
                     raise BrokerError(
-                        f"Broker {address} refused {what}: {sentence(answer.remark or 'it does not say why')}",
+                        f"Broker {address} refused {what}: {sentence(answer.remark or 'no remark')}",
                         response_code=answer.code,
                     )
-                told.append(name)
-        return told
+                changed.append(name)
+        return changed
 
     def _members(self, broker: str | None, cluster: str | None) -> dict[str, str]:
-        """Addresses of all brokers, masters and slaves, by what they are called: ``broker-a``, ``broker-a/1``."""
+        """Return the addresses of all brokers, masters and slaves, by display name: ``broker-a``, ``broker-a/1``."""
         if broker is not None:
             return {broker: self._address(broker)}
         info = self._known_brokers()
@@ -169,4 +169,4 @@ class AccountAdmin(BrokerAdmin):
             if name in table
             for broker_id, address in sorted(table[name].broker_addrs.items())
         }
-        return found or self._masters(None, cluster)  # which says that there are none
+        return found or self._masters(None, cluster)  # raises an error if there are none

@@ -1,11 +1,10 @@
-"""The Admin, and its last family of methods: message traces.
+"""The Admin class, and its last family of methods: message traces.
 
-Each module has one family of methods, and each builds on the one before: name servers and brokers → accounts → topics →
+Each module has one family of methods and builds on the one before: name servers and brokers → accounts → topics →
 groups → offsets → messages → traces.
 
-Traces are the events that tracing clients have written to the trace topic. They are found by the message's id, which is
-among the keys of the trace message. A consumption has two records, one before and one after; here they are one event.
-
+Traces are events that clients with tracing write to the trace topic. They are found by the message id, which is one of
+the keys of the trace message. A consumption has two records, one before and one after; they become one event.
 Thread-safety: all methods. Corresponds to org.apache.rocketmq.tools.admin.DefaultMQAdminExt and to mqadmin's
 queryMsgTraceById.
 """
@@ -34,14 +33,14 @@ _KINDS = {
 class Admin(MessageAdmin):
     """``with Admin("127.0.0.1:9876") as admin: admin.create_topic("orders", queues=8)``
 
-    Topics are created on brokers, which register them; they are deleted on brokers and on name servers. Where
-    ``broker`` is asked for, it is a broker's name or its address.
+    Topics are created on brokers, which register them; they are deleted on brokers and on name servers. A ``broker``
+    argument is a broker's name or its address.
     """
 
     def message_trace(self, msg_id: str, *, trace_topic: str = TRACE_TOPIC) -> MessageTrace:
-        """What clients have written about a message, by its id (the sender's), in the order of time.
+        """Return the traced operations on a message, by the id set by its sender, in order of time.
 
-        Nothing, if nobody who had to do with it traces, or the message is older than what the trace topic keeps.
+        Empty if none of its clients traces, or if the message is older than the retention of the trace topic.
         """
         try:
             records = self.query_messages(trace_topic, msg_id, max_num=_MOST_RECORDS)
@@ -57,7 +56,7 @@ class Admin(MessageAdmin):
 
 
 def _add(events: list[TraceEvent], record: MessageExt, context: TraceContext, bean: TraceBean) -> None:
-    """Add an event; or complete the one that it is the other half of."""
+    """Add an event, or merge it into its other half."""
     after = context.trace_type is TraceType.SubAfter
     event = TraceEvent(
         kind=_KINDS[context.trace_type],

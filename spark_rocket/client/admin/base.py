@@ -1,11 +1,11 @@
-"""How an Admin asks: one server, every name server, or all brokers at once.
+"""Requests of an Admin: to one server, to every name server, or to all brokers at once.
 
-A ``Query`` is a request and the way to read its response. One broker is asked with ``_ask``, many with ``_ask_all``,
-which sends the requests before it waits for responses: a list of a thousand topics takes one round trip. A broker that
-does not answer must not hide the others: methods that ask several take a dict ``failed``, put the broker's name and the
-error into it and return the rest; without it they raise the first error.
+A ``Query`` is a request and the decoder of its response. ``_ask`` queries one broker. ``_ask_all`` queries many: it
+sends the requests before it waits for responses, so a list of a thousand topics takes one round trip. An unavailable
+broker does not hide the others: methods that query several brokers accept a dict ``failed``, record the broker's name
+and the error in it and return the rest. Without it they raise the first error.
 
-Thread-safety: all methods. Corresponds to org.apache.rocketmq.tools.admin.DefaultMQAdminExtImpl's plumbing.
+Thread-safety: all methods. Corresponds to the internals of org.apache.rocketmq.tools.admin.DefaultMQAdminExtImpl.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.base import Header
 
-BROKER_WAIT = 1.0
+BROKER_WAIT = 1.0  # seconds
 WINDOW = 256
 PAGE = 2_000
-"""So many entries of a table are asked for at once."""
+"""The number of table entries per request."""
 SUCCESS = frozenset({int(ResponseCode.SUCCESS)})
 FOUND_OR_NOT = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND)})
 KNOWN_OR_NOT = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.TOPIC_NOT_EXIST)})
@@ -48,9 +48,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Query(Generic[T]):
-    """A request and the value of its response; ``what`` names it in error messages.
+    """A request and the decoder of its response; ``what`` names it in error messages.
 
-    Response codes other than ``allowed`` are errors. ``topic`` is the topic that the request is about.
+    Response codes other than ``allowed`` raise errors. ``topic`` is the topic of the request, for its error messages.
     """
 
     code: RequestCode
@@ -68,7 +68,7 @@ class Query(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Asked(Generic[K, T]):
-    """One query among many; ``key`` is the caller's own, to tell the responses apart."""
+    """One of many queries; ``key`` is chosen by the caller and identifies the response."""
 
     key: K
     broker: str
@@ -77,7 +77,7 @@ class Asked(Generic[K, T]):
 
 
 def done(_: RemotingCommand) -> None:
-    """The value of a response that only says that something was done."""
+    """The decoder of a response without content."""
 
 
 def if_found(value: Callable[[RemotingCommand], T]) -> Callable[[RemotingCommand], T | None]:
@@ -87,7 +87,7 @@ def if_found(value: Callable[[RemotingCommand], T]) -> Callable[[RemotingCommand
 
 @contextmanager
 def put_aside(failed: Failures | None, broker: str) -> Iterator[None]:
-    """For questions to one broker after the other: an error goes to ``failed``, if there is such a dict."""
+    """Record an error of a query to one broker in ``failed``; without such a dict, raise it."""
     try:
         yield
     except RocketError as error:
@@ -98,9 +98,10 @@ def put_aside(failed: Failures | None, broker: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class PagedTable(Generic[T]):
-    """A table of which late 5.x brokers give some thousand entries at a time, and say how many there are.
+    """A table that late 5.x brokers return in pages of some thousand entries, with the total count.
 
-    ``page``: the entries in a response, and the table's version; ``header`` asks for the entries from a position on.
+    ``page``: decodes the entries of a response and the version of the table; ``header`` builds the request for the
+    entries from a position on.
     """
 
     code: RequestCode
@@ -111,7 +112,7 @@ class PagedTable(Generic[T]):
 
 
 class AdminBase(Client):
-    """The exchange with name servers and brokers."""
+    """The exchange of requests with name servers and brokers."""
 
     def __init__(
         self,
@@ -121,7 +122,7 @@ class AdminBase(Client):
         instance_name: str = "",
         **connecting: Unpack[Connecting],
     ) -> None:
-        """Clients of one ``instance_name`` share their connections."""
+        """Connect to the name server. Clients with the same ``instance_name`` share their connections."""
         super().__init__(ClientConfig.of(name_server, instance_name=instance_name, **connecting))
         self._timeout = request_timeout
         self._connecting = connecting
@@ -145,14 +146,14 @@ class AdminBase(Client):
         super().close()
 
     def cluster_info(self) -> ClusterInfo:
-        """Clusters, brokers and their addresses."""
+        """Return the clusters, their brokers and the broker addresses."""
         code, what = RequestCode.GET_BROKER_CLUSTER_INFO, "the list of brokers"
         return self._ask_name_server(Query(code, what, lambda answer: ClusterInfo.from_json(answer.body)))
 
-    # --- whom to ask ------------------------------------------------------------------------------------------
+    # --- addresses ------------------------------------------------------------------------------------------
 
     def _known_brokers(self) -> ClusterInfo:
-        """As ``cluster_info``, which is empty for a moment after a broker's start."""
+        """Return ``cluster_info``; wait a moment while it is empty, because a starting broker registers late."""
         info = self.cluster_info()
         until = time.monotonic() + BROKER_WAIT
         while not info.broker_addr_table and time.monotonic() < until:
@@ -161,7 +162,7 @@ class AdminBase(Client):
         return info
 
     def _masters(self, broker: str | None, cluster: str | None) -> dict[str, str]:
-        """Masters' addresses by broker name."""
+        """Return the addresses of masters by broker name."""
         if broker is not None and ":" in broker:
             return {broker: broker}
         info = self._known_brokers()
@@ -179,15 +180,15 @@ class AdminBase(Client):
         if not masters and broker in info.broker_addr_table:
             slaves = ", ".join(info.broker_addr_table[broker].broker_addrs.values())
             raise ClientError(
-                f"Broker {broker!r} has no master now.",
-                remedy=f"Start it again; its slave is at {slaves}, which can be asked by that address.",
+                f"Broker {broker!r} has no master at the moment.",
+                remedy=f"Start the master again, or query its slave by address: {slaves}.",
                 retriable=True,
             )
         if not masters:
-            who = f"named {broker!r}" if broker else f"in cluster {cluster!r}" if cluster else "at all"
+            which = f" named {broker!r}" if broker else f" in cluster {cluster!r}" if cluster else ""
             raise ClientError(
-                f"The name server {self.name_server} knows no master broker {who}.",
-                remedy=f"It knows {', '.join(sorted(info.broker_addr_table))}."
+                f"No master broker{which} is registered at the name server {self.name_server}.",
+                remedy=f"Registered: {', '.join(sorted(info.broker_addr_table))}."
                 if info.broker_addr_table and broker
                 else "Start a broker with this name server (rocket up, rocket broker -n ADDRESS).",
                 retriable=True,
@@ -195,7 +196,7 @@ class AdminBase(Client):
         return masters
 
     def _every_broker(self, broker: str | None = None) -> dict[str, str]:
-        """For questions: one address of each broker name, a slave's where there is no master; or of one broker."""
+        """For queries: one address per broker name, a slave's if there is no master; or only that of ``broker``."""
         if broker is not None:
             return {broker: self._any_address(broker)}
         return _one_address_each(self._known_brokers().broker_addr_table.values())
@@ -204,24 +205,29 @@ class AdminBase(Client):
         brokers = self.instance().routes.fetch(topic).broker_datas
         masters = {b.broker_name: b.broker_addrs[MASTER_ID] for b in brokers if MASTER_ID in b.broker_addrs}
         if not masters:
-            raise ClientError(f"No master of topic {topic!r} is up.", remedy="Start it again.", retriable=True)
+            raise ClientError(
+                f"No master of topic {topic!r} is available.", remedy="Start the broker again.", retriable=True
+            )
         return masters
 
     def _topic_brokers(self, topic: str) -> dict[str, str]:
-        """For questions: as ``_topic_masters``, with slaves where there is no master."""
+        """For queries: as ``_topic_masters``, with slaves where there is no master."""
         return _one_address_each(self.instance().routes.fetch(topic).broker_datas)
 
     def _address(self, broker: str) -> str:
-        """A broker's address, of its name or of itself."""
+        """Return the address of a master, given its name or its address."""
         return next(iter(self._masters(broker, None).values()))
 
     def _any_address(self, broker: str) -> str:
-        """For questions: as ``_address``, a slave's where there is no master."""
+        """For queries: as ``_address``, but a slave's address if there is no master."""
         data = self._known_brokers().broker_addr_table.get(broker)
         return (data.select_addr() if data is not None else None) or self._address(broker)
 
     def masters_away(self, cluster: str | None = None) -> list[str]:
-        """Names of brokers that have slaves only: changes do not reach them. Those without any are not known."""
+        """Return the names of brokers without a master but with slaves: changes cannot reach them.
+
+        Brokers without any registered member are not listed.
+        """
         info = self.cluster_info()
         names = info.broker_addr_table if cluster is None else names_in(info, cluster)
         return sorted(
@@ -248,14 +254,14 @@ class AdminBase(Client):
         )
 
     def _ask_each(self, brokers: Mapping[str, str], query: Query[T], failed: Failures | None) -> dict[str, T]:
-        """The same query to several brokers, given by name and address. ``_ask_all`` says more."""
+        """Send the same query to several brokers, given as addresses by name; see ``_ask_all``."""
         asked = [Asked(name, name, address, query) for name, address in brokers.items() if name not in (failed or {})]
         return dict(self._ask_all(asked, failed))
 
     def _ask_all(self, every: Iterable[Asked[K, T]], failed: Failures | None) -> list[tuple[K, T]]:
-        """Keys and values in the order of the queries, without the values that are None.
+        """Return keys and values in the order of the queries, without values that are None.
 
-        No more than ``WINDOW`` are in flight at once: each has its own timeout, not one for all of them together.
+        At most ``WINDOW`` requests are in flight at once: each has its own timeout, not a shared one.
         """
         instance = self.instance()
         answers: list[tuple[K, T]] = []
@@ -294,7 +300,7 @@ class AdminBase(Client):
     def _tables(
         self, brokers: Mapping[str, str], table: PagedTable[T], failed: Failures | None
     ) -> dict[str, dict[str, T]]:
-        """A table of several brokers, by broker name."""
+        """Return a table of several brokers, by broker name."""
         query = Query(table.code, table.what, lambda answer: answer, table.header(0, None))
         found = {}
         for name, answer in self._ask_each(brokers, query, failed).items():
@@ -303,7 +309,7 @@ class AdminBase(Client):
         return found
 
     def _other_pages(self, address: str, table: PagedTable[T], answer: RemotingCommand) -> dict[str, T]:
-        """The whole table, of which ``answer`` is the first page."""
+        """Return the complete table; ``answer`` is its first page."""
         whole: dict[str, T] = {}
         while True:
             entries, version = table.page(answer)
@@ -315,17 +321,17 @@ class AdminBase(Client):
             answer = self._ask(address, Query(table.code, table.what, lambda answer: answer, header))
 
     def _ask_name_server(self, query: Query[T]) -> T:
-        """The first name server that answers."""
+        """Return the response of the first name server that responds."""
         return query.value(self.instance().routes.name_servers.ask(query.request(), query.allowed, query.what))
 
     def _ask_name_servers(self, query: Query[T]) -> list[T]:
-        """Every name server; one that is away is an error."""
+        """Query every name server; an unavailable one is an error."""
         answers = self.instance().routes.name_servers.ask_each(query.request, query.what)
         return [query.value(answer) for answer in answers]
 
 
 def names_in(info: ClusterInfo, cluster: str) -> list[str]:
-    """The names of a cluster's brokers."""
+    """Return the names of the brokers of a cluster."""
     if cluster not in info.cluster_addr_table:
         known = ", ".join(sorted(info.cluster_addr_table)) or "none"
         raise ClientError(f"No cluster is named {cluster!r}.", remedy=f"Known clusters: {known}.")
@@ -333,7 +339,7 @@ def names_in(info: ClusterInfo, cluster: str) -> list[str]:
 
 
 def _count(answer: RemotingCommand, name: str) -> int:
-    """How many a broker says there are, if it does."""
+    """Return the total count of a broker's response, 0 if it has none."""
     text = answer.ext_fields.get(name, "")
     return int(text) if text.isdecimal() and text.isascii() else 0
 

@@ -1,7 +1,7 @@
 """Brokers and name servers: state, settings, statistics, cleaning, write permissions, key-value configuration.
 
-``broker`` is a broker's name or its address everywhere. Changes of name servers go to every one of them, and one that
-is away is an error; for queries the first answer counts.
+``broker`` is a broker's name or its address everywhere. A change of the name servers goes to all of them, and an
+unavailable one is an error. For queries the first response counts.
 
 Thread-safety: all methods. Corresponds to DefaultMQAdminExt's methods of these names, and to mqadmin's clusterList.
 """
@@ -34,23 +34,23 @@ class NameServerAdmin(AdminBase):
     """Name servers."""
 
     def wipe_write_perm(self, broker: str) -> int:
-        """Let no more messages go to a broker, by its name, before it is stopped; how many topics that changed."""
+        """Stop sends to a broker, given by name, before it is stopped; return the number of changed topics."""
 
         def count(answer: RemotingCommand) -> int:
             return WipeWritePermOfBrokerResponseHeader.from_ext(answer.ext_fields).wipe_topic_count
 
         header = WipeWritePermOfBrokerRequestHeader(broker_name=broker)
-        code, what = RequestCode.WIPE_WRITE_PERM_OF_BROKER, f"the end of writing to {broker}"
+        code, what = RequestCode.WIPE_WRITE_PERM_OF_BROKER, f"the removal of the write permission of {broker}"
         return max(self._ask_name_servers(Query(code, what, count, header)))
 
     def add_write_perm(self, broker: str) -> int:
-        """The reverse of ``wipe_write_perm``."""
+        """Undo ``wipe_write_perm``; return the number of changed topics."""
 
         def count(answer: RemotingCommand) -> int:
             return AddWritePermOfBrokerResponseHeader.from_ext(answer.ext_fields).add_topic_count
 
         header = AddWritePermOfBrokerRequestHeader(broker_name=broker)
-        code, what = RequestCode.ADD_WRITE_PERM_OF_BROKER, f"writing to {broker}"
+        code, what = RequestCode.ADD_WRITE_PERM_OF_BROKER, f"the write permission of {broker}"
         return max(self._ask_name_servers(Query(code, what, count, header)))
 
     def put_kv_config(self, namespace: str, key: str, value: str) -> None:
@@ -60,7 +60,7 @@ class NameServerAdmin(AdminBase):
     def get_kv_config(self, namespace: str, key: str) -> str | None:
         value = if_found(lambda answer: GetKVConfigResponseHeader.from_ext(answer.ext_fields).value)
         header = GetKVConfigRequestHeader(namespace=namespace, key=key)
-        code, what = RequestCode.GET_KV_CONFIG, f"the question for {namespace}/{key}"
+        code, what = RequestCode.GET_KV_CONFIG, f"the query of {namespace}/{key}"
         return self._ask_name_server(Query(code, what, value, header, allowed=FOUND_OR_NOT))
 
     def delete_kv_config(self, namespace: str, key: str) -> None:
@@ -74,12 +74,12 @@ class NameServerAdmin(AdminBase):
         return self._ask_name_server(Query(code, what, if_found(_table), header, allowed=FOUND_OR_NOT)) or {}
 
     def name_server_configs(self) -> dict[str, dict[str, str]]:
-        """Every name server's settings, by its address."""
-        query = Query(RequestCode.GET_NAMESRV_CONFIG, "the question for settings", _settings)
+        """Return the settings of every name server, by address."""
+        query = Query(RequestCode.GET_NAMESRV_CONFIG, "the query of settings", _settings)
         return {address: self._ask(address, query) for address in self.instance().routes.name_servers.addresses}
 
     def update_name_server_config(self, settings: dict[str, str]) -> None:
-        """Change settings of every name server."""
+        """Change settings of all name servers."""
         code, what = RequestCode.UPDATE_NAMESRV_CONFIG, "the change of settings"
         for address in self.instance().routes.name_servers.addresses:
             self._ask(address, Query(code, what, done, body=_settings_text(settings)))
@@ -89,7 +89,7 @@ class BrokerAdmin(NameServerAdmin):
     """Brokers."""
 
     def brokers(self, *, cluster: str | None = None) -> list[BrokerStatus]:
-        """All brokers, masters and slaves, by cluster, name and id; each says why it is silent, if it is."""
+        """Return all brokers by cluster, name and id; ``error`` is the reason where a broker does not respond."""
         info = self.cluster_info()
         if cluster is not None:
             names_in(info, cluster)
@@ -101,34 +101,37 @@ class BrokerAdmin(NameServerAdmin):
             for broker_id, address in data.broker_addrs.items()
         )
         failed: Failures = {}
-        query = Query(RequestCode.GET_BROKER_RUNTIME_INFO, "the question for state", _table)
+        query = Query(RequestCode.GET_BROKER_RUNTIME_INFO, "the query of runtime information", _table)
         asked = [Asked(member[3], member[3], member[3], query) for member in members]
         runtimes = {address: BrokerRuntime.of(table) for address, table in self._ask_all(asked, failed)}
         errors = {address: f"{error.message} {error.remedy}".rstrip() for address, error in failed.items()}
         return [BrokerStatus(*member, runtimes.get(member[3]), errors.get(member[3])) for member in members]
 
     def runtime_info(self, broker: str) -> dict[str, str]:
-        """What a broker says about itself: counts, rates, positions, disk."""
-        query = Query(RequestCode.GET_BROKER_RUNTIME_INFO, "the question for state", _table)
+        """Return the state that a broker reports: counts, rates, positions, disk usage."""
+        query = Query(RequestCode.GET_BROKER_RUNTIME_INFO, "the query of runtime information", _table)
         return self._ask(self._address(broker), query)
 
     def broker_runtime(self, broker: str) -> BrokerRuntime:
-        """The same in numbers."""
+        """Return ``runtime_info`` as numbers."""
         return BrokerRuntime.of(self.runtime_info(broker))
 
     def broker_config(self, broker: str) -> dict[str, str]:
-        """A broker's settings."""
-        query = Query(RequestCode.GET_BROKER_CONFIG, "the question for settings", _settings)
+        """Return the settings of a broker."""
+        query = Query(RequestCode.GET_BROKER_CONFIG, "the query of settings", _settings)
         return self._ask(self._address(broker), query)
 
     def update_broker_config(self, broker: str, settings: dict[str, str]) -> str:
-        """Change settings of a running broker. The remark of its response: our broker names unknown settings."""
+        """Change settings of a running broker; return the remark of its response.
+
+        A spark_rocket broker lists unknown settings in the remark.
+        """
         code, what = RequestCode.UPDATE_BROKER_CONFIG, "the change of settings"
         query = Query(code, what, lambda answer: answer.remark or "", body=_settings_text(settings))
         return self._ask(self._address(broker), query)
 
     def broker_stats(self, broker: str, name: str, key: str) -> BrokerStatsData | None:
-        """One of a broker's statistics over the last minute, hour and day; None if it has counted nothing.
+        """Return one statistic of a broker over the last minute, hour and day; None if it has no data.
 
         Names are Apache's: ``TOPIC_PUT_NUMS`` and ``TOPIC_PUT_SIZE`` of a topic, ``GROUP_GET_NUMS``, ``GROUP_GET_SIZE``
         and ``SNDBCK_PUT_NUMS`` of ``topic@group``, ``BROKER_PUT_NUMS`` and ``BROKER_GET_NUMS`` of the cluster.
@@ -139,36 +142,36 @@ class BrokerAdmin(NameServerAdmin):
             return BrokerStatsData(_item(body.stats_minute), _item(body.stats_hour), _item(body.stats_day))
 
         header = ViewBrokerStatsDataRequestHeader(stats_name=name, stats_key=key)
-        code, what = RequestCode.VIEW_BROKER_STATS_DATA, f"the question for {name} of {key}"
+        code, what = RequestCode.VIEW_BROKER_STATS_DATA, f"the query of {name} of {key}"
         return self._ask(self._address(broker), Query(code, what, if_found(value), header, allowed=_FOUND_OR_NOT))
 
     def ha_status(self, broker: str) -> HARuntimeInfo:
-        """How far slaves are behind, as a master or one of them sees it."""
-        code, what = RequestCode.GET_BROKER_HA_STATUS, "the question for replication"
+        """Return the replication lag of slaves, as reported by a master or a slave."""
+        code, what = RequestCode.GET_BROKER_HA_STATUS, "the query of replication"
         return self._ask(self._address(broker), Query(code, what, lambda answer: HARuntimeInfo.from_json(answer.body)))
 
     def timer_metrics(self, broker: str) -> dict[str, int]:
-        """How many messages wait for their delivery time, by topic."""
+        """Return the number of messages pending delivery at a set time, by topic."""
 
         def value(answer: RemotingCommand) -> dict[str, int]:
             table = TimerMetricsSerializeWrapper.from_json(answer.body).timing_count
             return {topic: metric.count for topic, metric in sorted(table.items())}
 
-        query = Query(RequestCode.GET_TIMER_METRICS, "the question for timed messages", value)
+        query = Query(RequestCode.GET_TIMER_METRICS, "the query of timed messages", value)
         return self._ask(self._address(broker), query)
 
     def delete_expired_commit_log(self, broker: str) -> None:
-        """Delete the files of the commit log that are past their time now, not at the hour set for it."""
+        """Delete expired commit log files now, not at the configured hour."""
         query = Query(RequestCode.DELETE_EXPIRED_COMMITLOG, "the deletion of expired files", done)
         self._ask(self._address(broker), query)
 
     def clean_expired_queues(self, broker: str) -> None:
-        """Delete the files of consume queues whose messages are gone."""
+        """Delete consume queue files whose messages are gone."""
         query = Query(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, "the cleaning of consume queues", done)
         self._ask(self._address(broker), query)
 
     def clean_unused_topics(self, broker: str) -> None:
-        """Delete the queues of topics that the broker does not know any more."""
+        """Delete the queues of topics that the broker no longer has."""
         self._ask(self._address(broker), Query(RequestCode.CLEAN_UNUSED_TOPIC, "the cleaning of topics", done))
 
 
@@ -181,7 +184,7 @@ def _table(answer: RemotingCommand) -> dict[str, str]:
 
 
 def _settings(answer: RemotingCommand) -> dict[str, str]:
-    """Settings from a properties text."""
+    """Parse settings in the properties format."""
     lines = (line.strip() for line in bytes(answer.body).decode().splitlines())
     pairs = (line.partition("=") for line in lines if line and not line.startswith("#"))
     return {name.strip(): value.strip() for name, _, value in pairs}

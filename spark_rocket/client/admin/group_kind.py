@@ -1,16 +1,16 @@
-"""What a consumer group is now: with members, read by a Spark stream, a stopped stream's, or read by nobody.
+"""The kind of a consumer group: with members, of a running or stopped Spark stream, without consumers, or new.
 
-A Spark stream with ``consumerGroup`` commits its progress and is no member: it sends no heartbeat. Its group is told
-from one whose consumers are away by two signs. A consumers' group has a retry topic: a broker creates ``%RETRY%group``
-with the first heartbeat of a member. And commits that go on while nobody is online are a stream's, whoever read the
-group before; one commit is not enough, it may be a reset. Clients of RocketMQ 5 (gRPC) are the exception: their retry
-topics come with the first message that is consumed again. Until then a group of theirs whose members had all left
-before it was first looked at is taken for a stream.
+A Spark stream with ``consumerGroup`` commits its progress but is not a member: it sends no heartbeats. Two signs
+distinguish its group from one whose consumers are offline. First, a group of consumers has a retry topic: a broker
+creates ``%RETRY%group`` with the first heartbeat of a member. Second, commits that continue without members are those
+of a stream, whoever consumed before; one commit is not enough, it may be a reset. Clients of RocketMQ 5 (gRPC) are the
+exception: their retry topic is created with the first retried message. Until then, a group of such clients is taken
+for a stream if its members had left before the first observation.
 
-Whether a stream runs shows in its commits: it has stopped when messages wait for it and it has committed none for
-``STOPPED_SECONDS``. Where nothing waits, nothing can be said, and it counts as running.
+A stream counts as stopped when messages are pending and it has not committed for ``STOPPED_SECONDS``. Without pending
+messages its state is unknown, and it counts as running.
 
-Thread-safety: none of its own. Corresponds to nothing in RocketMQ.
+Thread-safety: not thread-safe. RocketMQ has no equivalent.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _MOVES = 2
 
 
 class GroupKind(StrEnum):
-    """``label`` is what the console and the command line call it."""
+    """``label`` is its name in the console and on the command line."""
 
     label: str
 
     ONLINE = "online", "online"
     STREAM = "stream", "Spark stream"
     STOPPED = "stopped", "Spark stream, stopped"
-    IDLE = "idle", "nobody reads"
-    NEW = "new", "nothing read yet"
+    IDLE = "idle", "no consumers"
+    NEW = "new", "nothing consumed yet"
 
     def __new__(cls, value: str, label: str) -> GroupKind:
         kind = str.__new__(cls, value)
@@ -45,20 +45,20 @@ class GroupKind(StrEnum):
 
 
 class GroupHistory:
-    """What looking at one group again and again has shown."""
+    """The observations of one group over time."""
 
     def __init__(self) -> None:
         self.kind = GroupKind.NEW
-        """As of the last look."""
+        """As of the last observation."""
         self.waiting_since: float | None = None
-        """Since when messages have been waiting with no commit, as far as was seen (seconds since 1970)."""
+        """The start of the time in which messages were pending without a commit (seconds since 1970)."""
         self._committed: dict[MessageQueue, int] = {}
         self._had_members = False
         self._was_online = False
-        self._moves = 0  # looks that found new commits of a group without members
+        self._moves = 0  # observations of new commits without members
 
     def saw(self, moment: float, state: GroupState, topics: Container[str]) -> None:
-        """One more look, at ``moment`` (seconds since 1970). ``topics``: the names of all topics, retry topics too."""
+        """Add an observation at ``moment`` (seconds since 1970). ``topics``: all topic names, including retry."""
         committed = {found.queue: found.consumer_offset for found in state.queues}
         moved = any(offset != self._committed.get(queue, offset) for queue, offset in committed.items())
         self._committed.update(committed)
@@ -86,7 +86,7 @@ class GroupHistory:
 
 
 def retry_topics(state: GroupState) -> list[str]:
-    """The names that a group's retry topics can have: its own, and those of POP, one for each topic."""
+    """Return all possible names of a group's retry topics: its own, and one per topic for POP consumers."""
     topics = [topic for topic in state.topics if not topic.startswith(RETRY_PREFIX)]
     pop = [retry_topic(topic, state.group, v2=v2) for topic in topics for v2 in (True, False)]
     return [RETRY_PREFIX + state.group, *pop]

@@ -1,4 +1,4 @@
-"""Consumer groups and producers: who is there, how far they are, and changes of groups.
+"""Consumer groups and producers: members, progress, and changes of groups.
 
 Thread-safety: all methods. Corresponds to DefaultMQAdminExt's methods of groups, and to mqadmin's consumerProgress,
 consumerConnection, producerConnection, updateSubGroup, deleteSubGroup.
@@ -49,8 +49,8 @@ from spark_rocket.protocol.wire.headers import (
 )
 from spark_rocket.remoting.address import format_address
 
-_RELAY_SECONDS = 15.0  # a broker waits 10 s for the consumer that it asks
-_LONGEST_DELAY = 10 * 365 * 86_400_000  # more is Apache's way to say that it does not know
+_RELAY_SECONDS = 15.0  # a broker waits 10 s for the response of a consumer
+_LONGEST_DELAY = 10 * 365 * 86_400_000  # larger values mean unknown in Apache's responses
 _ANY_ANSWER = frozenset(
     {int(ResponseCode.SUCCESS), int(ResponseCode.SYSTEM_ERROR), int(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)}
 )
@@ -69,7 +69,7 @@ def _page_header(position: int, version: str | None) -> GetAllSubscriptionGroupR
 
 _GROUPS = PagedTable(
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
-    "the question for groups",
+    "the query of groups",
     _page_header,
     _page,
     count_field="totalGroupNum",
@@ -82,7 +82,7 @@ class GroupAdmin(TopicAdmin):
     # --- what there is ----------------------------------------------------------------------------------------
 
     def groups(self, *, failed: Failures | None = None) -> list[GroupInfo]:
-        """All consumer groups with their settings on each broker, brokers' own among them, sorted by name."""
+        """Return all consumer groups, including those of brokers, with their settings per broker, sorted by name."""
         found: dict[str, dict[str, SubscriptionGroupConfig]] = {}
         for broker, table in self._tables(self._every_broker(), _GROUPS, failed).items():
             for name, config in table.items():
@@ -90,18 +90,20 @@ class GroupAdmin(TopicAdmin):
         return [GroupInfo(name, configs) for name, configs in sorted(found.items())]
 
     def subscription_groups(self, broker: str) -> dict[str, SubscriptionGroupConfig]:
-        """All consumer groups that a broker (its name or address) knows."""
+        """Return all consumer groups that a broker (its name or address) has."""
         return self._tables({broker: self._any_address(broker)}, _GROUPS, None)[broker]
 
     def group_state(self, group: str, *, topic: str | None = None, failed: Failures | None = None) -> GroupState:
-        """Who is in a group and how far it is, in all of its topics or in one; nothing of a group that nobody knows."""
+        """Return the members and the progress of a group, in all its topics or in one; empty for an unknown group."""
         return self.group_states([group], topic=topic, failed=failed)[group]
 
     def group_states(
         self, groups: Iterable[str], *, topic: str | None = None, delays: bool = True, failed: Failures | None = None
     ) -> dict[str, GroupState]:
-        """The same of many groups at once. Without ``delays``, a question for each topic that a group is behind in,
-        ``delay_ms`` is 0."""
+        """Return the states of many groups at once.
+
+        ``delays`` needs one more request for each topic with lag; without it ``delay_ms`` is 0.
+        """
         names = list(dict.fromkeys(groups))
         addresses = self._every_broker()
         connections = self._ask_all(
@@ -138,7 +140,7 @@ class GroupAdmin(TopicAdmin):
         addresses: dict[str, str],
         failed: Failures | None,
     ) -> dict[str, dict[MessageQueue, int]]:
-        """How long each queue's next message has been waiting, by group: asked only where one waits."""
+        """Return the age of each queue's next message, by group; requested only where messages are pending."""
         behind = {
             (group, broker, queue.topic)
             for (group, broker), body in stats
@@ -159,52 +161,52 @@ class GroupAdmin(TopicAdmin):
         return found
 
     def consume_stats(self, group: str, *, broker: str, topic: str | None = None) -> ConsumeStats:
-        """How far a group is on a broker, in all of its topics or in one."""
+        """Return the progress of a group on a broker, in all its topics or in one."""
         query = Query(
             RequestCode.GET_CONSUME_STATS,
-            f"the question how far group {group} is",
+            f"the query of the progress of group {group}",
             lambda answer: ConsumeStats.from_json(answer.body),
             GetConsumeStatsRequestHeader(consumer_group=group, topic=topic),
         )
         return self._ask(self._any_address(broker), query)
 
-    # --- who is there -----------------------------------------------------------------------------------------
+    # --- members -----------------------------------------------------------------------------------------
 
     def consumers(self, group: str, topic: str) -> list[str]:
-        """Client ids of the group's consumers that are online at the topic's brokers, sorted."""
+        """Return the client ids of the group's online consumers at the brokers of the topic, sorted."""
         every = [self._ask(address, _connection_query(group)) for address in self._topic_masters(topic).values()]
         return sorted({one.client_id for found in every if found is not None for one in found.connection_set})
 
     def consumer_connection(self, group: str, *, broker: str) -> ConsumerConnection | None:
-        """The group's members that are connected to a broker; None if there are none."""
+        """Return the members of the group that are connected to a broker; None if there are none."""
         return self._ask(self._any_address(broker), _connection_query(group))
 
     def producer_connection(self, group: str, *, broker: str) -> ProducerConnection | None:
-        """The producers of a group that are connected to a broker; None if there are none."""
+        """Return the producers of a group that are connected to a broker; None if there are none."""
         return self._ask(self._any_address(broker), _producer_query(group))
 
     def producers(self, group: str, *, failed: Failures | None = None) -> list[Member]:
-        """The producers of a group that are connected, sorted by client id."""
+        """Return the connected producers of a group, sorted by client id."""
         found = self._ask_each(self._every_broker(), _producer_query(group), failed)
         return _members([(broker, body.connection_set) for broker, body in found.items() if body is not None])
 
     def producer_groups(self, *, failed: Failures | None = None) -> dict[str, list[Member]]:
-        """All connected producers, by group. Brokers of 4.x do not know the request: they are in ``failed``."""
-        query = Query(RequestCode.GET_ALL_PRODUCER_INFO, "the question for producers", _producers)
+        """Return all connected producers, by group. Brokers of 4.x do not support this: they are in ``failed``."""
+        query = Query(RequestCode.GET_ALL_PRODUCER_INFO, "the query of producers", _producers)
         found: dict[str, list[tuple[str, list[Connection]]]] = {}
         for broker, body in self._ask_each(self._every_broker(), query, failed).items():
             for group, members in body.items():
                 found.setdefault(group, []).append((broker, members))
         return {group: _members(of_brokers) for group, of_brokers in sorted(found.items())}
 
-    # --- what consumers are asked -----------------------------------------------------------------------------
+    # --- requests to consumers -----------------------------------------------------------------------------
 
     def consumer_running_info(self, group: str, client_id: str, *, stacks: bool = False) -> ConsumerRunningInfo:
-        """What a consumer says it is doing: settings, queues in hand, rates; with the stacks of its threads."""
+        """Return the state of a consumer: settings, assigned queues, rates; with ``stacks`` those of its threads."""
         return self._ask(self._broker_of(group, client_id), _running_info_query(group, client_id, stacks))
 
     def queue_holders(self, state: GroupState, *, failed: Failures | None = None) -> dict[MessageQueue, str]:
-        """Which member of a group has which queue, as each of them says: by client id."""
+        """Return the member that holds each queue, as client ids; every member is queried."""
         addresses = self._every_broker()
         asked = [
             Asked(
@@ -219,9 +221,9 @@ class GroupAdmin(TopicAdmin):
         return {queue: client_id for client_id, info in self._ask_all(asked, failed) for queue in info.mq_table}
 
     def consume_directly(self, group: str, client_id: str, message: MessageExt) -> ConsumeMessageDirectlyResult:
-        """Have one consumer consume one message again, now, past its queue; what came of it.
+        """Have one consumer consume one message again immediately, outside its queue; return the result.
 
-        The message is one that an Admin gave. The consumer must be connected to the broker that has it.
+        The message must be a result of an Admin. The consumer must be connected to the broker that stores it.
         """
         query = Query(
             RequestCode.CONSUME_MESSAGE_DIRECTLY,
@@ -235,7 +237,7 @@ class GroupAdmin(TopicAdmin):
         return self._ask(format_address(*message.store_host), query)
 
     def _broker_of(self, group: str, client_id: str) -> str:
-        """The address of a broker that the client is connected to."""
+        """Return the address of a broker that the client is connected to."""
         online: set[str] = set()
         for address in self._every_broker().values():
             connection = self._ask(address, _connection_query(group))
@@ -243,10 +245,10 @@ class GroupAdmin(TopicAdmin):
             if client_id in clients:
                 return address
             online |= clients
-        known = ", ".join(sorted(online)) or "nobody"
+        known = ", ".join(sorted(online)) or "none"
         raise BrokerError(
             f"Group {group!r} has no consumer {client_id!r} online.",
-            remedy=f"Online are: {known}.",
+            remedy=f"Online consumers: {known}.",
             response_code=ResponseCode.CONSUMER_NOT_ONLINE,
         )
 
@@ -262,12 +264,12 @@ class GroupAdmin(TopicAdmin):
         broker: str | None = None,
         cluster: str | None = None,
     ) -> None:
-        """Create a consumer group, or change one, on one broker, on a cluster's or on every known master.
+        """Create or change a consumer group on one broker, on the masters of a cluster or on all known masters.
 
-        What is not given stays as it is; of a new group that is no order and 16 retries. ``ordered`` is for consumers
-        by POP, RocketMQ 5's own clients among them: messages of a queue or of a message group are given out one after
-        the other. A message that failed ``retry_max_times`` + 1 times is a dead letter.
-        ``retry_policy``: the pauses between, in ms, for clients that ask the proxy for them, as Apache writes it:
+        Arguments that are None stay unchanged; a new group is unordered and has 16 retries. ``ordered`` applies to POP
+        consumers, including RocketMQ 5's own clients: messages of a queue or of a message group are delivered one
+        after the other. A message that failed ``retry_max_times`` + 1 times becomes a dead letter.
+        ``retry_policy``: the delays between retries in ms, for clients that get them from the proxy, in Apache's form:
         ``{"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 5000, "max": 60000, "multiplier": 2}}`` or
         ``{"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000, 5000]}}``.
         """
@@ -279,17 +281,17 @@ class GroupAdmin(TopicAdmin):
         changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         for address in self._masters(broker, cluster).values():
             known = self.subscription_groups(address).get(group, SubscriptionGroupConfig(group_name=group))
-            body = replace(known, attributes={}, **changes).to_json()  # attributes: none of them is to change
+            body = replace(known, attributes={}, **changes).to_json()  # empty attributes: change none of them
             code, what = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, f"the creation of group {group}"
             self._ask(address, Query(code, what, done, body=body))
 
     def delete_group(
         self, group: str, *, offsets: bool = True, topics: bool = False, cluster: str | None = None
     ) -> list[str]:
-        """Delete a group on every master (of the cluster): its settings, and with ``offsets`` where it is.
+        """Delete a group on every master (of the cluster): its settings, and with ``offsets`` its offsets.
 
-        With ``topics``, its retry topic and its dead letters as well, whose names are the answer. Consumers that are
-        online create it again.
+        With ``topics``, its retry topic and its dead letters are deleted as well; their names are returned. Online
+        consumers recreate the group.
         """
         header = DeleteSubscriptionGroupRequestHeader(group_name=group, clean_offset=offsets, remove_offset=offsets)
         query = Query(RequestCode.DELETE_SUBSCRIPTIONGROUP, f"the deletion of group {group}", done, header)
@@ -326,21 +328,21 @@ def _producer_query(group: str) -> Query[ProducerConnection | None]:
 def _stats_query(group: str, topic: str | None) -> Query[ConsumeStats | None]:
     value = if_found(lambda answer: ConsumeStats.from_json(answer.body))
     header = GetConsumeStatsRequestHeader(consumer_group=group, topic=topic)
-    code, what = RequestCode.GET_CONSUME_STATS, f"the question how far group {group} is"
+    code, what = RequestCode.GET_CONSUME_STATS, f"the query of the progress of group {group}"
     return Query(code, what, value, header, allowed=_ANY_ANSWER)
 
 
 def _time_span_query(group: str, topic: str) -> Query[QueryConsumeTimeSpanBody | None]:
     value = if_found(lambda answer: QueryConsumeTimeSpanBody.from_json(answer.body))
     header = QueryConsumeTimeSpanRequestHeader(topic=topic, group=group)
-    # Whatever a broker has against this request, the lag itself is known.
+    # The lag is known even if a broker rejects this request.
     allowed = frozenset({int(code) for code in ResponseCode})
-    return Query(RequestCode.QUERY_CONSUME_TIME_SPAN, "the question for delays", value, header, allowed=allowed)
+    return Query(RequestCode.QUERY_CONSUME_TIME_SPAN, "the query of delays", value, header, allowed=allowed)
 
 
 def _running_info_query(group: str, client_id: str, stacks: bool = False) -> Query[ConsumerRunningInfo]:
     header = GetConsumerRunningInfoRequestHeader(consumer_group=group, client_id=client_id, jstack_enable=stacks)
-    code, what = RequestCode.GET_CONSUMER_RUNNING_INFO, f"the question what {client_id} is doing"
+    code, what = RequestCode.GET_CONSUMER_RUNNING_INFO, f"the query of the state of {client_id}"
     return Query(code, what, lambda answer: ConsumerRunningInfo.from_json(answer.body), header, timeout=_RELAY_SECONDS)
 
 

@@ -1,4 +1,4 @@
-"""Messages: finding them, what groups made of them, dead letters, sending one again.
+"""Messages: search, progress of groups, dead letters, resending.
 
 Thread-safety: all methods. Corresponds to DefaultMQAdminExt.{viewMessage, queryMessage, messageTrackDetail,
 queryConsumeQueue}, and to the message and dead-letter pages of RocketMQ's dashboard.
@@ -59,10 +59,10 @@ from spark_rocket.remoting.address import format_address
 
 _NOT_NEWER = 2**63 - 1
 _COMPRESS_ABOVE = 4096
-_MOST_BACK = 10_000  # messages that are looked through at once for those that are wanted
+_MAX_STEP = 10_000  # messages per step of a backward search
 _DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
-# What brokers and clients set by themselves, or what belongs to one delivery: a message that is sent again has not it.
-_NOT_SENT_AGAIN = frozenset((
+# Properties set by brokers and clients, or valid for one delivery only: a copy of the message does not have them.
+_NOT_COPIED = frozenset((
     "UNIQ_KEY", "CLUSTER", "MSG_REGION", "TRACE_ON", "WAIT", "MIN_OFFSET", "MAX_OFFSET", "DELAY",
     "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_OUT_MS", "TIMER_ENQUEUE_MS",
     "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "REAL_TOPIC", "REAL_QID", "TRAN_MSG", "PGROUP",
@@ -78,16 +78,16 @@ class MessageAdmin(OffsetAdmin):
 
     _producer: Producer | None = None
 
-    # --- finding them -----------------------------------------------------------------------------------------
+    # --- search -----------------------------------------------------------------------------------------
 
     def message(self, topic: str, msg_id: str) -> MessageExt | None:
-        """The message of a topic with an id, the one that its sender gave it or the one that its broker did."""
+        """Return the message of a topic with an id: the one set by its sender or the offset id of its broker."""
         try:
             host, _ = decode_offset_msg_id(msg_id)
         except ProtocolError:
             pass
         else:
-            # Both ids may have 32 digits: only what names the address of a broker is an offset id.
+            # Both ids may have 32 digits: it is an offset id only if it contains the address of a broker.
             if format_address(*host) in self._names_by_address():
                 try:
                     found = self.view_message(msg_id)
@@ -99,11 +99,11 @@ class MessageAdmin(OffsetAdmin):
         return hits[-1] if hits else None
 
     def view_message(self, offset_msg_id: str) -> MessageExt:
-        """The message that an offset id (of 32 or 56 hex digits) says where to find."""
+        """Return the message at an offset id (of 32 or 56 hex digits)."""
         try:
             host, offset = decode_offset_msg_id(offset_msg_id)
         except ProtocolError as error:
-            remedy = "Ids that senders give are looked up in a topic: query_messages, rocket message query-id."
+            remedy = "Search for ids set by senders in their topic: query_messages, rocket message query-id."
             raise ClientError(error.message, remedy=remedy) from None
         address = format_address(*host)
         header = ViewMessageRequestHeader(offset=offset)
@@ -125,7 +125,7 @@ class MessageAdmin(OffsetAdmin):
         end_ms: int | None = None,
         failed: Failures | None = None,
     ) -> list[MessageExt]:
-        """Messages of a topic with a key (``KEYS`` or ``UNIQ_KEY``), oldest first."""
+        """Return the messages of a topic with a key (``KEYS`` or ``UNIQ_KEY``), oldest first."""
         return self._query(topic, key, max_num, begin_ms, end_ms, failed=failed)
 
     def _query(
@@ -175,10 +175,10 @@ class MessageAdmin(OffsetAdmin):
         sql: str | None = None,
         failed: Failures | None = None,
     ) -> list[MessageExt]:
-        """At most so many messages stored from one time on to another, of all queues or of one.
+        """Return at most ``limit`` messages stored between two times, of all queues or of one.
 
-        ``newest``: the last ones, newest first; else the first ones, oldest first. ``tags`` (``a || b``) or ``sql``:
-        only what consumers with such a subscription would be given.
+        ``newest``: the last ones, newest first; otherwise the first ones, oldest first. ``tags`` (``a || b``) or
+        ``sql``: only messages that match such a subscription.
         """
         choose = nlargest if newest else nsmallest
         found: list[MessageExt] = []
@@ -197,23 +197,23 @@ class MessageAdmin(OffsetAdmin):
     def _last(
         self, queue: MessageQueue, low: int, high: int, limit: int, tags: str, sql: str | None
     ) -> list[MessageExt]:
-        """At most ``limit`` messages of the end of a range of offsets, looked for further and further back."""
+        """Return at most ``limit`` messages at the end of a range of offsets; the search goes backward in steps."""
         found: list[MessageExt] = []
         step = limit
         while low < high and len(found) < limit:
             first = max(low, high - step)
             found = [*self.messages_between(queue, first, high, tags=tags, sql=sql), *found]
-            high, step = first, min(step * 2, _MOST_BACK)
+            high, step = first, min(step * 2, _MAX_STEP)
         return found[-limit:]
 
     def messages_at(self, queue: MessageQueue, offset: int, count: int) -> list[MessageExt]:
-        """So many messages of a queue from an offset on; fewer at its end, or where some are gone."""
+        """Return up to ``count`` messages of a queue from an offset on; fewer at its end or where some are deleted."""
         return list(self.messages_between(queue, offset, offset + count))
 
     def messages_between(
         self, queue: MessageQueue, start: int, end: int, *, tags: str = SUB_ALL, sql: str | None = None
     ) -> Iterator[MessageExt]:
-        """Messages of a queue with offsets from ``start`` to before ``end``, pulled as they are taken."""
+        """Yield the messages of a queue from ``start`` to before ``end``; they are pulled lazily."""
         wanted = parse_tags(SUB_ALL if sql is not None else tags)
         while start < end:
             found = self._reader.pull(queue, start, max_msgs=min(end - start, 1000), tags=tags, sql=sql)
@@ -228,7 +228,7 @@ class MessageAdmin(OffsetAdmin):
     def consume_queue(
         self, queue: MessageQueue, offset: int, count: int, *, group: str | None = None
     ) -> ConsumeQueuePage:
-        """Entries of a consume queue; with a group that is online, whether it would be given them."""
+        """Return entries of a consume queue; with an online group, also whether they match its subscription."""
         header = QueryConsumeQueueRequestHeader(
             topic=queue.topic, queue_id=queue.queue_id, index=offset, count=count, consumer_group=group
         )
@@ -247,12 +247,12 @@ class MessageAdmin(OffsetAdmin):
         ]
         return ConsumeQueuePage(body.min_queue_index, body.max_queue_index, entries)
 
-    # --- what groups made of them -----------------------------------------------------------------------------
+    # --- progress of groups -----------------------------------------------------------------------------
 
     def message_track(self, message: MessageExt) -> list[MessageTrack]:
-        """What each group that consumes a message's topic has made of it, as its offset in the queue says.
+        """Return what each group that consumes the topic did with a message, derived from its committed offset.
 
-        That a group has gone past a message says that it was consumed, or was sent to the group's retry topic.
+        An offset beyond the message means that it was consumed, or was sent to the group's retry topic.
         """
         queue = MessageQueue(message.topic, message.broker_name, message.queue_id)
         groups = self.groups_of(message.topic)
@@ -262,12 +262,12 @@ class MessageAdmin(OffsetAdmin):
             state = states[group]
             subscription = state.subscriptions.get(message.topic)
             if state.message_model == BROADCASTING:
-                detail = "each member keeps its own offsets"
+                detail = "each member stores its own offsets"
                 tracks.append(MessageTrack(group, TrackStatus.CONSUME_BROADCASTING, detail))
                 continue
             committed = self._reader.committed_offset(group, queue)
-            where = "has consumed nothing of the queue" if committed is None else f"is at {committed} of the queue"
-            detail = f"{where}, the message is at {message.queue_offset}"
+            where = "no committed offset in the queue" if committed is None else f"committed offset {committed}"
+            detail = f"{where}, message offset {message.queue_offset}"
             if committed is not None and committed > message.queue_offset:
                 wanted = subscription is None or _wants(subscription, message)
                 status = TrackStatus.CONSUMED if wanted else TrackStatus.CONSUMED_BUT_FILTERED
@@ -283,7 +283,7 @@ class MessageAdmin(OffsetAdmin):
     # --- dead letters -----------------------------------------------------------------------------------------
 
     def dead_letter_topics(self, *, failed: Failures | None = None) -> list[DeadLetterTopic]:
-        """Groups that have had dead letters, and how many are still there, sorted by group."""
+        """Return the groups that have had dead letters, with their current counts, sorted by group."""
         topics = [info for info in self.topic_list(failed=failed) if info.kind is TopicKind.DLQ]
         return [
             DeadLetterTopic(
@@ -304,38 +304,38 @@ class MessageAdmin(OffsetAdmin):
         limit: int = 64,
         failed: Failures | None = None,
     ) -> list[MessageExt]:
-        """A group's dead letters, newest first; none if it never had any."""
+        """Return a group's dead letters, newest first; an empty list if it never had any."""
         try:
             return self.messages_by_time(DLQ_PREFIX + group, begin_ms, end_ms, limit=limit, failed=failed)
         except TopicNotFoundError:
             return []
 
     def origin_topic(self, message: MessageExt) -> str:
-        """The topic that a message was sent to first, if it is one that is retried or dead."""
+        """Return the original topic of a retried or dead message; its own topic for any other message."""
         get = message.get_property
         return get(RETRY_TOPIC) or get(_DLQ_ORIGIN_TOPIC) or message.topic
 
     def resend(self, message: MessageExt, *, group: str | None = None) -> SendResult:
-        """Send a copy of a message: to its origin topic, so to every group, or with ``group`` to that one alone.
+        """Send a copy of a message to its origin topic, for every group, or with ``group`` only to that group.
 
-        That is a message in the group's retry topic, as if it had failed for the first time. Keys, tags, properties
-        and body stay; its id is a new one, and it goes out at once.
+        The latter goes to the group's retry topic, as after a first failure. Keys, tags, properties and body are
+        copied; the copy has a new id and is delivered immediately.
         """
         origin = self.origin_topic(message)
-        kept = {name: value for name, value in message.properties.items() if name not in _NOT_SENT_AGAIN}
+        copied = {name: value for name, value in message.properties.items() if name not in _NOT_COPIED}
         if group is None:
             if topic_kind(origin) in (TopicKind.RETRY, TopicKind.DLQ):
                 raise ClientError(
-                    f"Message {message.msg_id} of topic {message.topic!r} does not say what topic it was sent to.",
-                    remedy="Send it to its group again.",
+                    f"Message {message.msg_id} of topic {message.topic!r} has no record of its original topic.",
+                    remedy="Resend it to its group.",
                 )
-            return self.send(Message(origin, message.body, kept, message.flag))
+            return self.send(Message(origin, message.body, copied, message.flag))
         if origin != message.topic or topic_kind(origin) is TopicKind.USER:
-            kept[RETRY_TOPIC] = origin
-        return self._send_to_retry(self._retry_topic(group, origin), message, kept)
+            copied[RETRY_TOPIC] = origin
+        return self._send_to_retry(self._retry_topic(group, origin), message, copied)
 
     def _send_to_retry(self, topic: str, message: MessageExt, properties: dict[str, str]) -> SendResult:
-        """As a consumer gives back a message, with a limit of its own: the group's own may be no retries at all."""
+        """Send a message as a consumer does after a failure, with its own retry limit: the group's may be 0."""
         instance = self.instance()
         queues = instance.routes.publish_route(topic)
         queue = queues[message.queue_offset % len(queues)]
@@ -360,7 +360,7 @@ class MessageAdmin(OffsetAdmin):
         return out.result(queue, answer)
 
     def _retry_topic(self, group: str, origin: str) -> str:
-        """Where a group looks for what it is to consume again. Of groups that pop each topic has its own."""
+        """Return the topic from which a group consumes retries. Groups of POP consumers have one per topic."""
         for topic in (*(retry_topic(origin, group, v2=v2) for v2 in (True, False)), RETRY_PREFIX + group):
             try:
                 self.topic_route(topic)
@@ -374,9 +374,9 @@ class MessageAdmin(OffsetAdmin):
         )
 
     def send(self, message: Message, *, queue: MessageQueue | None = None) -> SendResult:
-        """Send one message, for operators; programs have a Producer."""
+        """Send one message, for administrators; programs use a Producer."""
         with self._lock:
-            self.instance()  # an Admin that was closed sends nothing
+            self.instance()  # raises StateError after close
             if self._producer is None:
                 self._producer = Producer(
                     TOOLS_PRODUCER_GROUP, name_server=self.name_server, member=False, **self._connecting
@@ -392,7 +392,7 @@ def _age(message: MessageExt) -> tuple[int, str, int, int]:
 
 
 def _wants(subscription: SubscriptionData, message: MessageExt) -> bool:
-    """Whether a subscription by tags chooses a message; what one by SQL92 does, only its broker knows."""
+    """Whether a subscription by tags matches a message. Only the broker can evaluate SQL92: always True."""
     if subscription.expression_type != TYPE_TAG:
         return True
     return parse_tags(subscription.sub_string).matches(message.tags)

@@ -1,10 +1,11 @@
-"""Where groups are, and putting them elsewhere.
+"""Offsets of groups: query, reset, clone.
 
-A reset of a group that is offline commits the offsets. One that is online is reset by its brokers (222): those of 5.x
-with ``useServerSideResetOffset``, its default, are told each queue's offset, move the group at once and ignore what its
-members commit until they have heard of it; others tell the members a time, and these move themselves.
+A reset of an offline group commits the offsets. An online group is reset by its brokers (request code 222). Brokers of
+5.x with ``useServerSideResetOffset``, their default, receive the offset of each queue, move the group immediately and
+ignore commits of its members until they know the new offset. Other brokers send the members a time, and these move
+themselves.
 
-``timestamp_ms``: the first messages stored at or after it; 0 or before all of them is the beginning, -1 is the end.
+``timestamp_ms``: the first messages stored at or after it; 0 or a time before all of them is the beginning, -1 the end.
 
 Thread-safety: all methods. Corresponds to DefaultMQAdminExt.{resetOffsetNew, resetOffsetByQueueId, cloneGroupOffset}.
 """
@@ -29,11 +30,11 @@ class OffsetAdmin(GroupAdmin):
     """Offsets."""
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """The readable queues of a topic, sorted, as the name server has them now."""
+        """Return the readable queues of a topic, sorted, as the name server lists them now."""
         return list(self._fresh(topic))
 
     def offsets(self, topic: str, *, failed: Failures | None = None) -> dict[MessageQueue, tuple[int, int]]:
-        """First offset and end of every readable queue."""
+        """Return the first offset and the end of every readable queue."""
         pending = []
         for queue in self._fresh(topic):
             with put_aside(failed, queue.broker_name):
@@ -47,18 +48,18 @@ class OffsetAdmin(GroupAdmin):
         return found
 
     def committed_offsets(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
-        """The group's next offsets, None where it has none."""
+        """Return the group's next offsets, None for queues without one."""
         return {queue: self._reader.committed_offset(group, queue) for queue in self._fresh(topic)}
 
     def consumer_lag(self, group: str, topic: str) -> list[QueueLag]:
-        """How far a group is behind, queue by queue."""
+        """Return the lag of a group, queue by queue."""
         return [
             QueueLag(queue, *ends, self._reader.committed_offset(group, queue))
             for queue, ends in self.offsets(topic).items()
         ]
 
     def plan_reset(self, group: str, topic: str, timestamp_ms: int) -> list[PlannedReset]:
-        """Where ``reset_offsets`` would put a group, queue by queue; nothing is changed."""
+        """Return the offsets that ``reset_offsets`` would set, queue by queue; nothing is changed."""
         return [
             PlannedReset(queue, self._reader.committed_offset(group, queue), self._at(queue, timestamp_ms))
             for queue in self._fresh(topic)
@@ -67,9 +68,9 @@ class OffsetAdmin(GroupAdmin):
     def reset_offsets(
         self, group: str, topic: str, timestamp_ms: int, *, online: bool = False
     ) -> dict[MessageQueue, int]:
-        """Put a group to the first messages stored at or after a time, -1 being the end; where it is now.
+        """Reset a group to the first messages stored at or after a time, -1 for the end; return the new offsets.
 
-        Refused while consumers are online, who would read twice or miss something to their surprise, unless ``online``.
+        Rejected while consumers are online, because they would get duplicates or skip messages, unless ``online``.
         """
         is_online = self._is_online(group, topic, online)
         targets = {queue: self._at(queue, timestamp_ms) for queue in self._fresh(topic)}
@@ -78,28 +79,28 @@ class OffsetAdmin(GroupAdmin):
     def reset_offsets_to(
         self, group: str, offsets: Mapping[MessageQueue, int], *, online: bool = False
     ) -> dict[MessageQueue, int]:
-        """Put a group to offsets of queues; those of other queues stay. ``online``: as in ``reset_offsets``."""
+        """Reset a group to given offsets; other queues stay unchanged. ``online``: as in ``reset_offsets``."""
         if not offsets:
             return {}
         topics = {queue.topic for queue in offsets}
         if len(topics) != 1:
-            raise ClientError(f"The queues are of {len(topics)} topics.", remedy="Reset one topic after the other.")
+            raise ClientError(f"The queues belong to {len(topics)} topics.", remedy="Reset one topic at a time.")
         topic = topics.pop()
         is_online = self._is_online(group, topic, online)
         ends = self.offsets(topic)
         for queue, offset in offsets.items():
             low, high = ends.get(queue, (0, -1))
             if not low <= offset <= high:
-                there = f"it has the offsets {low} to {high}" if high >= 0 else "there is no such queue"
+                there = f"valid offsets are {low} to {high}" if high >= 0 else "the queue does not exist"
                 raise ClientError(
-                    f"Group {group!r} cannot be put to {offset} of queue {queue.queue_id} of topic {topic!r} on"
+                    f"Cannot reset group {group!r} to offset {offset} of queue {queue.queue_id} of topic {topic!r} on"
                     f" {queue.broker_name}: {there}.",
-                    remedy="Give an offset that the queue has, or its end.",
+                    remedy="Use an offset of an existing message, or the end of the queue.",
                 )
         return self._reset(group, topic, dict(offsets), None, is_online)
 
     def clone_offsets(self, source: str, target: str, topic: str) -> None:
-        """Put one group where another is in a topic."""
+        """Set one group's offsets in a topic to those of another."""
         header = CloneGroupOffsetRequestHeader(src_group=source, dest_group=target, topic=topic, offline=False)
         code, what = RequestCode.CLONE_GROUP_OFFSET, f"the offsets of {source} for {target}"
         for address in self._topic_masters(topic).values():
@@ -116,8 +117,8 @@ class OffsetAdmin(GroupAdmin):
         members = self.consumers(group, topic)
         if members and not allowed:
             raise BrokerError(
-                f"Group {group!r} has consumers online: {', '.join(members)}.",
-                remedy="Stop them first, or say that they are to be moved as well (online=True).",
+                f"Group {group!r} has online consumers: {', '.join(members)}.",
+                remedy="Stop them first, or allow a reset while they are online (online=True).",
                 response_code=ResponseCode.ILLEGAL_OPERATION,
             )
         return bool(members)
@@ -130,16 +131,16 @@ class OffsetAdmin(GroupAdmin):
         by_broker: dict[str, dict[MessageQueue, int]] = {}
         for queue, offset in targets.items():
             by_broker.setdefault(queue.broker_name, {})[queue] = offset
-        telling = [broker for broker in by_broker if not self._resets_by_itself(broker)]
-        if telling and timestamp_ms is None:
+        by_time = [broker for broker in by_broker if not self._resets_by_itself(broker)]
+        if by_time and timestamp_ms is None:
             raise BrokerError(
-                f"Members of group {group!r} are online, and broker {telling[0]!r} can tell them times but no offsets.",
+                f"Group {group!r} has online consumers, and broker {by_time[0]!r} resets online groups only to a time.",
                 remedy="Stop them first, or reset to a time.",
                 response_code=ResponseCode.ILLEGAL_OPERATION,
             )
         done: dict[MessageQueue, int] = {}
         for broker, queues in by_broker.items():
-            if broker in telling:
+            if broker in by_time:
                 done |= self._invoke_reset(group, topic, broker, END if timestamp_ms is None else timestamp_ms)
                 continue
             for queue, offset in queues.items():
@@ -149,7 +150,7 @@ class OffsetAdmin(GroupAdmin):
     def _commit_all(self, group: str, topic: str, targets: dict[MessageQueue, int]) -> dict[MessageQueue, int]:
         for queue, offset in targets.items():
             self._reader.commit_offset(group, queue, offset)
-            # An earlier reset that no member has heard of yet: the broker takes no commits, and says success.
+            # An earlier reset is pending at the members: the broker ignores commits, but reports success.
             if self._reader.committed_offset(group, queue) != offset and self._resets_by_itself(queue.broker_name):
                 self._invoke_reset(group, topic, queue.broker_name, END, queue.queue_id, offset)
         return targets

@@ -1,4 +1,4 @@
-"""What an :class:`Admin` answers with: values, of which nothing is changed later.
+"""Results of an :class:`Admin`: values that are never changed.
 
 Times are ms since 1970, sizes bytes, rates per second. Corresponds to the classes of org.apache.rocketmq.tools.admin
 and of RocketMQ's dashboard.
@@ -23,14 +23,14 @@ from spark_rocket.protocol.wire.bodies import MASTER_ID, SubscriptionData, Subsc
 from spark_rocket.protocol.wire.codes import PERM_READ, PERM_WRITE
 
 Failures = dict[str, RocketError]
-"""Why brokers did not answer, by their names."""
+"""The errors of brokers that did not respond, by broker name."""
 
 _ANY_TYPE = "UNSPECIFIED"
 
 
 @dataclass(frozen=True, slots=True)
 class QueueLag:
-    """How far a group is behind in one queue. ``committed`` is None when it has consumed nothing yet."""
+    """The lag of a group in one queue. ``committed`` is None if it has not consumed anything yet."""
 
     queue: MessageQueue
     min_offset: int
@@ -39,7 +39,7 @@ class QueueLag:
 
     @property
     def lag(self) -> int:
-        """Messages that are there and not consumed."""
+        """The number of available messages that the group has not consumed."""
         return max(0, self.max_offset - max(self.committed or 0, self.min_offset))
 
 
@@ -48,10 +48,10 @@ class QueueLag:
 
 @dataclass(frozen=True, slots=True)
 class BrokerRuntime:
-    """What a broker says about itself (28). ``raw`` has all of it, under Apache's names.
+    """The state that a broker reports (28). ``raw`` has all of it, under Apache's names.
 
-    Rates are those of the last ten seconds, of the last minute and of the last ten. ``disk_ratio`` is how full the disk
-    of the commit log is, 0 to 1, None if the broker does not say.
+    Rates are over the last ten seconds, minute and ten minutes. ``disk_ratio`` is the usage of the commit log's disk,
+    0 to 1, None if the broker does not report it.
     """
 
     version: str
@@ -87,12 +87,12 @@ class BrokerRuntime:
 
     @classmethod
     def of(cls, table: dict[str, str]) -> BrokerRuntime:
-        """From the answer to 28, of 4.x and of 5.x: what is missing or no number is 0."""
-        put_now, put_then, put_before = (_whole(table, f"msgPutTotal{at}") for at in _DAYS)
-        get_now, get_then, get_before = (_whole(table, f"msgGetTotal{at}") for at in _DAYS)
+        """Parse a response to 28, of 4.x or 5.x: missing or invalid numbers become 0."""
+        put_now, put_then, put_before = (_integer(table, f"msgPutTotal{at}") for at in _DAYS)
+        get_now, get_then, get_before = (_integer(table, f"msgGetTotal{at}") for at in _DAYS)
         rates = (*_rates(table, "putTps"), *_rates(table, "getTransferredTps", "getTransferedTps"))
-        earliest = _whole(table, "earliestMessageTimeStamp")
-        figures: dict[str, Any] = {field: _whole(table, name) for field, name in _FIGURES.items()}
+        earliest = _integer(table, "earliestMessageTimeStamp")
+        figures: dict[str, Any] = {field: _integer(table, name) for field, name in _FIGURES.items()}
         figures.update(zip(_RATES, rates, strict=True))
         return cls(
             version=table.get("brokerVersionDesc", "").removeprefix("V").replace("_", ".") or "unknown",
@@ -125,7 +125,7 @@ _FIGURES = {
 _DAYS = ("TodayNow", "TodayMorning", "YesterdayMorning")
 
 
-def _whole(table: dict[str, str], name: str) -> int:
+def _integer(table: dict[str, str], name: str) -> int:
     return int(_number(table.get(name, "")))
 
 
@@ -134,7 +134,7 @@ def _number(text: str) -> float:
         number = float(text)
     except ValueError:
         return 0.0
-    return number if abs(number) < 1e300 else 0.0  # what is not finite is no figure either
+    return number if abs(number) < 1e300 else 0.0  # infinite and NaN are invalid as well
 
 
 def _rates(table: dict[str, str], *names: str) -> tuple[float, float, float]:
@@ -144,14 +144,14 @@ def _rates(table: dict[str, str], *names: str) -> tuple[float, float, float]:
 
 
 def _disk_ratio(table: dict[str, str]) -> float | None:
-    """``commitLogDiskRatio``; of several directories (``commitLogDiskRatio_/path``) the fullest."""
+    """Return ``commitLogDiskRatio``; of several directories (``commitLogDiskRatio_/path``) the highest."""
     found = [_number(text) for name, text in table.items() if name.startswith("commitLogDiskRatio")]
     return max(found) if found and max(found) >= 0 else None
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatus:
-    """A broker as the name server lists it and what it says itself; ``error``: why it says nothing."""
+    """A broker as registered at the name server, and its reported state; ``error``: why it did not respond."""
 
     cluster: str
     name: str
@@ -167,7 +167,7 @@ class BrokerStatus:
 
 @dataclass(frozen=True, slots=True)
 class StatsItem:
-    """One figure of a broker's statistics: what came together in a time, per second, and on average per call."""
+    """One statistic of a broker: the sum over a period, the rate per second, and the average per call."""
 
     sum: int
     tps: float
@@ -176,7 +176,7 @@ class StatsItem:
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatsData:
-    """Answer to 315: the last minute, hour and day."""
+    """The response to 315: the last minute, hour and day."""
 
     minute: StatsItem
     hour: StatsItem
@@ -187,7 +187,7 @@ class BrokerStatsData:
 
 
 class TopicKind(StrEnum):
-    """What a topic is for."""
+    """The purpose of a topic."""
 
     USER = "USER"
     RETRY = "RETRY"
@@ -196,7 +196,7 @@ class TopicKind(StrEnum):
 
 
 def topic_kind(topic: str, brokers_and_clusters: Iterable[str] = ()) -> TopicKind:
-    """By its name. Brokers have topics that are named after themselves and their cluster, for nobody's messages."""
+    """Return the kind of a topic by its name. Brokers own internal topics with their names and their cluster's."""
     if topic.startswith(RETRY_PREFIX):
         return TopicKind.RETRY
     if topic.startswith(DLQ_PREFIX):
@@ -209,7 +209,7 @@ def topic_kind(topic: str, brokers_and_clusters: Iterable[str] = ()) -> TopicKin
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A topic and its settings on each broker; none if the name server alone knows it, or no broker answered."""
+    """A topic and its settings on each broker; no settings if only the name server has it or no broker responded."""
 
     name: str
     kind: TopicKind
@@ -225,7 +225,7 @@ class TopicInfo:
 
     @property
     def perm(self) -> str:
-        """What may be done on any of its brokers: R and W, or - for what may not."""
+        """The permission granted on any of its brokers: R and W, or - if missing."""
         perm = 0
         for config in self.configs.values():
             perm |= config.perm
@@ -244,7 +244,7 @@ class TopicInfo:
 
     @property
     def message_type(self) -> str:
-        """NORMAL, FIFO, DELAY, TRANSACTION or MIXED; UNSPECIFIED takes any."""
+        """NORMAL, FIFO, DELAY, TRANSACTION or MIXED; UNSPECIFIED accepts any."""
         return self.attributes.get("message.type", _ANY_TYPE)
 
 
@@ -273,7 +273,7 @@ class GroupInfo:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A producer or consumer that is connected, and the brokers that know it."""
+    """A connected producer or consumer, and the brokers it is connected to."""
 
     client_id: str
     address: str
@@ -284,10 +284,10 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class QueueProgress:
-    """How far a group is in one queue (208).
+    """The progress of a group in one queue (208).
 
-    ``last_timestamp``: when the last message that it consumed was stored. ``delay_ms``: how long the first one that it
-    has not consumed has been waiting, 0 if none is.
+    ``last_timestamp``: the store time of the last consumed message. ``delay_ms``: the age of the first pending message,
+    0 if there is none.
     """
 
     queue: MessageQueue
@@ -304,7 +304,7 @@ class QueueProgress:
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """Who is in a group, what it subscribes to and how far it is. The three words are None while nobody is online."""
+    """Members, subscriptions and progress of a group. The three texts are None while no consumer is online."""
 
     group: str
     members: list[Member]
@@ -329,7 +329,7 @@ class GroupState:
 
     @property
     def delay_ms(self) -> int:
-        """Of the message that has been waiting longest."""
+        """The age of the oldest pending message."""
         return max((queue.delay_ms for queue in self.queues), default=0)
 
     def lag_of(self, topic: str) -> int:
@@ -338,7 +338,7 @@ class GroupState:
 
 @dataclass(frozen=True, slots=True)
 class PlannedReset:
-    """Where a group is in a queue, None if nowhere, and where a reset would put it."""
+    """The offset of a group in a queue, None if it has none, and the offset that a reset would set."""
 
     queue: MessageQueue
     committed: int | None
@@ -350,7 +350,7 @@ class PlannedReset:
 
 @dataclass(frozen=True, slots=True)
 class ConsumeQueueEntry:
-    """One entry of a consume queue (321). ``matches``: whether the group that was asked for would be given it."""
+    """One entry of a consume queue (321). ``matches``: whether it matches the subscription of the requested group."""
 
     queue_offset: int
     physical_offset: int
@@ -361,7 +361,7 @@ class ConsumeQueueEntry:
 
 @dataclass(frozen=True, slots=True)
 class ConsumeQueuePage:
-    """Entries of a consume queue and its two ends."""
+    """Entries of a consume queue, and its first offset and end."""
 
     min_offset: int
     max_offset: int
@@ -369,7 +369,7 @@ class ConsumeQueuePage:
 
 
 class TrackStatus(StrEnum):
-    """What a group has made of a message."""
+    """What a group did with a message."""
 
     CONSUMED = "CONSUMED"
     CONSUMED_BUT_FILTERED = "CONSUMED_BUT_FILTERED"
@@ -382,7 +382,7 @@ class TrackStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MessageTrack:
-    """What one group has made of a message, and a sentence that says why that is known."""
+    """What one group did with a message, and the evidence for it in one sentence."""
 
     group: str
     status: TrackStatus
@@ -391,10 +391,10 @@ class MessageTrack:
 
 @dataclass(frozen=True, slots=True)
 class TraceEvent:
-    """Something that a client said it did with a message: ``kind`` is SEND, CONSUME, END_TRANSACTION or RECALL.
+    """An operation on a message that a client reported: ``kind`` is SEND, CONSUME, END_TRANSACTION or RECALL.
 
-    ``outcome``: SUCCESS, or how it failed; a transaction's state; None while a consumption has not come to its end, as
-    ``cost_ms`` is.
+    ``outcome``: SUCCESS, the kind of failure, or the state of a transaction. ``outcome`` and ``cost_ms`` are None while
+    a consumption has not ended.
     """
 
     kind: str
@@ -414,7 +414,7 @@ class TraceEvent:
 
 @dataclass(frozen=True, slots=True)
 class MessageTrace:
-    """What clients said about one message, in the order of time."""
+    """The reported operations on one message, in order of time."""
 
     msg_id: str
     events: list[TraceEvent]
@@ -422,7 +422,7 @@ class MessageTrace:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterTopic:
-    """Where a group's dead letters are: how many are still there, and when the last one came."""
+    """The dead letters of a group: their current number, and the time of the last one."""
 
     group: str
     topic: str

@@ -1,4 +1,4 @@
-"""Topics: what there is, what is in it, and changes of it.
+"""Topics: list, contents, changes.
 
 Topics are created on brokers, which register them; they are deleted on brokers and on name servers, as RocketMQ's own
 tools do.
@@ -41,7 +41,7 @@ from spark_rocket.protocol.wire.headers import (
     QueryTopicConsumeByWhoRequestHeader,
 )
 
-ROUTE_WAIT = 5.0  # seconds in which a broker has told the name servers of a new topic
+ROUTE_WAIT = 5.0  # seconds until a broker has registered a new topic
 _CONFIG_CODES = KNOWN_OR_NOT | {int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)}
 
 
@@ -57,22 +57,22 @@ def _page_header(position: int, version: str | None) -> GetAllTopicConfigRequest
 
 
 _TOPICS = PagedTable(
-    RequestCode.GET_ALL_TOPIC_CONFIG, "the question for topics", _page_header, _page, count_field="totalTopicNum"
+    RequestCode.GET_ALL_TOPIC_CONFIG, "the query of topics", _page_header, _page, count_field="totalTopicNum"
 )
 
 
 class TopicAdmin(AccountAdmin):
     """Topics."""
 
-    # --- what there is ----------------------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------------
 
     def topics(self) -> list[str]:
-        """All topics that the name server knows, brokers' own among them, sorted."""
+        """Return all topics of the name server, including those of brokers, sorted."""
         code, what = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, "the list of topics"
         return sorted(self._ask_name_server(Query(code, what, lambda a: TopicList.from_json(a.body).topic_list)))
 
     def topic_list(self, *, failed: Failures | None = None) -> list[TopicInfo]:
-        """All topics with their settings on each broker, sorted by name."""
+        """Return all topics with their settings on each broker, sorted by name."""
         info = self._known_brokers()
         found: dict[str, dict[str, TopicConfig]] = {name: {} for name in self.topics()}
         for broker, configs in self._tables(self._every_broker(), _TOPICS, failed).items():
@@ -82,21 +82,21 @@ class TopicAdmin(AccountAdmin):
         return [TopicInfo(name, topic_kind(name, own), configs) for name, configs in sorted(found.items())]
 
     def topic_route(self, topic: str) -> TopicRouteData:
-        """The name server's own words. Raises TopicNotFoundError."""
+        """Return the route as the name server has it. Raises TopicNotFoundError."""
         return self.instance().routes.fetch(topic)
 
     def topic_configs(self, broker: str) -> dict[str, TopicConfig]:
-        """All topics of a broker (its name or address), the system's among them."""
+        """Return all topics of a broker (its name or address), including system topics."""
         return self._tables({broker: self._any_address(broker)}, _TOPICS, None)[broker]
 
     def topic_config(self, topic: str, *, broker: str) -> TopicConfig | None:
-        """A topic's settings on a broker; None if it does not have it."""
+        """Return a topic's settings on a broker; None if the broker does not have it."""
         address = self._any_address(broker)
         answer = self._ask(
             address,
             Query(
                 RequestCode.GET_TOPIC_CONFIG,
-                f"the question for topic {topic}",
+                f"the query of topic {topic}",
                 lambda answer: answer,
                 GetTopicConfigRequestHeader(topic=topic),
                 allowed=_CONFIG_CODES,
@@ -106,10 +106,10 @@ class TopicAdmin(AccountAdmin):
             return TopicConfig.from_json(answer.body)
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
-        return self.topic_configs(address).get(topic)  # early brokers of 4.x give all of them or none
+        return self.topic_configs(address).get(topic)  # early brokers of 4.x only support listing all topics
 
     def topic_stats(self, topic: str, *, broker: str | None = None, failed: Failures | None = None) -> TopicStatsTable:
-        """First and last offset of every queue on every broker, or on one, and when it last got a message."""
+        """Return first offset, end and time of the last message of every queue, on all brokers or on one."""
         whole = TopicStatsTable()
         addresses = self._topic_brokers(topic) if broker is None else {broker: self._any_address(broker)}
         for part in self._ask_each(addresses, _stats_query(topic), failed).values():
@@ -119,9 +119,9 @@ class TopicAdmin(AccountAdmin):
     def topics_stats(
         self, topics: Iterable[TopicInfo | str], *, failed: Failures | None = None
     ) -> dict[str, TopicStatsTable]:
-        """The same of many topics at once; those that are gone are left out.
+        """Return the statistics of many topics at once; topics that no longer exist are skipped.
 
-        Give what ``topic_list`` gave: of names alone, all brokers are asked first who has them.
+        Pass results of ``topic_list`` if available: for names, the topics of all brokers are queried first.
         """
         wanted = list(topics)
         if any(isinstance(topic, str) for topic in wanted):
@@ -141,7 +141,7 @@ class TopicAdmin(AccountAdmin):
         return found
 
     def groups_of(self, topic: str, *, failed: Failures | None = None) -> list[str]:
-        """Groups that consume a topic, as its brokers know them, sorted."""
+        """Return the groups that consume a topic, as its brokers report them, sorted."""
         query = Query(
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
             f"the groups of topic {topic}",
@@ -167,14 +167,14 @@ class TopicAdmin(AccountAdmin):
         message_type: str | None = None,
         attributes: str | None = None,
     ) -> None:
-        """Create a topic, or change it to these numbers, on one broker, on a cluster's or on every known master.
+        """Create or change a topic on one broker, on the masters of a cluster or on all known masters.
 
-        ``message_type``: what RocketMQ 5's own clients may send to it, NORMAL, FIFO, DELAY, TRANSACTION, or MIXED for
-        all of them. ``attributes``: that and others as text, ``"+message.type=FIFO,+reserve.time=3600000"``. Returns
-        when the name server knows the topic.
+        ``message_type``: the type that RocketMQ 5's own clients may send: NORMAL, FIFO, DELAY, TRANSACTION, or MIXED
+        for all of them. ``attributes``: that and others as text, ``"+message.type=FIFO,+reserve.time=3600000"``.
+        Returns when the name server has the topic.
 
-        To take queues away from a topic in use, let fewer be written first (``write_queues``; as many as are read, if
-        not given), and when groups have read what is in the others, let fewer be read.
+        To remove queues of a topic in use, first reduce ``write_queues`` (default: ``queues``). When the groups have
+        consumed the other queues, reduce ``queues`` as well.
         """
         write_queues = queues if write_queues is None else write_queues
         if message_type is not None:
@@ -202,9 +202,9 @@ class TopicAdmin(AccountAdmin):
         broker: str | None = None,
         cluster: str | None = None,
     ) -> dict[str, TopicConfig]:
-        """Change a topic on every master that has it (of the cluster, or on one broker); what is not given stays.
+        """Change a topic on every master that has it (of the cluster, or on one broker); None leaves a value unchanged.
 
-        What it is now, by broker. Raises TopicNotFoundError if none of them has it.
+        Returns the new settings by broker. Raises TopicNotFoundError if no broker has the topic.
         """
         given = {"read_queue_nums": read_queues, "write_queue_nums": write_queues, "perm": perm, "order": order}
         changes = {name: value for name, value in given.items() if value is not None}
@@ -215,11 +215,11 @@ class TopicAdmin(AccountAdmin):
         for name, address in masters.items():
             known = self.topic_config(topic, broker=address)
             if known is not None:
-                changed[name] = replace(known, **changes)  # type: ignore[arg-type]  # as the fields are
+                changed[name] = replace(known, **changes)  # type: ignore[arg-type]  # the types of the fields
                 self._put_topic(address, changed[name], attributes, f"the change of topic {topic}")
         if not changed:
             raise TopicNotFoundError(
-                f"Topic {topic!r} is on none of the brokers {', '.join(sorted(masters))}.",
+                f"Topic {topic!r} does not exist on any of the brokers {', '.join(sorted(masters))}.",
                 remedy=f"Check its name, or create it (rocket topic create {topic}, Admin.create_topic).",
                 response_code=ResponseCode.TOPIC_NOT_EXIST,
             )
@@ -259,9 +259,9 @@ class TopicAdmin(AccountAdmin):
         self.instance().routes.forget(topic)
 
     def _wait_for_route(self, topic: str, queues: dict[str, tuple[int, int]]) -> None:
-        """Brokers tell the name servers at once, but not before they answer. ``queues`` by broker name."""
+        """Wait for the registration, which brokers send only after their response. ``queues`` by broker name."""
         if any(":" in name for name in queues):
-            return  # an address: whichever name servers it registers with
+            return  # given by address: its name servers are unknown
         until = time.monotonic() + ROUTE_WAIT
         while True:
             try:
@@ -272,9 +272,9 @@ class TopicAdmin(AccountAdmin):
                 pass
             if time.monotonic() >= until:
                 raise TopicNotFoundError(
-                    f"Topic {topic!r} was created on {', '.join(queues)}, but the name server {self.name_server} does"
-                    " not know it yet.",
-                    remedy="Check that these brokers can reach this name server.",
+                    f"Topic {topic!r} was created on {', '.join(queues)}, but is not registered at the name server"
+                    f" {self.name_server} yet.",
+                    remedy="Check that these brokers can connect to this name server.",
                     retriable=True,
                 )
             time.sleep(0.02)

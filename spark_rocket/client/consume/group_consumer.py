@@ -254,7 +254,7 @@ class GroupConsumer(Client):
         instance = self.instance()
         try:
             self._share.find_routes(self._subscriptions.topics(), warn=False)
-            instance.members.greet_new_brokers()
+            instance.members.register_at_new_brokers()
         except RocketError as error:
             logger.info("routes stay as they are: %s", error)
 

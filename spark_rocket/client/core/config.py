@@ -1,17 +1,18 @@
-"""Which name servers a client talks to, with what credentials, and its timeouts.
+"""Name servers, credentials, TLS and timeouts of a client.
 
-The name server comes from the argument, else from the ``NAMESRV_ADDR`` variable as in every RocketMQ tool, else it is
-``127.0.0.1:9876``. Several are separated with ``;``. A web address with a path, ``http://host:8080/rocketmq/nsaddr``,
-is that of an address server. Its answer is text like ``10.0.0.1:9876;10.0.0.2:9876``; it is asked when a client
-instance begins, and every two minutes.
+The name server is that of the argument, otherwise that of the ``NAMESRV_ADDR`` variable as in every RocketMQ tool,
+otherwise ``127.0.0.1:9876``. Several are separated with ``;``. A URL with a path, ``http://host:8080/rocketmq/nsaddr``,
+is that of an address server. Its response is text like ``10.0.0.1:9876;10.0.0.2:9876``. It is queried when a client
+instance starts, and every two minutes.
 
-``ROCKETMQ_ACCESS_KEY`` and ``ROCKETMQ_SECRET_KEY`` (and ``ROCKETMQ_SECURITY_TOKEN``, where there is one) count when no
+``ROCKETMQ_ACCESS_KEY``, ``ROCKETMQ_SECRET_KEY`` (and optionally ``ROCKETMQ_SECURITY_TOKEN``) apply when no credentials
+are passed. A credentials file has the format of mqadmin's ``tools.yml``::
 credentials are given. A file of credentials has the form of mqadmin's ``tools.yml``::
 
     accessKey: rocketmq2
     secretKey: "12345678"
 
-No error has a secret in its text. Immutable; functions have no state.
+Error messages never contain secrets. Immutable; functions have no state.
 Corresponds to org.apache.rocketmq.client.ClientConfig, TopAddressing, SessionCredentials and mqadmin's ServerUtil hook.
 """
 
@@ -43,12 +44,12 @@ _ADDRESS_SERVER = re.compile(r"https?://[^/;,\s]+/[^;,\s]+")
 
 
 class Connecting(TypedDict, total=False):
-    """What every client takes about its connections, each for itself.
+    """Connection arguments that every client accepts.
 
-    ``access_key`` and ``secret_key``: who it is and what its requests are signed with, where brokers ask for that
-    (``ROCKETMQ_ACCESS_KEY`` and ``ROCKETMQ_SECRET_KEY`` without); ``security_token``: of temporary keys.
-    ``tls``: how name servers and brokers are called, ``True`` for what the environment says of it, and servers whose
-    certificates the system's CAs have signed (``ROCKETMQ_TLS_ENABLE`` and others, without: see ``TlsSettings``).
+    ``access_key`` and ``secret_key``: the account, and the key that signs its requests, for brokers with access control
+    (default: ``ROCKETMQ_ACCESS_KEY`` and ``ROCKETMQ_SECRET_KEY``); ``security_token``: that of temporary keys.
+    ``tls``: TLS of connections to name servers and brokers; ``True`` uses the environment's settings and the CAs of the
+    system (default: ``ROCKETMQ_TLS_ENABLE`` and others, see ``TlsSettings``).
     """
 
     access_key: str | None
@@ -59,10 +60,10 @@ class Connecting(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
-    """What all clients of one process and name server list share. Times are seconds."""
+    """Settings that all clients of one process and name server list share. Times are in seconds."""
 
     name_servers: tuple[str, ...] = (DEFAULT_NAME_SERVER,)
-    """Empty while only the address server knows them."""
+    """Empty until the address server was queried."""
     address_server: str = ""
     request_timeout: float = 3.0
     route_refresh_interval: float = 30.0
@@ -71,11 +72,11 @@ class ClientConfig:
     persist_interval: float = 5.0
     rebalance_interval: float = 20.0
     instance_name: str = ""
-    """Clients with different names share nothing: connections, client id, one producer and consumer per group."""
+    """Clients with different names share nothing: connections, client id, producer and consumer groups."""
     credentials: Credentials | None = None
-    """What all requests are signed with. Clients with different ones share nothing either."""
+    """The credentials that sign all requests. Clients with different credentials share nothing."""
     tls: TlsSettings | None = None
-    """With what servers are called; None: without TLS. Likewise."""
+    """The TLS settings of connections; None: no TLS. Clients with different settings share nothing."""
 
     @classmethod
     def of(
@@ -86,7 +87,7 @@ class ClientConfig:
         instance_name: str = "",
         **connecting: Unpack[Connecting],
     ) -> ClientConfig:
-        """From ``"a:9876;b:9876"``, or for want of it from the environment."""
+        """Create a config from ``"a:9876;b:9876"``, by default from the environment."""
         credentials = find_credentials(
             connecting.get("access_key"), connecting.get("secret_key"), connecting.get("security_token"), environment
         )
@@ -98,39 +99,39 @@ class ClientConfig:
 
 
 def address_server_of(text: str) -> str:
-    """The URL in a text that is the address of an address server; empty for any other text."""
+    """Return the text if it is the URL of an address server, otherwise an empty string."""
     return text.strip() if _ADDRESS_SERVER.fullmatch(text.strip()) else ""
 
 
 def parse_name_servers(text: str) -> tuple[str, ...]:
-    """The addresses in a text like ``"a:9876;b:9876"``, each once."""
-    # Older tools also separate with commas; "http://" in front is what their address servers hand out.
+    """Parse addresses like ``"a:9876;b:9876"`` and remove duplicates."""
+    # Older tools also separate with commas; address servers return "http://" in front.
     parts = [part.strip().removeprefix("http://").rstrip("/") for part in text.replace(",", ";").split(";")]
     try:
         servers = tuple(dict.fromkeys(format_address(*parse_address(part)) for part in parts if part))
     except RemotingConnectError as error:
-        raise ConfigError(f"Name server {text!r}: {error.message}", remedy=error.remedy) from None
+        raise ConfigError(f"Invalid name server {text!r}: {error.message}", remedy=error.remedy) from None
     if not servers:
-        raise ConfigError(f"Name server {text!r} names no address.", remedy="Write it like 127.0.0.1:9876.")
+        raise ConfigError(f"Name server {text!r} contains no address.", remedy="Write it like 127.0.0.1:9876.")
     return servers
 
 
 def look_up(url: str, timeout: float) -> tuple[str, ...]:
-    """The name servers that the address server names. NameServerUnreachableError if it says nothing of use."""
-    import urllib.request  # only who has an address server pays for loading it
+    """Query the name servers from the address server. NameServerUnreachableError if the response is not usable."""
+    import urllib.request  # imported only with an address server, because loading it is slow
     from http.client import HTTPException
     from urllib.error import HTTPError
 
     try:
-        with urllib.request.urlopen(url, timeout=timeout) as answer:  # only http and https come here
+        with urllib.request.urlopen(url, timeout=timeout) as answer:  # only http and https URLs match
             text = answer.read(65_536).decode("utf-8", "replace").strip()
         return parse_name_servers(text)
     except (OSError, HTTPException, ValueError, ConfigError) as error:
-        if isinstance(error, HTTPError):  # it is the response, and keeps the socket
+        if isinstance(error, HTTPError):  # it is the response, and holds the socket
             error.close()
         raise NameServerUnreachableError(
-            f"The address server {url} named no name servers: {error}.",
-            remedy="Check the address, or give the name servers themselves, like 127.0.0.1:9876.",
+            f"The address server {url} returned no name servers: {error}.",
+            remedy="Check the address, or specify the name servers directly, like 127.0.0.1:9876.",
         ) from error
 
 
@@ -140,7 +141,7 @@ def find_credentials(
     security_token: str | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Credentials | None:
-    """From what is given, else from the environment; None if that has none either."""
+    """Return the given credentials, otherwise those of the environment; None if there are none."""
     if access_key or secret_key or security_token:
         return _credentials(access_key, secret_key, security_token, "access_key", "secret_key")
     found = [environment.get(name) for name in (ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE, SECURITY_TOKEN_VARIABLE)]
@@ -148,24 +149,24 @@ def find_credentials(
 
 
 def read_credentials(path: Path | str) -> Credentials:
-    """From a file. ConfigError names it and what is wrong."""
-    import yaml  # not on Spark's workers, where no files are read
+    """Read credentials from a file. ConfigError names the file and the problem."""
+    import yaml  # not on Spark's workers, which read no files
 
     remedy = "Write two lines: accessKey: … and secretKey: …"
     try:
         with Path(path).open("rb") as file:
             content = file.read(MAX_CREDENTIALS_FILE + 1)
         if len(content) > MAX_CREDENTIALS_FILE:
-            raise ConfigError(f"{path} is no file of credentials: it is too large.", remedy=remedy)
-        # All values are text: a key of digits stays as it is written.
+            raise ConfigError(f"Credentials file {path} is too large: {len(content)} bytes or more.", remedy=remedy)
+        # All values are parsed as text, so that a numeric key stays unchanged.
         values = yaml.load(content, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
     except OSError as error:
         raise ConfigError(
-            f"The credentials file {path} cannot be read: {error.strerror or error}.",
-            remedy="Give the path of a file with accessKey and secretKey that this process may read.",
+            f"Cannot read the credentials file {path}: {error.strerror or error}.",
+            remedy="Use a readable file with accessKey and secretKey.",
         ) from error
     except (yaml.YAMLError, UnicodeError, RecursionError):
-        raise ConfigError(f"The credentials file {path} is not YAML.", remedy=remedy) from None
+        raise ConfigError(f"The credentials file {path} is not valid YAML.", remedy=remedy) from None
     if not isinstance(values, dict) or not all(isinstance(values.get(name, ""), str) for name in _CREDENTIALS):
         raise ConfigError(f"The credentials file {path} has no accessKey and secretKey.", remedy=remedy)
     access_key, secret_key, token = (values.get(name) or None for name in _CREDENTIALS)
@@ -185,5 +186,5 @@ def _credentials(
         return None
     if not access_key or not secret_key:
         there, missing = (access_name, secret_name) if access_key else (secret_name, access_name)
-        raise ConfigError(f"There is {there} without {missing}.", remedy="Give both, or neither.")
+        raise ConfigError(f"{there} is set without {missing}.", remedy="Set both, or neither.")
     return Credentials(access_key, secret_key, token or "")

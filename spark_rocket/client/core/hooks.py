@@ -1,8 +1,8 @@
-"""Hooks of an application into sending and into the calls of a consumer's listener.
+"""Application hooks of sends and of listener calls.
 
-A :class:`SendHook` sees every attempt before and after; what it raises is logged and changes nothing. A *forbidding*
-hook is called before the others and may refuse: what it raises ends the send, as SendForbiddenError unless it is an
-error of this package already.
+A :class:`SendHook` is called before and after every attempt; its exceptions are logged and ignored. A *forbidding* hook
+is called before the others and may reject the send: its exception ends the send, as SendForbiddenError unless it is a
+RocketError.
 
 Corresponds to org.apache.rocketmq.client.hook.{SendMessageHook, SendMessageContext, CheckForbiddenHook,
 ConsumeMessageHook, ConsumeMessageContext}.
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class ConsumeMessageContext:
-    """One call of a listener; ``success`` and ``status`` are known after it. ``properties`` are the hook's own."""
+    """One call of a listener; ``success`` and ``status`` are set after it. ``properties`` are for the hook."""
 
     consumer_group: str
     messages: Sequence[MessageExt]
@@ -34,7 +34,7 @@ class ConsumeMessageContext:
 
 
 class ConsumeMessageHook(Protocol):
-    """Around each call of a listener."""
+    """Called around each call of a listener."""
 
     def consume_message_before(self, context: ConsumeMessageContext) -> None: ...
 
@@ -43,7 +43,7 @@ class ConsumeMessageHook(Protocol):
 
 @dataclass(slots=True)
 class SendContext:
-    """One attempt. ``message`` is a list for a batch; ``result`` or ``error`` is there afterwards, neither one-way."""
+    """One attempt. ``message`` is a list for a batch; ``result`` or ``error`` is set after it, except one-way."""
 
     group: str
     message: Message | Sequence[Message]
@@ -53,34 +53,34 @@ class SendContext:
     result: SendResult | None = None
     error: Exception | None = None
     broker_address: str = ""
-    """Where it went; known afterwards, if it went anywhere."""
+    """The address of the broker, set after the attempt if a request was sent."""
     attributes: dict[str, Any] = field(default_factory=dict)
-    """The hooks' own: from before to after."""
+    """For the hooks: values to keep between before and after."""
 
 
 class SendHook:
-    """Override what you need."""
+    """Base class of hooks; override the methods you need."""
 
     def before(self, context: SendContext) -> None:
-        """An attempt begins."""
+        """Called before an attempt."""
 
     def after(self, context: SendContext) -> None:
-        """It is over. Of an async send: on the thread that reads the connection, so be short."""
+        """Called after an attempt. For async sends it runs on the thread that reads the connection: do not block."""
 
 
 ForbiddingHook: TypeAlias = Callable[[SendContext], None]
 
 
 def no_open_telemetry() -> ConfigError:
-    """For a client that is to trace, where that is not installed."""
+    """Return the error for enabled tracing without OpenTelemetry."""
     return ConfigError(
-        "open_telemetry was given, and opentelemetry-api is not installed.",
-        remedy="Install it (pip install 'spark-rocket[otel]'), or leave open_telemetry out.",
+        "open_telemetry requires the package opentelemetry-api, which is not installed.",
+        remedy="Install it (pip install 'spark-rocket[otel]'), or remove open_telemetry.",
     )
 
 
 class Hooks:
-    """A producer's hooks, in their order. To be filled before the first send."""
+    """The hooks of a producer, in order. They must be added before the first send."""
 
     def __init__(self, hooks: Sequence[SendHook], forbidding: Sequence[ForbiddingHook]) -> None:
         self._hooks = list(hooks)
@@ -90,7 +90,7 @@ class Hooks:
         return bool(self._hooks or self._forbidding)
 
     def before(self, context: SendContext) -> None:
-        """Raises what a forbidding hook does."""
+        """Call the hooks; raise the error of a forbidding hook."""
         for forbid in self._forbidding:
             try:
                 forbid(context)
@@ -98,8 +98,8 @@ class Hooks:
                 raise
             except Exception as error:
                 raise SendForbiddenError(
-                    f"A hook forbids the send to {context.queue.topic}: {error}",
-                    remedy="Ask whoever put it there (forbidding_hooks of the producer).",
+                    f"A hook rejected the send to {context.queue.topic}: {error}",
+                    remedy="Check the forbidding_hooks of the producer.",
                 ) from error
         for hook in self._hooks:
             self._call(hook.before, context)
@@ -113,4 +113,4 @@ class Hooks:
         try:
             method(context)
         except Exception:
-            logger.exception("a hook of a send to %s failed", context.queue.topic)
+            logger.exception("send hook failed: topic %s", context.queue.topic)

@@ -1,9 +1,9 @@
-"""What all clients of one process and one list of name servers share: connections, routes, groups.
+"""Resources shared by all clients of one process and name server list: connections, routes, groups.
 
-``acquire`` counts users; the last ``release`` closes the connections. Python workers fork: the child finds the
-instance usable, with connections, threads and a client id of its own, and without the parent's groups.
+``acquire`` counts users; the last ``release`` closes the connections. Python workers fork: in the child the instance
+stays usable, with its own connections, threads and client id, and without the parent's groups.
 
-Each client goes through the states of :class:`ServiceState`, once: it is started once and not again after its end.
+Each client passes through the states of :class:`ServiceState` once: it cannot be restarted after its close.
 
 Thread-safety: all of it. Corresponds to MQClientManager, MQClientInstance and ServiceState.
 """
@@ -54,7 +54,7 @@ _ONLY_SUCCESS = frozenset({int(ResponseCode.SUCCESS)})
 
 
 class ServiceState(Enum):
-    """Where a producer or consumer is in its life."""
+    """The state of a producer or consumer."""
 
     CREATE_JUST = "CREATE_JUST"
     RUNNING = "RUNNING"
@@ -63,7 +63,7 @@ class ServiceState(Enum):
 
 
 class ClientInstance:
-    """Connections, routes, groups and unique keys; see the module."""
+    """Connections, routes, groups and unique keys, shared by the clients of a process."""
 
     def __init__(self, config: ClientConfig) -> None:
         self.config = config
@@ -81,21 +81,21 @@ class ClientInstance:
     def _begin(self) -> None:
         self._keys: UniqKeyGenerator | None = None
         self._client_id = ""
-        self._knows_members = ""  # the broker that said last who the members of a group are
-        self._chores: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._members_broker = ""  # the broker that last returned members of a group
+        self._tasks: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._worker: threading.Thread | None = None
         if self.config.address_server:
             self.call_later(LOOK_UP_SECONDS, self.find_name_servers)
 
     def find_name_servers(self) -> None:
-        """Ask the address server again, and use what it names from now on."""
+        """Query the address server again, and use the returned name servers from now on."""
         try:
             found = look_up(self.config.address_server, self.config.request_timeout)
         except NameServerUnreachableError as error:
-            logger.warning("the name servers stay as they are: %s", error)
+            logger.warning("name server addresses not updated: %s", error)
         else:
             if found != self.routes.name_servers.addresses:
-                logger.info("the name servers are %s now", ", ".join(found))
+                logger.info("name server addresses updated: %s", ", ".join(found))
                 self.routes.name_servers.addresses = found
         self.call_later(LOOK_UP_SECONDS, self.find_name_servers)
 
@@ -105,7 +105,7 @@ class ClientInstance:
         self.members.after_fork()
 
     def close(self) -> None:
-        self._chores.put(None)
+        self._tasks.put(None)
         self.members.close()
         self.routes.close()
         self.remoting.close()
@@ -122,11 +122,11 @@ class ClientInstance:
         timeout: float | None = None,
         allowed: frozenset[int] = _ONLY_SUCCESS,
     ) -> RemotingCommand:
-        """The answer, if its code is among ``allowed``; else the error that it says."""
+        """Return the response if its code is in ``allowed``; otherwise raise its error."""
         try:
             answer = self.remoting.invoke(address, request, timeout or self.config.request_timeout)
         except (RemotingConnectError, RemotingTimeoutError):
-            self.routes.went_away(address)
+            self.routes.mark_unavailable(address)
             raise
         return self.checked(answer, address, what, topic, allowed)
 
@@ -142,9 +142,9 @@ class ClientInstance:
         allowed: frozenset[int] = _ONLY_SUCCESS,
         batch: bool = False,
     ) -> Promise[T]:
-        """As ``invoke``, with the promise of what ``value`` makes of the answer.
+        """Like ``invoke``, but return a promise of ``value(response)``.
 
-        ``batch``: for a thread that sends many requests before it waits for any, and that bounds them itself. They are
+        ``batch``: for a thread that sends many requests before it waits for any, and that limits them itself. They are
         written together.
         """
 
@@ -153,7 +153,7 @@ class ClientInstance:
 
         timeout = timeout or self.config.request_timeout
         promise = _BrokerRequest(
-            int(request.code), timeout, convert, lambda: self.routes.went_away(address), batch=batch
+            int(request.code), timeout, convert, lambda: self.routes.mark_unavailable(address), batch=batch
         )
         if not batch:
             return self.remoting.invoke_async(address, request, timeout, promise)
@@ -177,7 +177,7 @@ class ClientInstance:
 
     @property
     def client_id(self) -> str:
-        """What brokers know this instance by: ``ip@pid``, and a part that tells apart what shares both."""
+        """The id that brokers use for this instance: ``ip@pid``, and a suffix that makes it unique."""
         if not self._client_id:
             with _lock:
                 if not self._client_id:
@@ -186,11 +186,11 @@ class ClientInstance:
         return self._client_id
 
     def next_key(self) -> str:
-        """A new UNIQ_KEY."""
+        """Return a new UNIQ_KEY."""
         return self.keys().next()
 
     def keys(self) -> UniqKeyGenerator:
-        """What makes UNIQ_KEYs in this process."""
+        """Return the UNIQ_KEY generator of this process."""
         keys = self._keys
         if keys is None:
             seed = int.from_bytes(os.urandom(4), "big")
@@ -198,30 +198,30 @@ class ClientInstance:
             keys = self._keys = UniqKeyGenerator(address, os.getpid(), lambda: time.time_ns() // 1_000_000, seed=seed)
         return keys
 
-    def call_later(self, seconds: float, chore: Callable[[], object]) -> None:
-        """``later``, in a while. What is still waiting when the instance is closed never comes."""
-        self.remoting.timer.call_at(time.monotonic() + seconds, lambda: self.later(chore))
+    def call_later(self, seconds: float, task: Callable[[], object]) -> None:
+        """Run ``later`` after a delay. Tasks still pending when the instance is closed are dropped."""
+        self.remoting.timer.call_at(time.monotonic() + seconds, lambda: self.later(task))
 
     def consumer_ids(self, group: str, topic: str) -> list[str] | None:
-        """Client ids of a group's members, sorted, as one of the topic's brokers knows them; None if none does."""
+        """Return the client ids of a group's members, sorted, from a broker of the topic; None if none responds."""
         header = GetConsumerListByGroupRequestHeader(consumer_group=group).to_ext()
         brokers = self.routes.route(topic).brokers.values()
         every = [address for addresses in brokers for address in addresses.values()]
         connected = self.remoting.is_connected
-        # Who answered the last time, then who is there: those that do not answer cost a time-out each.
-        for address in sorted(every, key=lambda address: (address != self._knows_members, not connected(address))):
+        # First the broker that responded last, then connected ones: an unavailable broker costs a timeout.
+        for address in sorted(every, key=lambda address: (address != self._members_broker, not connected(address))):
             request = RemotingCommand.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
             try:
-                answer = self.invoke(address, request, f"the question for the members of {group}")
-                self._knows_members = address
+                answer = self.invoke(address, request, f"the query of the members of {group}")
+                self._members_broker = address
                 return sorted(GetConsumerListByGroupResponseBody.from_json(answer.body).consumer_id_list)
             except RocketError as error:
-                logger.info("the members of %s are not known to %s: %s", group, address, error)
+                logger.info("no members of group %s from broker %s: %s", group, address, error)
         return None
 
-    def later(self, chore: Callable[[], object]) -> None:
-        """Run something that may block on a thread that no connection depends on."""
-        self._chores.put(chore)
+    def later(self, task: Callable[[], object]) -> None:
+        """Run a task that may block, on a thread that no connection depends on."""
+        self._tasks.put(task)
         if self._worker is None:
             with _lock:
                 if self._worker is None:
@@ -229,15 +229,15 @@ class ClientInstance:
                     self._worker.start()
 
     def _work(self) -> None:
-        while (chore := self._chores.get()) is not None:
+        while (task := self._tasks.get()) is not None:
             try:
-                chore()
-            except BaseException:  # even a call-back's SystemExit: the next chore is somebody else's
-                logger.exception("a client's chore failed")
+                task()
+            except BaseException:  # including SystemExit of a callback: the thread serves other clients too
+                logger.exception("client task failed")
 
 
 class _BrokerRequest(Request):
-    """A request whose promise is that of a value. Routes hear of a broker that cannot be reached first."""
+    """A request whose promise has a decoded value. A failure first marks the broker as unavailable in the routes."""
 
     def __init__(self, code: int, timeout: float, convert: Convert, away: Callable[[], None], *, batch: bool) -> None:
         super().__init__(code, timeout, batch=batch)
@@ -259,7 +259,7 @@ class _BrokerRequest(Request):
 
 
 def _own_ip(name_server: str) -> str:
-    """This machine's address as seen from the name server's network; no packet is sent to find out."""
+    """Return the address of this host that routes to the name server; no packet is sent for that."""
     host, port = parse_address(name_server)
     try:
         family, kind, _, _, peer = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
@@ -276,7 +276,7 @@ _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
 def acquire(config: ClientConfig) -> ClientInstance:
-    """The instance for the config's name servers and name, made if there is none."""
+    """Return the instance for the config's name servers and name; create it if needed."""
     key = _key(config)
     if config.address_server and key not in _instances:
         config = replace(config, name_servers=look_up(config.address_server, config.request_timeout))
@@ -289,7 +289,7 @@ def acquire(config: ClientConfig) -> ClientInstance:
 
 
 def living_clients() -> list[Client]:
-    """Every client of this process that somebody still has."""
+    """Return all clients of this process that are still referenced."""
     return list(_clients)
 
 
@@ -298,7 +298,7 @@ def _key(config: ClientConfig) -> tuple[object, ...]:
 
 
 def release(instance: ClientInstance) -> None:
-    """Give it back; the last one closes its connections."""
+    """Release the instance; the last release closes its connections."""
     with _lock:
         instance.users -= 1
         if instance.users > 0:
@@ -323,7 +323,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Client:
-    """What producers, consumers, reader and admin have in common: start, close, the shared instance."""
+    """The base class of producers, consumers, reader and admin: start, close, the shared instance."""
 
     def __init__(self, config: ClientConfig) -> None:
         self._config = config
@@ -333,10 +333,10 @@ class Client:
         _clients.add(self)
 
     def after_fork(self) -> None:
-        """In the child: what belongs to the parent's threads is left behind."""
+        """Reset the client in a forked child: the threads of the parent do not exist there."""
 
     def add_metrics(self, exposition: Exposition) -> None:
-        """Add the client's figures, if it has any (``core.metrics``)."""
+        """Add the metrics of the client, if it has any (``core.metrics``)."""
 
     @property
     def name_server(self) -> str:
@@ -351,37 +351,37 @@ class Client:
         return ServiceState.CREATE_JUST if self._shared is None else ServiceState.RUNNING
 
     def start(self) -> None:
-        """Optional: the first request starts a client by itself."""
+        """Start the client. Optional: the first request starts it."""
         self.instance()
 
     def close(self) -> None:
-        """Give the connections back. Closing twice is closing once."""
+        """Release the connections. May be called more than once."""
         with _lock:
             shared, self._shared, self._closed = self._shared, None, True
         if shared is not None:
             release(shared)
 
     def _start_failed(self) -> None:
-        """The start came to nothing: give the connections back, for good."""
+        """Release the connections permanently after a failed start."""
         with _lock:
             shared, self._shared, self._failed = self._shared, None, True
         if shared is not None:
             release(shared)
 
     def instance(self) -> ClientInstance:
-        """What this client shares with others of its process; the first call makes it. For this package's own use."""
+        """Return the shared instance; the first call creates it. For internal use in this package."""
         shared = self._shared
         if shared is not None:
             return shared
         if self._failed:
-            raise StateError(f"This {type(self).__name__} could not be started before.", remedy="Make a new one.")
+            raise StateError(f"This {type(self).__name__} failed to start earlier.", remedy="Create a new one.")
         if self._closed:
-            raise StateError(f"This {type(self).__name__} was closed.", remedy="Make a new one.")
+            raise StateError(f"This {type(self).__name__} is closed.", remedy="Create a new one.")
         acquired = acquire(self._config)
         with _lock:
             if self._shared is None:
                 self._shared = acquired
                 return acquired
             shared = self._shared
-        release(acquired)  # another thread was first
+        release(acquired)  # another thread created it first
         return shared

@@ -1,18 +1,18 @@
-"""The groups that a client instance belongs to: heartbeats, goodbyes, timed work, and what brokers ask of members.
+"""Groups of a client instance: heartbeats, unregistration, periodic work, and requests of brokers to members.
 
 ===================  ==============================================================================================
-every 30 s           a heartbeat with all groups to every broker of every topic in use (slaves: for consumers only),
-                     and at once when a group joins; connections to brokers that no route names any more are closed
+every 30 s           a heartbeat with all groups to every broker of every topic in use (slaves: only for consumers), and
+                     immediately when a group joins; connections to brokers without a route are closed
 every 5 s            ``persist_offsets`` of each consumer
-every 20 s           ``rebalance`` of each consumer, and at once on NOTIFY_CONSUMER_IDS_CHANGED (40) or when asked
+every 20 s           ``rebalance`` of each consumer, and immediately on NOTIFY_CONSUMER_IDS_CHANGED (40) or on request
 ===================  ==============================================================================================
 
-Each has a thread of its own: the last two wait for brokers and listeners, which must not hold a heartbeat up. Requests
-of brokers run on a few threads of their own, never on one that reads a connection: they may call brokers themselves.
-What a member's method raises is logged and stops nothing else. All threads start with the first member and end with the
-last, and none keeps the interpreter from ending.
+Each task has its own thread: the last two wait for brokers and listeners, which must not delay a heartbeat. Requests of
+brokers run on a few dedicated threads, never on one that reads a connection, so that they may call brokers themselves.
+An exception of a member's method is logged and stops nothing else. All threads start with the first member and end with
+the last; they are daemon threads.
 
-Thread-safety: all methods. After a fork the child has no members: they live in the parent.
+Thread-safety: all methods. After a fork the child has no members: they belong to the parent.
 Corresponds to the tables and scheduled tasks of MQClientInstance, RebalanceService and ClientRemotingProcessor.
 """
 
@@ -44,7 +44,7 @@ from spark_rocket.remoting.client.client import RemotingClient
 
 logger = logging.getLogger(__name__)
 
-GOODBYE_SECONDS = 1.0
+UNREGISTER_TIMEOUT_S = 1.0
 CALLBACK_THREADS = 4
 
 RequestHandler = Callable[[str, RemotingCommand], RemotingCommand | None]
@@ -52,30 +52,30 @@ Member = TypeVar("Member")
 
 
 class ProducerMember(Protocol):
-    """A producer that brokers can reach."""
+    """A registered producer."""
 
     @property
     def group(self) -> str: ...
 
 
 class ConsumerMember(Protocol):
-    """A consumer, as its instance sees it."""
+    """A registered consumer, as used by its instance."""
 
     @property
     def group(self) -> str: ...
 
     def consumer_data(self) -> ConsumerData:
-        """What the heartbeat says of it."""
+        """Return the description of the consumer for the heartbeat."""
 
     def rebalance(self) -> None:
-        """Find out which queues are its own now, and act on it. May block."""
+        """Determine the assigned queues, and start or stop consuming them. May block."""
 
     def persist_offsets(self) -> None:
-        """Tell brokers, or the disk, how far it is. May block."""
+        """Send the offsets to the brokers, or write them to disk. May block."""
 
 
 class Membership:
-    """Members of one client instance. ``later`` runs work that may block on a thread of the instance's."""
+    """The members of one client instance. ``later`` runs tasks that may block on a thread of the instance."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Membership:
         self._known_addresses: set[str] = set()
         self._begin()
         self.handlers: dict[int, RequestHandler] = {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._ids_changed}
-        """What brokers may ask, by request code; an answer of None is none. Modules of members add theirs."""
+        """Handlers of brokers' requests, by request code; None means no response. Member modules add theirs."""
 
     def _begin(self) -> None:
         self.producers: dict[str, ProducerMember] = {}
@@ -103,8 +103,8 @@ class Membership:
         self._stop = threading.Event()
         self._rebalance_now = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._asked: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._answering = 0  # threads
+        self._requests: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._callback_threads = 0
 
     def after_fork(self) -> None:
         self._lock = threading.Lock()
@@ -115,9 +115,9 @@ class Membership:
     # --- joining and leaving ----------------------------------------------------------------------------------
 
     def join_producer(self, producer: ProducerMember, *, wait: bool = True) -> None:
-        """Register a producer's group and tell the brokers; without ``wait``, soon, for one of them may hang.
+        """Register a producer's group at the brokers; without ``wait`` in the background, as a broker may hang.
 
-        GroupInUseError if another producer here has it.
+        GroupInUseError if another producer of this instance has the group.
         """
         self._join(self.producers, producer.group, producer, "producer")
         if wait:
@@ -126,9 +126,10 @@ class Membership:
             self._later(self.send_heartbeats)
 
     def join_consumer(self, consumer: ConsumerMember) -> None:
-        """Register a consumer's group and tell the brokers.
+        """Register a consumer's group at the brokers.
 
-        GroupInUseError if another consumer here has it, SubscriptionRefusedError if a broker cannot filter so.
+        GroupInUseError if another consumer of this instance has the group, SubscriptionRefusedError if a broker does
+        not support the filter.
         """
         self.check_filters(consumer.group, consumer.consumer_data().subscription_data_set)
         self._join(self.consumers, consumer.group, consumer, "consumer")
@@ -138,29 +139,29 @@ class Membership:
         with self._lock:
             if table.get(group, member) is not member:
                 raise GroupInUseError(
-                    f"This process has a {kind} of group {group!r} already, over the same connections.",
-                    remedy=f"Use that {kind}, close it first, or give this one an instance_name of its own.",
+                    f"This process already has a {kind} of group {group!r} with the same connections.",
+                    remedy=f"Use that {kind}, close it first, or set another instance_name for this one.",
                 )
             table[group] = member
             self._start_threads()
 
     def check_filters(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
-        """Ask brokers whether they can choose by expressions that are no tags (46). SubscriptionRefusedError if not.
+        """Check that brokers support expressions other than tags (46). SubscriptionRefusedError if not.
 
-        As the original takes it, the brokers of a topic are set alike: the first that answers speaks for all. While
-        none can be asked, nothing is refused; the pulls will tell.
+        As in the original, the brokers of a topic are expected to have the same settings: the first response counts.
+        While no broker is available, nothing is rejected; the pulls report the error.
         """
         for data in subscriptions:
             if data.expression_type != TYPE_TAG:
                 self._check_filter(group, data)
 
     def _check_filter(self, group: str, data: SubscriptionData) -> None:
-        """What the first broker of the topic that answers says of one subscription."""
+        """Check one subscription at the first broker of the topic that responds."""
         what = f"the subscription of {group} to {data.topic} by {data.expression_type} {data.sub_string!r}"
         try:
             brokers = self._routes.route(data.topic).brokers.values()
-        except RocketError as error:  # a topic that is waited for, or no name server now
-            logger.info("%s could not be checked: %s", what, error)
+        except RocketError as error:  # the topic does not exist yet, or no name server is available
+            logger.info("%s not checked: %s", what, error)
             return
         body = CheckClientRequestBody(self._client_id(), group, subscription_data=data).to_json()
         for addresses in brokers:
@@ -169,13 +170,13 @@ class Membership:
             try:
                 answer = self._remoting.invoke(address, request, self._config.request_timeout)
             except RemotingError as error:
-                logger.info("%s could not be checked: %s", what, error)
+                logger.info("%s not checked: %s", what, error)
                 continue
             if answer.code == ResponseCode.SUCCESS:
                 return
             if answer.code not in RETRIABLE_CODES:
                 raise SubscriptionRefusedError(
-                    f"Broker {address} refused {what}: {sentence(answer.remark or 'no remark')}",
+                    f"Broker {address} rejected {what}: {sentence(answer.remark or 'no remark')}",
                     remedy="Correct the expression."
                     if answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
                     else "Set enablePropertyFilter=true at the brokers, or subscribe by tags.",
@@ -187,7 +188,7 @@ class Membership:
             if self.producers.get(producer.group) is not producer:
                 return
             del self.producers[producer.group]
-        self._say_goodbye(producer_group=producer.group)
+        self._unregister(producer_group=producer.group)
         self._stop_if_alone()
 
     def leave_consumer(self, consumer: ConsumerMember) -> None:
@@ -195,10 +196,10 @@ class Membership:
             if self.consumers.get(consumer.group) is not consumer:
                 return
             del self.consumers[consumer.group]
-        self._say_goodbye(consumer_group=consumer.group)
+        self._unregister(consumer_group=consumer.group)
         self._stop_if_alone()
 
-    def _say_goodbye(self, *, producer_group: str | None = None, consumer_group: str | None = None) -> None:
+    def _unregister(self, *, producer_group: str | None = None, consumer_group: str | None = None) -> None:
         header = UnregisterClientRequestHeader(
             client_id=self._client_id(), producer_group=producer_group, consumer_group=consumer_group
         )
@@ -206,11 +207,11 @@ class Membership:
         for address in self._routes.broker_addresses(slaves=consumer_group is not None):
             if self._remoting.is_connected(address):
                 request = RemotingCommand.request(RequestCode.UNREGISTER_CLIENT, header.to_ext())
-                pending.append(self._remoting.invoke_async(address, request, GOODBYE_SECONDS))
+                pending.append(self._remoting.invoke_async(address, request, UNREGISTER_TIMEOUT_S))
         for answer in pending:
             error = answer.exception()
-            if error is not None:  # the broker finds out by itself, when the connection closes
-                logger.info("no goodbye to a broker: %s", error)
+            if error is not None:  # the broker unregisters the client when the connection closes
+                logger.info("client not unregistered at a broker: %s", error)
 
     # --- heartbeats -------------------------------------------------------------------------------------------
 
@@ -224,7 +225,7 @@ class Membership:
         )
 
     def send_heartbeats(self) -> None:
-        """One to every broker in use. Brokers that are away are passed over: they get the next one."""
+        """Send a heartbeat to every broker in use. Unavailable brokers are skipped until the next round."""
         with self._heartbeat_lock:
             data = self.heartbeat_data()
             if not data.producer_data_set and not data.consumer_data_set:
@@ -237,14 +238,16 @@ class Membership:
             pending = [(address, self._send_heartbeat(address, body)) for address in addresses]
             for address, answer in pending:
                 try:
-                    said = answer.result()
-                    if said.code != ResponseCode.SUCCESS:
-                        logger.warning("broker %s refused a heartbeat: %d, %s", address, said.code, said.remark)
+                    response = answer.result()
+                    if response.code != ResponseCode.SUCCESS:
+                        logger.warning(
+                            "broker %s rejected a heartbeat: %d, %s", address, response.code, response.remark
+                        )
                 except RemotingError as error:
-                    logger.info("no heartbeat to broker %s: %s", address, error)
+                    logger.info("heartbeat to broker %s failed: %s", address, error)
 
-    def greet_new_brokers(self) -> None:
-        """Heartbeats at once, if routes name brokers that have had none: they must know a group before it pulls."""
+    def register_at_new_brokers(self) -> None:
+        """Send heartbeats if routes contain new brokers: a broker must know a group before its first pull."""
         with self._lock:
             slaves = bool(self.consumers)
         if not self._known_addresses.issuperset(self._routes.broker_addresses(slaves=slaves)):
@@ -257,15 +260,15 @@ class Membership:
     # --- timed work -------------------------------------------------------------------------------------------
 
     def rebalance_soon(self) -> None:
-        """Have every consumer look at its share of the queues at once."""
+        """Trigger a rebalance of every consumer."""
         self._rebalance_now.set()
 
     def rebalance(self) -> None:
-        """One round of the thread."""
+        """Rebalance all consumers once."""
         self._for_each(lambda consumer: consumer.rebalance(), "rebalance")
 
     def persist_offsets(self) -> None:
-        """One round of the thread."""
+        """Persist the offsets of all consumers once."""
         self._for_each(lambda consumer: consumer.persist_offsets(), "persist_offsets")
 
     def _for_each(self, action: Callable[[ConsumerMember], None], what: str) -> None:
@@ -284,26 +287,26 @@ class Membership:
             self._stop = threading.Event()
             self._rebalance_now = threading.Event()
             for name, work in (
-                ("rocket-heartbeat", self._keep_in_touch),
-                ("rocket-offsets", self._keep_offsets),
-                ("rocket-rebalance", self._keep_balanced),
+                ("rocket-heartbeat", self._heartbeat_loop),
+                ("rocket-offsets", self._offsets_loop),
+                ("rocket-rebalance", self._rebalance_loop),
             ):
                 thread = threading.Thread(target=work, args=(self._stop,), name=name, daemon=True)
                 self._threads.append(thread)
                 thread.start()
 
-    def _keep_in_touch(self, stop: threading.Event) -> None:
+    def _heartbeat_loop(self, stop: threading.Event) -> None:
         while not stop.wait(self._config.heartbeat_interval):
             try:
                 self.send_heartbeats()
             except Exception:
-                logger.exception("a round of heartbeats failed")
+                logger.exception("heartbeats failed")
 
-    def _keep_offsets(self, stop: threading.Event) -> None:
+    def _offsets_loop(self, stop: threading.Event) -> None:
         while not stop.wait(self._config.persist_interval):
             self.persist_offsets()
 
-    def _keep_balanced(self, stop: threading.Event) -> None:
+    def _rebalance_loop(self, stop: threading.Event) -> None:
         wake = self._rebalance_now
         while not stop.is_set():
             wake.wait(self._config.rebalance_interval)
@@ -320,18 +323,18 @@ class Membership:
         self._stop.set()
         self._rebalance_now.set()
         self._threads = []
-        for _ in range(self._answering):
-            self._asked.put(None)
-        self._answering = 0
+        for _ in range(self._callback_threads):
+            self._requests.put(None)
+        self._callback_threads = 0
 
     def close(self) -> None:
         with self._lock:
             self._stop_threads()
 
-    # --- what brokers ask -------------------------------------------------------------------------------------
+    # --- requests of brokers ----------------------------------------------------------------------------------
 
     def handle(self, address: str, request: RemotingCommand) -> RemotingCommand | None:
-        """Called on a connection's reading thread: the work is done elsewhere, the answer sent from there."""
+        """Called on the thread that reads a connection: the handler runs and responds on another thread."""
         handler = self.handlers.get(request.code)
         if handler is None:
             return RemotingCommand.response(
@@ -340,28 +343,28 @@ class Membership:
         if request.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             return handler(address, request)
         with self._lock:
-            self._asked.put(lambda: self._answer(handler, address, request))
-            if self._answering < CALLBACK_THREADS:
-                self._answering += 1
-                name = f"rocket-callback-{self._answering}"
-                threading.Thread(target=self._answer_forever, args=(self._asked,), name=name, daemon=True).start()
+            self._requests.put(lambda: self._respond(handler, address, request))
+            if self._callback_threads < CALLBACK_THREADS:
+                self._callback_threads += 1
+                name = f"rocket-callback-{self._callback_threads}"
+                threading.Thread(target=self._callback_loop, args=(self._requests,), name=name, daemon=True).start()
         return None
 
-    def _answer_forever(self, asked: SimpleQueue[Callable[[], None] | None]) -> None:
-        while (work := asked.get()) is not None:
+    def _callback_loop(self, requests: SimpleQueue[Callable[[], None] | None]) -> None:
+        while (work := requests.get()) is not None:
             work()
 
-    def _answer(self, handler: RequestHandler, address: str, request: RemotingCommand) -> None:
+    def _respond(self, handler: RequestHandler, address: str, request: RemotingCommand) -> None:
         try:
             answer = handler(address, request)
         except Exception as error:
-            logger.exception("request code %d of broker %s failed", request.code, address)
+            logger.exception("callback failed: request code %d of broker %s", request.code, address)
             answer = RemotingCommand.response(request, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
         if answer is not None and not request.is_oneway:
             self._remoting.reply(address, answer)
 
     def _ids_changed(self, address: str, request: RemotingCommand) -> None:
         group = NotifyConsumerIdsChangedRequestHeader.from_ext(request.ext_fields).consumer_group
-        logger.info("broker %s says that the members of %s changed", address, group)
+        logger.info("members of group %s changed, reported by broker %s", group, address)
         if group in self.consumers:
             self.rebalance_soon()

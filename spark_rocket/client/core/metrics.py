@@ -1,4 +1,4 @@
-"""What the clients of this process have done, for Prometheus.
+"""Prometheus metrics of the clients of this process.
 
 ::
 
@@ -8,11 +8,11 @@
     with serve_client_metrics(port=9400):    # or /metrics on a port, and /health
         ...
 
-Counted is always, in plain numbers (0.3 µs a send); the text is made when somebody asks. Of every producer and consumer
-that lives and is started; what is closed goes.
+Counters are always on and cost 0.3 µs per send; the text is rendered on request. It covers all producers and consumers
+that are started and not closed.
 
 Names: ``rocketmq_send_cost_time`` and the cached messages are those of RocketMQ 5's own clients, ``rocketmq_client_…``
-rocketmq-exporter's. A lag is what the last pull's answer knew; that of a Spark stream is in
+those of rocketmq-exporter. The lag is that of the last pull response; for the lag of a Spark stream see
 ``datasource.views.lag_listener``.
 
 Thread-safety: all functions and methods.
@@ -72,7 +72,7 @@ CLIENT_METRICS: tuple[Metric, ...] = (
 
 
 def client_metrics() -> bytes:
-    """The figures of every client of this process, as Prometheus' text."""
+    """Return the metrics of all clients of this process in the Prometheus text format."""
     exposition = Exposition([*CLIENT_METRICS, *_PROCESS])
     add_process(exposition, label_text({"cluster": "", "node_type": "client", "node_id": ""}))
     for client in living_clients():
@@ -81,12 +81,12 @@ def client_metrics() -> bytes:
 
 
 def serve_client_metrics(port: int = 0, host: str = "127.0.0.1") -> ClientMetricsServer:
-    """Serve ``client_metrics()`` over HTTP; 0 takes a free port. ConfigError if the port is taken."""
+    """Serve ``client_metrics()`` over HTTP; port 0 selects a free port. ConfigError if the port is in use."""
     return ClientMetricsServer(port, host)
 
 
 class ClientMetricsServer:
-    """``/metrics`` and ``/health`` of this process, served by a thread of its own until it is closed."""
+    """An HTTP server for ``/metrics`` and ``/health`` of this process; it runs on its own thread until closed."""
 
     def __init__(self, port: int, host: str) -> None:
         self.url = ""
@@ -111,7 +111,7 @@ class ClientMetricsServer:
         self.close()
 
     def close(self) -> None:
-        """Stop serving. Closing twice is closing once."""
+        """Stop serving. May be called more than once."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join()

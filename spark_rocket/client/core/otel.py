@@ -1,20 +1,19 @@
-"""OpenTelemetry: a span for every send and every call of a listener, joined by W3C's trace context in the messages.
+"""OpenTelemetry: spans of sends and listener calls, connected by the W3C trace context in the messages.
 
 ===============  ========  ==========================================================================================
-span             kind      when
+span             kind      scope
 ===============  ========  ==========================================================================================
-``send TOPIC``   PRODUCER  a send, with all its attempts; of a batch one span, which all its messages carry
-``process T…``   CONSUMER  a call of a listener; the child of its message's send, or linked to those of several
+``send TOPIC``   PRODUCER  a send with all its attempts; one span for a batch, propagated in all its messages
+``process T…``   CONSUMER  a call of a listener; a child of its message's send, or linked to the sends of several
 ===============  ========  ==========================================================================================
 
-The context travels in the properties that the propagator names: ``traceparent``, ``tracestate`` and ``baggage`` as
-OpenTelemetry's instrumentation of RocketMQ's Java client has it, so Java's consumers go on with our traces and ours
-with Java's. A message that is sent again with such a property, while no span is active, goes on with that trace;
-Spark's ``properties`` column carries it through as any other property. Attributes are those of the semantic conventions
-for messaging.
+The context is propagated in the message properties of the propagator: ``traceparent``, ``tracestate`` and ``baggage``,
+as in OpenTelemetry's instrumentation of RocketMQ's Java client. Traces therefore continue between Java and Python
+clients. A resent message with such a property continues that trace if no span is active; Spark's ``properties`` column
+passes it through like any other property. Attributes follow the semantic conventions for messaging.
 
-The application's own messages are not changed: what is sent is a copy with the context. Without ``open_telemetry``
-nothing of this is imported or run.
+The application's messages are not modified: copies with the context are sent. Without ``open_telemetry`` this module is
+not imported.
 
 Thread-safety: all methods.
 """
@@ -38,13 +37,13 @@ _TIMED = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 
 
 class Traced(Message):
-    """A message with its context in it."""
+    """A message that carries its trace context."""
 
     __slots__ = ()
 
 
 class TracedBatch(list[Message]):
-    """Messages with theirs."""
+    """A batch of messages that carry their trace contexts."""
 
 
 def _tracer(provider: TracerProvider | bool) -> Tracer:
@@ -84,14 +83,14 @@ def _type_of(message: Message) -> str:
 
 
 class SendTracing:
-    """Of one producer."""
+    """Tracing of the sends of one producer."""
 
     def __init__(self, provider: TracerProvider | bool, group: str) -> None:
         self._tracer = _tracer(provider)
         self._group = group
 
     def wraps(self, message: object) -> bool:
-        """Whether a send of it is to go through here: not what comes from here, nor what is no message."""
+        """Whether a send of the object is traced: messages and batches without a context."""
         if isinstance(message, Message):
             return type(message) is not Traced
         return (
@@ -102,7 +101,7 @@ class SendTracing:
         )
 
     def send(self, send: Callable[..., SendResult | None], message: Any, how: dict[str, Any]) -> Any:
-        """``send(message, **how)`` within a span."""
+        """Call ``send(message, **how)`` within a span."""
         span, copy = self._begin(message)
         try:
             with trace.use_span(span, record_exception=False, set_status_on_exception=False):
@@ -119,7 +118,7 @@ class SendTracing:
     def send_async(
         self, send: Callable[..., Future[SendResult]], message: Any, how: dict[str, Any]
     ) -> Future[SendResult]:
-        """The same; the span ends with the future."""
+        """Call an asynchronous send within a span; the span ends with the future."""
         span, copy = self._begin(message)
         try:
             future = send(copy, **how)
@@ -127,11 +126,11 @@ class SendTracing:
             _failed(span, error)
             span.end()
             raise
-        future.add_done_callback(lambda done: _over(span, done))
+        future.add_done_callback(lambda done: _complete(span, done))
         return future
 
     def _begin(self, message: Message | Sequence[Message]) -> tuple[Span, Any]:
-        """A span, and the message or messages with its context."""
+        """Start a span; return it with copies of the messages that carry its context."""
         every = [message] if isinstance(message, Message) else list(message)
         parent = None
         if not trace.get_current_span().get_span_context().is_valid and len(every) == 1:
@@ -160,7 +159,7 @@ def _failed(span: Span, error: BaseException) -> None:
     span.set_status(Status(StatusCode.ERROR, str(error)))
 
 
-def _over(span: Span, done: Future[SendResult]) -> None:
+def _complete(span: Span, done: Future[SendResult]) -> None:
     error = done.exception()
     if error is None:
         _stored(span, done.result())
@@ -177,7 +176,7 @@ class ConsumeTracing:
 
     def consume_message_before(self, context: ConsumeMessageContext) -> None:
         messages = context.messages
-        if not messages:  # batches of Arrow columns
+        if not messages:  # a batch of Arrow columns
             return
         attributes = {
             **_attributes(messages, "process"),
@@ -197,10 +196,10 @@ class ConsumeTracing:
         context.properties["otel"] = span, otel_context.attach(trace.set_span_in_context(span, parent))
 
     def consume_message_after(self, context: ConsumeMessageContext) -> None:
-        begun = context.properties.pop("otel", None)
-        if begun is None:
+        started = context.properties.pop("otel", None)
+        if started is None:
             return
-        span, token = begun
+        span, token = started
         otel_context.detach(token)
         if not context.success:
             span.set_attribute("error.type", context.status)

@@ -1,24 +1,25 @@
-"""Where topics are: routes asked from the name servers, remembered, and kept fresh while somebody uses them.
+"""Routes of topics: fetched from the name servers, cached, and refreshed while in use.
 
-A route is fetched when a topic is first used. From then on one daemon thread asks again every 30 s for topics used in
-the last two minutes; the others are asked for when they are next used, and the thread ends when none is left. After a
-lost connection the thread asks at once, though not twice within a second: a broker may be back at another address. So
-does who wants to send to a topic that has no writable queue.
-A route is never thrown away for want of an answer: while a broker restarts, its name server says that the topic does
-not exist, and the last known route, with the connection error that it leads to, is the better answer. Only a broker
-that says so makes a known topic unknown.
+A route is fetched on first use of its topic. From then on one daemon thread refreshes it every 30 s if the topic was
+used in the last two minutes. Routes of other topics are fetched again on their next use, and the thread ends when no
+topic is left. After a lost connection the thread refreshes immediately, but at most once a second, because the broker
+may have a new address. A send to a topic without a writable queue refreshes the route as well.
 
-Messages that are ordered (by a selector or a sharding key) choose among queues that stay when their master is away:
-they fail rather than overtake what was sent before. So queues of a broker that has vanished from the route are kept for
-them while this process lives; those that were taken away with the broker still there, or whose write permission was
-wiped (``rocket broker drain``), are gone. A topic's ORDER_TOPIC_CONFIG at the name server says once and for all.
+A cached route is never dropped because a refresh failed. While a broker restarts, its name server reports that the
+topic does not exist; the last known route, with the connection error that it causes, is more useful. Only a broker that
+reports the topic as missing removes it.
 
-Reads go to the master; to a slave while the master cannot be reached, or when the master suggested it for the queue,
-which it does for what is no longer in its memory.
+Ordered messages (with a selector or a sharding key) choose among queues that remain when their master is unavailable:
+they fail rather than overtake earlier messages. Queues of a broker that disappeared from the route are therefore
+retained for them for the life of the process. Removed queues of a broker that is still in the route, and queues without
+write permission (``rocket broker drain``), are dropped. A topic's ORDER_TOPIC_CONFIG at the name server overrides this.
 
-Name servers are tried in turn, beginning with the one that answered last.
+Reads go to the master. They go to a slave while the master is unavailable, or when the master suggested it for the
+queue, which it does for messages that are no longer in its memory.
 
-Thread-safety: all methods. After a fork the child keeps the routes and starts a thread of its own when it needs one.
+Name servers are tried in turn, starting with the one that responded last.
+
+Thread-safety: all methods. After a fork the child retains the routes and starts its own thread when needed.
 Corresponds to MQClientInstance's topicRouteTable and TopicPublishInfo.
 """
 
@@ -45,15 +46,15 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import GetRouteInfoRequestHeader
 from spark_rocket.remoting.client.client import RemotingClient
-from spark_rocket.remoting.tls.problems import told
+from spark_rocket.remoting.tls.problems import error_text
 
 logger = logging.getLogger(__name__)
 
 ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
 DEFAULT_TOPIC_QUEUES = 4
-MOST_QUEUES = 1 << 16  # of a topic on a broker
-HURRY_SECONDS = 1.0  # between refreshes that lost connections ask for
-AWAY_SECONDS = 30.0  # for how long reads go to a slave after their master could not be reached
+MAX_QUEUES = 1 << 16  # per topic and broker
+HURRY_SECONDS = 1.0  # the minimum interval of refreshes after lost connections
+UNAVAILABLE_SECONDS = 30.0  # how long reads avoid an address after a failed request
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +67,11 @@ class TopicRoute:
     brokers: dict[str, dict[int, str]]
     masters: dict[str, str]
     data: TopicRouteData
-    ordered: tuple[MessageQueue, ...] = ()  # those that ordered messages choose among
+    ordered: tuple[MessageQueue, ...] = ()  # the queues for ordered messages
 
     @classmethod
     def of(cls, topic: str, data: TopicRouteData, known: TopicRoute | None = None) -> TopicRoute:
-        """``known``: what was known before."""
+        """Build a route. ``known`` is the previously cached route."""
         brokers = {broker.broker_name: dict(broker.broker_addrs) for broker in data.broker_datas}
         readable: list[MessageQueue] = []
         writable: list[MessageQueue] = []
@@ -96,58 +97,58 @@ class TopicRoute:
 
     @property
     def unreadable(self) -> frozenset[str]:
-        """The brokers that have the topic but no readable queue of it: its permission or its numbers say so."""
+        """Brokers that have the topic but no readable queue of it, because of its permission or queue count."""
         there = {queues.broker_name for queues in self.data.queue_datas if self.brokers.get(queues.broker_name)}
         return frozenset(there - {queue.broker_name for queue in self.readable})
 
 
 def order_queues(topic: str, text: str) -> list[MessageQueue]:
-    """The queues that ORDER_TOPIC_CONFIG has: ``broker-a:4;broker-b:4``."""
+    """Parse an ORDER_TOPIC_CONFIG: ``broker-a:4;broker-b:4``."""
     queues: list[MessageQueue] = []
     for part in text.split(";"):
         broker, _, count = part.strip().rpartition(":")
         if broker and count.isascii() and count.isdecimal():
-            queues += (MessageQueue(topic, broker, i) for i in range(min(int(count), MOST_QUEUES)))
+            queues += (MessageQueue(topic, broker, i) for i in range(min(int(count), MAX_QUEUES)))
         elif part.strip():
-            logger.warning("the order of topic %s has a part that is not broker:queues: %r", topic, part)
+            logger.warning("ORDER_TOPIC_CONFIG of topic %s: ignored %r, expected broker:queues", topic, part)
     return queues
 
 
 class NameServers:
-    """Asks one name server after the other until one answers."""
+    """Sends requests to the name servers, one after the other until one responds."""
 
     def __init__(self, remoting: RemotingClient, config: ClientConfig) -> None:
         self.addresses = config.name_servers
         self._remoting = remoting
         self._timeout = config.request_timeout
-        self._best = 0
+        self._preferred = 0
 
     def ask(
         self, request: RemotingCommand, allowed: frozenset[int], what: str, timeout: float | None = None
     ) -> RemotingCommand:
-        """The first answer whose code is among ``allowed``. Other answers count as a failure of that server.
+        """Return the first response whose code is in ``allowed``. Other responses count as failures of that server.
 
-        ``timeout`` is for all servers together; without it each gets the usual time.
+        ``timeout`` limits the attempts together; without it each server gets the request timeout.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         refused: RocketError | None = None
         failures: list[str] = []
-        first = self._best
+        first = self._preferred
         for step in range(len(self.addresses)):
             index = (first + step) % len(self.addresses)
             address = self.addresses[index]
             allowance = self._timeout
             if deadline is not None:
-                # The servers not asked yet must have their share, or one that is silent would use up all of it.
+                # Reserve a share for the remaining servers: an unresponsive one must not use up all the time.
                 left = deadline - time.monotonic()
                 allowance = min(allowance, max(0.001, left / (len(self.addresses) - step)))
             try:
                 answer = self._remoting.invoke(address, request, allowance)
             except RemotingError as error:
-                failures.append(told(error))
+                failures.append(error_text(error))
                 continue
             if answer.code in allowed:
-                self._best = index
+                self._preferred = index
                 return answer
             refused = error_of(answer, f"Name server {address}", what)
         if refused is not None:
@@ -155,13 +156,13 @@ class NameServers:
         raise self._unreachable(failures)
 
     def ask_each(self, request: Callable[[], RemotingCommand], what: str) -> list[RemotingCommand]:
-        """Every name server's answer, for changes that each of them must hear; one that is away is an error."""
+        """Return the responses of all name servers, for changes that go to each; an unavailable one is an error."""
         answers = []
         for address in self.addresses:
             try:
                 answer = self._remoting.invoke(address, request(), self._timeout)
             except RemotingError as error:
-                raise self._unreachable([told(error)]) from error
+                raise self._unreachable([error_text(error)]) from error
             if answer.code != ResponseCode.SUCCESS:
                 raise error_of(answer, f"Name server {address}", what)
             answers.append(answer)
@@ -172,20 +173,20 @@ class NameServers:
         more = ""
         if self.addresses == (DEFAULT_NAME_SERVER,):
             more = (
-                " This address counts where neither nameServer nor NAMESRV_ADDR is given; Spark sees the variable only"
-                " if it was set before the session began."
+                " This is the default address without nameServer and NAMESRV_ADDR. Spark only sees a variable that was"
+                " set before the session started."
             )
         if any("was lost" in failure for failure in failures):
-            more += " A server that asks for TLS closes connections without it: tls=true, --tls."
+            more += " A server that requires TLS closes connections without it: set tls=true or --tls."
         return NameServerUnreachableError(
-            f"No name server answered at {names}: {' '.join(failures)}",
+            f"No name server responded at {names}: {' '.join(failures)}",
             remedy="Check the address (the data source's option nameServer, the argument name_server, -n on the command"
-            f" line, the variable NAMESRV_ADDR), or start one here with rocket up.{more}",
+            f" line, the variable NAMESRV_ADDR), or start a name server here with rocket up.{more}",
         )
 
 
 class RouteTable:
-    """See the module."""
+    """Cached routes of topics and the addresses of their brokers."""
 
     def __init__(
         self,
@@ -198,14 +199,14 @@ class RouteTable:
         self._config = config
         self._clock = clock
         self._routes: dict[str, TopicRoute] = {}
-        self._used: dict[str, float] = {}  # when; topics that are not in here are not kept fresh
-        self._away: dict[str, float] = {}  # addresses that could not be reached, and until when to believe it
-        self._hopeless: dict[str, float] = {}  # topics without writable queues, and until when not to ask again
-        self._suggested: dict[MessageQueue, int] = {}  # the broker's id to pull from, where that is not the master's
+        self._used: dict[str, float] = {}  # time of last use; only these topics are refreshed
+        self._unavailable: dict[str, float] = {}  # addresses that failed, and until when to avoid them
+        self._not_writable: dict[str, float] = {}  # topics without writable queues, and when to refresh them next
+        self._suggested: dict[MessageQueue, int] = {}  # the broker id to pull from, if it is not the master's
         self.after_fork()
 
     def after_fork(self) -> None:
-        """Threads and locks of the parent are not there any more."""
+        """Replace threads and locks of the parent."""
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._closed = threading.Event()
@@ -217,30 +218,30 @@ class RouteTable:
             self._used.clear()
             self._suggested.clear()
         self._closed.set()
-        self._wake.set()  # the thread finds nothing to do and ends
+        self._wake.set()  # the thread finds no used topics and ends
 
     # --- routes -----------------------------------------------------------------------------------------------
 
     def route(self, topic: str, timeout: float | None = None) -> TopicRoute:
-        """The route, asked for if it is not known yet. Raises TopicNotFoundError or NameServerUnreachableError."""
+        """Return the route, fetched if unknown. Raises TopicNotFoundError or NameServerUnreachableError."""
         route = self._routes.get(topic)
         if route is None or topic not in self._used:
             return self.refresh(topic, timeout)
         self._used[topic] = self._clock()
-        if self._refresher is None:  # in a forked child, or it ended in this moment
+        if self._refresher is None:  # in a forked child, or the thread has just ended
             with self._lock:
                 self._start_refresher()
         return route
 
     def refresh(self, topic: str, timeout: float | None = None) -> TopicRoute:
-        """Ask now. What was known stays when nobody knows better."""
+        """Fetch the route now. If that fails, return the cached route."""
         known = self._routes.get(topic)
         try:
             route = TopicRoute.of(topic, self.fetch(topic, timeout), known)
-        except RocketError as error:  # no such topic, nobody answers, a name server that is not ready yet
+        except RocketError as error:  # no such topic, no response, or a name server that is not ready
             if known is None:
                 raise
-            logger.info("the route of %s stays as it was: %s", topic, error)
+            logger.info("route of topic %s not refreshed: %s", topic, error)
             self._used[topic] = self._clock()
             return known
         with self._lock:
@@ -250,7 +251,7 @@ class RouteTable:
         return route
 
     def known(self, topic: str) -> TopicRoute | None:
-        """The route if it is known, in use and has queues to write to: what most sends find. Else ``publish_route``."""
+        """Return a cached, used and writable route, as needed by most sends; otherwise None: see ``publish_route``."""
         route = self._routes.get(topic)
         if route is None or topic not in self._used or self._refresher is None or not route.writable:
             return None
@@ -258,27 +259,27 @@ class RouteTable:
         return route
 
     def publish_route(self, topic: str, timeout: float | None = None) -> tuple[MessageQueue, ...]:
-        """Queues that take messages; for a topic that does not exist those that its creation would give."""
+        """Return the queues to send to; for a missing topic those that its automatic creation would give."""
         deadline = None if timeout is None else time.monotonic() + timeout
         try:
             route = self.route(topic, timeout)
         except TopicNotFoundError as error:
             left = None if deadline is None else max(0.001, deadline - time.monotonic())
             return self._queues_to_be(topic, error, left)
-        if not route.writable and self._clock() >= self._hopeless.get(topic, 0.0):
-            # Its master may be back, or a slave in its place; who sends all the time does not ask all the time.
-            self._hopeless[topic] = self._clock() + HURRY_SECONDS
+        if not route.writable and self._clock() >= self._not_writable.get(topic, 0.0):
+            # The master may be back, or a slave promoted. The limit protects the name server from frequent sends.
+            self._not_writable[topic] = self._clock() + HURRY_SECONDS
             route = self.refresh(topic, None if deadline is None else max(0.001, deadline - time.monotonic()))
         if not route.writable:
             raise QueueNotFoundError(
-                f"Topic {topic!r} has no queue that takes messages.",
-                remedy="Give the topic or its brokers write permission (perm 6), or wait until a master is back.",
+                f"Topic {topic!r} has no writable queue.",
+                remedy="Set write permission for the topic or its brokers (perm 6), or wait until a master is back.",
                 retriable=True,
             )
         return route.writable
 
     def order_route(self, topic: str, timeout: float | None = None) -> tuple[MessageQueue, ...]:
-        """The queues that ordered messages choose among, whether their brokers are there or not."""
+        """Return the queues that ordered messages choose among, whether their brokers are available or not."""
         try:
             ordered = self.route(topic, timeout).ordered
         except TopicNotFoundError:
@@ -286,16 +287,16 @@ class RouteTable:
         return ordered or self.publish_route(topic, timeout)
 
     def fetch(self, topic: str, timeout: float | None = None) -> TopicRouteData:
-        """The name servers' answer as it is, not remembered."""
+        """Fetch the route from the name servers; the result is not cached."""
         header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
         request = RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header.to_ext())
-        answer = self.name_servers.ask(request, _ROUTE_ANSWERS, f"the question for the route of {topic}", timeout)
+        answer = self.name_servers.ask(request, _ROUTE_ANSWERS, f"the query of the route of topic {topic}", timeout)
         if answer.code == ResponseCode.TOPIC_NOT_EXIST or not answer.body:
             raise topic_not_found(topic, f"the name server {', '.join(self.name_servers.addresses)}")
         return TopicRouteData.from_json(answer.body)
 
     def forget(self, topic: str) -> None:
-        """A broker says that the topic is gone, or an admin has changed it."""
+        """Drop the cached route: a broker reported the topic as missing, or an admin changed it."""
         with self._lock:
             self._routes.pop(topic, None)
             self._used.pop(topic, None)
@@ -305,7 +306,7 @@ class RouteTable:
             default = self.route(AUTO_CREATE_TOPIC_KEY, timeout)
         except TopicNotFoundError:
             raise error from None
-        # Each broker will make min(4, its default topic's queues) queues.
+        # Each broker creates min(4, queues of its default topic) queues.
         queues = tuple(
             MessageQueue(topic, queue.broker_name, queue.queue_id)
             for queue in default.writable
@@ -318,20 +319,20 @@ class RouteTable:
     # --- addresses --------------------------------------------------------------------------------------------
 
     def master(self, queue: MessageQueue, timeout: float | None = None) -> str:
-        """The address that takes messages and offsets of the queue's broker."""
+        """Return the address of the queue's broker for sends and offset commits."""
         address = self._addresses(queue, timeout).get(MASTER_ID)
         if address is None:
             raise QueueNotFoundError(
-                f"Broker {queue.broker_name!r} has no master now.",
-                remedy="Wait until it is back; only reads can be served by its slaves.",
+                f"Broker {queue.broker_name!r} has no master at the moment.",
+                remedy="Wait until it is back; its slaves can only serve reads.",
                 retriable=True,
             )
         return address
 
     def reader(self, queue: MessageQueue) -> tuple[str, bool]:
-        """The address to pull from, and whether it is the master's.
+        """Return the address to pull from, and whether it is the master's.
 
-        If none can be reached, the one that could not be for the longest time.
+        If all are unavailable, it is the address whose failure is the oldest.
         """
         addresses = self._addresses(queue)
         if len(addresses) > 1:
@@ -339,7 +340,7 @@ class RouteTable:
             now = self._clock()
 
             def rank(id_: int) -> tuple[float, bool, int]:
-                until = self._away.get(addresses[id_], 0.0)
+                until = self._unavailable.get(addresses[id_], 0.0)
                 return until if until > now else 0.0, id_ != wanted, id_
 
             id_ = min(addresses, key=rank)
@@ -348,21 +349,21 @@ class RouteTable:
         return address, id_ == MASTER_ID
 
     def suggested(self, queue: MessageQueue, broker_id: int) -> None:
-        """A pull's answer says from which of the queue's brokers the next should be."""
+        """Record the broker id that a pull response suggests for the next pull of the queue."""
         if broker_id != MASTER_ID:
             self._suggested[queue] = broker_id
         elif self._suggested:
             self._suggested.pop(queue, None)
 
     def slave(self, queue: MessageQueue) -> str | None:
-        """The address of the first of the slaves of the queue's broker that can be reached, if there is one."""
+        """Return the address of the first available slave of the queue's broker, or None."""
         route, now = self._routes.get(queue.topic), self._clock()
         addresses = route.brokers.get(queue.broker_name, {}) if route is not None else {}
         slaves = (address for id_, address in sorted(addresses.items()) if id_ != MASTER_ID)
-        return next((address for address in slaves if self._away.get(address, 0.0) <= now), None)
+        return next((address for address in slaves if self._unavailable.get(address, 0.0) <= now), None)
 
     def broker_addresses(self, *, slaves: bool = True) -> list[str]:
-        """Addresses of the brokers of every topic that is in use; without ``slaves`` the masters' only."""
+        """Return the broker addresses of all topics in use; without ``slaves`` only those of masters."""
         found: dict[str, None] = {}
         for topic in list(self._used):
             route = self._routes.get(topic)
@@ -371,18 +372,18 @@ class RouteTable:
         return list(found)
 
     def try_master(self, queue: MessageQueue) -> None:
-        """A slave could not serve the queue: the next read asks the master first, which may be back."""
+        """Use the master for the next read, because a slave could not serve the queue and the master may be back."""
         self._suggested.pop(queue, None)
         route = self._routes.get(queue.topic)
         if route is not None:
-            self._away.pop(route.brokers.get(queue.broker_name, {}).get(MASTER_ID, ""), None)
+            self._unavailable.pop(route.brokers.get(queue.broker_name, {}).get(MASTER_ID, ""), None)
 
-    def went_away(self, address: str) -> None:
-        """No connection to a broker, or no answer: reads try its slaves for a while; the name server may know more.
+    def mark_unavailable(self, address: str) -> None:
+        """Record a failed request to a broker: reads use its slaves for a while, and routes are refreshed.
 
         Does not block: it is also called on threads that read connections.
         """
-        self._away[address] = self._clock() + AWAY_SECONDS
+        self._unavailable[address] = self._clock() + UNAVAILABLE_SECONDS
         with self._lock:
             if self._used:
                 self._start_refresher()
@@ -395,7 +396,7 @@ class RouteTable:
             if not addresses:
                 addresses = self.refresh(topic, timeout).brokers.get(queue.broker_name)
         except TopicNotFoundError as error:
-            # A topic that the first message is about to create: its queues were made up from the default topic's.
+            # The first message will create the topic: its queues were derived from the default topic's.
             try:
                 addresses = self.route(AUTO_CREATE_TOPIC_KEY, timeout).brokers.get(queue.broker_name)
             except TopicNotFoundError:
@@ -404,8 +405,8 @@ class RouteTable:
                 raise error from None
         if not addresses:
             raise QueueNotFoundError(
-                f"Topic {topic!r} is not on a broker named {queue.broker_name!r}.",
-                remedy="Ask for the topic's queues again; the broker may be down or have left the cluster.",
+                f"Topic {topic!r} does not exist on broker {queue.broker_name!r}.",
+                remedy="Fetch the queues of the topic again; the broker may be down or removed from the cluster.",
                 retriable=True,
             )
         return addresses
@@ -422,14 +423,14 @@ class RouteTable:
         wake, closed = self._wake, self._closed
         while True:
             hurried = wake.wait(self._config.route_refresh_interval)
-            wake.clear()  # before asking: a connection lost from now on is another reason to ask
+            wake.clear()  # cleared first: a connection lost from now on triggers another refresh
             if not self.refresh_used():
                 return
             if hurried:
                 closed.wait(HURRY_SECONDS)
 
     def refresh_used(self) -> bool:
-        """One round of the thread; False when there is nothing left to refresh, and so no thread needed."""
+        """Refresh all used topics; False when none is left, so that the thread can end."""
         oldest = self._clock() - self._config.route_forget_after
         with self._lock:
             for topic in [topic for topic, used in list(self._used.items()) if used < oldest]:
@@ -442,7 +443,7 @@ class RouteTable:
             try:
                 route = TopicRoute.of(topic, self.fetch(topic), self._routes.get(topic))
             except RocketError as error:
-                logger.info("the route of %s stays as it was: %s", topic, error)
+                logger.info("route of topic %s not refreshed: %s", topic, error)
                 continue
             with self._lock:
                 if topic in self._routes:

@@ -1,15 +1,15 @@
-"""Message trace: a client that has it on writes what it does to RMQ_SYS_TRACE_TOPIC, as Apache's clients do.
+"""Message trace: clients with tracing write their operations to RMQ_SYS_TRACE_TOPIC, as Apache's clients do.
 
-What happened is put into a queue of ``MOST_WAITING`` events; a thread of its own encodes it, puts up to ``BATCH``
-events of a topic into one message, and sends that. Nothing of it waits or fails for the application: when the queue is
-full events are dropped and counted, when a trace message cannot be sent it is dropped, and the log says so once a
-minute. At its end the client gives the thread ``CLOSE_SECONDS`` to send what is left.
+Events go into a queue of up to ``MAX_PENDING`` events. A dedicated thread encodes them, combines up to ``BATCH`` events
+of a topic into one message, and sends it. Tracing never blocks the application and never raises: when the queue is full
+events are dropped and counted; when a trace message cannot be sent it is dropped. Both are logged once a minute. On
+close the client waits up to ``CLOSE_SECONDS`` until the queue is sent.
 
-Traced are: every message that a send brought an answer for (as Apache's, a send without one leaves no trace; a batch
-has a record for each message, which Apache's has not), every call of a listener before and after, decisions about
-transactions, and recalls. Brokers with ``traceOn=false`` turn it off for their messages, as they do for Apache's.
+Traced are sends with a response (as in Apache's client; a batch has a record for each message, unlike Apache's), every
+call of a listener before and after, decisions about transactions, and recalls. Brokers with ``traceOn=false`` disable
+tracing of their messages, as for Apache's clients.
 
-Thread-safety: all methods. Forked processes begin with an empty queue and a thread of their own.
+Thread-safety: all methods. Forked processes start with an empty queue and their own thread.
 Corresponds to org.apache.rocketmq.client.trace.AsyncTraceDispatcher and client.trace.hook.*.
 """
 
@@ -43,16 +43,16 @@ logger = logging.getLogger(__name__)
 _often = RateLimited(logger, 60.0)
 
 GROUP = "_INNER_TRACE_PRODUCER"
-MOST_WAITING = 2_048
+MAX_PENDING = 2_048
 BATCH = 100
 MAX_DATA = 118_000
-"""Characters of records in one message, about."""
+"""The approximate number of characters in the records of one message."""
 CLOSE_SECONDS = 3.0
 GATHER_SECONDS = 0.005
-"""How long the thread waits for a second event, as Apache's does."""
+"""How long the thread waits for further events, as in Apache's dispatcher."""
 DEFAULT_REGION = "DefaultRegion"
 
-# ConsumeReturnType's numbers.
+# The numbers of ConsumeReturnType.
 _RETURNED_SUCCESS, _RETURNED_EXCEPTION, _RETURNED_FAILED = 0, 2, 4
 _LATER = ("RECONSUME_LATER", "SUSPEND_CURRENT_QUEUE_A_MOMENT", "ROLLBACK")
 _TIMED = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "__STARTDELIVERTIME")
@@ -71,43 +71,43 @@ class TraceSender(Protocol):
 
 
 class TraceDispatcher:
-    """Takes events, and sends them sooner or later. ``topic``: where to, if not where Apache's write."""
+    """Queues events and sends them in the background. ``topic``: default is Apache's trace topic."""
 
     def __init__(self, topic: str | None, new_sender: Callable[[], TraceSender]) -> None:
-        """``new_sender`` makes the producer that sends the trace, when there is something to send."""
+        """``new_sender`` creates the producer of trace messages before the first send."""
         self.topic = topic or TRACE_TOPIC
         self.dropped = 0
         self._new_sender = new_sender
-        self._waiting: deque[TraceContext] = deque()
+        self._pending: deque[TraceContext] = deque()
         self._changed = threading.Condition()
         self._closing = False
         self._busy = False
         self._thread: threading.Thread | None = None
 
     def append(self, context: TraceContext) -> bool:
-        """Take an event; False, and it is dropped, when too many wait. Does not block."""
+        """Queue an event; if the queue is full, drop it and return False. Does not block."""
         if not context.trace_beans or context.trace_beans[0].topic == self.topic:
             return True
         with self._changed:
-            if self._closing or len(self._waiting) >= MOST_WAITING:
+            if self._closing or len(self._pending) >= MAX_PENDING:
                 self.dropped += 1
             else:
-                self._waiting.append(context)
+                self._pending.append(context)
                 if self._thread is None:
                     self._thread = threading.Thread(target=self._work, name="rocket-trace", daemon=True)
                     self._thread.start()
                 self._changed.notify_all()
                 return True
-        _often.warning(self.topic, "events of the message trace are dropped: %d so far", self.dropped)
+        _often.warning(self.topic, "dropped message trace events: queue full, %d dropped so far", self.dropped)
         return False
 
     def flush(self, timeout: float) -> bool:
-        """Wait until all that was appended is sent or dropped; False if that takes longer."""
+        """Wait until all queued events are sent or dropped; False on timeout."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._waiting and not self._busy, timeout)
+            return self._changed.wait_for(lambda: not self._pending and not self._busy, timeout)
 
     def close(self, *, wait: bool = True) -> None:
-        """Take nothing more; what waits is sent. ``wait``: for that, if it does not take long."""
+        """Reject new events; send the queued ones. ``wait``: wait for that, up to ``CLOSE_SECONDS``."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -123,9 +123,9 @@ class TraceDispatcher:
             while (batch := self._take()) is not None:
                 try:
                     self._send(producer, batch)
-                except Exception as error:  # whatever it is: the next event may be better
+                except Exception as error:  # one failure must not stop the thread
                     text = str(error) if isinstance(error, RocketError) else f"{type(error).__name__}: {error}"
-                    _often.warning((self.topic, "send"), "the message trace cannot be sent: %s", text)
+                    _often.warning((self.topic, "send"), "dropped message trace events: send failed: %s", text)
                 finally:
                     with self._changed:
                         self._busy = False
@@ -135,13 +135,13 @@ class TraceDispatcher:
 
     def _take(self) -> list[TraceContext] | None:
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._closing)
-            if not self._closing:  # some more may come at once
-                self._changed.wait_for(lambda: len(self._waiting) >= BATCH or self._closing, GATHER_SECONDS)
-            if not self._waiting:
+            self._changed.wait_for(lambda: self._pending or self._closing)
+            if not self._closing:  # wait for more events to fill the batch
+                self._changed.wait_for(lambda: len(self._pending) >= BATCH or self._closing, GATHER_SECONDS)
+            if not self._pending:
                 return None
             self._busy = True
-            return [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
+            return [self._pending.popleft() for _ in range(min(BATCH, len(self._pending)))]
 
     def _send(self, producer: TraceSender, batch: Sequence[TraceContext]) -> None:
         by_topic: dict[str, list[TraceContext]] = {}
@@ -163,7 +163,7 @@ class TraceDispatcher:
                 producer.send(Message.of(self.topic, "".join(data), keys=list(keys)))
 
 
-# --- what is told of ----------------------------------------------------------------------------------------------
+# --- hooks ----------------------------------------------------------------------------------------------
 
 
 class SendTraceHook(SendHook):
@@ -180,8 +180,8 @@ class SendTraceHook(SendHook):
         if result is None or dispatcher is None or not result.trace_on:
             return
         every = [context.message] if isinstance(context.message, Message) else list(context.message)
-        begun = context.attributes["trace"]
-        cost = max(now_ms() - begun, 0) // max(len(every), 1)
+        started = context.attributes["trace"]
+        cost = max(now_ms() - started, 0) // max(len(every), 1)
         for message, msg_id, offset_msg_id in zip(
             every, _each(result.msg_id, every), _each(result.offset_msg_id, every), strict=True
         ):
@@ -198,7 +198,7 @@ class SendTraceHook(SendHook):
             dispatcher.append(
                 TraceContext(
                     TraceType.Pub,
-                    begun,
+                    started,
                     result.region_id or DEFAULT_REGION,
                     context.group,
                     cost,
@@ -209,7 +209,7 @@ class SendTraceHook(SendHook):
 
 
 def _each(ids: str, messages: Sequence[Message]) -> list[str]:
-    """The ids of a batch are joined with commas; where they are not, all of its messages have the one there is."""
+    """Split the comma-separated ids of a batch; if there is only one id, all its messages have it."""
     parts = ids.split(",")
     return parts if len(parts) == len(messages) else [ids] * len(messages)
 
@@ -282,7 +282,7 @@ class ConsumeTraceHook:
 def decided(
     group: str, message: Message, *, msg_id: str, transaction_id: str | None, state: str, store_host: str, check: bool
 ) -> TraceContext:
-    """A transaction was decided."""
+    """Return the event of a decided transaction."""
     bean = TraceBean(
         topic=message.topic,
         msg_id=msg_id,
@@ -299,6 +299,6 @@ def decided(
 
 
 def recalled(group: str, topic: str, msg_id: str, *, success: bool) -> TraceContext:
-    """A message was taken back, or was not."""
+    """Return the event of a recall, successful or not."""
     bean = TraceBean(topic=topic, msg_id=msg_id)
     return TraceContext(TraceType.Recall, now_ms(), DEFAULT_REGION, group, success=success, trace_beans=[bean])

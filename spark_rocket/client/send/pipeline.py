@@ -317,7 +317,7 @@ class Send(Pending):
         elif isinstance(error, RemotingError):
             pipeline.faults.update(queue.broker_name, spent, isolated=True)
             if isinstance(error, RemotingConnectError) and self._address:
-                pipeline.instance.routes.went_away(self._address)
+                pipeline.instance.routes.mark_unavailable(self._address)
         if result is not None:
             pipeline.stats.sent(out.topic, out.count, len(out.body), spent)
         else:

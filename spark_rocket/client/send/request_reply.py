@@ -140,7 +140,7 @@ def greet_and_wait(instance: ClientInstance, deadline: float) -> None:
     greeted = threading.Event()
 
     def greet() -> None:
-        instance.members.greet_new_brokers()
+        instance.members.register_at_new_brokers()
         greeted.set()
 
     instance.later(greet)

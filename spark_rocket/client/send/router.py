@@ -186,5 +186,5 @@ class Router:
         queues = (self._routes.order_route if ordered else self._routes.publish_route)(topic, left(deadline))
         if self._member and topic not in self._greeted:
             self._greeted.add(topic)
-            self._instance.later(self._instance.members.greet_new_brokers)
+            self._instance.later(self._instance.members.register_at_new_brokers)
         return queues

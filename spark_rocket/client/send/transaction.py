@@ -143,7 +143,7 @@ class TransactionProducer(Producer):
         if wait:
             greet_and_wait(instance, deadline)
         else:
-            instance.later(instance.members.greet_new_brokers)
+            instance.later(instance.members.register_at_new_brokers)
         instance.call_later(instance.config.heartbeat_interval, self._keep_routes)
 
     def close(self) -> None:

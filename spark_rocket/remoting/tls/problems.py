@@ -138,6 +138,6 @@ def _certificate(error: ssl.SSLCertVerificationError, server: bool, name: str) -
     return Problem("CERTIFICATE", f"shows a certificate that is refused here ({error.verify_message})", "")
 
 
-def told(error: RocketError) -> str:
+def error_text(error: RocketError) -> str:
     """What an error says, with what to do where TLS is the matter: the server is there, and need not be looked for."""
     return f"{error.message} {error.remedy}".rstrip() if error.code.startswith("TLS_") else error.message
