@@ -56,7 +56,7 @@ def test_a_pull_that_found_nothing_commits_nothing_that_is_not_consumed(rig: Cal
 def test_queues_are_pulled_ahead_only_while_all_of_them_hold_little(
     rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consume_batches, "HELD_BYTES", 2 * len(found([0]).records))
+    monkeypatch.setattr(consume_batches, "MAX_PENDING_BYTES", 2 * len(found([0]).records))
     one, queues = rig(), [queue_at() for _ in range(3)]
     full = one.service.is_full
     go = threading.Event()

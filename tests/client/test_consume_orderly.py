@@ -13,7 +13,7 @@ import pytest
 
 from spark_rocket.client.consume.listeners import ConsumeOrderlyContext, ConsumeOrderlyStatus
 from spark_rocket.client.consume.orderly import ConsumeOrderly
-from spark_rocket.client.consume.process_queue import LOCK_LIVES_SECONDS, ProcessQueue
+from spark_rocket.client.consume.process_queue import LOCK_EXPIRED_SECONDS, ProcessQueue
 from spark_rocket.client.consume.services import FlowControl
 from spark_rocket.model import MessageExt
 from tests.client.consuming import SECONDS, Held, Rig, found, queue_at, raising, rig_of
@@ -124,7 +124,7 @@ def test_after_so_many_rounds_a_message_goes_to_the_retry_topic(rig: Callable[..
 
 def test_nothing_is_consumed_without_a_valid_lock(rig: Callable[..., Rig]) -> None:
     one, queue = rig(), locked()
-    queue.last_lock -= LOCK_LIVES_SECONDS + 1
+    queue.last_lock -= LOCK_EXPIRED_SECONDS + 1
     one.locks = [False, True]
     one.service.receive(queue, found([0]))
     assert one.later.run() == 0.1

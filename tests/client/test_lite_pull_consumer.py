@@ -620,7 +620,7 @@ def test_what_is_not_possible_is_named(topic: str, producer: Producer, make: Mak
     consumer = make(topic, instance_name="taken")
     stranger = MessageQueue(topic, queue.broker_name, 99)
     cases: list[tuple[type[RocketError], str, Callable[[], object]]] = [
-        (StateError, "started before", consumer.start),
+        (StateError, "already started", consumer.start),
         (StateError, "cannot have queues assigned", lambda: consumer.assign([queue])),
         (StateError, "not assigned", lambda: consumer.seek(stranger, 0)),
         (StateError, "not assigned", lambda: consumer.pause([stranger])),

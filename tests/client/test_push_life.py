@@ -41,7 +41,7 @@ def test_a_group_is_consumed_once_per_instance(topic: str, consumer: Callable[..
     with pytest.raises(StateError, match="started"):
         second.start()
     assert first.state is ServiceState.RUNNING
-    with pytest.raises(StateError, match="started before"):
+    with pytest.raises(StateError, match="already started"):
         first.start()
 
 

@@ -428,7 +428,7 @@ TIMES: list[tuple[str, object, object]] = [
     ("ClientConfig.mqClientApiTimeout", ClientConfig().request_timeout, 3.0),
     ("rocketmq.client.rebalance.waitInterval", ClientConfig().rebalance_interval, 20.0),
     ("rocketmq.client.rebalance.lockInterval", rebalance.RENEW_SECONDS, 20.0),
-    ("rocketmq.client.rebalance.lockMaxLiveTime", process_queue.LOCK_LIVES_SECONDS, 30.0),
+    ("rocketmq.client.rebalance.lockMaxLiveTime", process_queue.LOCK_EXPIRED_SECONDS, 30.0),
     ("rocketmq.client.pull.pullMaxIdleTime", process_queue.PULL_EXPIRED_SECONDS, 120.0),
     ("BROKER_SUSPEND_MAX_TIME_MILLIS", process_queue.BROKER_SUSPENDS_MS, 15_000),
     (
@@ -441,7 +441,7 @@ TIMES: list[tuple[str, object, object]] = [
     ("PULL_TIME_DELAY_MILLS_WHEN_CACHE_FLOW_CONTROL", process_queue.WHEN_FULL, 0.05),
     ("PULL_TIME_DELAY_MILLS_WHEN_SUSPEND", process_queue.WHEN_PAUSED, 1.0),
     ("OFFSET_ILLEGAL is corrected after", process_queue.CORRECT_AFTER, 10.0),
-    ("consumeLater", consume_concurrently.AGAIN_SECONDS, 5.0),
+    ("consumeLater", consume_concurrently.RETRY_SECONDS, 5.0),
     ("at the broker: rebalanceLockMaxLiveTime", BrokerConfig().rebalance_lock_max_live_time, 60_000),
     ("transactionTimeOut", BrokerConfig().transaction_time_out, 6_000),
     ("transactionCheckInterval", BrokerConfig().transaction_check_interval, 30_000),

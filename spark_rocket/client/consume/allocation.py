@@ -1,22 +1,22 @@
-"""Sharing out a topic's queues among the members of a consumer group.
+"""Allocation of a topic's queues among the members of a consumer group.
 
-Every member runs the same strategy over the same sorted lists and takes its own share, so no one has to agree with
-anyone. That holds only while all members of a group use the same strategy with the same settings.
+Every member runs the same strategy over the same sorted lists and uses its own share, so no coordination is needed.
+That requires that all members of a group use the same strategy with the same settings.
 
 =========================================  =========================================================================
 :class:`AllocateAveragely` (AVG)           consecutive runs of nearly equal length; the default
 :class:`AllocateByCircle` (AVG_BY_CIRCLE)   every n-th queue
-:class:`AllocateByConfig` (CONFIG)          the queues it was given
+:class:`AllocateByConfig` (CONFIG)          a fixed list of queues
 :class:`AllocateByMachineRoom`              queues of brokers named ``room@…``, of the given rooms only
 :class:`AllocateMachineRoomNearby`          within each room by another strategy; rooms without members by all
-:class:`AllocateByConsistentHash`           few queues change hands when a member comes or goes
+:class:`AllocateByConsistentHash`           few queues move when a member joins or leaves
 =========================================  =========================================================================
 
-``QueueShare`` asks brokers for the members of the group, applies the strategy, and finds the offset at which the member
-starts in a queue; it sends requests, so it may block.
+``QueueShare`` queries brokers for the members of the group, applies the strategy, and determines the start offset of
+the member in a queue. It sends requests, so it may block.
 
 Thread-safety: all. Corresponds to org.apache.rocketmq.client.consumer.rebalance and to the parts of RebalanceImpl that
-choose queues and starting offsets.
+choose queues and start offsets.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 class AllocateStrategy(Protocol):
-    """``allocate`` gives one member its share of sorted queues; ``name`` is what brokers and tools see."""
+    """``allocate`` returns one member's share of sorted queues; brokers and tools show ``name``."""
 
     @property
     def name(self) -> str: ...
@@ -50,12 +50,12 @@ class AllocateStrategy(Protocol):
 
 
 class _ByPlace:
-    """A strategy that depends on a member's number among the members only."""
+    """A strategy that depends only on a member's position among the members."""
 
     def allocate(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        """Nothing for a member that the brokers do not know (yet)."""
+        """Return the member's queues; none if the brokers do not (yet) have the member."""
         if client_id not in client_ids:
             return []
         return self._share(client_ids.index(client_id), len(client_ids), queues)
@@ -65,7 +65,7 @@ class _ByPlace:
 
 
 class AllocateAveragely(_ByPlace):
-    """Consecutive runs; the first members have one more where the numbers do not divide."""
+    """Consecutive runs; the first members get one more queue if the numbers do not divide evenly."""
 
     name = "AVG"
 
@@ -85,7 +85,7 @@ class AllocateByCircle(_ByPlace):
 
 
 class AllocateByConfig:
-    """What it was given, whoever else there is."""
+    """A fixed list of queues, independent of the other members."""
 
     name = "CONFIG"
 
@@ -100,7 +100,7 @@ class AllocateByConfig:
 
 
 class AllocateByMachineRoom(_ByPlace):
-    """Queues of brokers in the given rooms; a broker's room stands before the ``@`` of its name."""
+    """Queues of brokers in the given rooms; the room of a broker is the part of its name before ``@``."""
 
     name = "MACHINE_ROOM"
 
@@ -116,7 +116,7 @@ class AllocateByMachineRoom(_ByPlace):
 
 
 class AllocateMachineRoomNearby:
-    """Each room's queues among the members in it; a room that has none is shared out among everybody."""
+    """Each room's queues among the members in it; queues of rooms without members among all members."""
 
     def __init__(
         self,
@@ -149,13 +149,13 @@ class AllocateMachineRoomNearby:
 
 
 class AllocateByConsistentHash:
-    """A ring of ``virtual_nodes`` points for each member; a queue belongs to the next point behind its own."""
+    """A ring with ``virtual_nodes`` points per member; a queue belongs to the next point after its own."""
 
     name = "CONSISTENT_HASH"
 
     def __init__(self, virtual_nodes: int = 10) -> None:
         if virtual_nodes < 1:
-            raise ClientError(f"{virtual_nodes} virtual nodes make no ring.", remedy="Give at least 1.")
+            raise ClientError(f"virtual_nodes is out of range: {virtual_nodes}.", remedy="Use at least 1.")
         self._virtual_nodes = virtual_nodes
 
     def allocate(
@@ -167,7 +167,7 @@ class AllocateByConsistentHash:
         points = sorted(ring)
         found = []
         for queue in queues:
-            # Java's MessageQueue.toString(), so that members of either language agree.
+            # The format of Java's MessageQueue.toString(), so that members in both languages get the same result.
             text = f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
             at = bisect_left(points, _hash(text))
             if ring[points[at % len(points)]] == client_id:
@@ -176,7 +176,7 @@ class AllocateByConsistentHash:
 
 
 def _hash(text: str) -> int:
-    """The first four bytes of the text's MD5."""
+    """Return the first four bytes of the text's MD5 as a number."""
     return int.from_bytes(hashlib.md5(text.encode(), usedforsecurity=False).digest()[:4], "big")
 
 
@@ -184,9 +184,9 @@ DEFAULT_LOOK_BACK_MS = 30 * 60 * 1000
 
 
 class QueueShare:
-    """One member's. ``strategy``: None gives it every queue (broadcasting).
+    """The share of one member. ``strategy``: None assigns every queue (broadcasting).
 
-    A group without a committed offset starts ``where`` says; ``timestamp_ms`` None means half an hour ago.
+    ``where``: the start of a group without a committed offset; ``timestamp_ms`` None means half an hour ago.
     """
 
     def __init__(
@@ -206,15 +206,15 @@ class QueueShare:
         self._strategy = strategy
         self._where = where
         self._timestamp_ms = timestamp_ms
-        self._first_queues: dict[str, frozenset[MessageQueue]] = {}  # what topics had when the consumer started
-        self._told: dict[str, list[MessageQueue]] = {}
+        self._first_queues: dict[str, frozenset[MessageQueue]] = {}  # the queues of topics when the consumer started
+        self._notified: dict[str, list[MessageQueue]] = {}
 
     @property
     def is_broadcast(self) -> bool:
         return self._strategy is None
 
     def find_routes(self, topics: Iterable[str], *, warn: bool) -> None:
-        """Learn the brokers of every topic. A topic that does not exist yet is looked up again later."""
+        """Fetch the routes of all topics. A topic that does not exist yet is fetched again later."""
         for topic in topics:
             try:
                 self.note(topic, self._instance().routes.route(topic).readable)
@@ -224,23 +224,23 @@ class QueueShare:
                     logger.warning("waiting for topic %s: %s", topic, error)
 
     def note(self, topic: str, queues: Iterable[MessageQueue]) -> None:
-        """The queues that a topic has now; only the first call for a topic counts."""
+        """Record the current queues of a topic; only the first call for a topic counts."""
         self._first_queues.setdefault(topic, frozenset(queues))
 
     def queues_of(self, topic: str) -> list[MessageQueue] | None:
-        """The queues that are this member's now; None when the brokers do not know the group's members."""
+        """Return the member's current queues; None if no broker returns the members of the group."""
         instance = self._instance()
         queues = sorted(instance.routes.route(topic).readable)
         if self._strategy is None:
             return queues
         members = instance.consumer_ids(self._group, topic)
         if members is not None and instance.client_id not in members:
-            instance.members.send_heartbeats()  # a restarted broker has forgotten this member
+            instance.members.send_heartbeats()  # a restarted broker has lost this member
             members = instance.consumer_ids(self._group, topic)
         if members is None or instance.client_id not in members:
             logger.warning(
-                "no broker of %s counts this consumer among the members of %s: its queues stay as they are. If that"
-                " continues, create the group (brokers may have autoCreateSubscriptionGroup=false or"
+                "topic %s: brokers do not list this consumer as a member of group %s; its queues stay unchanged."
+                " If this continues, create the group (brokers may have autoCreateSubscriptionGroup=false or"
                 " rejectPullConsumerEnable).",
                 topic,
                 self._group,
@@ -249,7 +249,7 @@ class QueueShare:
         return self._strategy.allocate(self._group, instance.client_id, queues, members)
 
     def first_offset(self, queue: MessageQueue) -> int:
-        """Where the group continues in a queue, or starts.
+        """Return the committed offset of the group in a queue, or else its start offset.
 
         A queue that was added while the consumer was running is read from its first message.
         """
@@ -264,12 +264,12 @@ class QueueShare:
         moment = int(time.time() * 1000) - DEFAULT_LOOK_BACK_MS if self._timestamp_ms is None else self._timestamp_ms
         return self._reader.offset_for_time(queue, moment)
 
-    def tell(self, listener: MessageQueueListener, topic: str, mine: list[MessageQueue]) -> None:
+    def notify(self, listener: MessageQueueListener, topic: str, mine: list[MessageQueue]) -> None:
         """Call the listener if the member's queues of a topic have changed. Its errors are logged."""
-        if mine == self._told.get(topic, []):
+        if mine == self._notified.get(topic, []):
             return
-        self._told[topic] = mine
+        self._notified[topic] = mine
         try:
             listener(topic, list(self._instance().routes.route(topic).readable), mine)
         except Exception:
-            logger.exception("the listener for changes of queues failed on %s", topic)
+            logger.exception("message queue listener failed: topic %s", topic)

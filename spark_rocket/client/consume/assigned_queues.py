@@ -1,14 +1,14 @@
-"""The queues that a pull consumer has now: taking them on, giving them up, moving in them, committing.
+"""The assigned queues of a pull consumer: assignment, release, seeking, commits.
 
-How far a queue is follows from what was handed out of it (``PulledMessages``). What is to be committed is marked first
-and sent later, except by ``commit``, which waits. Commits follow each other, so that no later offset is overtaken by an
-earlier one; the table's lock is never held while waiting for a server.
+The position of a queue follows from the messages that were returned to the application (``PulledMessages``). Positions
+are marked for commit first and sent later, except by ``commit``, which waits. Commits are sequential, so that an older
+offset never overwrites a newer one. The lock of the table is never held while waiting for a server.
 
-Queues take turns, each with what one pull found. It is decoded by who takes it, so that threads that read connections
-have nothing to do.
+Queues are returned in turn, each with the result of one pull. The polling thread decodes it, so that threads that read
+connections are not delayed.
 
-Thread-safety: all methods; takers are served one after the other, and none waits longer than its timeout. Corresponds
-to AssignedMessageQueue, and to the pull tasks and the consumeRequestCache of DefaultLitePullConsumerImpl.
+Thread-safety: all methods; concurrent polls are served one after the other, and none waits longer than its timeout.
+Corresponds to AssignedMessageQueue, and to the pull tasks and the consumeRequestCache of DefaultLitePullConsumerImpl.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class _Found:
-    """One pull's answer; ``messages`` are those from ``start`` on, once somebody has decoded them."""
+    """The response of one pull; ``messages`` are those from ``start`` on, decoded on first use."""
 
     __slots__ = ("count", "messages", "result", "start")
 
@@ -51,8 +51,8 @@ class _Found:
         self.messages: deque[MessageExt] | None = None
 
 
-class _Waiting:
-    """What waits of one queue."""
+class _PendingPulls:
+    """The pending pulls of one queue."""
 
     __slots__ = ("count", "found", "process_queue", "size")
 
@@ -64,7 +64,7 @@ class _Waiting:
 
 
 class PulledMessages:
-    """See the module. ``tags_of`` says what a topic's messages are compared with again."""
+    """Pulled messages that were not returned yet. ``tags_of`` is the client-side tag filter of a topic."""
 
     def __init__(
         self,
@@ -82,13 +82,13 @@ class PulledMessages:
         self._max_of_all = max_of_all
         self._tags_of = tags_of
         self._has_room = has_room
-        self._changed = threading.Condition()  # its lock is entered again
-        self._taking = threading.Lock()
-        self._waiting: dict[ProcessQueue, _Waiting] = {}  # in the order in which it is their turn
+        self._changed = threading.Condition()  # with a reentrant lock
+        self._take_lock = threading.Lock()
+        self._pending: dict[ProcessQueue, _PendingPulls] = {}  # in the order of their turns
         self._count = 0
         self._closed = False
         self.wakers: set[Callable[[], None]] = set()
-        """Called, quickly and from any thread, when there may be something to take."""
+        """Called when messages may be available; they must not block, on any thread."""
 
     # --- for pullers ------------------------------------------------------------------------------------------
 
@@ -101,54 +101,54 @@ class PulledMessages:
             if found.status is not PullStatus.FOUND:
                 return
             one = _Found(start, found, min(found.next_offset - start, self._pull_batch_size))
-            waiting = self._waiting.setdefault(process_queue, _Waiting(process_queue))
-            waiting.found.append(one)
-            waiting.count += one.count
-            waiting.size += len(found.records)
+            pending = self._pending.setdefault(process_queue, _PendingPulls(process_queue))
+            pending.found.append(one)
+            pending.count += one.count
+            pending.size += len(found.records)
             self._count += one.count
         self.wake()
 
     def is_full(self, process_queue: ProcessQueue) -> bool:
-        waiting = self._waiting.get(process_queue)
-        if waiting is not None and (waiting.count > self._max_messages or waiting.size > self._max_bytes):
+        pending = self._pending.get(process_queue)
+        if pending is not None and (pending.count > self._max_messages or pending.size > self._max_bytes):
             return True
         return self._count > self._max_of_all and self._count - self._paused() > self._max_of_all
 
     def _paused(self) -> int:
-        """What waits of queues that are paused: nobody takes it, and it must not keep others from being pulled."""
-        return sum(waiting.count for waiting in list(self._waiting.values()) if waiting.process_queue.paused)
+        """Return the number of pending messages of paused queues: they must not block pulls of other queues."""
+        return sum(pending.count for pending in list(self._pending.values()) if pending.process_queue.paused)
 
     # --- for the consumer -------------------------------------------------------------------------------------
 
     def position(self, process_queue: ProcessQueue) -> int:
-        """The offset of the first message that nobody was given."""
+        """Return the offset of the first message that was not returned yet."""
         with self._changed:
-            waiting = self._waiting.get(process_queue)
-            return waiting.found[0].start if waiting is not None else process_queue.end
+            pending = self._pending.get(process_queue)
+            return pending.found[0].start if pending is not None else process_queue.end
 
     def holds(self, process_queue: ProcessQueue) -> bool:
-        """Whether something of the queue waits."""
-        return process_queue in self._waiting
+        """Whether pulls of the queue are pending."""
+        return process_queue in self._pending
 
     def forget(self, process_queue: ProcessQueue) -> int:
-        """Nothing more of it, and nothing of what waits; the position that it is left at."""
+        """Drop a queue and its pending messages; return its position."""
         with self._changed:
             position = self.position(process_queue)
             process_queue.dropped = True
-            waiting = self._waiting.pop(process_queue, None)
-            if waiting is not None:
-                self._count -= waiting.count
+            pending = self._pending.pop(process_queue, None)
+            if pending is not None:
+                self._count -= pending.count
             return position
 
     def wake(self) -> None:
-        """Let takers look again."""
+        """Wake waiting polls."""
         with self._changed:
             self._changed.notify_all()
         for wake in tuple(self.wakers):
             wake()
 
     def close(self) -> None:
-        """Takers that wait get nothing; nothing more is received."""
+        """Reject new messages; waiting polls return an empty result."""
         with self._changed:
             self._closed = True
         self.wake()
@@ -156,9 +156,9 @@ class PulledMessages:
     # --- taking -----------------------------------------------------------------------------------------------
 
     def take_messages(self, timeout: float, limit: int | None = None) -> list[MessageExt]:
-        """What one pull found, or the first ``limit`` of it; an empty list when nothing comes in time.
+        """Return the messages of one pull, or the first ``limit`` of them; an empty list on timeout.
 
-        ProtocolError for what cannot be decoded, again and again: it stays where it is, and others have to wait.
+        Raises ProtocolError for undecodable messages, on every call: the position does not move, and others wait.
         """
 
         def first(process_queue: ProcessQueue, one: _Found) -> tuple[list[MessageExt], int | None]:
@@ -172,7 +172,7 @@ class PulledMessages:
         return self._take(timeout, first)
 
     def take_batches(self, timeout: float) -> list[pa.RecordBatch]:
-        """The same as Arrow record batches."""
+        """Return the messages of one pull as Arrow record batches."""
 
         def every(process_queue: ProcessQueue, one: _Found) -> tuple[list[pa.RecordBatch], None]:
             queue = process_queue.queue
@@ -181,68 +181,68 @@ class PulledMessages:
         return self._take(timeout, every)
 
     def _take(self, timeout: float, items_of: Callable[[ProcessQueue, _Found], tuple[list[T], int | None]]) -> list[T]:
-        """``items_of`` gives what is handed out, and where the rest begins, if there is one."""
+        """Take a pull; ``items_of`` returns its items, and the offset of the rest if there is one."""
         deadline = time.monotonic() + timeout
-        if not self._taking.acquire(timeout=timeout):
+        if not self._take_lock.acquire(timeout=timeout):
             return []
         try:
             while True:
-                waiting = self._next(deadline)
-                if waiting is None:
+                pending = self._next(deadline)
+                if pending is None:
                     return []
-                process_queue, one = waiting.process_queue, waiting.found[0]
+                process_queue, one = pending.process_queue, pending.found[0]
                 try:
                     items, rest = items_of(process_queue, one)
                 except ProtocolError as error:
                     raise ProtocolError(
-                        f"What was pulled from {process_queue.queue} at {one.start} cannot be decoded: {error.message}",
-                        remedy=f"Seek to {one.result.next_offset}, behind it, or further; {error.remedy}".rstrip("; "),
+                        f"Cannot decode messages of {process_queue.queue} at offset {one.start}: {error.message}",
+                        remedy=f"Seek to offset {one.result.next_offset} or later. {error.remedy}".rstrip(),
                     ) from error
                 with self._changed:
-                    if self._waiting.get(process_queue) is not waiting:  # forgotten meanwhile: sought elsewhere, lost
+                    if self._pending.get(process_queue) is not pending:  # dropped in the meantime: seek or rebalance
                         continue
                     if rest is not None:
                         one.start = rest
                         return items
                     was_full = self.is_full(process_queue)
-                    self._remove(waiting)
+                    self._remove(pending)
                 if was_full and not self.is_full(process_queue):
                     self._has_room(process_queue)
                 if items:
                     return items
         finally:
-            self._taking.release()
+            self._take_lock.release()
 
-    def _next(self, deadline: float) -> _Waiting | None:
-        """Whose turn it is; None when nobody comes in time."""
+    def _next(self, deadline: float) -> _PendingPulls | None:
+        """Return the next queue in turn; None on timeout."""
         with self._changed:
             while not self._closed:
-                for process_queue, waiting in self._waiting.items():
+                for process_queue, pending in self._pending.items():
                     if not process_queue.paused:
-                        return waiting
+                        return pending
                 left = deadline - time.monotonic()
                 if left <= 0 or not self._changed.wait(left):
                     return None
             return None
 
-    def _remove(self, waiting: _Waiting) -> None:
-        """Its first pull was handed out; the others come first now."""
-        one = waiting.found.popleft()
-        waiting.count -= one.count
-        waiting.size -= len(one.result.records)
+    def _remove(self, pending: _PendingPulls) -> None:
+        """Remove the first pull of a queue and move the queue to the end of the order."""
+        one = pending.found.popleft()
+        pending.count -= one.count
+        pending.size -= len(one.result.records)
         self._count -= one.count
-        del self._waiting[waiting.process_queue]
-        if waiting.found:
-            self._waiting[waiting.process_queue] = waiting
+        del self._pending[pending.process_queue]
+        if pending.found:
+            self._pending[pending.process_queue] = pending
 
 
-MAX_PULL_BYTES = 4 << 20  # brokers that know this field give more than 32 messages for it
-CORRECT_AGAIN = 1.0
+MAX_PULL_BYTES = 4 << 20  # brokers that support this field return more than 32 messages
+CORRECT_RETRY_SECONDS = 1.0
 
 
 @dataclass(slots=True, eq=False)
 class Assigned:
-    """One queue. ``puller`` comes with the first offset, ``done`` is what is to be committed."""
+    """One assigned queue. ``puller`` is set with the first offset, ``done`` is the offset to commit."""
 
     process_queue: ProcessQueue
     puller: Puller | None = None
@@ -250,7 +250,7 @@ class Assigned:
 
 
 class AssignedQueues:
-    """See the module. ``expression_of`` gives the tags and the SQL92 expression that a topic is pulled by."""
+    """The assigned queues of a consumer. ``expression_of`` returns the tags and the SQL92 expression of a topic."""
 
     def __init__(
         self,
@@ -273,19 +273,19 @@ class AssignedQueues:
         self._pull_batch_size = pull_batch_size
         self._expression_of = expression_of
         self._table: dict[MessageQueue, Assigned] = {}
-        self._to_begin: dict[str, list[Assigned]] = {}  # by brokers, which have not answered
+        self._to_begin: dict[str, list[Assigned]] = {}  # by broker: queues whose start offset is unknown
         self._lock = threading.RLock()
         self._committing = threading.RLock()
         self._closed = False
 
-    # --- which ------------------------------------------------------------------------------------------------
+    # --- assignment -------------------------------------------------------------------------------------------
 
     def queues(self) -> list[MessageQueue]:
         with self._lock:
             return sorted(self._table)
 
     def get(self, queues: Iterable[MessageQueue]) -> list[Assigned]:
-        """Those queues; StateError if one is not here."""
+        """Return those queues; StateError if one is not assigned."""
         found = []
         with self._lock:
             for queue in queues:
@@ -293,53 +293,53 @@ class AssignedQueues:
                 if one is None:
                     raise StateError(
                         f"{queue} is not assigned to this consumer.",
-                        remedy="assignment() says which are; a rebalance may have given it to another member.",
+                        remedy="Check assignment(); a rebalance may have assigned it to another member.",
                     )
                 found.append(one)
         return found
 
     def own(self, mine: Iterable[MessageQueue], topic: str | None = None, *, mark: bool) -> None:
-        """Have these queues, of one topic or of all, and no others.
+        """Assign exactly these queues, of one topic or of all topics.
 
-        ``mark``: what was handed out of queues that are given up is committed, not only what is marked already.
+        ``mark``: commit the positions of released queues, not only offsets that are already marked.
         """
         wanted = dict.fromkeys(mine)
         with self._committing:
             with self._lock:
                 if self._closed:
                     return
-                lost = [queue for queue in self._table if topic in (None, queue.topic) and queue not in wanted]
-                left = self._give_up(lost, mark=mark)
-                begun = {queue: Assigned(ProcessQueue(queue, 0)) for queue in wanted if queue not in self._table}
-                self._table.update(begun)
-            self._offsets.persist(left)
-        self._begin_each(begun.values())
+                released = [queue for queue in self._table if topic in (None, queue.topic) and queue not in wanted]
+                offsets = self._give_up(released, mark=mark)
+                added = {queue: Assigned(ProcessQueue(queue, 0)) for queue in wanted if queue not in self._table}
+                self._table.update(added)
+            self._offsets.persist(offsets)
+        self._begin_each(added.values())
 
     def close(self, *, mark: bool) -> None:
-        """Give all of them up, for good."""
+        """Release all queues permanently."""
         with self._committing:
             with self._lock:
                 self._closed = True
-                left = self._give_up(list(self._table), mark=mark)
-            self._offsets.persist(left)
+                offsets = self._give_up(list(self._table), mark=mark)
+            self._offsets.persist(offsets)
 
     def _give_up(self, queues: Iterable[MessageQueue], *, mark: bool) -> dict[MessageQueue, int]:
-        """What is to be committed of queues that are this consumer's no more. Lock held."""
-        left = {}
+        """Release queues; return the offsets to commit. Lock held."""
+        offsets = {}
         for queue in queues:
             one = self._table.pop(queue)
             position = self._pulled.forget(one.process_queue)
             if mark and one.puller is not None:
                 one.done = position
             if one.done is not None:
-                left[queue] = one.done
-            logger.info("group %s gives up %s", self._group, queue)
-        return left
+                offsets[queue] = one.done
+            logger.info("group %s released %s", self._group, queue)
+        return offsets
 
     # --- pulling ----------------------------------------------------------------------------------------------
 
     def _begin_each(self, every: Iterable[Assigned]) -> None:
-        """Of a broker that does not answer one queue is tried, for the others' queues wait."""
+        """Start pulling queues; of a broker that does not respond only one is tried, so that others are not delayed."""
         silent: set[str] = set()
         for one in every:
             broker_name = one.process_queue.queue.broker_name
@@ -351,19 +351,19 @@ class AssignedQueues:
     def _begin_later(self, one: Assigned) -> None:
         broker_name = one.process_queue.queue.broker_name
         with self._lock:
-            waiting = self._to_begin.setdefault(broker_name, [])
-            waiting.append(one)
-            if len(waiting) == 1:
+            pending = self._to_begin.setdefault(broker_name, [])
+            pending.append(one)
+            if len(pending) == 1:
                 self._instance().call_later(AFTER_ERROR, lambda: self._begin_again(broker_name))
 
     def _begin_again(self, broker_name: str) -> None:
-        """On a thread of its own: a broker that hangs must not keep the instance's chores waiting."""
+        """Retry on a separate thread: a hanging broker must not block the instance's tasks."""
         with self._lock:
-            waiting = self._to_begin.pop(broker_name, [])
-        threading.Thread(target=self._begin_each, args=(waiting,), name="rocket-begin", daemon=True).start()
+            pending = self._to_begin.pop(broker_name, [])
+        threading.Thread(target=self._begin_each, args=(pending,), name="rocket-begin", daemon=True).start()
 
     def _begin(self, one: Assigned, offset: int | None = None) -> bool:
-        """Start pulling a queue; if the broker does not say where, in a while. False if the broker does not answer."""
+        """Start pulling a queue, later if its start offset is unknown. Return False if the broker is unavailable."""
         process_queue, queue = one.process_queue, one.process_queue.queue
         if self._closed or process_queue.dropped:
             return True
@@ -372,7 +372,7 @@ class AssignedQueues:
                 offset = self._share.first_offset(queue)
             except RocketError as error:
                 if not self._closed:
-                    logger.warning("%s cannot be read yet: %s", queue, error)
+                    logger.warning("start offset of %s not available yet: %s", queue, error)
                     self._begin_later(one)
                 return not isinstance(error, RemotingError)
         with self._lock:
@@ -389,19 +389,19 @@ class AssignedQueues:
                 is_paused=lambda: False,
                 correct_offset=self._correct_offset,
             )
-        logger.info("group %s reads %s from %d on", self._group, queue, offset)
+        logger.info("group %s started reading %s at offset %d", self._group, queue, offset)
         one.puller.pull()
         return True
 
     def has_room(self, process_queue: ProcessQueue) -> None:
-        """Pull on, elsewhere: it may have to connect first, and a poll must not wait for that."""
+        """Continue pulling on another thread: it may have to connect first, which must not delay a poll."""
         with self._lock:
             one = self._table.get(process_queue.queue)
             if one is not None and one.puller is not None and not self._closed:
                 self._instance().later(one.puller.has_room)
 
     def pull_anew(self, topic: str) -> None:
-        """Other messages of a topic are wanted now: no poll that is held for the old ones is waited for."""
+        """Restart the pulls of a topic after a change of its filter, without waiting for long polls in flight."""
         with self._lock:
             pullers = [one.puller for queue, one in self._table.items() if queue.topic == topic]
         for puller in pullers:
@@ -419,17 +419,17 @@ class AssignedQueues:
             must_lock=False,
         )
 
-    # --- moving -----------------------------------------------------------------------------------------------
+    # --- seeking ----------------------------------------------------------------------------------------------
 
     def move(self, queue: MessageQueue, offset: int) -> None:
-        """Go on there; what was pulled before is forgotten."""
+        """Continue at an offset; drop the pulled messages."""
         with self._lock:
             (one,) = self.get([queue])
             moved = self._replace(one, offset)
         self._begin(moved, offset)
 
     def _replace(self, old: Assigned, offset: int) -> Assigned:
-        """Begin anew with a queue, at another offset; ``_begin`` comes next. Lock held."""
+        """Replace a queue to start at another offset; call ``_begin`` next. Lock held."""
         queue = old.process_queue.queue
         self._pulled.forget(old.process_queue)
         new = self._table[queue] = Assigned(ProcessQueue(queue, offset))
@@ -437,14 +437,14 @@ class AssignedQueues:
         return new
 
     def _correct_offset(self, puller: Puller, offset: int) -> None:
-        """The broker has nothing where this consumer is: go on where it says, when all before it is handed out."""
+        """Continue at the broker's offset after an invalid one, when all earlier messages were returned."""
         queue = puller.process_queue.queue
         with self._lock:
             one = self._table.get(queue)
             if self._closed or one is None or one.puller is not puller:
                 return
             if self._pulled.holds(puller.process_queue):
-                self._instance().call_later(CORRECT_AGAIN, lambda: self._correct_offset(puller, offset))
+                self._instance().call_later(CORRECT_RETRY_SECONDS, lambda: self._correct_offset(puller, offset))
                 return
             moved = self._replace(one, offset)
         self._begin(moved, offset)
@@ -452,7 +452,7 @@ class AssignedQueues:
     # --- committing -------------------------------------------------------------------------------------------
 
     def positions(self) -> dict[MessageQueue, int]:
-        """How far each queue is: the first offset that nobody was given."""
+        """Return the positions of the queues: the first offset that was not returned yet."""
         with self._lock:
             return {
                 queue: self._pulled.position(one.process_queue)
@@ -461,20 +461,20 @@ class AssignedQueues:
             }
 
     def mark_done(self) -> None:
-        """What was handed out so far is to be committed."""
+        """Mark all current positions for commit."""
         with self._lock:
             for queue, position in self.positions().items():
                 self._table[queue].done = position
 
     def persist(self) -> None:
-        """Send what is marked; what cannot be sent is logged and comes again."""
+        """Commit the marked offsets; failures are logged and retried with the next call."""
         with self._committing:
             with self._lock:
                 done = {queue: one.done for queue, one in self._table.items() if one.done is not None}
             self._offsets.persist(done)
 
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Send these, or all positions, now: all at once, under one time-out. Raises an error if one was not kept."""
+        """Commit these offsets, or all positions, and wait: in parallel, with one timeout. Raises the first error."""
         with self._committing:
             offsets = self.positions() if offsets is None else offsets
             failed = self._offsets.commit(offsets)

@@ -1,14 +1,15 @@
-"""Consuming in any order: many threads, each call some messages of one queue.
+"""Concurrent consumption: many threads, each call with some messages of one queue.
 
-A call that ends in success is done; what it did not consume goes back to the broker (clustering), to be delivered
-again later, or is left (broadcasting). A message that cannot be given back is tried again here after 5 s. Messages
-that a listener has had for longer than ``consume_timeout`` go back as well, so that a lost thread blocks no queue.
+A successful call completes its messages. Messages that were not consumed are sent back to the broker (clustering), to
+be redelivered later, or skipped (broadcasting). A message that cannot be sent back is retried here after 5 s. Messages
+that a listener has held for longer than ``consume_timeout`` are sent back as well, so that a hanging thread does not
+block the queue.
 
-What one pull found is a *run* of calls. Waking a thread costs more than a quick listener does, so while calls take
-little time one thread makes all of a run's; when they take longer, every thread takes part. Should a call among quick
-ones take long, a watching thread hands the rest of its run to others.
+The result of one pull is a *run* of calls. Waking a thread costs more than a fast listener call. While calls are fast,
+one thread makes all calls of a run; when they are slower, all threads take part. If one call among fast ones is slow, a
+watcher thread hands the rest of its run to other threads.
 
-Thread-safety: ``receive`` on reading threads, listeners on the service's own.
+Thread-safety: ``receive`` on reading threads, listeners on threads of the service.
 Corresponds to ConsumeMessageConcurrentlyService and ProcessQueue.cleanExpiredMsg.
 """
 
@@ -32,19 +33,19 @@ from spark_rocket.model import MessageExt, MessageQueue
 
 logger = logging.getLogger(__name__)
 
-AGAIN_SECONDS = 5.0
+RETRY_SECONDS = 5.0
 EXPIRED_LEVEL = 3
-EXPIRED_AT_ONCE = 16  # of one queue
+MAX_EXPIRED = 16  # per queue and check
 
-QUICK_NS = 100_000
-LONG_NS = 1_000_000
+FAST_NS = 100_000
+SLOW_NS = 1_000_000
 WATCH_SECONDS = 0.1
 
 
 class _Run:
-    """Calls to be made, by one thread or several; ``done`` are offsets consumed that nobody has been told of yet.
+    """Calls to be made, by one thread or several; ``done`` are consumed offsets not yet removed from the queue.
 
-    ``offered``: it is in the queue for another thread to take part, and need not be there twice.
+    ``offered``: the run is queued for another thread, and must not be queued twice.
     """
 
     __slots__ = ("calls", "done", "offered", "process_queue", "since")
@@ -54,11 +55,11 @@ class _Run:
         self.calls = deque(calls)
         self.done: deque[int] = deque()
         self.offered = False
-        self.since = 0  # when the last call began
+        self.since = 0  # start of the last call
 
 
 class ConsumeConcurrently(ConsumeService[_Run, ConsumeConcurrentlyContext]):
-    """See the module. Each call has up to ``batch_size`` messages."""
+    """Concurrent consumption. Each call has up to ``batch_size`` messages."""
 
     statuses = (ConsumeConcurrentlyStatus,)
     successes = (ConsumeConcurrentlyStatus.CONSUME_SUCCESS,)
@@ -70,7 +71,7 @@ class ConsumeConcurrently(ConsumeService[_Run, ConsumeConcurrentlyContext]):
         self._batch_size = batch_size
         self._flow = flow
         self._active: dict[int, _Run] = {}  # by thread
-        self._mean_ns = float(LONG_NS)  # of a call, roughly; an unknown listener counts as slow
+        self._mean_ns = float(SLOW_NS)  # estimated duration of a call; a new listener counts as slow
         self._watch = threading.Event()
         self._stop = threading.Event()
         self._threads.append(threading.Thread(target=self._watch_runs, name="rocket-consume-watch", daemon=True))
@@ -80,7 +81,7 @@ class ConsumeConcurrently(ConsumeService[_Run, ConsumeConcurrentlyContext]):
         self._watch.set()
         super().close(timeout)
 
-    # --- taking over --------------------------------------------------------------------------------------------
+    # --- receiving ----------------------------------------------------------------------------------------------
 
     def receive(self, process_queue: ProcessQueue, found: PullResult) -> None:
         messages = self._decoder.messages(process_queue, found) if found.status is PullStatus.FOUND else []
@@ -94,7 +95,7 @@ class ConsumeConcurrently(ConsumeService[_Run, ConsumeConcurrentlyContext]):
     def submit(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
         size = self._batch_size
         run = _Run(process_queue, [messages[start : start + size] for start in range(0, len(messages), size)])
-        if self._mean_ns <= QUICK_NS:
+        if self._mean_ns <= FAST_NS:
             self._work.put(run)
             self._watch.set()
         else:
@@ -110,29 +111,29 @@ class ConsumeConcurrently(ConsumeService[_Run, ConsumeConcurrentlyContext]):
         try:
             self._make_calls(run)
         except Exception:
-            logger.exception("messages of %s wait until they expire", run.process_queue.queue)
+            logger.exception("messages of %s are pending until they expire", run.process_queue.queue)
         del self._active[me]
 
     def _make_calls(self, run: _Run) -> None:
-        """Make calls of a run until none is left."""
+        """Make the calls of a run until none is left."""
         process_queue, next_call, done = run.process_queue, run.calls.popleft, run.done
         calls = count = successes = 0
-        counted = began = time.time_ns()
+        counted = call_start = time.time_ns()
         try:
             while run.calls and not process_queue.dropped and not self._closing:
                 try:
                     messages = next_call()
-                except IndexError:  # another thread was quicker
+                except IndexError:  # another thread took it
                     break
-                run.since = began
-                started = str(began // 1_000_000)
+                run.since = call_start
+                started = str(call_start // 1_000_000)
                 offsets = []
                 for message in messages:
                     message.set_property(START_TIME, started)
                     offsets.append(message.queue_offset)
                 context = ConsumeConcurrentlyContext(process_queue.queue)
                 consumed = 0
-                if self._call(messages[:], messages, context):  # a copy: the listener may empty its list, and fail then
+                if self._call(messages[:], messages, context):  # a copy: the listener may modify it and then fail
                     index = context.ack_index
                     consumed = len(messages) if index >= len(messages) else max(0, min(index + 1, len(messages)))
                 calls += 1
@@ -142,37 +143,37 @@ class ConsumeConcurrently(ConsumeService[_Run, ConsumeConcurrentlyContext]):
                     done += offsets
                 else:
                     for message, offset in zip(messages, offsets, strict=True):
-                        message.queue_offset = offset  # whatever the listener made of it
+                        message.queue_offset = offset  # the listener may have changed it
                     self._return(process_queue, messages, consumed, context)
                 now = time.time_ns()
-                spent, began = now - began, now
-                self._mean_ns += ((spent if spent < LONG_NS else LONG_NS) - self._mean_ns) / 64
-                if spent > LONG_NS:
+                spent, call_start = now - call_start, now
+                self._mean_ns += ((spent if spent < SLOW_NS else SLOW_NS) - self._mean_ns) / 64
+                if spent > SLOW_NS:
                     self._settle(run)
                     self._count(run, calls, successes, count - successes, now - counted)
                     calls = count = successes = 0
                     counted = now
         finally:
             self._settle(run)
-            self._count(run, calls, successes, count - successes, began - counted)
+            self._count(run, calls, successes, count - successes, call_start - counted)
 
     def _count(self, run: _Run, calls: int, consumed: int, failed: int, nanoseconds: int) -> None:
         self._hooks.stats.consumed(run.process_queue.queue.topic, calls, consumed, failed, nanoseconds / 1e9)
 
     def _settle(self, run: _Run) -> None:
-        """What a run has consumed so far is done."""
+        """Remove the consumed messages of a run from the queue."""
         done: list[int] = []
         try:
             while True:
                 done.append(run.done.popleft())
         except IndexError:
             pass
-        if not run.process_queue.dropped:  # else the queue's next owner consumes them again
+        if not run.process_queue.dropped:  # otherwise the next owner of the queue consumes them again
             run.process_queue.remove(done)
             self._queues.has_room(run.process_queue)
 
     def _watch_runs(self) -> None:
-        """Have others go on with runs that a long call holds up."""
+        """Hand runs that a slow call blocks to other threads."""
         while not self._closing:
             self._watch.wait()
             self._watch.clear()
@@ -191,10 +192,10 @@ class ConsumeConcurrently(ConsumeService[_Run, ConsumeConcurrentlyContext]):
     def _is_valid(self, context: ConsumeConcurrentlyContext) -> bool:
         if isinstance(context.ack_index, int):
             return True
-        self._reject_answer(context.ack_index, "ack_index", context.message_queue)
+        self._reject_result(context.ack_index, "ack_index", context.message_queue)
         return False
 
-    # --- what was not consumed ----------------------------------------------------------------------------------
+    # --- messages that were not consumed ------------------------------------------------------------------------
 
     def _return(
         self,
@@ -203,41 +204,41 @@ class ConsumeConcurrently(ConsumeService[_Run, ConsumeConcurrentlyContext]):
         consumed: int,
         context: ConsumeConcurrentlyContext,
     ) -> None:
-        """Give back the messages after the first ``consumed``."""
+        """Send back the messages after the first ``consumed``."""
         if process_queue.dropped:
             return
         try:
-            kept = self._give_back_failed(messages[consumed:], context)
+            remaining = self._send_back_failed(messages[consumed:], context)
         except Exception:
-            logger.exception("the outcome of messages of %s was lost; they are consumed again", process_queue.queue)
-            self._again(process_queue, messages)
+            logger.exception("results of messages of %s lost; the messages are consumed again", process_queue.queue)
+            self._retry(process_queue, messages)
             return
-        if kept:
-            for message in kept:
+        if remaining:
+            for message in remaining:
                 message.reconsume_times += 1
-            self._again(process_queue, kept)
-        offsets = {message.queue_offset for message in kept}
+            self._retry(process_queue, remaining)
+        offsets = {message.queue_offset for message in remaining}
         process_queue.remove(message.queue_offset for message in messages if message.queue_offset not in offsets)
 
-    def _give_back_failed(self, failed: list[MessageExt], context: ConsumeConcurrentlyContext) -> list[MessageExt]:
-        """Those that could not be given back."""
+    def _send_back_failed(self, failed: list[MessageExt], context: ConsumeConcurrentlyContext) -> list[MessageExt]:
+        """Send failed messages back; return those that could not be sent."""
         level = context.delay_level_when_next_consume
         if not isinstance(level, int):
-            self._reject_answer(level, "delay level", context.message_queue)
+            self._reject_result(level, "delay level", context.message_queue)
             level = 0
         if self._send_back is None:
             for message in failed:
-                logger.warning("%s of %s was not consumed; broadcasting has no retry", message.msg_id, message.topic)
+                logger.warning("skipped message %s of %s: not consumed, broadcasting", message.msg_id, message.topic)
             return []
         return [message for message in failed if not self._send_back.send(message, level)]
 
-    def _again(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
-        self._call_later(AGAIN_SECONDS, lambda: self.submit(process_queue, messages))
+    def _retry(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
+        self._call_later(RETRY_SECONDS, lambda: self.submit(process_queue, messages))
 
-    # --- what took too long -------------------------------------------------------------------------------------
+    # --- expired messages ---------------------------------------------------------------------------------------
 
     def return_expired(self, process_queues: Iterable[ProcessQueue], timeout: float) -> None:
-        """Give back the first messages of queues that a listener has had for more than ``timeout`` seconds."""
+        """Send back the first messages of queues that a listener has held for more than ``timeout`` seconds."""
         if self._send_back is None:
             return
         limit = int((time.time() - timeout) * 1000)
@@ -245,15 +246,15 @@ class ConsumeConcurrently(ConsumeService[_Run, ConsumeConcurrentlyContext]):
             try:
                 self._return_first(process_queue, limit)
             except Exception:
-                logger.exception("what was not consumed of %s in time could not be given back", process_queue.queue)
+                logger.exception("expired messages of %s not sent back", process_queue.queue)
 
     def _return_first(self, process_queue: ProcessQueue, limit_ms: int) -> None:
         assert self._send_back is not None
-        for _ in range(EXPIRED_AT_ONCE):
+        for _ in range(MAX_EXPIRED):
             first = process_queue.first_started_before(limit_ms)
             if first is None or process_queue.dropped or not self._send_back.send(first[1], EXPIRED_LEVEL):
                 return
             offset = first[0]
-            logger.warning("offset %d of %s was not consumed in time: it was given back", offset, process_queue.queue)
+            logger.warning("sent back offset %d of %s: consume timeout exceeded", offset, process_queue.queue)
             process_queue.remove([offset])
             self._queues.has_room(process_queue)

@@ -1,20 +1,21 @@
-"""What push and pull consumers have in common: identity, subscriptions, and what brokers are told of them.
+"""Common parts of push and pull consumers: identity, subscriptions, heartbeat data, and requests of tools.
 
-Tools ask consumers through brokers:
+Tools send requests to consumers through brokers:
 
 ====  ================================  ============================================================================
-code  request                           the consumer
+code  request                           action of the consumer
 ====  ================================  ============================================================================
-220   RESET_CONSUMER_CLIENT_OFFSET      goes on at the given offsets in those queues that it has; no answer
-221   GET_CONSUMER_STATUS_FROM_CLIENT   says how far it is in its queues of a topic
-307   GET_CONSUMER_RUNNING_INFO         says what it is doing: settings, subscriptions, queues, on request its threads
-309   CONSUME_MESSAGE_DIRECTLY          has its listener consume the message that came along, and says how that went
+220   RESET_CONSUMER_CLIENT_OFFSET      continues at the given offsets in its assigned queues; no response
+221   GET_CONSUMER_STATUS_FROM_CLIENT   returns its offsets in its queues of a topic
+307   GET_CONSUMER_RUNNING_INFO         returns settings, subscriptions, queues and optionally thread stacks
+309   CONSUME_MESSAGE_DIRECTLY          has its listener consume the message in the request, and returns the result
 ====  ================================  ============================================================================
 
-A group that has no such consumer here gets code 1. Handlers run on the pool of ``Membership``, so they may block.
+If this instance has no such consumer, the response has code 1. Handlers run on the pool of ``Membership``, so they may
+block.
 
-Thread-safety: all methods. Corresponds to ClientRemotingProcessor, MQConsumerInner, to what
-DefaultMQPushConsumerImpl and DefaultLitePullConsumerImpl both have, and to subscriptionInner of RebalanceImpl.
+Thread-safety: all methods. Corresponds to ClientRemotingProcessor, MQConsumerInner, the common parts of
+DefaultMQPushConsumerImpl and DefaultLitePullConsumerImpl, and subscriptionInner of RebalanceImpl.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ logger = logging.getLogger(__name__)
 
 
 class Subscriptions:
-    """One consumer's; see the module."""
+    """The subscriptions of one consumer."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -90,10 +91,10 @@ class Subscriptions:
         sql: str | None = None,
         check: Callable[[SubscriptionData], None] | None = None,
     ) -> bool:
-        """Subscribe, in place of what was subscribed to of the topic before; whether other messages are wanted now.
+        """Subscribe, replacing an earlier subscription to the topic; return whether the filter changed.
 
-        SubscriptionRefusedError for an expression that does not parse. That, and what ``check`` raises, leaves all as
-        it was.
+        SubscriptionRefusedError for an invalid expression. That error, and one of ``check``, leaves the subscriptions
+        unchanged.
         """
         check_topic(topic)
         if sql is not None:
@@ -117,7 +118,7 @@ class Subscriptions:
         )
 
     def remove(self, topic: str) -> bool:
-        """Whether it was there."""
+        """Unsubscribe; return whether the topic was subscribed."""
         with self._lock:
             self._tags.pop(topic, None)
             return self._data.pop(topic, None) is not None
@@ -133,28 +134,28 @@ class Subscriptions:
             return list(self._data)
 
     def data(self) -> list[SubscriptionData]:
-        """As brokers are told."""
+        """Return the subscriptions as sent to brokers."""
         with self._lock:
             return list(self._data.values())
 
     def expression_of(self, topic: str) -> tuple[str, str | None] | None:
-        """The tags and the SQL92 expression that brokers choose its messages by; None if it is not subscribed to."""
+        """Return the tags and the SQL92 expression for pulls of a topic; None if it is not subscribed."""
         data = self._data.get(topic)
         if data is None:
             return None
         return (SUB_ALL, data.sub_string) if data.expression_type == TYPE_SQL92 else (data.sub_string, None)
 
     def tags_of(self, topic: str) -> TagExpression:
-        """What the topic's messages are compared with again."""
+        """Return the client-side tag filter of a topic."""
         return self._tags.get(topic) or parse_tags(None)
 
 
 class GroupOptions(Connecting, total=False):
     """The settings that all consumers of a group have; ``GroupConsumer`` has the defaults.
 
-    ``consume_from_where``: where a group without a committed offset starts; ``consume_timestamp_ms`` None is half an
+    ``consume_from_where``: the start of a group without a committed offset; ``consume_timestamp_ms`` None means half an
     hour ago. ``allocate_strategy``: how members share queues, :class:`AllocateAveragely` by default.
-    ``message_queue_listener`` is called when this member's queues of a topic have changed.
+    ``message_queue_listener`` is called when the queues of this member changed.
     """
 
     name_server: str | None
@@ -167,7 +168,7 @@ class GroupOptions(Connecting, total=False):
 
 
 class GroupConsumer(Client):
-    """A consumer of a group. ``_closing`` is set, under ``_lock``, by the first call that closes it."""
+    """A consumer of a group. ``_closing`` is set, under ``_lock``, by the first call of close."""
 
     consume_type: ClassVar[str]
 
@@ -203,7 +204,7 @@ class GroupConsumer(Client):
         )
         self._queue_listener = message_queue_listener
         self._lock = threading.Lock()
-        self._pid = 0  # of the process that started it; 0: nobody has
+        self._pid = 0  # of the process that started it; 0: not started
         self._started_ms = 0
         self._closing = False
 
@@ -215,7 +216,9 @@ class GroupConsumer(Client):
     def _start_once(self) -> ClientInstance:
         with self._lock:
             if self._pid:
-                raise StateError(f"The consumer of group {self.group!r} was started before.", remedy="Start it once.")
+                raise StateError(
+                    f"The consumer of group {self.group!r} was already started.", remedy="Call start() only once."
+                )
             instance = self.instance()
             self._pid = os.getpid()
         self._started_ms = time.time_ns() // 1_000_000
@@ -223,24 +226,24 @@ class GroupConsumer(Client):
 
     @property
     def _is_mine(self) -> bool:
-        """A forked child leaves the parent's work, and its locks, alone."""
+        """Whether this process started it: a forked child must not use the parent's threads and locks."""
         return self._pid in (0, os.getpid())
 
     def _check_running(self) -> None:
         if self._closing:
-            raise StateError(f"The consumer of group {self.group!r} was closed.", remedy="Make a new one.")
+            raise StateError(f"The consumer of group {self.group!r} is closed.", remedy="Create a new one.")
         if not self._pid:
             raise StateError(f"The consumer of group {self.group!r} is not started.", remedy="Call start() first.")
         if not self._is_mine:
             raise StateError(
-                f"The consumer of group {self.group!r} belongs to process {self._pid}, which this one was forked from.",
-                remedy="Make a new one in this process.",
+                f"The consumer of group {self.group!r} was started in process {self._pid}, the parent of this one.",
+                remedy="Create a new one in this process.",
             )
 
     # --- as a member of the instance --------------------------------------------------------------------------
 
     def consumer_data(self) -> ConsumerData:
-        """As heartbeats tell brokers."""
+        """Return the consumer's part of heartbeats."""
         return ConsumerData(
             self.group,
             self.consume_type,
@@ -250,20 +253,20 @@ class GroupConsumer(Client):
         )
 
     def _look_for_brokers(self) -> None:
-        """Know the topics' brokers, and be known to them."""
+        """Fetch the routes of the topics, and register at their brokers."""
         instance = self.instance()
         try:
             self._share.find_routes(self._subscriptions.topics(), warn=False)
             instance.members.register_at_new_brokers()
         except RocketError as error:
-            logger.info("routes stay as they are: %s", error)
+            logger.info("routes not refreshed: %s", error)
 
     def _check_filter(self, data: SubscriptionData) -> None:
-        """While it runs, a subscription that a broker cannot filter by is refused at once."""
+        """Reject a subscription of a running consumer immediately if a broker cannot filter by it."""
         self.instance().members.check_filters(self.group, [data])
 
     def _running_properties(self, *, orderly: bool) -> dict[str, str]:
-        """What tools are told of any consumer (307)."""
+        """Return the properties of running info (307) that all consumers have."""
         return {
             PROP_NAMESERVER_ADDR: self.name_server,
             PROP_CONSUME_TYPE: self.consume_type,
@@ -273,7 +276,7 @@ class GroupConsumer(Client):
         }
 
 
-# --- what tools ask ------------------------------------------------------------------------------------------------
+# --- requests of tools ---------------------------------------------------------------------------------------------
 
 _RESULTS = {
     ConsumeConcurrentlyStatus.CONSUME_SUCCESS: CR_SUCCESS,
@@ -285,7 +288,7 @@ _RESULTS = {
 
 @runtime_checkable
 class ManagedConsumer(Protocol):
-    """A consumer that can be asked; PushConsumer says what its methods do."""
+    """A consumer that handles requests of tools; see PushConsumer for its methods."""
 
     def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None: ...
 
@@ -297,7 +300,7 @@ class ManagedConsumer(Protocol):
 
 
 def answer_tools(instance: ClientInstance) -> None:
-    """Answer for the consumers of an instance."""
+    """Handle requests of tools for the consumers of an instance."""
 
     def consumer(group: str) -> ManagedConsumer | None:
         found = instance.members.consumers.get(group)
@@ -306,7 +309,7 @@ def answer_tools(instance: ClientInstance) -> None:
     def reset(_: str, request: RemotingCommand) -> RemotingCommand | None:
         header = ResetOffsetRequestHeader.from_ext(request.ext_fields)
         found = consumer(header.group)
-        logger.warning("a broker resets offsets of group %s in %s", header.group, header.topic)
+        logger.warning("offsets of group %s in topic %s reset by a broker", header.group, header.topic)
         if found is not None:
             offsets = ResetOffsetBody.from_json(bytes(request.body)).offset_table
             found.reset_offsets({queue: offset for queue, offset in offsets.items() if queue.topic == header.topic})
@@ -316,24 +319,24 @@ def answer_tools(instance: ClientInstance) -> None:
         header = GetConsumerStatusRequestHeader.from_ext(request.ext_fields)
         found = consumer(header.group)
         offsets = {} if found is None else found.offsets(header.topic)
-        return _answer(request, GetConsumerStatusBody(message_queue_table=offsets).to_json())
+        return _response(request, GetConsumerStatusBody(message_queue_table=offsets).to_json())
 
     def running_info(_: str, request: RemotingCommand) -> RemotingCommand | None:
         header = GetConsumerRunningInfoRequestHeader.from_ext(request.ext_fields)
         found = consumer(header.consumer_group)
         if found is None:
-            return _nobody(request, header.consumer_group)
+            return _unknown_group(request, header.consumer_group)
         info = found.running_info()
         if header.jstack_enable:
             info.jstack = stacks()
-        return _answer(request, info.to_json())
+        return _response(request, info.to_json())
 
     def consume(_: str, request: RemotingCommand) -> RemotingCommand | None:
         header = ConsumeMessageDirectlyResultRequestHeader.from_ext(request.ext_fields)
         found = consumer(header.consumer_group)
         if found is None:
-            return _nobody(request, header.consumer_group)
-        return _answer(request, _consume(found, bytes(request.body), header.broker_name or "").to_json())
+            return _unknown_group(request, header.consumer_group)
+        return _response(request, _consume(found, bytes(request.body), header.broker_name or "").to_json())
 
     handlers: dict[int, Callable[[str, RemotingCommand], RemotingCommand | None]] = {
         RequestCode.RESET_CONSUMER_CLIENT_OFFSET: reset,
@@ -345,12 +348,12 @@ def answer_tools(instance: ClientInstance) -> None:
 
 
 def _consume(consumer: ManagedConsumer, records: bytes, broker_name: str) -> ConsumeMessageDirectlyResult:
-    began = time.monotonic()
+    started = time.monotonic()
     result = ConsumeMessageDirectlyResult()
     try:
         status = consumer.consume_directly(records, broker_name)
     except RocketError:
-        raise  # bytes that are no message, or a consumer that does not run: not the listener's doing
+        raise  # an invalid message or a stopped consumer: not an error of the listener
     except BaseException as error:
         result.consume_result, result.remark = CR_THROW_EXCEPTION, f"{type(error).__name__}: {error}"
     else:
@@ -359,13 +362,13 @@ def _consume(consumer: ManagedConsumer, records: bytes, broker_name: str) -> Con
             result.consume_result = _RESULTS[status]
         else:
             result.consume_result = CR_RETURN_NULL
-            result.remark = None if status is None else f"the listener answered {status!r}"
-    result.spent_time_mills = int((time.monotonic() - began) * 1000)
+            result.remark = None if status is None else f"the listener returned {status!r}"
+    result.spent_time_mills = int((time.monotonic() - started) * 1000)
     return result
 
 
 def stacks() -> str:
-    """What every thread of this process is doing."""
+    """Return the stacks of all threads of this process."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     return "\n\n".join(
         f"{names.get(ident, ident)}\n{''.join(traceback.format_stack(frame))}"
@@ -373,10 +376,10 @@ def stacks() -> str:
     )
 
 
-def _answer(request: RemotingCommand, body: bytes) -> RemotingCommand:
+def _response(request: RemotingCommand, body: bytes) -> RemotingCommand:
     return RemotingCommand.response(request, ResponseCode.SUCCESS, None, None, body)
 
 
-def _nobody(request: RemotingCommand, group: str) -> RemotingCommand:
+def _unknown_group(request: RemotingCommand, group: str) -> RemotingCommand:
     remark = f"The Consumer Group <{group}> not exist in this consumer"
     return RemotingCommand.response(request, ResponseCode.SYSTEM_ERROR, remark)

@@ -1,23 +1,23 @@
-"""Listeners and hooks of a push consumer: what it calls, and what they may answer.
+"""Listeners and hooks of a push consumer: their arguments and results.
 
 =====================  ===========================================  ===============================================
-listener               is called with                               answers
+listener               arguments                                    result
 =====================  ===========================================  ===============================================
-concurrent             messages of one queue, a context; from many  :class:`ConsumeConcurrentlyStatus`
+concurrent             messages of one queue, a context; on many    :class:`ConsumeConcurrentlyStatus`
                        threads, in no order
-orderly                messages of one queue in their order, a      :class:`ConsumeOrderlyStatus`
-                       context; one thread a queue at a time
-Arrow batches          a ``pyarrow.RecordBatch`` of one queue in    either's success; anything else has the batch
-                       its order, a context; one thread a queue     given again
+orderly                messages of one queue in order, a context;   :class:`ConsumeOrderlyStatus`
+                       one thread per queue at a time
+Arrow batches          a ``pyarrow.RecordBatch`` of one queue in    success of either class; any other result
+                       order, a context; one thread per queue       redelivers the batch
 =====================  ===========================================  ===============================================
 
-A listener that raises, or answers anything else (``None`` too, as in Java), has not consumed its messages. Hooks run
-before and after each call of a listener, and filter the messages before it; what a hook raises is logged.
+If a listener raises or returns anything else (including ``None``, as in Java), its messages count as not consumed.
+Hooks run before and after each call of a listener, and filter the messages before it; their exceptions are logged.
 
-Statistics are per topic, the ``statusTable`` that tools are shown (307). Rates and means are over the last minute, in
+Statistics are per topic, as in the ``statusTable`` shown by tools (307). Rates and means are over the last minute, in
 steps of ten seconds; failures are those of the last hour, in steps of ten minutes.
 
-Thread-safety: statistics, all methods. Hooks are called on the consumer's threads, several at once; lists of hooks do
+Thread-safety: statistics, all methods. Hooks are called on several threads of the consumer at once; lists of hooks do
 not change once it runs. Corresponds to org.apache.rocketmq.client.consumer.listener, common.consumer.ConsumeFromWhere,
 org.apache.rocketmq.client.hook.{ConsumeMessageHook, FilterMessageHook} and client.stat.ConsumerStatsManager.
 """
@@ -42,26 +42,26 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ALL_OF_THEM = 2**31 - 1
-SHORTEST_PAUSE_MS, LONGEST_PAUSE_MS = 10, 30_000
+ALL_MESSAGES = 2**31 - 1
+MIN_PAUSE_MS, MAX_PAUSE_MS = 10, 30_000
 
 
 class ConsumeConcurrentlyStatus(Enum):
-    """Of a concurrent listener."""
+    """The results of a concurrent listener."""
 
     CONSUME_SUCCESS = "CONSUME_SUCCESS"
     RECONSUME_LATER = "RECONSUME_LATER"
 
 
 class ConsumeOrderlyStatus(Enum):
-    """Of an orderly listener."""
+    """The results of an orderly listener."""
 
     SUCCESS = "SUCCESS"
     SUSPEND_CURRENT_QUEUE_A_MOMENT = "SUSPEND_CURRENT_QUEUE_A_MOMENT"
 
 
 class ConsumeFromWhere(Enum):
-    """Where a group without a committed offset begins. Retry topics always begin at their beginning."""
+    """The start of a group without a committed offset. Retry topics are always consumed from their first message."""
 
     CONSUME_FROM_LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
     CONSUME_FROM_FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
@@ -69,7 +69,7 @@ class ConsumeFromWhere(Enum):
 
 
 class MessageModel(Enum):
-    """Whether the members of a group share a topic's messages, or each has all of them."""
+    """Whether the members of a group share the messages of a topic, or each member receives all of them."""
 
     CLUSTERING = "CLUSTERING"
     BROADCASTING = "BROADCASTING"
@@ -77,47 +77,47 @@ class MessageModel(Enum):
 
 @dataclass(slots=True)
 class ConsumeConcurrentlyContext:
-    """Of one call of a concurrent listener.
+    """The context of one call of a concurrent listener.
 
-    ``ack_index``: how many messages were consumed, less one, of a call that ends in success; the rest is retried.
-    ``delay_level_when_next_consume``: −1 to the dead-letter topic, 0 as the broker thinks, else a delay level.
+    ``ack_index``: the index of the last consumed message of a successful call; the rest is retried.
+    ``delay_level_when_next_consume``: −1 for the dead-letter topic, 0 for the broker's default, or a delay level.
     """
 
     message_queue: MessageQueue
     delay_level_when_next_consume: int = 0
-    ack_index: int = ALL_OF_THEM
+    ack_index: int = ALL_MESSAGES
 
 
 @dataclass(slots=True)
 class ConsumeOrderlyContext:
-    """Of one call of an orderly or Arrow listener.
+    """The context of one call of an orderly or Arrow listener.
 
-    ``suspend_current_queue_time_millis``: how long the queue pauses if the answer is not success; −1: the consumer's.
+    ``suspend_current_queue_time_millis``: the pause of the queue after a failure; −1: the setting of the consumer.
     """
 
     message_queue: MessageQueue
     suspend_current_queue_time_millis: int = -1
 
     def pause(self, usual_ms: int) -> float:
-        """Seconds that the queue pauses: as long as the listener wants, within bounds."""
+        """Return the pause of the queue in seconds: the one set by the listener, limited to the allowed range."""
         wanted: object = self.suspend_current_queue_time_millis
         given = wanted if isinstance(wanted, int) and wanted >= 0 else usual_ms
-        return max(SHORTEST_PAUSE_MS, min(given, LONGEST_PAUSE_MS)) / 1000
+        return max(MIN_PAUSE_MS, min(given, MAX_PAUSE_MS)) / 1000
 
 
 ConcurrentListener: TypeAlias = Callable[[list[MessageExt], ConsumeConcurrentlyContext], ConsumeConcurrentlyStatus]
 OrderlyListener: TypeAlias = Callable[[list[MessageExt], ConsumeOrderlyContext], ConsumeOrderlyStatus]
 MessageQueueListener: TypeAlias = Callable[[str, list[MessageQueue], list[MessageQueue]], None]
-"""Called with a topic, all of its queues, and those that are this consumer's now, when the latter have changed."""
+"""Called when the queues of this consumer changed, with a topic, all its queues, and those of this consumer."""
 BatchListener: TypeAlias = "Callable[[pa.RecordBatch, ConsumeOrderlyContext], ConsumeOrderlyStatus]"
 
 
 FilterMessageHook = Callable[[MessageQueue, list[MessageExt]], Iterable[MessageExt]]
-"""Given what a pull brought of a queue, and its tags let through; those that come back are consumed, others are not."""
+"""Filters the messages of a pull, after the filter by tags; only the returned messages are consumed."""
 
 
 class Hooks:
-    """The hooks of one consumer; ``stats`` are told of every call as well."""
+    """The hooks of one consumer; ``stats`` also counts every call."""
 
     def __init__(self, group: str) -> None:
         self._group = group
@@ -126,7 +126,7 @@ class Hooks:
         self.filter: list[FilterMessageHook] = []
 
     def before(self, messages: Sequence[MessageExt], queue: MessageQueue) -> ConsumeMessageContext:
-        """Run the first halves; ``after`` wants what comes back."""
+        """Call the hooks before the listener; pass the result to ``after``."""
         context = ConsumeMessageContext(self._group, tuple(messages), queue)
         for hook in self.consume:
             self._run(hook, hook.consume_message_before, context)
@@ -140,16 +140,16 @@ class Hooks:
     def _run(self, hook: object, half: Callable[[ConsumeMessageContext], None], context: ConsumeMessageContext) -> None:
         try:
             half(context)
-        except BaseException:  # SystemExit too: the thread is the consumer's
-            logger.exception("consume hook %r of group %s failed", hook, self._group)
+        except BaseException:  # including SystemExit: the thread belongs to the consumer
+            logger.exception("consume hook failed: %r of group %s", hook, self._group)
 
     def choose(self, queue: MessageQueue, messages: list[MessageExt]) -> list[MessageExt]:
-        """Those messages that every filter hook lets through."""
+        """Return the messages that pass all filter hooks."""
         for hook in self.filter:
             try:
-                messages = list(hook(queue, messages[:]))  # it may empty its list, and fail then
+                messages = list(hook(queue, messages[:]))  # a copy: the hook may modify its list and then fail
             except Exception:
-                logger.exception("filter hook %r of group %s failed", hook, self._group)
+                logger.exception("filter hook failed: %r of group %s", hook, self._group)
         return messages
 
 
@@ -160,7 +160,7 @@ FAILURES_STEP = 600.0
 
 @dataclass(slots=True)
 class _Counts:
-    """Of one step."""
+    """The counts of one step."""
 
     step: int
     pulls: int = 0
@@ -179,7 +179,7 @@ class _Topic:
 
 
 class ConsumerStats:
-    """``pulled`` and ``consumed`` are told, ``status`` is asked."""
+    """Counts ``pulled`` and ``consumed`` messages; ``status`` returns the statistics."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -187,7 +187,7 @@ class ConsumerStats:
         self._topics: dict[str, _Topic] = {}
 
     def pulled(self, topic: str, messages: int, seconds: float) -> None:
-        """A pull found messages, so long after it was sent."""
+        """Count a pull with messages and its duration."""
         with self._lock:
             counts = self._now(topic)
             counts.pulls += 1
@@ -195,7 +195,7 @@ class ConsumerStats:
             counts.pulled += messages
 
     def consumed(self, topic: str, calls: int, consumed: int, failed: int, seconds: float) -> None:
-        """Calls of the listener have ended, which took so long together."""
+        """Count finished calls of the listener and their total duration."""
         if not calls:
             return
         with self._lock:
@@ -218,7 +218,7 @@ class ConsumerStats:
         return minute[-1]
 
     def status(self, topic: str) -> ConsumeStatus:
-        """As of now."""
+        """Return the current statistics."""
         with self._lock:
             known = self._topics.get(topic)
             if known is None:

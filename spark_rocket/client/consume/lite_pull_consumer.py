@@ -360,7 +360,7 @@ class LitePullConsumer(GroupConsumer):
                     continue
                 self._queues.own(mine, topic, mark=False)  # what the last poll gave may still be in use
             if self._queue_listener is not None:
-                self._share.tell(self._queue_listener, topic, mine)
+                self._share.notify(self._queue_listener, topic, mine)
 
     def _join(self) -> None:
         """Be a member of the group, and have its share at once."""

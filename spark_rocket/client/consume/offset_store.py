@@ -1,10 +1,10 @@
-"""Where a consumer keeps how far it is: at the broker for a cluster, in a local file for broadcasting.
+"""The store of a consumer's offsets: the broker in clustering mode, a local file in broadcasting mode.
 
-The local file is ``~/.rocketmq_offsets/<clientId>/<group>/offsets.json``, as the original's, with the instance's *name*
-in place of its client id: a process that is started again must find it. Written beside, brought to disk, renamed; the
-one before is ``offsets.json.bak``.
+The local file is ``~/.rocketmq_offsets/<clientId>/<group>/offsets.json``, as in the original, with the instance *name*
+in place of its client id, because a restarted process must find it. A new version is written to a temporary file,
+fsynced and renamed; the previous version becomes ``offsets.json.bak``.
 
-Thread-safety: all methods. After a crash: offsets are up to five seconds old, so messages may be consumed again.
+Thread-safety: all methods. After a crash, offsets are up to five seconds old, so messages may be consumed again.
 Corresponds to RemoteBrokerOffsetStore and LocalFileOffsetStore.
 """
 
@@ -31,55 +31,55 @@ PERSIST_SECONDS = 3.0
 
 
 class OffsetStore(Protocol):
-    """How far a group is."""
+    """The offsets of a group."""
 
     def open(self) -> None:
-        """Before anything else. ClientError if what is kept cannot be used."""
+        """Prepare the store; call it first. ClientError if the stored offsets are unreadable."""
 
     def read(self, queue: MessageQueue) -> int | None:
-        """How far the group is; None when there is no offset. Raises what keeps it from finding out."""
+        """Return the offset of the group in a queue; None if it has none. Raises errors of the query."""
 
     def begin_new(self, queue: MessageQueue) -> int | None:
-        """As ``read``, of a queue that came while the consumer was running."""
+        """Like ``read``, for a queue that was added while the consumer was running."""
 
     def persist(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Keep these, each as far as it can be; what cannot be kept now is logged and comes again."""
+        """Store offsets, as many as possible; failures are logged, and the caller retries later."""
 
     def commit(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, RocketError]:
-        """Keep these now. Comes back: what kept some of them from being kept."""
+        """Store offsets and wait; return the errors of those that failed."""
 
 
 def make_offset_store(reader: Reader, group: str, model: MessageModel, instance_name: str) -> OffsetStore:
-    """Where such a group's consumer keeps it."""
+    """Create the offset store of a group's consumer."""
     if model is MessageModel.CLUSTERING:
         return RemoteOffsetStore(reader, group)
     return LocalOffsetStore(local_directory() / (instance_name or "DEFAULT"), group)
 
 
 class RemoteOffsetStore:
-    """At each queue's broker, who is told again and again: it may be killed before what it heard is on its disk."""
+    """Stores offsets at the broker of each queue. Commits are repeated, because a broker may crash before its fsync."""
 
     def __init__(self, reader: Reader, group: str) -> None:
         self._reader = reader
         self._group = group
 
     def open(self) -> None:
-        """Nothing is kept here."""
+        """Do nothing: there is no local state."""
 
     def read(self, queue: MessageQueue) -> int | None:
         return self._reader.committed_offset(self._group, queue)
 
     def begin_new(self, queue: MessageQueue) -> int | None:
-        """0 if there is none and the broker has the queue's first message in memory, as Java's consumers always ask."""
+        """Return 0 without an offset if the broker has the first message in memory, as for Java's consumers."""
         return self._reader.committed_offset(self._group, queue, or_zero=True)
 
     def persist(self, offsets: Mapping[MessageQueue, int]) -> None:
         for queue, error in self.commit(offsets).items():
             offset = offsets[queue]
-            logger.warning("the offset %d of %s in %s was not committed: %s", offset, self._group, queue, error)
+            logger.warning("offset %d of group %s in %s not committed: %s", offset, self._group, queue, error)
 
     def commit(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, RocketError]:
-        """All at once, in a few seconds, however many brokers hang."""
+        """Commit all offsets in parallel within a few seconds, even if brokers hang."""
         failed: dict[MessageQueue, RocketError] = {}
         deadline = time.monotonic() + PERSIST_SECONDS
         pending: list[tuple[MessageQueue, int, Future[bool]]] = []
@@ -97,14 +97,14 @@ class RemoteOffsetStore:
             except RocketError as error:
                 failed[queue] = error
         for queue in [queue for queue, error in failed.items() if isinstance(error, AWAY)]:
-            # Whoever has the queue next begins there. The master is told when it is back: commits are repeated.
+            # The next owner of the queue starts there. The master gets the offset later: commits are repeated.
             if time.monotonic() < deadline and self._reader.commit_to_slave(self._group, queue, offsets[queue]):
                 del failed[queue]
         return failed
 
 
 class LocalOffsetStore:
-    """In a file of this machine."""
+    """Stores offsets in a file of this host."""
 
     def __init__(self, directory: Path, group: str) -> None:
         self._path = directory / group / "offsets.json"
@@ -113,7 +113,7 @@ class LocalOffsetStore:
         self._unusable: list[str] = []
 
     def open(self) -> None:
-        """Read the file. Raises ClientError if there is one and neither it nor the one before can be used."""
+        """Read the file. ClientError if there is one, but neither it nor its backup is usable."""
         with self._lock:
             self._load()
 
@@ -133,7 +133,7 @@ class LocalOffsetStore:
             try:
                 self._write(known)
             except OSError as error:
-                logger.warning("%s could not be written: %s", self._path, error)
+                logger.warning("offset file %s not written: %s", self._path, error)
 
     def commit(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, RocketError]:
         with self._lock:
@@ -142,9 +142,9 @@ class LocalOffsetStore:
             try:
                 self._write(known)
             except OSError as error:
-                remedy = f"See that {self._path} can be written."
+                remedy = f"Check that {self._path} is writable."
                 return {
-                    queue: ClientError(f"The offset {offset} of {queue} cannot be kept: {error}.", remedy=remedy)
+                    queue: ClientError(f"Cannot store the offset {offset} of {queue}: {error}.", remedy=remedy)
                     for queue, offset in offsets.items()
                 }
             return {}
@@ -156,8 +156,8 @@ class LocalOffsetStore:
                 offsets = self._read(self._path.with_name("offsets.json.bak"))
             if offsets is None and self._unusable:
                 raise ClientError(
-                    f"The offsets of a broadcasting group cannot be read: {' '.join(self._unusable)}",
-                    remedy="Restore the file, or remove it to have the group begin anew.",
+                    f"Cannot read the offsets of a broadcasting group: {' '.join(self._unusable)}",
+                    remedy="Restore the file, or remove it to reset the group.",
                 )
             self._offsets = offsets or {}
         return self._offsets
@@ -169,7 +169,7 @@ class LocalOffsetStore:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RocketError) as error:
             self._unusable.append(f"{path}: {error}.")
-            logger.warning("%s cannot be used: %s", path, error)
+            logger.warning("invalid offset file %s: %s", path, error)
             return None
 
     def _write(self, offsets: Mapping[MessageQueue, int]) -> None:
@@ -187,24 +187,24 @@ class LocalOffsetStore:
 def _left(deadline: float) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
-        raise RemotingTimeoutError("Brokers that do not answer took all of the time.")
+        raise RemotingTimeoutError("The timeout was exceeded by brokers that do not respond.")
     return left
 
 
 def local_directory() -> Path:
-    """``~/.rocketmq_offsets``, or what ROCKETMQ_CLIENT_LOCALOFFSETSTOREDIR says."""
+    """Return ``~/.rocketmq_offsets``, or the value of ROCKETMQ_CLIENT_LOCALOFFSETSTOREDIR."""
     given = os.environ.get("ROCKETMQ_CLIENT_LOCALOFFSETSTOREDIR")
     try:
         return Path(given) if given else Path.home() / ".rocketmq_offsets"
     except RuntimeError as error:
         raise ClientError(
-            f"There is no home directory to keep broadcasting offsets in: {error}.",
+            f"There is no home directory for broadcasting offsets: {error}.",
             remedy="Set ROCKETMQ_CLIENT_LOCALOFFSETSTOREDIR.",
         ) from None
 
 
 def _encode(offsets: Mapping[MessageQueue, int]) -> bytes:
-    """fastjson's spelling of a map whose keys are objects."""
+    """Encode offsets like fastjson encodes a map whose keys are objects."""
     table = {
         (("brokerName", queue.broker_name), ("queueId", queue.queue_id), ("topic", queue.topic)): offset
         for queue, offset in sorted(offsets.items())

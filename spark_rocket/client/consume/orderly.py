@@ -1,19 +1,18 @@
-"""Consuming in order: one thread a queue at a time, and only while the broker holds the queue's lock for this client.
+"""Ordered consumption: one thread per queue at a time, and only while the client holds the broker's lock of the queue.
 
-A call that does not end in success has its messages given again after a pause, and everything behind them waits. Each
-such round counts as a reconsumption; from ``max_reconsume_times`` on (by default never) a message goes to the retry
-topic, from where the broker moves it to the dead letters, and the queue goes on.
+After a failed call its messages are redelivered after a pause, and all later messages wait. Each such round counts as a
+reconsumption. From ``max_reconsume_times`` on (default: never) a message goes to the retry topic, from which the broker
+moves it to the dead letters, and the queue continues.
 
-Arrow record batches are consumed in their queue's order, too, without locks: what one pull found is one batch.
+Arrow record batches are also consumed in queue order, but without locks: the result of one pull is one batch. No
+message becomes a Python object. A queue is pulled ahead of its listener only while all queues together hold few bytes,
+because decoded data takes several times the memory of pulled data. All decoding runs on a few fixed threads,
+independent of the listener's threads: Arrow's allocator retains memory for every thread that has ever allocated some.
 
-No message becomes a Python object. A queue is pulled ahead of its listener only while all queues together hold little:
-what waits takes memory, decoded several times as much. All is decoded on the same few threads, whichever threads the
-listener is called on: Arrow's allocator keeps memory for every thread that has ever asked it for some.
+A batch that the listener did not consume is redelivered after a pause. After ``max_reconsume_times`` rounds its
+messages are sent back to the broker one by one, to the retry topic or the dead letters.
 
-A batch that the listener does not consume is given again after a pause; after ``max_reconsume_times`` rounds its
-messages go back to the broker one by one, to the retry topic or the dead letters.
-
-Thread-safety: ``receive`` on reading threads, listeners on the service's own, under the queue's ``lock_consume``.
+Thread-safety: ``receive`` on reading threads, listeners on threads of the service, under the queue's ``lock_consume``.
 Corresponds to ConsumeMessageOrderlyService.
 """
 
@@ -44,12 +43,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MAX_TURN_SECONDS = 60.0  # of one queue, when others wait
-LOCK_AGAIN_SECONDS = 0.1
+MAX_TURN_SECONDS = 60.0  # per queue, while others are pending
+LOCK_RETRY_SECONDS = 0.1
 
 
 class ConsumeOrderly(ConsumeService[ProcessQueue, ConsumeOrderlyContext]):
-    """See the module. ``needs_locks``: whether queues must be locked, which broadcasting does not need."""
+    """Ordered consumption of messages. ``needs_locks``: whether queues must be locked; False for broadcasting."""
 
     statuses = (ConsumeOrderlyStatus,)
     successes = (ConsumeOrderlyStatus.SUCCESS,)
@@ -75,7 +74,7 @@ class ConsumeOrderly(ConsumeService[ProcessQueue, ConsumeOrderlyContext]):
         self._busy: set[ProcessQueue] = set()
         self._busy_lock = threading.Lock()
 
-    # --- taking over --------------------------------------------------------------------------------------------
+    # --- receiving ----------------------------------------------------------------------------------------------
 
     def receive(self, process_queue: ProcessQueue, found: PullResult) -> None:
         process_queue.put(self._decoder.messages(process_queue, found), found.next_offset)
@@ -85,7 +84,7 @@ class ConsumeOrderly(ConsumeService[ProcessQueue, ConsumeOrderlyContext]):
         return self._flow.is_full(process_queue)
 
     def _consume_soon(self, process_queue: ProcessQueue) -> None:
-        """Have a thread look at the queue, unless one does already."""
+        """Queue the queue for a thread, unless it already is."""
         with self._busy_lock:
             if process_queue in self._busy:
                 return
@@ -101,7 +100,7 @@ class ConsumeOrderly(ConsumeService[ProcessQueue, ConsumeOrderlyContext]):
         try:
             pause = self._consume_queue(process_queue)
         except Exception:
-            logger.exception("the outcome of messages of %s was lost; they are consumed again", process_queue.queue)
+            logger.exception("results of messages of %s lost; the messages are consumed again", process_queue.queue)
             process_queue.give_back()
             pause = self._pause_ms / 1000
         if process_queue.dropped:
@@ -109,16 +108,16 @@ class ConsumeOrderly(ConsumeService[ProcessQueue, ConsumeOrderlyContext]):
                 self._busy.discard(process_queue)
             self._queues.released(process_queue)
         elif pause is not None:
-            self._call_later(pause, lambda: self._work.put(process_queue))  # until then no thread has the queue
+            self._call_later(pause, lambda: self._work.put(process_queue))  # until then no thread works on the queue
 
     def _consume_queue(self, process_queue: ProcessQueue) -> float | None:
-        """Consume what is there; after how many seconds to go on, None if something else sees to that."""
-        begun = time.monotonic()
+        """Consume the pending messages; return the seconds until to continue, None if that is triggered elsewhere."""
+        started = time.monotonic()
         while not process_queue.dropped and not self._closing:
             if self._needs_locks and (not process_queue.locked or process_queue.is_lock_expired()):
                 self._lock_first(process_queue)
                 return None
-            if time.monotonic() - begun > MAX_TURN_SECONDS:
+            if time.monotonic() - started > MAX_TURN_SECONDS:
                 return 0.0
             with process_queue.lock_consume:
                 if process_queue.dropped:
@@ -126,7 +125,7 @@ class ConsumeOrderly(ConsumeService[ProcessQueue, ConsumeOrderlyContext]):
                 messages = process_queue.take(self._batch_size)
                 if messages:
                     context = ConsumeOrderlyContext(process_queue.queue)
-                    # A copy: the listener may empty its list, and fail then.
+                    # A copy: the listener may modify its list and then fail.
                     done = self._call_counted(messages[:], messages, context)
                     if not done and self._must_wait(messages):
                         process_queue.give_back()
@@ -135,7 +134,7 @@ class ConsumeOrderly(ConsumeService[ProcessQueue, ConsumeOrderlyContext]):
             if not messages:
                 with self._busy_lock:
                     self._busy.discard(process_queue)
-                if process_queue.count:  # put in between
+                if process_queue.count:  # added in the meantime
                     self._consume_soon(process_queue)
                 return None
             self._queues.has_room(process_queue)
@@ -146,12 +145,12 @@ class ConsumeOrderly(ConsumeService[ProcessQueue, ConsumeOrderlyContext]):
             if process_queue.dropped or self._queues.lock(process_queue):
                 self._work.put(process_queue)
             else:
-                self._call_later(LOCK_AGAIN_SECONDS * 10, lock)
+                self._call_later(LOCK_RETRY_SECONDS * 10, lock)
 
-        self._call_later(LOCK_AGAIN_SECONDS, lock)
+        self._call_later(LOCK_RETRY_SECONDS, lock)
 
     def _must_wait(self, messages: list[MessageExt]) -> bool:
-        """Count a round that failed; False if every message had its last and went to the retry topic."""
+        """Count a failed round; return False if every message reached its limit and went to the retry topic."""
         waits = False
         for message in messages:
             last = message.reconsume_times >= self._max_reconsume_times
@@ -161,13 +160,13 @@ class ConsumeOrderly(ConsumeService[ProcessQueue, ConsumeOrderlyContext]):
         return waits
 
 
-PENDING = 2  # pulls of one queue that wait for the listener, or are with it
-HELD_BYTES = 16 << 20  # of all queues; while they hold more, each has one pull
+MAX_PENDING_PULLS = 2  # per queue, pending or at the listener
+MAX_PENDING_BYTES = 16 << 20  # of all queues; above it each queue has at most one pull
 DECODERS = 2
 
 
-class _Queue:
-    """What waits of one queue."""
+class _PendingQueue:
+    """The pending pulls of one queue."""
 
     __slots__ = ("busy", "found", "given_back", "process_queue", "rounds", "size")
 
@@ -177,11 +176,11 @@ class _Queue:
         self.size = 0
         self.busy = False
         self.rounds = 0
-        self.given_back = 0  # of the first of ``found``
+        self.given_back = 0  # number of messages of the first pull
 
 
-class ConsumeBatches(ConsumeService[_Queue, ConsumeOrderlyContext]):
-    """See the module."""
+class ConsumeBatches(ConsumeService[_PendingQueue, ConsumeOrderlyContext]):
+    """Ordered consumption of Arrow record batches."""
 
     statuses = (ConsumeOrderlyStatus, ConsumeConcurrentlyStatus)
     successes = (ConsumeOrderlyStatus.SUCCESS, ConsumeConcurrentlyStatus.CONSUME_SUCCESS)
@@ -192,60 +191,60 @@ class ConsumeBatches(ConsumeService[_Queue, ConsumeOrderlyContext]):
         super().__init__(listener, parts, threads)
         self._max_reconsume_times = max_reconsume_times
         self._pause_ms = pause_ms
-        self._waiting: dict[ProcessQueue, _Queue] = {}
+        self._pending: dict[ProcessQueue, _PendingQueue] = {}
         self._lock = threading.Lock()
         self._decoding = ThreadPoolExecutor(DECODERS, thread_name_prefix="rocket-decode")
 
     def close(self, timeout: float) -> None:
-        super().close(timeout)  # first the threads that wait for decoded batches
+        super().close(timeout)  # first stop the threads that wait for decoded batches
         self._decoding.shutdown(wait=False)
 
     def is_full(self, process_queue: ProcessQueue) -> bool:
         with self._lock:
-            waiting = self._waiting.get(process_queue)
-            if waiting is None or not waiting.found:
+            pending = self._pending.get(process_queue)
+            if pending is None or not pending.found:
                 return False
-            held = sum(one.size for other, one in self._waiting.items() if not other.dropped)
-            return len(waiting.found) >= PENDING or held >= HELD_BYTES
+            held = sum(one.size for other, one in self._pending.items() if not other.dropped)
+            return len(pending.found) >= MAX_PENDING_PULLS or held >= MAX_PENDING_BYTES
 
     def receive(self, process_queue: ProcessQueue, found: PullResult) -> None:
         with self._lock:
-            for gone in [other for other in self._waiting if other.dropped]:
-                del self._waiting[gone]
-            waiting = self._waiting.setdefault(process_queue, _Queue(process_queue))
-            if not waiting.found and found.status is not PullStatus.FOUND:
+            for dropped in [other for other in self._pending if other.dropped]:
+                del self._pending[dropped]
+            pending = self._pending.setdefault(process_queue, _PendingQueue(process_queue))
+            if not pending.found and found.status is not PullStatus.FOUND:
                 process_queue.put((), found.next_offset)
                 return
-            waiting.found.append(found)  # nothing found has its turn too: commits must not pass what is before it
-            waiting.size += len(found.records)
-            if waiting.busy:
+            pending.found.append(found)  # empty results too: commits must not pass pending messages before them
+            pending.size += len(found.records)
+            if pending.busy:
                 return
-            waiting.busy = True
-        self._work.put(waiting)
+            pending.busy = True
+        self._work.put(pending)
 
     def _context(self, queue: MessageQueue) -> ConsumeOrderlyContext:
         return ConsumeOrderlyContext(queue)
 
     # --- consuming ----------------------------------------------------------------------------------------------
 
-    def _consume(self, waiting: _Queue) -> None:
+    def _consume(self, pending: _PendingQueue) -> None:
         try:
-            again = self._consume_queue(waiting)
+            pause = self._consume_queue(pending)
         except Exception:
-            logger.exception("messages of %s could not be consumed", waiting.process_queue.queue)
-            again = self._pause_ms / 1000
-        if again is not None:
-            self._call_later(again, lambda: self._work.put(waiting))
+            logger.exception("consumption of messages of %s failed", pending.process_queue.queue)
+            pause = self._pause_ms / 1000
+        if pause is not None:
+            self._call_later(pause, lambda: self._work.put(pending))
 
-    def _consume_queue(self, waiting: _Queue) -> float | None:
-        """Consume what waits of a queue; after how many seconds to try again what was not consumed."""
-        process_queue = waiting.process_queue
+    def _consume_queue(self, pending: _PendingQueue) -> float | None:
+        """Consume the pending pulls of a queue; return the seconds until the retry of a failed batch."""
+        process_queue = pending.process_queue
         while not process_queue.dropped and not self._closing:
             with self._lock:
-                if not waiting.found:
-                    waiting.busy = False
+                if not pending.found:
+                    pending.busy = False
                     return None
-                found = waiting.found[0]
+                found = pending.found[0]
             context = ConsumeOrderlyContext(process_queue.queue)
             done = all(
                 not len(batch) or self._call_counted(batch, [], context)
@@ -254,14 +253,14 @@ class ConsumeBatches(ConsumeService[_Queue, ConsumeOrderlyContext]):
             if process_queue.dropped:
                 return None
             if not done:
-                waiting.rounds += 1
-                if waiting.rounds <= self._max_reconsume_times or not self._give_back(waiting, found):
+                pending.rounds += 1
+                if pending.rounds <= self._max_reconsume_times or not self._give_back(pending, found):
                     return context.pause(self._pause_ms)
-            waiting.rounds = waiting.given_back = 0
+            pending.rounds = pending.given_back = 0
             with self._lock:
-                waiting.found.popleft()
-                waiting.size -= len(found.records)
-            process_queue.put((), found.next_offset)  # what is behind it may be committed
+                pending.found.popleft()
+                pending.size -= len(found.records)
+            process_queue.put((), found.next_offset)  # everything before it may be committed
             process_queue.last_consume = time.monotonic()
             self._queues.has_room(process_queue)
         return None
@@ -271,15 +270,15 @@ class ConsumeBatches(ConsumeService[_Queue, ConsumeOrderlyContext]):
         while (batch := self._decoding.submit(next, batches, None).result()) is not None:
             yield batch
 
-    def _give_back(self, waiting: _Queue, found: PullResult) -> bool:
-        """The last resort: each message to the retry topic, or, broadcasting, nowhere."""
-        messages = self._decoder.messages(waiting.process_queue, found)
+    def _give_back(self, pending: _PendingQueue, found: PullResult) -> bool:
+        """Send each message to the retry topic after the last round; in broadcasting, skip them."""
+        messages = self._decoder.messages(pending.process_queue, found)
         if self._send_back is None:
-            queue = waiting.process_queue.queue
-            logger.warning("%d messages of %s were not consumed and are left", len(messages), queue)
+            queue = pending.process_queue.queue
+            logger.warning("skipped %d messages of %s: not consumed", len(messages), queue)
             return True
-        for message in messages[waiting.given_back :]:
+        for message in messages[pending.given_back :]:
             if not self._send_back.send(message):
                 return False
-            waiting.given_back += 1
+            pending.given_back += 1
         return True

@@ -1,31 +1,32 @@
-"""The messages of one queue that a consumer has pulled and not consumed yet.
+"""The pulled and not yet consumed messages of one queue, and its pulls.
 
-How far a group is in a queue is where the first message is that is not consumed: later ones may be done already, and
-are consumed again should the consumer die. The offset to commit follows from what is here, and from nothing else.
-Messages are known by the offsets that they had when they came: a listener may change what it is given.
+The position of a group in a queue is the offset of the first message that is not consumed. Later messages may be
+consumed already; they are consumed again if the consumer crashes. The offset to commit depends only on the state here.
+Messages are identified by the offsets that they had when received, because a listener may modify its messages.
 
-A ``Puller`` keeps the pulls of one queue going: one is always in flight, unless the queue is full, paused or given up.
+A ``Puller`` continuously pulls one queue: one pull is always in flight, unless the queue is full, paused or dropped.
 
 ======================  ===========================================================================================
-what comes back         then
+result of a pull        next step
 ======================  ===========================================================================================
-messages                they go to the consume service, the next pull follows at once, or after the interval
-none, or none wanted    the next pull at the offset that the broker says; commits follow, when all before is done
-offset out of range     the queue is dropped; 10 s later the broker's offset is committed and the queue goes on there
-asked otherwise         the settings are others now: the same offset again, for what was passed over may be wanted;
-                        whoever changes them calls ``pull`` and need not wait for the end of a long poll
-an error                again after 3 s, SYSTEM_BUSY too; FLOW_CONTROL after 20 ms
-as many as asked for    a backlog: the next pull asks for more, if the settings say how many
-nothing was asked       queue full: when it has room again, at the latest after 50 ms; paused: after 1 s; not locked
+messages                they go to the consume service; the next pull follows immediately, or after the interval
+no (matching) messages  the next pull at the offset that the broker returned; it is committed when all earlier messages
+                        are consumed
+offset out of range     the queue is dropped; 10 s later the broker's offset is committed and the queue continues there
+outdated settings       the same offset is pulled again, because skipped messages may match now; after a change of the
+                        settings, ``pull`` replaces a long poll in flight
+an error                retry after 3 s, also for SYSTEM_BUSY; FLOW_CONTROL after 20 ms
+a full batch            there is a backlog: the next pull requests more messages, if the settings allow it
+no pull was sent        queue full: when it has room again, at the latest after 50 ms; paused: after 1 s; not locked
                         (orderly): after 3 s
 ======================  ===========================================================================================
 
-No pull carries a commit, as the original's do: one that is late, or was made while the queue went to another member,
-would take back what was committed since. Offsets are committed by themselves, every 5 s and when a queue is left.
+Unlike in the original, pulls carry no commits: a delayed pull, or one sent while the queue moved to another member,
+would reset a newer commit. Offsets are committed separately, every 5 s and when a queue is released.
 
-Thread-safety: all methods. Pulls are started from any thread; answers come on the thread that reads the connection,
-which must not wait. ``lock_consume`` is held while an orderly listener runs, ``lock_commit`` while an
-offset is on its way, so that no older one comes after it.
+Thread-safety: all methods. Pulls are started on any thread. Responses arrive on the thread that reads the connection,
+which must not block. ``lock_consume`` is held while an orderly listener runs, ``lock_commit`` while a commit is in
+flight, so that no older offset follows it.
 Corresponds to ProcessQueue, DefaultMQPushConsumerImpl.pullMessage and PullMessageService.
 """
 
@@ -51,14 +52,14 @@ from spark_rocket.protocol.wire.codes import ResponseCode
 logger = logging.getLogger(__name__)
 
 PULL_EXPIRED_SECONDS = 120.0
-LOCK_LIVES_SECONDS = 30.0
+LOCK_EXPIRED_SECONDS = 30.0
 START_TIME = "CONSUME_START_TIME"
 
 
 class ProcessQueue:
-    """See the module. ``dropped``: the queue is somebody else's now; what is left of it is forgotten.
+    """The cached messages of one queue. ``dropped``: the queue is no longer assigned; its messages are discarded.
 
-    ``stale``: the group goes on somewhere else than this says, so that nothing of it is committed any more.
+    ``stale``: the group continues at another offset, so nothing of this queue is committed any more.
     """
 
     def __init__(self, queue: MessageQueue, next_offset: int) -> None:
@@ -70,25 +71,25 @@ class ProcessQueue:
         self.last_lock = 0.0
         self.last_pull = time.monotonic()
         self.last_consume = self.last_pull
-        self.pull_seconds = 0.0  # that the last pull took
-        self.broker_end = 0  # of the queue, as the last answer said
+        self.pull_seconds = 0.0  # duration of the last pull
+        self.broker_end = 0  # end of the queue, from the last response
         self.lock_consume = threading.Lock()
         self.lock_commit = threading.Lock()
         self._lock = threading.Lock()
-        self._order: deque[int] = deque()  # offsets in ascending order; those that are done are skipped
+        self._order: deque[int] = deque()  # ascending offsets; consumed ones are skipped
         self._messages: dict[int, MessageExt] = {}
         self._sizes: dict[int, int] = {}
-        self._taken: dict[int, MessageExt] = {}  # by an orderly listener, which has not answered yet
-        self._next = next_offset  # behind everything that was ever put here
+        self._taken: dict[int, MessageExt] = {}  # messages at an orderly listener
+        self._next = next_offset  # the offset after all received messages
         self.size = 0
 
-    # --- putting and taking -----------------------------------------------------------------------------------
+    # --- adding and taking ------------------------------------------------------------------------------------
 
     def put(self, messages: Iterable[MessageExt], next_offset: int) -> None:
-        """Add messages, ascending; ``next_offset`` is where the next pull goes on, which commits cannot pass."""
+        """Add messages in ascending order; ``next_offset`` is that of the next pull, an upper limit for commits."""
         every = {message.queue_offset: message for message in messages}
         with self._lock:
-            if every and next(iter(every)) < self._next:  # what was pulled again may be here
+            if every and next(iter(every)) < self._next:  # messages that were pulled again may be cached
                 every = {
                     offset: message
                     for offset, message in every.items()
@@ -102,18 +103,18 @@ class ProcessQueue:
             self._next = max(self._next, next_offset)
 
     def remove(self, offsets: Iterable[int]) -> None:
-        """Messages that are done, here or by having gone to a retry topic."""
+        """Remove messages that were consumed or sent to a retry topic."""
         with self._lock:
             messages, sizes, done = self._messages, self._sizes, 0
             for offset in offsets:
                 if messages.pop(offset, None) is not None:
                     done += sizes.pop(offset)
             self.size -= done
-            self._forget_done()
+            self._skip_consumed()
         self.last_consume = time.monotonic()
 
     def take(self, count: int) -> list[MessageExt]:
-        """The first messages, for an orderly listener; ``commit`` or ``give_back`` comes next."""
+        """Take the first messages for an orderly listener; call ``commit`` or ``give_back`` next."""
         with self._lock:
             while self._order and len(self._taken) < count:
                 offset = self._order.popleft()
@@ -123,27 +124,27 @@ class ProcessQueue:
             return list(self._taken.values())
 
     def commit(self) -> None:
-        """What was taken is done."""
+        """Remove the taken messages: they are consumed."""
         with self._lock:
             self.size -= sum(map(self._sizes.pop, self._taken))
             self._taken.clear()
-            self._forget_done()
+            self._skip_consumed()
         self.last_consume = time.monotonic()
 
     def give_back(self) -> None:
-        """What was taken is to be taken again."""
+        """Put the taken messages back, to be taken again."""
         with self._lock:
             for offset in sorted(self._taken, reverse=True):
                 self._messages[offset] = self._taken[offset]
                 self._order.appendleft(offset)
             self._taken.clear()
 
-    def _forget_done(self) -> None:
+    def _skip_consumed(self) -> None:
         order, messages = self._order, self._messages
         while order and order[0] not in messages:
             order.popleft()
 
-    # --- asking -----------------------------------------------------------------------------------------------
+    # --- state ------------------------------------------------------------------------------------------------
 
     @property
     def count(self) -> int:
@@ -151,7 +152,7 @@ class ProcessQueue:
 
     @property
     def commit_offset(self) -> int:
-        """The first offset that is not consumed."""
+        """The offset of the first message that is not consumed."""
         with self._lock:
             if self._taken:
                 return min(self._taken)
@@ -159,17 +160,17 @@ class ProcessQueue:
 
     @property
     def end(self) -> int:
-        """Behind everything that was ever put here."""
+        """The offset after all received messages."""
         return self._next
 
     @property
     def span(self) -> int:
-        """From the first message here to the last."""
+        """The distance from the first cached offset to the last."""
         with self._lock:
             return self._order[-1] - self._order[0] if self._order else 0
 
     def first_started_before(self, limit_ms: int) -> tuple[int, MessageExt] | None:
-        """The first message and its offset, if a concurrent listener has had it since before ``limit_ms``."""
+        """Return the first message and its offset if a concurrent listener has had it since before ``limit_ms``."""
         with self._lock:
             offset = self._order[0] if self._order else -1
             message = self._messages.get(offset)
@@ -177,18 +178,18 @@ class ProcessQueue:
             return None
         try:
             started = message.get_property(START_TIME) or ""
-        except Exception:  # a listener that had it made nonsense of its properties
+        except Exception:  # the listener may have corrupted its properties
             started = "0"
         return (offset, message) if started.isdecimal() and int(started) < limit_ms else None
 
     def is_lock_expired(self) -> bool:
-        return time.monotonic() - self.last_lock > LOCK_LIVES_SECONDS
+        return time.monotonic() - self.last_lock > LOCK_EXPIRED_SECONDS
 
     def is_pull_expired(self) -> bool:
         return time.monotonic() - self.last_pull > PULL_EXPIRED_SECONDS
 
     def info(self) -> ProcessQueueInfo:
-        """As tools show it (307)."""
+        """Return the state for tools (307)."""
         commit_offset = self.commit_offset
         with self._lock:
             cached, taken = self._messages, self._taken
@@ -219,33 +220,33 @@ WHEN_FULL = 0.05
 WHEN_PAUSED = 1.0
 WHEN_NOT_LOCKED = 3.0
 BROKER_SUSPENDS_MS = 15_000
-PULL_SECONDS = 15.0  # beyond the broker's suspension
+PULL_SECONDS = 15.0  # in addition to the broker's suspension
 CORRECT_AFTER = 10.0
 BACKLOG_BYTES = 1 << 20
 _BUSY = frozenset({int(ResponseCode.FLOW_CONTROL), int(ResponseCode.SYSTEM_BUSY)})
 
 
 def pause_after(error: Exception) -> float:
-    """Seconds until a failed pull is tried again: whoever has too much to do is not asked fifty times a second."""
+    """Return the delay before a failed pull is retried; long for a busy broker, to reduce its load."""
     code = error.response_code if isinstance(error, RocketError) else None
     return AFTER_BUSY if code == ResponseCode.FLOW_CONTROL else AFTER_ERROR
 
 
 class PullReceiver(Protocol):
-    """What becomes of pulled messages."""
+    """The receiver of pulled messages."""
 
     def receive(self, process_queue: ProcessQueue, found: PullResult) -> None:
-        """Take over what a pull found, which may be nothing; quick, on a reading thread."""
+        """Accept the result of a pull, which may be empty; called on a reading thread, so it must not block."""
 
     def is_full(self, process_queue: ProcessQueue) -> bool:
-        """Whether the queue should not be pulled now."""
+        """Whether to stop pulling the queue for now."""
 
 
 @dataclass(frozen=True, slots=True)
 class PullSettings:
-    """What a consumer asks of every pull of a topic; of the next ones, while there is a backlog, ``backlog_msgs``.
+    """The settings of pulls of a topic; with a backlog, the next pull requests ``backlog_msgs`` messages.
 
-    ``interval``: seconds between an answer with messages and the next pull.
+    ``interval``: seconds between a response with messages and the next pull.
     """
 
     max_msgs: int
@@ -258,7 +259,7 @@ class PullSettings:
 
 
 class Puller:
-    """Keeps one queue's pulls going; see the module. ``settings`` are asked for each pull: None when it has to stop."""
+    """Continuously pulls one queue. ``settings`` is called before each pull; None stops it."""
 
     def __init__(
         self,
@@ -281,21 +282,21 @@ class Puller:
         self._is_paused = is_paused
         self._correct_offset = correct_offset
         self._lock = threading.Lock()
-        self._taking_over = threading.Lock()  # an answer: before the other, if both are held
+        self._response_lock = threading.Lock()  # acquired before _lock
         self._backlog = False
-        self._turn = 0  # whoever waits, for an answer or for its time, knows by it whether it is still awaited
+        self._turn = 0  # identifies the current pull or timer; older ones are ignored
         self._waiting_for_room = False
 
     def pull(self) -> None:
-        """Begin; or begin anew with other settings: an answer that is waited for is not used any more."""
-        with self._taking_over, self._lock:  # one that is being used is used first
+        """Start pulling, or restart with new settings: the response of a pull in flight is ignored."""
+        with self._response_lock, self._lock:  # a response being processed is finished first
             self._turn += 1
             self._waiting_for_room = False
             turn = self._turn
         self._pull(turn)
 
     def _pull(self, turn: int) -> None:
-        """Ask for messages now, or later if now is no time for it."""
+        """Send a pull now, or later if the queue is paused, not locked or full."""
         process_queue, settings = self.process_queue, self._settings()
         if process_queue.dropped or settings is None or turn != self._turn:
             return
@@ -318,18 +319,18 @@ class Puller:
                     suspend_ms=BROKER_SUSPENDS_MS,
                     timeout=PULL_SECONDS,
                 )
-            except StateError:  # closed meanwhile
+            except StateError:  # closed in the meantime
                 return
-            pending.add_done_callback(lambda answered: self._done(turn, settings, answered))
+            pending.add_done_callback(lambda response: self._done(turn, settings, response))
 
     def has_room(self) -> None:
-        """Messages were consumed: go on, if that is what was waited for."""
+        """Continue if pulling was waiting for room in the queue."""
         if self._waiting_for_room and not self._service.is_full(self.process_queue):
             with self._lock:
                 if not self._waiting_for_room:
                     return
                 self._waiting_for_room = False
-                self._turn += 1  # not once more when the time is up
+                self._turn += 1  # invalidates the pending timer
                 turn = self._turn
             self._pull(turn)
 
@@ -347,23 +348,24 @@ class Puller:
             self._waiting_for_room = False
         self._pull(turn)
 
-    def _done(self, turn: int, settings: PullSettings, answered: Future[PullResult]) -> None:
-        with self._taking_over:
+    def _done(self, turn: int, settings: PullSettings, response: Future[PullResult]) -> None:
+        with self._response_lock:
             if turn != self._turn:
                 return
-            goes_on = self._take_over(turn, settings, answered)
+            goes_on = self._process(turn, settings, response)
         if goes_on:
             self._pull(turn)
 
-    def _take_over(self, turn: int, settings: PullSettings, answered: Future[PullResult]) -> bool:
-        """Use an answer; whether the next pull follows at once."""
+    def _process(self, turn: int, settings: PullSettings, response: Future[PullResult]) -> bool:
+        """Process a response; return whether the next pull follows immediately."""
         process_queue = self.process_queue
         try:
-            found = answered.result()
+            found = response.result()
         except Exception as error:
             if not process_queue.dropped:
                 busy = isinstance(error, RocketError) and error.response_code in _BUSY
-                logger.log(logging.INFO if busy else logging.WARNING, "a pull of %s: %s", process_queue.queue, error)
+                level = logging.INFO if busy else logging.WARNING
+                logger.log(level, "pull of %s failed: %s", process_queue.queue, error)
                 self._later(turn, pause_after(error))
             return False
         if process_queue.dropped:
@@ -373,11 +375,11 @@ class Puller:
         if settings != self._settings():
             return True
         if found.status is PullStatus.OFFSET_ILLEGAL:
-            if not found.from_master:  # a slave that lags behind knows nothing about the queue's ends
+            if not found.from_master:  # a slave that lags behind has outdated offsets
                 self._later(turn, AFTER_ERROR)
                 return False
             logger.warning(
-                "%s has nothing at offset %d (it has %d to %d): the group goes on at %d",
+                "%s has no message at offset %d (offsets %d to %d): the group continues at %d",
                 process_queue.queue,
                 self.next_offset,
                 found.min_offset,
@@ -396,7 +398,7 @@ class Puller:
         try:
             self._service.receive(process_queue, found)
         except Exception:
-            logger.exception("what was pulled from %s cannot be used; it is pulled again", process_queue.queue)
+            logger.exception("pulled messages of %s not processed; they are pulled again", process_queue.queue)
             self.next_offset = process_queue.end
             self._later(turn, AFTER_ERROR)
             return False

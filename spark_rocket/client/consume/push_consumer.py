@@ -256,7 +256,7 @@ class PushConsumer(GroupConsumer):
             every = sorted(one.queue for one in self.process_queues())
             for topic in self._subscriptions.topics():
                 mine = [queue for queue in every if queue.topic == topic]
-                self._share.tell(self._queue_listener, topic, mine)
+                self._share.notify(self._queue_listener, topic, mine)
 
     # --- what tools ask through brokers -----------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
-"""The settings of a push consumer, and what follows from them: its consume service, and what its pulls ask for.
+"""The settings of a push consumer, and the consume service and pull settings derived from them.
 
-Thread-safety: immutable. Corresponds to the fields of DefaultMQPushConsumer and to what DefaultMQPushConsumerImpl
-checks and makes of them at its start.
+Thread-safety: immutable. Corresponds to the fields of DefaultMQPushConsumer and to the checks of
+DefaultMQPushConsumerImpl at its start.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_INT = 2**31 - 1
 
 
 class PushOptions(GroupOptions, total=False):
-    """The settings of a ``PushConsumer`` besides its listener and its group; ``PushSettings`` has the defaults."""
+    """The settings of a ``PushConsumer`` except its group and listener; ``PushSettings`` has the defaults."""
 
     consume_threads: int
     consume_message_batch_max_size: int
@@ -47,7 +47,7 @@ class PushOptions(GroupOptions, total=False):
 
 @dataclass(frozen=True, slots=True)
 class PushSettings:
-    """As documented for ``PushConsumer``. ClientError if a value is out of range."""
+    """The settings documented for ``PushConsumer``. ClientError if a value is out of range."""
 
     listener: ConcurrentListener | None
     orderly: OrderlyListener | None
@@ -71,7 +71,7 @@ class PushSettings:
     def __post_init__(self) -> None:
         if sum(given is not None for given in (self.listener, self.orderly, self.batches)) != 1:
             raise ClientError(
-                "A push consumer has one listener.", remedy="Give a listener, or orderly=, or batches=: one of them."
+                "A push consumer needs exactly one listener.", remedy="Pass one of: a listener, orderly=, batches=."
             )
         for name, low, high, unless in (
             ("consume_threads", 1, 1_000, ()),
@@ -94,7 +94,7 @@ class PushSettings:
         return self.is_clustering and self.orderly is not None
 
     def pull_settings(self, expression: tuple[str, str | None]) -> PullSettings:
-        """Of a topic whose messages are chosen by tags, or an SQL92 expression."""
+        """Return the pull settings of a topic with a filter by tags or an SQL92 expression."""
         is_batches = self.batches is not None
         usual = BATCH_MSGS if is_batches else self.pull_batch_size or DEFAULT_MAX_MSGS
         at_once = usual if is_batches or self.pull_batch_size else min(BACKLOG_MSGS, self.pull_threshold_for_queue)
@@ -110,13 +110,13 @@ class PushSettings:
 
     @property
     def reconsume_limit(self) -> int:
-        """After how many rounds a message becomes a dead letter, unless it is consumed in order."""
+        """The number of retries before a message becomes a dead letter, except in ordered consumption."""
         return self.max_reconsume_times if self.max_reconsume_times >= 0 else DEFAULT_MAX_RECONSUME_TIMES
 
     def make_service(
         self, parts: ServiceParts, queues_of: Callable[[str], int]
     ) -> ConsumeConcurrently | ConsumeOrderly | ConsumeBatches:
-        """The service that calls the listener. ``queues_of``: how many queues of a topic the consumer has."""
+        """Create the service that calls the listener. ``queues_of``: the consumer's number of queues of a topic."""
         if self.listener is not None:
             return ConsumeConcurrently(
                 self.listener,
@@ -158,7 +158,7 @@ class PushSettings:
 
 
 def split_options(options: PushOptions) -> tuple[dict[str, Any], GroupOptions]:
-    """The settings of consuming, and those of the group."""
+    """Split options into settings of the push consumer and those of the group."""
     of_group = GroupOptions.__annotations__
     settings = {name: value for name, value in options.items() if name not in of_group}
     return settings, cast(GroupOptions, {name: value for name, value in options.items() if name in of_group})

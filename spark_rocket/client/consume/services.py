@@ -1,16 +1,16 @@
-"""What the three consume services share: threads, calls of the listener, decoding, and flow control.
+"""Common parts of the three consume services: threads, listener calls, decoding, flow control.
 
-A service takes what pulls found (``receive``), decodes it, and calls the listener on threads of its own.
+A service receives the results of pulls (``receive``), decodes them, and calls the listener on its own threads.
 
-Flow-control limits are per queue. A limit per topic takes their place, divided by the number of queues that this member
-has of the topic, so that it holds for them together. Each limit can be exceeded by one pull, which is taken whole.
+Flow-control limits are per queue. A limit per topic replaces them: it is divided by the consumer's number of queues of
+the topic, so that it applies to them together. Each limit can be exceeded by one pull, because pulls are not split.
 
-``SendBack`` gives back messages that were not consumed, to the group's retry topic or its dead-letter topic. The broker
-that has the message is asked to copy it (36). If that fails, the client sends a copy to the retry topic itself. Both
-count up the message's reconsume times; from ``max_reconsume_times`` on it goes to ``%DLQ%group``.
+``SendBack`` returns messages that were not consumed, to the group's retry topic or its dead-letter topic. The broker
+that stores the message is requested to copy it (36). If that fails, the client sends a copy to the retry topic itself.
+Both increment the reconsume times of the message; from ``max_reconsume_times`` on it goes to ``%DLQ%group``.
 
-Thread-safety: ``receive`` on reading threads, listeners on the service's own; ``start`` and ``close`` once each.
-``close`` may be called by a listener, which does not wait for itself. Corresponds to the consumeExecutor of
+Thread-safety: ``receive`` on reading threads, listeners on threads of the service; ``start`` and ``close`` once each.
+A listener may call ``close``, which then does not wait for its thread. Corresponds to the consumeExecutor of
 ConsumeMessageConcurrentlyService and ConsumeMessageOrderlyService, and to the flow control of
 DefaultMQPushConsumerImpl.pullMessage and RebalancePushImpl.messageQueueChanged, and to its sendMessageBack.
 """
@@ -48,12 +48,12 @@ logger = logging.getLogger(__name__)
 ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 DEFAULT_MAX_RECONSUME_TIMES = 16
 _FIRST_LEVEL = 3
-_SECONDS = 5.0
-_LEFT_BEHIND = ("TRAN_MSG", "CONSUME_START_TIME", "MIN_OFFSET", "MAX_OFFSET")
+_TIMEOUT_S = 5.0
+_NOT_COPIED = ("TRAN_MSG", "CONSUME_START_TIME", "MIN_OFFSET", "MAX_OFFSET")
 
 
 class SendBack:
-    """Gives back messages of one group."""
+    """Sends messages of one group back to the broker."""
 
     def __init__(self, instance: ClientInstance, group: str, max_reconsume_times: int) -> None:
         self._instance = instance
@@ -62,11 +62,13 @@ class SendBack:
         self._most = max_reconsume_times
 
     def send(self, message: MessageExt, delay_level: int = 0) -> bool:
-        """Have it delivered again later: whether that is certain. ``delay_level``: −1 dead letters, 0 as usual."""
+        """Have a message redelivered later; return whether it worked. ``delay_level``: −1 dead letters, 0 default."""
         try:
             self._ask_broker(message, delay_level)
         except RocketError as error:
-            logger.warning("broker %s did not take back %s: %s", message.broker_name, message.msg_id, error)
+            logger.warning(
+                "broker %s rejected the return of message %s: %s", message.broker_name, message.msg_id, error
+            )
             return self.send_copy(message)
         return True
 
@@ -82,10 +84,10 @@ class SendBack:
         address = self._master(message) or format_address(*message.store_host)
         ext = header.to_ext() | {BROKER_NAME: message.broker_name}
         request = RemotingCommand.request(RequestCode.CONSUMER_SEND_MSG_BACK, ext)
-        self._instance.invoke(address, request, f"the return of {message.msg_id}", timeout=_SECONDS)
+        self._instance.invoke(address, request, f"the return of {message.msg_id}", timeout=_TIMEOUT_S)
 
     def _master(self, message: MessageExt) -> str | None:
-        """Where routes say that its broker is: what the message says may be an address that only brokers can reach."""
+        """Return the routed master address; the address in the message may be reachable only between brokers."""
         for topic in (self._retry_topic, message.topic):
             try:
                 masters = self._instance.routes.route(topic).masters
@@ -96,8 +98,8 @@ class SendBack:
         return None
 
     def send_copy(self, message: MessageExt) -> bool:
-        """Send a copy to the retry topic: whether a broker has it."""
-        properties = {name: value for name, value in message.properties.items() if name not in _LEFT_BEHIND}
+        """Send a copy to the retry topic; return whether a broker stored it."""
+        properties = {name: value for name, value in message.properties.items() if name not in _NOT_COPIED}
         properties.setdefault(RETRY_TOPIC, message.topic)
         properties.setdefault(ORIGIN_MESSAGE_ID, message.msg_id)
         properties[DELAY] = str(_FIRST_LEVEL + message.reconsume_times)
@@ -120,9 +122,9 @@ class SendBack:
             )
             request = RemotingCommand.request(RequestCode.SEND_MESSAGE_V2, header.to_ext_v2(), message.body)
             address = self._instance.routes.master(queue)
-            self._instance.invoke(address, request, f"the copy of {message.msg_id}", timeout=_SECONDS)
+            self._instance.invoke(address, request, f"the copy of {message.msg_id}", timeout=_TIMEOUT_S)
         except RocketError as error:
-            logger.warning("%s could not be sent to %s: %s", message.msg_id, self._retry_topic, error)
+            logger.warning("message %s not sent to %s: %s", message.msg_id, self._retry_topic, error)
             return False
         return True
 
@@ -133,7 +135,7 @@ Context = TypeVar("Context", ConsumeConcurrentlyContext, ConsumeOrderlyContext)
 
 @dataclass(frozen=True, slots=True)
 class FlowControl:
-    """``span``: from a queue's first cached message to its last; None: any. ``queues_of``: how many of a topic."""
+    """Limits of a queue. ``span``: first to last cached offset, None: unlimited. ``queues_of``: queues of a topic."""
 
     messages: int
     size: int
@@ -158,14 +160,14 @@ class FlowControl:
 
 
 class Decoder:
-    """Decodes pulls of a push consumer: applies filter hooks, and gives retried messages their original topic."""
+    """Decodes pulls of a push consumer: applies filter hooks, and restores the original topic of retried messages."""
 
     def __init__(self, subscriptions: Subscriptions, hooks: Hooks) -> None:
         self._subscriptions = subscriptions
         self._hooks = hooks
 
     def messages(self, process_queue: ProcessQueue, found: PullResult) -> list[MessageExt]:
-        """The subscribed messages of a pull."""
+        """Return the subscribed messages of a pull."""
         queue = process_queue.queue
         messages = messages_of(found, queue, process_queue.end, self._subscriptions.tags_of(queue.topic))
         self._hooks.stats.pulled(queue.topic, len(messages), process_queue.pull_seconds)
@@ -174,7 +176,7 @@ class Decoder:
         return self._hooks.choose(queue, messages) if self._hooks.filter else messages
 
     def batches(self, process_queue: ProcessQueue, found: PullResult) -> Iterator[pa.RecordBatch]:
-        """The same as Arrow record batches; filter hooks are not applied."""
+        """Yield the subscribed messages as Arrow record batches; filter hooks are not applied."""
         queue = process_queue.queue
         for batch in batches_of(found, queue, process_queue.end, self._subscriptions.tags_of(queue.topic)):
             self._hooks.stats.pulled(queue.topic, len(batch), process_queue.pull_seconds)
@@ -182,16 +184,16 @@ class Decoder:
 
 
 class QueueOwner(Protocol):
-    """What a service asks of the consumer's queues; ``Rebalance``."""
+    """The consumer's queues as used by a service; implemented by ``Rebalance``."""
 
     def has_room(self, process_queue: ProcessQueue) -> None:
-        """Some messages were consumed: pulls may continue."""
+        """Messages were consumed: pulls may continue."""
 
     def lock(self, process_queue: ProcessQueue) -> bool:
-        """Lock a queue again whose lock has expired."""
+        """Renew the expired lock of a queue."""
 
     def released(self, process_queue: ProcessQueue) -> None:
-        """The last call of a queue that was given up has ended."""
+        """The last listener call of a dropped queue has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +208,7 @@ class ServiceParts:
 
 
 class ConsumeService(ABC, Generic[Work, Context]):
-    """Base of the services. ``statuses`` are the valid answers of the listener, ``successes`` the good ones."""
+    """Base class of the services. ``statuses``: valid results of the listener; ``successes``: the successful ones."""
 
     statuses: ClassVar[tuple[type[Enum], ...]]
     successes: ClassVar[tuple[Enum, ...]]
@@ -218,29 +220,29 @@ class ConsumeService(ABC, Generic[Work, Context]):
         self._queues = parts.queues
         self._send_back = parts.send_back
         self._call_later = parts.call_later
-        self._complained: set[str] = set()
-        self._work: SimpleQueue[Work | None] = SimpleQueue()  # None: there is no more
+        self._reported: set[str] = set()
+        self._work: SimpleQueue[Work | None] = SimpleQueue()  # None: end
         self._closing = False
         self._threads = [
             threading.Thread(target=self._consume_forever, name=f"rocket-consume-{number}", daemon=True)
             for number in range(threads)
         ]
 
-    # --- what pulls found -------------------------------------------------------------------------------------------
+    # --- results of pulls -------------------------------------------------------------------------------------------
 
     @abstractmethod
     def receive(self, process_queue: ProcessQueue, found: PullResult) -> None:
-        """Take over the result of a pull, which may be empty; quick, on a reading thread."""
+        """Accept the result of a pull, which may be empty; called on a reading thread, so it must not block."""
 
     @abstractmethod
     def is_full(self, process_queue: ProcessQueue) -> bool:
-        """Whether the queue should not be pulled now."""
+        """Whether to stop pulling the queue for now."""
 
     # --- threads ----------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def _consume(self, work: Work) -> None:
-        """Do some work on one of the threads; must not raise."""
+        """Process a work item on one of the threads; must not raise."""
 
     def _consume_forever(self) -> None:
         while (work := self._work.get()) is not None and not self._closing:
@@ -251,14 +253,14 @@ class ConsumeService(ABC, Generic[Work, Context]):
             thread.start()
 
     def stop(self) -> None:
-        """Start no more calls."""
+        """Prevent new listener calls."""
         self._closing = True
 
     def is_own_thread(self, thread: threading.Thread) -> bool:
         return thread in self._threads
 
     def close(self, timeout: float) -> None:
-        """Start no more calls, and wait up to so many seconds for those in progress."""
+        """Prevent new listener calls, and wait up to ``timeout`` seconds for those in progress."""
         self.stop()
         for _ in self._threads:
             self._work.put(None)
@@ -270,21 +272,21 @@ class ConsumeService(ABC, Generic[Work, Context]):
     # --- the listener -----------------------------------------------------------------------------------------------
 
     def consume_directly(self, messages: object, queue: MessageQueue) -> object:
-        """One call of the listener without effect on the queue: its answer, or what it raises."""
+        """Call the listener once without effect on the queue; return its result, or raise its exception."""
         return self._listener(messages, self._context(queue))
 
     @abstractmethod
     def _context(self, queue: MessageQueue) -> Context:
-        """A new context for a call."""
+        """Return a new context for a call."""
 
     def _is_valid(self, context: Context) -> bool:
-        """Whether the listener left a valid context behind."""
+        """Whether the context is valid after the call."""
         return True
 
     def _call(self, argument: Sized, messages: list[MessageExt], context: Context) -> bool:
-        """Call the listener with ``argument``, hooks before and after it: whether it succeeded.
+        """Call the listener with ``argument``, with hooks before and after it; return whether it succeeded.
 
-        ``messages`` are for the hooks; batches have none.
+        ``messages`` are passed to the hooks; empty for batches.
         """
         count = len(argument)
         around = self._hooks.before(messages, context.message_queue) if self._hooks.consume else None
@@ -292,35 +294,35 @@ class ConsumeService(ABC, Generic[Work, Context]):
         success = False
         try:
             status = self._listener(argument, context)
-        except BaseException as error:  # SystemExit too: the thread is the consumer's
+        except BaseException as error:  # including SystemExit: the thread belongs to the consumer
             kind = f"{type(error).__module__}.{type(error).__qualname__}"
-            text = "the listener failed on %d messages of %s"
-            self._complain(kind, logging.ERROR, text, count, context.message_queue, error=error)
+            text = "listener failed on %d messages of %s"
+            self._report_fault(kind, logging.ERROR, text, count, context.message_queue, error=error)
         else:
             if isinstance(status, self.statuses):
                 success = status in self.successes and self._is_valid(context)
             else:
-                self._reject_answer(status, self.statuses[0].__name__, context.message_queue)
+                self._reject_result(status, self.statuses[0].__name__, context.message_queue)
         if around is not None:
             self._hooks.after(around, success=success, status=getattr(status, "value", str(status)))
         return success
 
     def _call_counted(self, argument: Sized, messages: list[MessageExt], context: Context) -> bool:
-        """As ``_call``, of a queue in order: counted in the statistics."""
+        """Call the listener for an ordered queue and update the statistics."""
         called, count = time.monotonic(), len(argument)
         success = self._call(argument, messages, context)
         consumed, failed = (count, 0) if success else (0, count)
         self._hooks.stats.consumed(context.message_queue.topic, 1, consumed, failed, time.monotonic() - called)
         return success
 
-    def _reject_answer(self, answer: object, expected: str, queue: MessageQueue) -> None:
-        text = "the listener answered %r for %s, which is not a valid %s: the messages are retried"
-        self._complain(f"answer of {type(answer).__qualname__}", logging.WARNING, text, answer, queue, expected)
+    def _reject_result(self, result: object, expected: str, queue: MessageQueue) -> None:
+        text = "listener returned %r for %s, not a valid %s: the messages are retried"
+        self._report_fault(f"result of {type(result).__qualname__}", logging.WARNING, text, result, queue, expected)
 
-    def _complain(
+    def _report_fault(
         self, kind: str, level: int, text: str, *arguments: object, error: BaseException | None = None
     ) -> None:
-        """Log a fault of the listener, at DEBUG after the first of its kind: every message may have it."""
-        first = kind not in self._complained
-        self._complained.add(kind)
+        """Log an error of the listener; at DEBUG after the first of its kind, because each message may cause it."""
+        first = kind not in self._reported
+        self._reported.add(kind)
         logger.log(level if first else logging.DEBUG, text, *arguments, exc_info=error)
