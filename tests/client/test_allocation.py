@@ -86,7 +86,7 @@ def test_consistent_hash_moves_few_queues() -> None:
     after = {queue: name for name in left for queue in strategy.allocate("g", name, queues(200), left)}
     assert len(before) == len(after) == 200
     assert all(after[queue] == owner for queue, owner in before.items() if owner != members[0])
-    with pytest.raises(ClientError, match="0 virtual nodes"):
+    with pytest.raises(ClientError, match="virtual_nodes is out of range"):
         AllocateByConsistentHash(0)
 
 

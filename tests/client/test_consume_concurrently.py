@@ -103,7 +103,7 @@ def test_a_listener_that_fails_or_talks_nonsense_has_its_messages_retried_and_is
         one.service.receive(queue, found(range(5)))
         one.until(lambda: queue.commit_offset == 5)
     assert sorted(one.back.given) == [(offset, 0) for offset in range(5)]
-    assert len([record for record in caplog.records if "the listener" in record.message]) == 1
+    assert len([record for record in caplog.records if "listener " in record.message]) == 1
     one.answer = lambda *_: SUCCESS  # and the threads are all there still
     one.service.receive(queue, found([5, 6]))
     one.until(lambda: queue.commit_offset == 7)
@@ -121,7 +121,7 @@ def test_an_index_that_is_none_counts_for_nothing(rig: Callable[..., Rig], caplo
         one.service.receive(queue, found(range(6)))
         one.until(lambda: queue.commit_offset == 6)
     assert sorted(one.back.given) == [(offset, 0) for offset in range(6)]
-    assert len([record for record in caplog.records if "the listener" in record.message]) == 1
+    assert len([record for record in caplog.records if "listener " in record.message]) == 1
 
 
 def test_what_was_consumed_before_something_broke_is_done(

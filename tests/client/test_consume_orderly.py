@@ -102,7 +102,7 @@ def test_a_listener_that_fails_or_talks_nonsense(
         one.answer = lambda *_: SUCCESS
         one.later.run()
         one.until(lambda: queue.commit_offset == 1)
-    assert len([record for record in caplog.records if "the listener" in record.message]) == 1
+    assert len([record for record in caplog.records if "listener " in record.message]) == 1
 
 
 def test_after_so_many_rounds_a_message_goes_to_the_retry_topic(rig: Callable[..., Rig]) -> None:

@@ -158,7 +158,7 @@ def test_what_cannot_be_decoded_is_named_and_stays() -> None:
     rig = Rig()
     rig.pulled.receive(rig.queues[0], PullResult(PullStatus.FOUND, 4, 0, 4, memoryview(b"\1\2\3")))
     for _ in range(2):
-        with pytest.raises(ProtocolError, match=r"queue_id=0\) at 0 .*Seek to 4"):
+        with pytest.raises(ProtocolError, match=r"queue_id=0\) at offset 0: .*Seek to offset 4"):
             rig.take()
     assert rig.positions()[0] == 0
 
