@@ -1,12 +1,12 @@
 """``spark.read.format("rocket")``: all messages between two positions, planned once.
 
-With ``lookupKeys`` or ``lookupMsgIds`` the ranges are those of the messages that the brokers' index names.
+With ``lookupKeys`` or ``lookupMsgIds`` the reader reads only the ranges that the brokers' index returns.
 
-Filters of a query are not pushed down. Spark 4.1 to 4.3 keeps a narrowed read on the object that all scans of a data
-frame, view or table share, and never asks Python again: other scans would lose rows (SPARK-58551, Spark 5.0).
+Filters are not pushed down. Spark 4.1 to 4.3 stores a narrowed read on an object that all scans of a data frame, view
+or table share, and does not call Python again. Other scans would lose rows (SPARK-58551, fixed in Spark 5.0).
 
-``partitions`` runs in a planning process on the driver, ``read`` in the executors' workers; the reader object travels
-between them by pickle and therefore holds values only. Corresponds to KafkaBatch in Spark.
+``partitions`` runs in a planning process on the driver, ``read`` in the executors' workers. The reader object is
+pickled between them and therefore holds only values. Corresponds to KafkaBatch in Spark.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from spark_rocket.datasource.read.cluster import Cluster, reader_of
 from spark_rocket.datasource.read.fetch import read_range, read_without_repeats
 from spark_rocket.datasource.read.typed_rows import projection_of, rows_of
 
-_SMALL = 1_000  # messages; a range of more is a task of its own
-_TOGETHER = 256  # small ranges in a task
+_SMALL = 1_000  # messages; a larger range gets its own task
+_TOGETHER = 256  # small ranges per task
 
 
 @dataclass
 class RangePartition(InputPartition):
-    """One Spark partition: one range of one queue."""
+    """A Spark partition that reads one range of one queue."""
 
     span: OffsetRange
 
 
 @dataclass
 class RangesPartition(InputPartition):
-    """One Spark partition: a few small ranges."""
+    """A Spark partition that reads several small ranges."""
 
     spans: tuple[OffsetRange, ...]
 
 
 def read_partition(partition: InputPartition, options: ReadOptions, schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Read one partition. An empty plan arrives as ``InputPartition(None)`` and has no rows."""
+    """Read one partition. Spark passes ``InputPartition(None)`` for an empty plan; it has no rows."""
     if isinstance(partition, RangesPartition):
         return chain.from_iterable(read_partition(RangePartition(span), options, schema) for span in partition.spans)
     if not isinstance(partition, RangePartition):
@@ -67,7 +67,7 @@ def read_partition(partition: InputPartition, options: ReadOptions, schema: Stru
 
 
 def _looked_up(cluster: Cluster, look_up: LookUp, options: ReadOptions) -> list[InputPartition]:
-    """The messages that the index names, as tasks. Small ranges share a task, unless the user says how to cut."""
+    """Plan the messages that the index returns. Small ranges share a task unless options set the partition size."""
     reader = reader_of(options)
     index = BrokerIndex(reader, options.request_timeout_ms / 1000)
     spans = find(batch_ranges(cluster, options), look_up, index)
@@ -82,7 +82,7 @@ def _looked_up(cluster: Cluster, look_up: LookUp, options: ReadOptions) -> list[
 
 
 class RocketBatchReader(PickledByValue, DataSourceReader):
-    """Plans and reads. It defines no ``pushFilters``; the module says why."""
+    """Plan and read a batch. It has no ``pushFilters``, because Spark would apply the filters to other scans too."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         projection_of(options, schema)

@@ -1,7 +1,7 @@
-"""Asking Spark's executors what they are and whom they can reach, for ``rocket doctor``.
+"""Report what Spark's executors run and which addresses they can reach, for ``rocket doctor``.
 
-The question is a function of the standard library alone and travels by value, so that a worker that has neither this
-package nor pyarrow can answer it. Corresponds to nothing in RocketMQ.
+The probe uses only the standard library and is pickled by value. A worker without this package or pyarrow can run it.
+Corresponds to nothing in RocketMQ.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from pyspark.sql import SparkSession
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_TASKS = 8  # enough that a few executors all get some
+_TASKS = 8  # enough for each of a few executors to get one
 
 
 def ask_executors(
     addresses: Sequence[str], *, master: str | None = None, remote: str | None = None, py_files: str | None = None
 ) -> list[dict[str, object]]:
-    """One answer for each machine and Python: host, executable, python, missing modules, unreachable addresses.
+    """Return one report per machine and Python: host, executable, python, missing modules, unreachable addresses.
 
-    ``addresses`` are ``host:port``. The session is made for it and stopped; Spark's own errors are passed on.
+    ``addresses`` are ``host:port``. The function starts its own session and stops it. Spark's errors are not caught.
     """
     builder = SparkSession.builder.appName("rocket doctor")
     if remote is not None:
@@ -58,7 +58,7 @@ def _through_connect(session: SparkSession, look: Callable[[], str]) -> list[str
 
 
 def _question(addresses: list[str]) -> Callable[[], str]:
-    """A function within a function: cloudpickle carries it by value."""
+    """Return the probe. It is a nested function so that cloudpickle pickles it by value."""
 
     def look() -> str:
         import importlib.util

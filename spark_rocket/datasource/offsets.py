@@ -1,21 +1,24 @@
 """Positions in queues as JSON: the offsets in a Spark checkpoint, and the JSON form of ``startingOffsets``.
 
-Both are public formats. An offset always means *next*: the first message not yet read.
+Both are public formats. An offset is always the *next* one: the first message not yet read.
 
 The checkpoint's JSON (version 1)::
 
-    {"initial": true, "version": 1}                                       before anything was planned, a constant
+    {"initial": true, "version": 1}                                       constant, before the first plan
     {"offsets": {TOPIC: {BROKER: {QUEUE: next}}}, "version": 1}           where a batch ends
     {"offsets": {…}, "start": {TOPIC: {BROKER: {QUEUE: first}}}, "version": 1}
     {"first": {TOPIC: {BROKER: {QUEUE: [offset, store time in ms]}}}, "offsets": {…}, "version": 1}
     {"last": {TOPIC: {BROKER: {QUEUE: [offset, store time in ms]}}}, "offsets": {…}, "version": 1}
 
-``start`` names queues whose batch does *not* begin where the previous offset ended: all of them in the first batch,
-new ones later, and those moved on after a data loss. A batch can therefore be planned again from its two offsets
-alone, in a new process and at another time, and reads the same messages. ``first`` is a message that was each queue's
-first one at some time: by it a queue that was deleted and created again is recognized. ``last`` is the last message
-before the queue's end here: by it a queue that lost its newest messages, and has grown again, is recognized. Spark
-compares offsets as text, so the text is stable: keys are sorted as text at every level and the numbers are integers.
+``start`` lists the queues whose batch does *not* begin where the previous offset ended: all queues of the first batch,
+new queues, and queues that were moved forward after data loss. A batch can therefore be planned again from its two
+offsets alone, in a new process and at another time, and reads the same messages.
+
+``first`` is a message that was once the first of its queue. It detects a queue that was deleted and created again.
+``last`` is the last message before the queue's end offset. It detects a queue that lost its newest messages and has
+grown again.
+
+Spark compares offsets as text, so the text is stable: keys are sorted as text at every level, numbers are integers.
 
 The option's JSON is the inner tree alone, ``{"orders": {"broker-a": {"0": 123, "1": -2}}}``; -1 is latest, -2
 earliest.
@@ -42,15 +45,15 @@ EARLIEST = -2
 
 Positions = Mapping[MessageQueue, int]
 Stored = Mapping[MessageQueue, tuple[int, int]]
-"""Of each queue one message: its offset, and when it was stored, in ms."""
+"""One message of each queue: its offset and its store time in ms."""
 Tree = dict[str, dict[str, dict[str, V]]]
 
-_QUEUE_ID = re.compile("0|[1-9][0-9]{0,8}")  # one spelling for each queue
+_QUEUE_ID = re.compile("0|[1-9][0-9]{0,8}")  # exactly one spelling per queue
 _EXAMPLE = '{"topic": {"broker-a": {"0": 123, "1": -2}}} with -1 for latest and -2 for earliest'
 
 
 def to_tree(positions: Mapping[MessageQueue, V]) -> Tree[V]:
-    """Nest positions by topic, broker and queue, every level sorted as text."""
+    """Nest positions by topic, broker and queue; every level is sorted as text."""
     tree: Tree[V] = {}
     for queue in sorted(positions, key=lambda q: (q.topic, q.broker_name, str(q.queue_id))):
         brokers = tree.setdefault(queue.topic, {})
@@ -59,11 +62,11 @@ def to_tree(positions: Mapping[MessageQueue, V]) -> Tree[V]:
 
 
 def from_tree(tree: object, *, lowest: int = 0) -> dict[MessageQueue, int]:
-    """Read a nested tree; ValueError says what is wrong with it."""
+    """Read a nested tree. Raises ValueError with the reason if it is invalid."""
     positions: dict[MessageQueue, int] = {}
     for queue, value in _leaves(tree):
         if not _is_number(value, lowest):
-            raise ValueError(f"{name(queue)} is {json.dumps(value)}, which is not an offset")
+            raise ValueError(f"invalid offset {json.dumps(value)} for {name(queue)}")
         positions[queue] = value
     return positions
 
@@ -72,7 +75,7 @@ def _stored_from(tree: object) -> dict[MessageQueue, tuple[int, int]]:
     stored: dict[MessageQueue, tuple[int, int]] = {}
     for queue, value in _leaves(tree):
         if not isinstance(value, list) or len(value) != 2 or not all(_is_number(each, 0) for each in value):
-            raise ValueError(f"{name(queue)} has {json.dumps(value)}, which is not an offset and a time")
+            raise ValueError(f"invalid value {json.dumps(value)} for {name(queue)}, expected [offset, store time]")
         stored[queue] = (value[0], value[1])
     return stored
 
@@ -82,7 +85,7 @@ def _leaves(tree: object) -> Iterator[tuple[MessageQueue, Any]]:
         for broker, queues in _entries(brokers, f"the brokers of {topic}"):
             for queue_id, value in _entries(queues, f"the queues of {topic}/{broker}"):
                 if not _QUEUE_ID.fullmatch(queue_id):
-                    raise ValueError(f"{topic}/{broker} has a queue called {queue_id!r}, which is not a queue's number")
+                    raise ValueError(f"invalid queue number {queue_id!r} in {topic}/{broker}")
                 yield MessageQueue(topic, broker, int(queue_id)), value
 
 
@@ -91,11 +94,11 @@ def _is_number(value: object, lowest: int) -> bool:
 
 
 def no_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """For ``json.loads``: a name that comes twice is a mistake, not the last one's."""
+    """Reject duplicate names. For ``json.loads``, which would silently use the last value."""
     entries = dict(pairs)
     if len(entries) < len(pairs):
         twice = next(key for at, (key, _) in enumerate(pairs) if key in dict(pairs[:at]))
-        raise ValueError(f"{twice!r} is named twice")
+        raise ValueError(f"duplicate name {twice!r}")
     return entries
 
 
@@ -106,11 +109,11 @@ def _entries(value: object, what: str) -> list[tuple[str, object]]:
 
 
 def parse_offsets_option(text: str, option: str) -> dict[MessageQueue, int]:
-    """Read the JSON of ``startingOffsets`` or ``endingOffsets``. -1 and -2 are kept as they are."""
+    """Read the JSON of ``startingOffsets`` or ``endingOffsets``. -1 and -2 are not resolved."""
     try:
         positions = from_tree(json.loads(text, object_pairs_hook=no_duplicates), lowest=EARLIEST)
         if not positions:
-            raise ValueError("it names no queue")
+            raise ValueError("it lists no queues")
     except (ValueError, RecursionError) as problem:
         raise error("BAD_OPTION.JSON", option=option, what="offsets", problem=problem, example=_EXAMPLE) from None
     return positions
@@ -118,10 +121,11 @@ def parse_offsets_option(text: str, option: str) -> dict[MessageQueue, int]:
 
 @dataclass(frozen=True)
 class StreamOffset:
-    """Where a batch ends, and where its queues began if not at the end of the batch before.
+    """Where a batch ends, and where its queues begin unless that is the end of the previous batch.
 
-    Offsets are equal that say the same of what to read; ``firsts`` and ``lasts`` only go along: a message that was the
-    queue's first when it was met, and the last one before its end here."""
+    ``firsts`` and ``lasts`` are not compared. They hold a message that was once the first of its queue, and the last
+    message before the queue's end offset.
+    """
 
     ends: Positions
     starts: Positions = field(default_factory=dict)
@@ -129,7 +133,7 @@ class StreamOffset:
     lasts: Stored = field(default_factory=dict, compare=False)
 
     def to_json(self) -> dict[str, object]:
-        """The offset as Spark stores it; two equal offsets are the same text."""
+        """Return the offset as Spark stores it. Equal offsets give equal text."""
         value: dict[str, object] = {}
         if self.firsts:
             value["first"] = to_tree({queue: list(first) for queue, first in self.firsts.items()})
@@ -143,12 +147,12 @@ class StreamOffset:
 
 
 def initial_offset() -> dict[str, object]:
-    """The marker that stands for "nothing planned yet". It never changes, whatever the cluster does."""
+    """Return the constant marker for "nothing planned yet"."""
     return {"initial": True, "version": VERSION}
 
 
 def parse_stream_offset(value: Mapping[str, object]) -> StreamOffset | None:
-    """Read an offset of a checkpoint; None is the initial marker."""
+    """Read an offset of a checkpoint. None is the initial marker."""
     version = value.get("version") if isinstance(value, Mapping) else None
     if version != VERSION:
         raise error("BAD_OFFSETS.CHECKPOINT_VERSION", version=repr(version), ours=VERSION)
@@ -166,7 +170,7 @@ def parse_stream_offset(value: Mapping[str, object]) -> StreamOffset | None:
 
 
 def starts_of(previous: StreamOffset | None, end: StreamOffset) -> dict[MessageQueue, int]:
-    """Where each queue of the batch that ends at ``end`` begins."""
+    """Return the first offset of each queue in the batch that ends at ``end``."""
     before: Positions = previous.ends if previous is not None else {}
     starts: dict[MessageQueue, int] = {}
     for queue in end.ends:
@@ -178,21 +182,21 @@ def starts_of(previous: StreamOffset | None, end: StreamOffset) -> dict[MessageQ
 
 
 def name(queue: MessageQueue) -> str:
-    """A queue in messages to people: ``orders/broker-a/3``."""
+    """Format a queue for messages: ``orders/broker-a/3``."""
     return f"{queue.topic}/{queue.broker_name}/{queue.queue_id}"
 
 
 def listed(queues: Iterable[MessageQueue], at_most: int = 8) -> str:
-    """Queues in messages to people, only the first of many."""
+    """Format queues for messages: the first ``at_most``, then the number of the others."""
     return some([name(queue) for queue in sorted(queues)], at_most)
 
 
 def listed_at(positions: Positions, at_most: int = 8) -> str:
-    """The same with where they are: ``orders/broker-a/3 at 17``."""
+    """Format queues with their offsets for messages: ``orders/broker-a/3 at 17``."""
     return some([f"{name(queue)} at {positions[queue]}" for queue in sorted(positions)], at_most)
 
 
 def some(texts: list[str], at_most: int = 8) -> str:
-    """Texts in messages to people, only the first of many."""
+    """Join the first ``at_most`` texts, then the number of the others."""
     more = f" and {len(texts) - at_most} more" if len(texts) > at_most else ""
     return ", ".join(texts[:at_most]) + more

@@ -1,14 +1,14 @@
-"""What crosses between Spark's processes: objects, errors, and the settings of a Python worker.
+"""Pickling, errors and worker settings for the processes that Spark starts.
 
-Objects: the source, readers and writers are pickled by reference to their class, so a worker without the package
-could only say ``No module named 'spark_rocket'``. A ``PickledByValue`` is pickled as a call of a small function,
-which is pickled by value: it needs nothing of this package to run. It also looks for the package among the files that
-Spark sent, because Spark itself puts them on the path only for formats that were registered later. A stream's files
-are looked for in a directory of the session's own, which has those of addArtifact; those of --py-files lie one above.
-If the package is missing, the error names the machine, its Python and the remedy.
+Pickling: by default the source, readers and writers are pickled by reference to their class. A worker without the
+package would fail with ``No module named 'spark_rocket'`` only. A ``PickledByValue`` is pickled as a call of a small
+function that is itself pickled by value and needs nothing from this package. The function also searches for the
+package among the files that Spark distributed, because Spark adds them to the path only for formats that were
+registered later. A streaming query has a file directory per session, which holds the files of addArtifact; those of
+--py-files are in its parent. If the package is missing, the error names the machine, its Python and the remedy.
 
-Errors: Spark shows the whole traceback of a data source's error, and the error itself last. A ``RocketError`` names the
-option, queue or topic and says what to do, so its traceback is only logged, at DEBUG. Other errors keep theirs.
+Errors: Spark prints the complete traceback of a data source's error, and the error itself last. A ``RocketError``
+names the option, queue or topic and the remedy, so its traceback is only logged, at DEBUG. Other errors keep theirs.
 
 Safe from any thread. Corresponds to nothing in RocketMQ.
 """
@@ -32,7 +32,7 @@ log = logging.getLogger("spark_rocket.datasource")
 
 
 def short(method: Callable[P, T]) -> Callable[P, T]:
-    """For methods that Spark calls."""
+    """Drop the traceback of a RocketError. For methods that Spark calls."""
 
     @wraps(method)
     def called(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -46,7 +46,7 @@ def short(method: Callable[P, T]) -> Callable[P, T]:
 
 
 def short_while(values: Iterator[T]) -> Iterator[T]:
-    """For what a task reads."""
+    """Drop the traceback of a RocketError. For the rows that a task reads."""
     try:
         yield from values
     except RocketError as error:
@@ -56,11 +56,11 @@ def short_while(values: Iterator[T]) -> Iterator[T]:
 
 @cache
 def settle_worker() -> None:
-    """Set up a Python worker of Spark's, once. Each task calls this before it reads or writes.
+    """Configure a Python worker of Spark, once. Each task calls this before it reads or writes.
 
-    Spark's workers collect garbage after every task, which visits each object of every loaded module: 57,000 and more,
-    20 ms of a core; a small task takes 5 ms. Those objects stay as long as the process, so the collector is told to
-    leave them alone. Freed memory is kept for the next large answer.
+    Spark's workers run the garbage collector after every task. It visits every object of every loaded module: 57,000
+    or more, 20 ms of CPU time, while a small task takes 5 ms. These objects live as long as the process, so they are
+    excluded from collection. Freed memory stays in the process for the next large response.
     """
     from spark_rocket.system import keep_freed_memory
 
@@ -68,7 +68,7 @@ def settle_worker() -> None:
     gc.freeze()
 
 
-# Source, run with "__main__" for its module: cloudpickle carries the functions of that module by value.
+# Source text, run as module "__main__": cloudpickle pickles functions of that module by value.
 _UNPACK = """
 def unpack(packed):
     try:
@@ -92,7 +92,7 @@ def unpack(packed):
 
             raise ImportError(
                 "format(\\"rocket\\") cannot run on the worker %s: %s (Python %s, %s). Install spark-rocket there, "
-                "or take it along: `rocket package` writes spark_rocket.zip for spark-submit --py-files and "
+                "or ship it with the job: `rocket package` writes spark_rocket.zip for spark-submit --py-files and "
                 "spark.addArtifact(..., pyfile=True); or set PYSPARK_PYTHON to a Python that has it."
                 % (platform.node(), still_missing, platform.python_version(), sys.executable)
             ) from None
@@ -116,7 +116,7 @@ _unpack = _carried_by_value()
 
 
 class _Unpacking:
-    """To unpickle it is to call the function; only cloudpickle can write it."""
+    """Unpickles as a call of ``_unpack``. Only cloudpickle can pickle it."""
 
     def __init__(self, packed: bytes) -> None:
         self._packed = packed
@@ -126,7 +126,7 @@ class _Unpacking:
 
 
 class PickledByValue:
-    """Mixed into what is carried. ``__getstate__`` says what goes along, as ever."""
+    """Mixin for objects that Spark pickles. ``__getstate__`` selects the pickled state, as usual."""
 
     def __reduce__(self) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
         packed = cloudpickle.dumps((type(self), self.__getstate__()))  # type: ignore[no-untyped-call]

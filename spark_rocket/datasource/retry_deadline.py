@@ -1,4 +1,4 @@
-"""How long to keep trying: a broker that restarts under a query is a delay, not a failure, until the time is up.
+"""Retry with a deadline: a broker restart during a query is a delay, not a failure, until the deadline.
 
 An instance belongs to one piece of work and one thread. Clock and sleep are injected, so tests do not wait.
 Corresponds to the retry loops of DefaultMQProducerImpl and MQClientAPIImpl.
@@ -17,16 +17,16 @@ T = TypeVar("T")
 log = logging.getLogger("spark_rocket.datasource")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 3.0
-_RETRIABLE_CODES = frozenset({2, 14})  # SYSTEM_BUSY, SERVICE_NOT_AVAILABLE: the broker asks to come again
+_RETRIABLE_CODES = frozenset({2, 14})  # SYSTEM_BUSY, SERVICE_NOT_AVAILABLE: the broker requests a retry
 
 
 def is_retriable(error: RocketError) -> bool:
-    """Whether the same request may succeed if it is made again."""
+    """Return whether a retry of the same request may succeed."""
     return error.retriable or error.response_code in _RETRIABLE_CODES
 
 
 class RetryDeadline:
-    """How long to keep trying. One per piece of work; ``reset`` after each success."""
+    """Retries until a deadline. One instance per piece of work; call ``reset`` after each success."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class RetryDeadline:
         self._pause = _FIRST_PAUSE
 
     def wait(self, error: RocketError, doing: str) -> None:
-        """Pause before the next try, or raise ``error`` if it is final or the time is up."""
+        """Pause before the next attempt, or raise ``error`` if it is not retriable or the deadline has passed."""
         now = self._clock()
         if self._since is None:
             self._since = now
@@ -56,12 +56,12 @@ class RetryDeadline:
         if tried + self._pause > self._limit:
             error.remedy = f"{error.remedy} Tried {doing} for {tried:.0f} s (option retryTimeout).".strip()
             raise error
-        log.warning("%s failed, trying again in %.1f s: %s", doing, self._pause, error)
+        log.warning("attempt %s failed, retrying in %.1f s: %s", doing, self._pause, error)
         self._sleep(self._pause)
         self._pause = min(_LONGEST_PAUSE, self._pause * 2)
 
     def call(self, ask: Callable[[], T], doing: str) -> T:
-        """Ask until there is an answer, or a reason to give up."""
+        """Call ``ask`` until it succeeds. Raises its error when it is not retriable or the deadline has passed."""
         while True:
             try:
                 answer = ask()

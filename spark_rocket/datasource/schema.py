@@ -1,10 +1,10 @@
-"""The columns of ``format("rocket")``: which there are, which a ``.schema(...)`` asks for, and their exact Arrow types.
+"""The columns of ``format("rocket")``, the columns that a ``.schema(...)`` selects, and their exact Arrow types.
 
-Spark checks only a task's first Arrow batch against its schema and crashes on a later one that differs, so every
-batch is built against the very schema that Spark derives (``to_arrow_schema(schema, "UTC")``): same order,
-nullability, microseconds, no dictionaries, no views.
+Spark checks only the first Arrow batch of a task against its schema and crashes on a later batch with another schema.
+Every batch is therefore built with exactly the schema that Spark derives (``to_arrow_schema(schema, "UTC")``): same
+order, nullability, microseconds, no dictionaries, no views.
 
-Pure and immutable. Imports pyspark, so only driver and worker processes of Spark load it.
+Pure and immutable. Imports pyspark, so only Spark's driver and worker processes load it.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class Projection:
     columns: tuple[str, ...]
     target: pa.Schema
     damaged: dict[int, str] | None = None
-    """Where to say, by queue offset, that a body cannot be decompressed; None: that is an error."""
+    """Collects the error text of bodies that cannot be decompressed, by queue offset. None: raise the error."""
 
     def conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Give decoded columns their target types. Nothing is copied but what has another type, which none has."""
+        """Give decoded columns their target types. Only columns of another type are copied."""
         if batch.schema.equals(self.target):
             return batch
         arrays = [
@@ -71,20 +71,20 @@ class Projection:
 
 
 def retype(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """The same values under another type."""
+    """Return the same values with another type."""
     if pa.types.is_map(wanted):
-        # Only nullability inside the map can differ: same buffers under another type.
+        # Only the nullability inside the map can differ: reuse the buffers with the new type.
         return pa.MapArray.from_arrays(array.offsets, array.keys, array.items, type=wanted)
     return array.cast(wanted)
 
 
 def project(schema: StructType) -> Projection:
-    """Check a user's ``.schema(...)`` and say what it takes."""
+    """Check a user's ``.schema(...)`` and return the projection for it."""
     return Projection(known_columns(schema, SOURCE_SCHEMA, 'format("rocket")'), to_arrow_schema(schema, timezone="UTC"))
 
 
 def known_columns(schema: StructType, known: StructType, owner: str) -> tuple[str, ...]:
-    """The columns of ``known`` that a schema names, as spelt there; SchemaError for others and other types."""
+    """Return the columns of ``known`` that a schema names, as spelled there. SchemaError for unknown names or types."""
     by_key = {field.name.lower(): field for field in known.fields}
     columns: list[str] = []
     for field in schema.fields:
@@ -94,21 +94,21 @@ def known_columns(schema: StructType, known: StructType, owner: str) -> tuple[st
                 f"{owner} has no column {field.name}.", remedy=f"Its columns are {', '.join(known.names)}."
             )
         if mine.name in columns:
-            raise SchemaError(f"the schema names the column {mine.name} twice.", remedy="Name it once.")
+            raise SchemaError(f"duplicate column {mine.name} in the schema.", remedy="Name it once.")
         check_column(field, mine, mine.name)
         columns.append(mine.name)
     return tuple(columns)
 
 
 def check_column(field: StructField, known: StructField, shown: str) -> None:
-    """Refuse another type, and NOT NULL for what can be null; ``shown`` is the column in errors."""
+    """Reject another type, and NOT NULL for a nullable column. ``shown`` is the column's name in errors."""
     kind = known.dataType.simpleString()
     if field.dataType.simpleString() != kind:
         raise SchemaError(
             f"the column {shown} is {kind}, not {field.dataType.simpleString()}.",
-            remedy=f"Put `{field.name} {kind}` into the schema and cast in the query.",
+            remedy=f"Use `{field.name} {kind}` in the schema and cast in the query.",
         )
     if known.nullable and not field.nullable:
         raise SchemaError(
-            f"the column {shown} can be null, and the schema says NOT NULL.", remedy="Leave NOT NULL out."
+            f"the column {shown} is nullable, but the schema declares it NOT NULL.", remedy="Remove NOT NULL."
         )

@@ -1,7 +1,7 @@
-"""``format("rocket")`` itself: what Spark makes first, from the options, on the driver.
+"""``format("rocket")``: the data source class that Spark instantiates on the driver from the options.
 
-Spark imports this in every planning process, so it imports nothing heavy until a reader or writer is asked for.
-Values only; Spark pickles it. Corresponds to KafkaSourceProvider in Spark.
+Spark imports this in every planning process, so it imports nothing heavy until Spark requests a reader or writer.
+Holds only values, because Spark pickles it. Corresponds to KafkaSourceProvider in Spark.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from spark_rocket.datasource.views.views import ViewReader
     from spark_rocket.datasource.write.writer import RocketStreamWriter, RocketWriter
 
-# Options of rocketmq-spark that have other names here, in lower case.
+# Options of rocketmq-spark that are renamed here, in lower case.
 _OLD_READS = {
     "topic": "subscribe",
     "group": "consumerGroup",
@@ -135,19 +135,19 @@ class RocketDataSource(PickledByValue, DataSource):
         return RocketStreamWriter(parsed, schema)
 
     def _to_read(self, options: Mapping[str, str]) -> dict[str, str]:
-        """A read's options under the names they have here."""
+        """Translate the options of a read to the names used here."""
         return dict(options)
 
     def _to_write(self, options: Mapping[str, str]) -> dict[str, str]:
-        """A write's, likewise."""
+        """Translate the options of a write to the names used here."""
         return dict(options)
 
 
 class RocketMQDataSource(RocketDataSource):
-    """The same source under the name and with the option names of the old Scala connector, rocketmq-spark.
+    """The same source with the name and the option names of the old Scala connector, rocketmq-spark.
 
-    All options of ``format("rocket")`` work, too. ``subExpression=*`` is all messages. The columns are those of
-    ``format("rocket")``: ``properties`` is a map where the old connector had JSON text (``to_json(properties)``).
+    It also accepts all options of ``format("rocket")``. ``subExpression=*`` selects all messages. The columns are those
+    of ``format("rocket")``: ``properties`` is a map where the old connector had JSON text (``to_json(properties)``).
     Corresponds to rocketmq-spark's RocketMQSourceProvider and RocketMQConf.
     """
 

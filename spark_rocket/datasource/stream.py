@@ -1,15 +1,15 @@
-"""``spark.readStream.format("rocket")``: micro-batches whose offsets say everything needed to read them again.
+"""``spark.readStream.format("rocket")``: micro-batches whose offsets contain all that is needed to read them again.
 
-* ``initialOffset`` is a constant marker, for Spark asks for it more than once and in more than one process. The first
-  ``latestOffset`` resolves ``startingOffsets`` and puts what came out into the offset it returns.
-* ``latestOffset(start)`` proves that everything before ``start`` is processed, so it commits the consumer group there,
-  beside ``commit``, which Spark calls only when a next batch is planned. ``stop`` is not called reliably; nothing
-  depends on it.
-* An offset that says nothing new is returned as the very text it came as: Spark compares text.
-* Queues that appear later begin at their first message; queues that are away (their broker is) keep their position.
+* ``initialOffset`` is a constant marker, because Spark requests it more than once and in more than one process. The
+  first ``latestOffset`` resolves ``startingOffsets`` and stores the result in the offset it returns.
+* ``latestOffset(start)`` proves that all messages before ``start`` are processed, so it commits the consumer group's
+  offsets there. ``commit`` does so too, but Spark calls it only when it plans the next batch. ``stop`` is not called
+  reliably; nothing depends on it.
+* An offset without new information is returned unchanged, as the same text: Spark compares text.
+* Queues that appear later begin at their first message. Queues whose broker is unavailable keep their position.
 
 One object in one driver process per query, called from one thread. After a crash only the checkpoint counts; the
-group's offsets on the broker are for tools to see. Corresponds to KafkaMicroBatchStream in Spark.
+group's offsets on the broker are only for monitoring tools. Corresponds to KafkaMicroBatchStream in Spark.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _NO_LIMIT = 2**62
 
 
 class RocketStreamReader(PickledByValue, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The planner and the reading tasks in the shape that Spark calls."""
+    """Adapts the stream planner and the reading tasks to Spark's interface."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         projection_of(options, schema)
@@ -62,7 +62,7 @@ class RocketStreamReader(PickledByValue, DataSourceStreamReader, SupportsTrigger
         return initial_offset()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Spark has no limit that is several at once, so one stands for all; Trigger.Once overrides it."""
+        """Return one limit for all limits: Spark cannot express several at once. Trigger.Once overrides it."""
         options = self._options
         if (options.max_offsets_per_trigger, options.max_bytes_per_trigger, options.min_offsets_per_trigger) == (
             None,

@@ -1,20 +1,20 @@
-"""``CREATE TABLE t USING rocket OPTIONS (…)``: a table's options, kept where Spark brings them back.
+"""``CREATE TABLE t USING rocket OPTIONS (…)``: store a table's options where Spark passes them back.
 
-Spark tells a Python data source a table's options once, when the table is created (as ``option.NAME`` among the
-catalog's own properties, and without the prefix). Whoever reads the table or inserts into it later comes without
-them. What does come every time is the table's schema with the metadata of its fields, so a new table's schema
-carries its options in the metadata of its first column, as JSON under ``rocket.options``.
+Spark passes a table's options to a Python data source only once, when the table is created (as ``option.NAME`` among
+the catalog's own properties, and without the prefix). Later reads and inserts do not receive them. Spark always passes
+the table's schema with the metadata of its fields. A new table's schema therefore stores its options in the metadata of
+its first column, as JSON under ``rocket.options``.
 
-Metadata travels with columns, so rows read from a table bring that table's options wherever they are written. Two
-things tell whose options a writer sees:
+Spark copies metadata along with columns, so rows read from a table carry that table's options wherever they are
+written. Two rules decide whose options a writer sees:
 
-* where the writer has options of its own, those of the metadata are not looked at;
-* ``topic`` is declared VARCHAR(127) (a topic's longest name), which makes Spark bring every row to the type of the
-  table's column, and give it that column's metadata. Where VARCHAR is still to be seen in a writer's schema, Spark has
-  not done so, and the metadata is that of the table the rows came from.
+* If the writer has its own options, the metadata is ignored.
+* ``topic`` is declared VARCHAR(127) (the longest topic name). Spark then converts every row to the type of the table's
+  column and gives it that column's metadata. If a writer's schema still shows VARCHAR, Spark has not converted the
+  rows, and the metadata belongs to the table that the rows came from.
 
-A table or view that names both what to read and the ``topic`` to write can do both; each way then leaves the other's
-options, and the columns that only brokers fill, alone.
+A table or view that names both a topic to read and the ``topic`` to write supports both. Each direction ignores the
+options of the other and the columns that only brokers set.
 
 Pure. Corresponds to nothing in RocketMQ.
 """
@@ -50,13 +50,13 @@ from spark_rocket.datasource.options.table import READS, WRITES, Scope
 
 _METADATA = "rocket.options"
 _PREFIX = "option."
-_CATALOGS_OWN = frozenset({"provider", "owner"})  # what the catalog tells beside the options, always
+_CATALOGS_OWN = frozenset({"provider", "owner"})  # the catalog always passes these with the options
 _TOPICS_TO_READ = frozenset({"subscribe", "subscribepattern", "assign"})
 _WHAT_TO_READ = _TOPICS_TO_READ | {"storepath", "view"}
 _SPARKS_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
 _TOPIC_TYPE = VarcharType(127)
 
-# What a table that is only inserted into looks like: what can be written, the likeliest first.
+# The schema of a table for inserts only: the writable columns, the most used first.
 INSERT_SCHEMA = StructType(
     [
         StructField("body", BinaryType()),
@@ -71,14 +71,14 @@ INSERT_SCHEMA = StructType(
 
 
 def table_options(options: Mapping[str, str]) -> dict[str, str] | None:
-    """What was given in OPTIONS, if it is a table that is being created."""
+    """Return the OPTIONS of a table that is being created, else None."""
     if not options.keys() >= _CATALOGS_OWN:
         return None
     return {key[len(_PREFIX) :]: text for key, text in options.items() if key.startswith(_PREFIX)}
 
 
 def new_table(options: Mapping[str, str], schema_to_read: Callable[[Mapping[str, str]], StructType]) -> StructType:
-    """A new table's schema, with the table's options in it. ``schema_to_read`` says what a read with options gives."""
+    """Return a new table's schema with the table's options in it. ``schema_to_read`` maps read options to a schema."""
     if not options:
         raise error("BAD_OPTION.NONE")
     refuse_secrets(options)
@@ -92,14 +92,14 @@ def new_table(options: Mapping[str, str], schema_to_read: Callable[[Mapping[str,
     fields = []
     for field in schema.fields:
         kind = _TOPIC_TYPE if field.name == "topic" else field.dataType
-        # Inserts leave columns out, which is to say that they are null.
+        # Inserts may omit columns; Spark then passes null.
         fields.append(StructField(field.name, kind, field.nullable or two_way, dict(field.metadata or {})))
     fields[0].metadata[_METADATA] = json.dumps(dict(options), sort_keys=True)
     return StructType(fields)
 
 
 def _schema_to_insert(options: Mapping[str, str]) -> StructType:
-    """The columns of a table that is only inserted into: its bodies' own where their format has any."""
+    """Return the columns of a table for inserts only: those of its body format if it has any."""
     check_options(options, WRITES)
     body = parse_write_options(options, Scope.WRITE).body
     if body is None:
@@ -112,9 +112,9 @@ def _schema_to_insert(options: Mapping[str, str]) -> StructType:
 
 
 def plain(schema: StructType, *, all_nullable: bool = False) -> StructType:
-    """A table's schema as anybody else's: without what Spark and we keep in its metadata.
+    """Return a table's schema without the metadata that Spark and this module store in it.
 
-    ``all_nullable``: as a view's that is also inserted into, for inserts leave columns out.
+    ``all_nullable``: for a view that also supports inserts, which may omit columns.
     """
     fields = []
     for field in schema.fields:
@@ -124,9 +124,9 @@ def plain(schema: StructType, *, all_nullable: bool = False) -> StructType:
 
 
 def options_to_read(options: Mapping[str, str], schema: StructType) -> dict[str, str]:
-    """A read's options: the table's, and over them those of the query itself (``SELECT … FROM t WITH (…)``).
+    """Return a read's options: the table's, overridden by those of the query (``SELECT … FROM t WITH (…)``).
 
-    One that says itself what to read has none of a table's: its schema may be another frame's.
+    A query that names what to read ignores the table's options: its schema may come from another data frame.
     """
     says = not _WHAT_TO_READ.isdisjoint(key.lower() for key in options)
     both = dict(options) if says else _kept(schema) | dict(options)
@@ -136,7 +136,7 @@ def options_to_read(options: Mapping[str, str], schema: StructType) -> dict[str,
 
 
 def options_to_write(options: Mapping[str, str], schema: StructType) -> dict[str, str]:
-    """A write's options: its own if it has any, else those of the table."""
+    """Return a write's options: its own if it has any, else those of the table."""
     found = _options_of_write(options, schema)
     if found == dict(options):
         if not _are_given(found) and "topic" not in (field.name.lower() for field in schema.fields):
@@ -147,17 +147,17 @@ def options_to_write(options: Mapping[str, str], schema: StructType) -> dict[str
 
 
 def _options_of_write(options: Mapping[str, str], schema: StructType) -> dict[str, str]:
-    """Those of both ways: rows that come from a table bring its options to whoever writes them, who has his own."""
+    """Return the options of both directions. A writer's own options win: rows may carry those of another table."""
     return dict(options) if _are_given(options) else _kept(schema) | dict(options)
 
 
 def _are_given(options: Mapping[str, str]) -> bool:
-    """Whether any option is meant for this source, known or mistyped."""
+    """Return whether any option is meant for this source, known or mistyped."""
     return any(key.lower() not in SPARKS_OWN for key in options)
 
 
 def one_way(options: Mapping[str, str], *, reading: bool) -> dict[str, str]:
-    """The options of one direction, where both are given; else all of them."""
+    """Return the options of one direction if both are given, else all of them."""
     if not is_two_way(options):
         return dict(options)
     here, elsewhere = (READS, WRITES) if reading else (WRITES, READS)
@@ -165,7 +165,7 @@ def one_way(options: Mapping[str, str], *, reading: bool) -> dict[str, str]:
 
 
 def written(schema: StructType, options: Mapping[str, str]) -> StructType:
-    """The columns that are written: all, but for a table or view that is read as well, those that can be."""
+    """Return the columns to write: all, or only the writable ones if the table or view is also read."""
     found = _options_of_write(options, schema)
     fields = plain(schema).fields
     if not is_two_way(found):
@@ -182,7 +182,7 @@ def written(schema: StructType, options: Mapping[str, str]) -> StructType:
 
 
 def is_two_way(options: Mapping[str, str]) -> bool:
-    """Whether they say both what to read and where to write."""
+    """Return whether the options name both a topic to read and the topic to write."""
     keys = {key.lower() for key in options}
     return "topic" in keys and not keys.isdisjoint(_TOPICS_TO_READ)
 

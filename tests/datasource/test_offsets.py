@@ -114,10 +114,10 @@ def test_an_offset_of_another_version_is_refused(value: dict[str, object]) -> No
         ({"version": 1, "offsets": {"t": {"b": {"0": 1.5}}}}, "1.5"),
         ({"version": 1, "offsets": {"t": {"b": {"0": True}}}}, "true"),
         ({"version": 1, "offsets": {"t": {"b": {"0": -1}}}}, "-1"),
-        ({"version": 1, "offsets": {}, "first": {"t": {"b": {"0": 5}}}}, "t/b/0 has 5, which is not an offset and a"),
+        ({"version": 1, "offsets": {}, "first": {"t": {"b": {"0": 5}}}}, "invalid value 5 for t/b/0, expected"),
         ({"version": 1, "offsets": {}, "first": {"t": {"b": {"0": [1, -1]}}}}, "[1, -1]"),
         ({"version": 1, "offsets": {}, "first": {"t": {"b": {"0": [1, 2, 3]}}}}, "[1, 2, 3]"),
-        ({"version": 1, "offsets": {}, "last": {"t": {"b": {"0": [1]}}}}, "t/b/0 has [1], which is not"),
+        ({"version": 1, "offsets": {}, "last": {"t": {"b": {"0": [1]}}}}, "invalid value [1] for t/b/0"),
     ],
 )
 def test_a_broken_checkpoint_is_refused_and_says_where(value: dict[str, object], wrong: str) -> None:
@@ -145,9 +145,9 @@ def test_bad_json_in_an_option_names_the_option_and_shows_the_form(text: str) ->
 @pytest.mark.parametrize(
     ("text", "twice"),
     [
-        ('{"t": {"b": {"0": 1, "0": 2}}}', "'0' is named twice"),
-        ('{"t": {"b": {"0": 1}}, "u": {"b": {"0": 1}}, "t": {"c": {"0": 1}}}', "'t' is named twice"),
-        ('{"t": {"b": {"0": 1, "00": 2}}}', "'00', which is not a queue's number"),
+        ('{"t": {"b": {"0": 1, "0": 2}}}', "duplicate name '0'"),
+        ('{"t": {"b": {"0": 1}}, "u": {"b": {"0": 1}}, "t": {"c": {"0": 1}}}', "duplicate name 't'"),
+        ('{"t": {"b": {"0": 1, "00": 2}}}', "invalid queue number '00' in t/b"),
     ],
 )
 def test_no_queue_is_named_twice(text: str, twice: str) -> None:

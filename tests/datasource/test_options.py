@@ -81,13 +81,13 @@ def test_an_unknown_option_is_answered_with_the_nearest_known_one(typed: str, me
 @pytest.mark.parametrize(
     ("typed", "instead"),
     [
-        ("header", "no line of names"),
+        ("header", "without a header line"),
         ("includeHeaders", "column properties"),
         ("acks", "when its broker has stored it"),
-        ("kafka.isolation.level", "rolled back cannot be read"),
-        ("kafka.sasl.mechanism", "no Kafka client underneath"),
-        ("kafka.session.timeout.ms", "no Kafka client underneath"),
-        ("kafka.batch.size", "no Kafka client underneath"),
+        ("kafka.isolation.level", "rolled back transactions are never read"),
+        ("kafka.sasl.mechanism", "this source has no Kafka client"),
+        ("kafka.session.timeout.ms", "this source has no Kafka client"),
+        ("kafka.batch.size", "this source has no Kafka client"),
     ],
 )
 def test_an_option_that_is_not_needed_is_answered_with_what_is_there(typed: str, instead: str) -> None:
@@ -261,7 +261,7 @@ def test_exactly_once() -> None:
             parse_write_options(given | short, Scope.WRITE_STREAM)
         assert caught.value.code == "BAD_OPTION.GRACE_PERIOD"
     for topic in ("stagingTopic", "ledgerTopic"):
-        with pytest.raises(OptionError, match=r"staging, ledger and target are different topics"):
+        with pytest.raises(OptionError, match=r"staging, ledger and target must be different topics"):
             parse_write_options(given | {topic: "t"}, Scope.WRITE_STREAM)
 
 
@@ -309,7 +309,7 @@ def test_look_ups() -> None:
         assert found == LookUp("lookupKeys", "keys", keys)
     found = parse_read_options({"subscribe": "t", "lookupMsgIds": "7F01,7F02"}, BATCH).look_up
     assert found == LookUp("lookupMsgIds", "msgId", ("7F01", "7F02"))
-    assert "lookupKeys is 'a b'. It should be values separated by commas" in bad(BATCH, lookupKeys="a b")
+    assert "lookupKeys is 'a b'. It should be comma-separated values" in bad(BATCH, lookupKeys="a b")
     assert "lookupKeys is for batch reads, not for streaming reads" in bad(STREAM, lookupKeys="a")
     assert "lookupKeys is given together with lookupMsgIds" in bad(BATCH, lookupKeys="a", lookupMsgIds="b")
     with pytest.raises(OptionError, match="lookupKeys is given together with storePath"):

@@ -205,7 +205,7 @@ def test_options_that_do_not_belong_to_a_view(given: dict[str, str], text: str) 
 
 
 def test_options_of_views_elsewhere() -> None:
-    for scope, remedy in ((Scope.READ_STREAM, "Views are read with spark.read"), (Scope.WRITE, "is for views")):
+    for scope, remedy in ((Scope.READ_STREAM, "Read views with spark.read"), (Scope.WRITE, "is for views")):
         with pytest.raises(OptionError, match=remedy):
             check_options({"view": "lag"}, frozenset({scope}))
     with pytest.raises(OptionError, match=r'option\("view", "messages"\)'):
@@ -220,7 +220,7 @@ def test_a_schema_names_some_of_the_columns(cluster: LocalCluster) -> None:
     with pytest.raises(SchemaError, match="maxOffset is bigint, not string"):
         read(cluster, "queues", StructType([StructField("maxoffset", StringType())]))
     never_null = StructType([StructField("lastUpdateTime", TimestampType(), False)])
-    with pytest.raises(SchemaError, match="lastUpdateTime can be null, and the schema says NOT NULL"):
+    with pytest.raises(SchemaError, match="lastUpdateTime is nullable, but the schema declares it NOT NULL"):
         read(cluster, "queues", never_null)
     two = StructType([VIEWS["queues"].schema["messages"], VIEWS["queues"].schema["topic"]])
     assert list(read(cluster, "queues", two)[0].items())[1] == ("topic", "orders")

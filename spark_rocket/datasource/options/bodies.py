@@ -1,6 +1,6 @@
-"""The options that say what bodies are, parsed into values. Pure, but for the schema files, read where the driver is.
+"""The options for message bodies, parsed into values. Pure, except that the driver reads the schema files.
 
-Their texts travel to the tasks, so executors need not see the files.
+Tasks receive the files' contents, so executors need no access to the files.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spark_rocket.errors import OptionError
 
 
 class BodyFormat(Enum):
-    """What bodies are."""
+    """The format of message bodies."""
 
     JSON = "json"
     CSV = "csv"
@@ -28,7 +28,7 @@ class BodyFormat(Enum):
 
 
 class BadRecords(Enum):
-    """What becomes of a message whose body cannot be decoded."""
+    """What to do with a message whose body cannot be decoded."""
 
     FAIL = "fail"
     NULL = "null"
@@ -38,7 +38,7 @@ class BadRecords(Enum):
 
 
 class AvroEncoding(Enum):
-    """Whether Avro's bodies begin with the single-object header."""
+    """Whether Avro bodies begin with the single-object header."""
 
     AUTO = "auto"
     RAW = "raw"
@@ -47,11 +47,11 @@ class AvroEncoding(Enum):
 
 @dataclass(frozen=True)
 class BodySettings:
-    """All of them, for reads and writes."""
+    """All body options, for reads and writes."""
 
     format: BodyFormat
     metadata: tuple[tuple[str, str], ...] | None = ()
-    """Pairs of a message's column and its name in the rows; None is all of them."""
+    """Pairs of a message's column and its name in the rows; None selects all columns."""
     bad_records: BadRecords = BadRecords.FAIL
     bad_record_column: str = "_bad_record"
     dead_letter_topic: str | None = None
@@ -64,14 +64,14 @@ class BodySettings:
 
 
 def metadata_columns(option: str, text: str) -> tuple[tuple[str, str], ...] | None:
-    """``queueOffset, storeTimestamp as stored_at``, or ``*``."""
+    """Parse ``queueOffset, storeTimestamp as stored_at``, or ``*``."""
     if text.strip() == "*":
         return None
     pairs = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\w+)(?:\s+as\s+(\S.*?))?\s*", part, re.IGNORECASE)
         if match is None:
-            raise bad_value(option, text, "columns as in `queueOffset, storeTimestamp as stored_at`, or *")
+            raise bad_value(option, text, "columns such as `queueOffset, storeTimestamp as stored_at`, or *")
         pairs.append((match[1], (match[2] or match[1]).strip("`")))
     return tuple(pairs)
 
@@ -89,18 +89,18 @@ def _read(option: str, path: str) -> bytes:
     except OSError as problem:
         raise OptionError(
             f"option {option}: {path} cannot be read: {problem.strerror or problem}.",
-            remedy="It is read on the driver: give a path that the driver sees.",
+            remedy="The driver reads the file: use a path that exists on the driver.",
         ) from None
 
 
 def avro_schema(option: str, text: str) -> str:
-    """A literal begins as JSON does; all else is a path."""
+    """Return the schema text. A literal begins like JSON; any other value is a path."""
     if text.lstrip()[:1] in ("{", "[", '"'):
         return text
     try:
         return _read(option, text).decode()
     except UnicodeDecodeError:
-        raise OptionError(f"option {option}: {text} is no text.", remedy="Name a schema file (.avsc).") from None
+        raise OptionError(f"option {option}: {text} is not UTF-8.", remedy="Name a schema file (.avsc).") from None
 
 
 def descriptor_file(option: str, text: str) -> bytes:
@@ -121,14 +121,14 @@ _FIELDS = {
 _REQUIRED = {
     BodyFormat.AVRO: {"avroSchema": "a schema as JSON, or the path of a schema file"},
     BodyFormat.PROTOBUF: {
-        "protobufDescriptor": "a file made by protoc --include_imports --descriptor_set_out=…",
-        "protobufMessage": "the message's full name, as in shop.Order",
+        "protobufDescriptor": "a file written by protoc --include_imports --descriptor_set_out=…",
+        "protobufMessage": "the message's full name, such as shop.Order",
     },
 }
 
 
 def body_settings(values: Values, topics: tuple[str, ...] = (), pattern: str | None = None) -> BodySettings | None:
-    """The settings of parsed options, or None without ``bodyFormat``; contradictions are refused."""
+    """Return the settings of parsed options, or None without ``bodyFormat``. Raises OptionError on contradictions."""
     form: BodyFormat | None = values.get("bodyFormat")
     if form is None:
         return None
@@ -140,8 +140,8 @@ def body_settings(values: Values, topics: tuple[str, ...] = (), pattern: str | N
     _check_dead_letters(bad, values.get("deadLetterTopic"), topics, pattern)
     if values.is_given("badRecordColumn") and bad is not BadRecords.COLUMN:
         raise OptionError(
-            f"option badRecordColumn is given together with badRecords={bad.value}.",
-            remedy="Leave it out, or set badRecords=column.",
+            f"option badRecordColumn requires badRecords=column, not badRecords={bad.value}.",
+            remedy="Remove it, or set badRecords=column.",
         )
     fields = {field: values[option] for option, field in _FIELDS.items() if option in values}
     return BodySettings(form, bad_records=bad, **fields)
@@ -152,11 +152,11 @@ def _check_dead_letters(bad: BadRecords, topic: str | None, topics: tuple[str, .
         raise OptionError(
             "option deadLetterTopic is missing for badRecords=deadLetter."
             if topic is None
-            else f"option deadLetterTopic is given together with badRecords={bad.value}.",
-            remedy='They go together: .option("badRecords", "deadLetter").option("deadLetterTopic", "orders-bad").',
+            else f"option deadLetterTopic requires badRecords=deadLetter, not badRecords={bad.value}.",
+            remedy='Set both: .option("badRecords", "deadLetter").option("deadLetterTopic", "orders-bad").',
         )
     if topic is not None and (topic in topics or (pattern is not None and re.fullmatch(pattern, topic))):
         raise OptionError(
-            f"option deadLetterTopic is {topic}, which is read here too: bad records would come again.",
-            remedy="Use a topic that is not read here.",
+            f"option deadLetterTopic is {topic}, which this query also reads: it would read its bad records again.",
+            remedy="Use a topic that the query does not read.",
         )

@@ -1,11 +1,11 @@
 """How the connector reaches name servers and brokers: addresses, credentials and TLS.
 
-They come from options, files or the environment of the driver. They are found once, on the driver, and are pickled for
+They come from options, files or the environment of the driver. The driver resolves them once, and they are pickled for
 the tasks with the other options, so an environment variable on an executor cannot change them. Files must have the same
-paths on the machines of both. No repr shows a secret or a key's password. A table's options are visible in the catalog,
-so a secret is refused there.
+paths on the driver and the executors. No repr contains a secret or a key's password. A table's options are visible in
+the catalog, so secrets are rejected there.
 
-Pure but for the files and the environment. Corresponds to ``tls.enable`` and ``tls.client.…`` of RocketMQ's clients.
+Pure, except for files and environment. Corresponds to ``tls.enable`` and ``tls.client.…`` of RocketMQ's clients.
 """
 
 from __future__ import annotations
@@ -28,12 +28,10 @@ _SECRETS = ("secretKey", "securityToken")
 
 
 def key_text(option: str, text: str) -> str:
-    """An access key, secret key or token. The error does not repeat it."""
+    """Check an access key, secret key or token. The error does not contain it."""
     problem = key_problem(text)
     if problem is not None:
-        raise error(
-            "BAD_OPTION.VALUE", option=option, value="not a key", wanted=f"the key as it is; this one {problem}"
-        )
+        raise error("BAD_OPTION.VALUE", option=option, value="not a key", wanted=f"the key itself; this one {problem}")
     return text
 
 
@@ -46,14 +44,14 @@ def credentials_file(option: str, text: str) -> Credentials:
 
 
 def pem_file(option: str, text: str) -> str:
-    """An absolute path: relative ones are the driver's."""
+    """Return an absolute path. Relative paths are relative to the driver's directory."""
     if not text.strip() or "\0" in text:
         raise bad_value(option, text, "the path of a PEM file")
     return str(Path(text.strip()).expanduser().absolute())
 
 
 def connection_of(values: Values) -> dict[str, Any]:
-    """The fields of that which all parsed options have; a store directory needs none."""
+    """Return the connection fields of all parsed options. A store directory needs none."""
     if "storePath" in values:
         return {"name_server": "", "credentials": None, "tls": None}
     return {"name_server": _name_server_of(values), "credentials": _credentials_of(values), "tls": _tls_of(values)}
@@ -89,7 +87,7 @@ def _tls_of(values: Values) -> TlsSettings | None:
 
 
 def refuse_secrets(options: Iterable[str]) -> None:
-    """A table's options are shown to everybody who sees the table."""
+    """Reject secrets in a table's options, which everybody who sees the table can read."""
     given = {key.lower() for key in options}
     for name in _SECRETS:
         if name.lower() in given:
@@ -97,7 +95,7 @@ def refuse_secrets(options: Iterable[str]) -> None:
 
 
 def connecting(credentials: Credentials | None, tls: TlsSettings | None = None) -> Connecting:
-    """As the clients take them. What is None here was not found in the driver's environment either."""
+    """Return the connection arguments of the clients. None was already looked up in the driver's environment."""
     if credentials is None:
         return {"tls": tls or False}
     return {

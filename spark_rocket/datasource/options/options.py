@@ -1,14 +1,13 @@
-"""The options of ``format("rocket")``, parsed once into typed values, and what they say together.
+"""The options of ``format("rocket")``: parsed once into typed values, and checked against each other.
 
-Spark passes option names in lower case, so they are looked up without case; errors show the documented spelling. An
-option that does not exist, or does not belong to the operation (a write option on a read), is an error that names the
-nearest known one: a typing mistake must never be silently ignored. Options that contradict each other, or have no
-effect without another one, are refused.
+Spark passes option names in lower case, so lookups ignore case; errors show the documented spelling. An unknown option,
+or one of another operation (a write option on a read), is an error that suggests the nearest known option: a mistyped
+option must never be silently ignored. Contradicting options, and options without effect, are rejected.
 
-``OPTIONS`` (``table.py``) is the one list of them, with what each needs. Parsing happens on the driver; the parsed
-values are pickled for the executors, so that an environment variable there cannot change what the driver decided. Pure
-but for the environment's name servers and credentials. Corresponds to nothing in RocketMQ; to KafkaSourceProvider in
-Spark.
+``OPTIONS`` (``table.py``) is the single list of options and of what each requires. Parsing happens on the driver. The
+parsed values are pickled for the executors, so an environment variable there cannot change what the driver decided.
+Pure, except for name servers and credentials from the environment. Corresponds to nothing in RocketMQ; to
+KafkaSourceProvider in Spark.
 """
 
 from __future__ import annotations
@@ -46,11 +45,11 @@ from spark_rocket.units import Moment
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """A read's options, parsed. ``docs/reference/options.md`` explains each."""
+    """The parsed options of a read. ``docs/reference/options.md`` describes each."""
 
     name_server: str
     topics: tuple[str, ...]
-    """Those of ``subscribe`` or ``assign``; none with ``subscribePattern``."""
+    """The topics of ``subscribe`` or ``assign``; empty with ``subscribePattern``."""
     starting: Position
     ending: Position
     fail_on_data_loss: bool
@@ -68,27 +67,27 @@ class ReadOptions:
     broker_name: str | None = None
     is_stream: bool = False
     tags: tuple[str, ...] | None = None
-    """Messages with one of these tags only; None is all."""
+    """Only messages with one of these tags; None selects all."""
     sql_filter: str | None = None
     max_pulls_in_flight: int = 32
     look_up: LookUp | None = None
-    """Messages with one of these keys or ids only."""
+    """Only messages with one of these keys or ids."""
     topic_pattern: str | None = None
     assigned: tuple[MessageQueue, ...] | None = None
     expected_brokers: tuple[str, ...] | None = None
-    """The brokers that must be there; None is those that the checkpoint and ORDER_TOPIC_CONFIG know."""
+    """The brokers that must be available; None: those in the checkpoint and in ORDER_TOPIC_CONFIG."""
     wait_for_topic: bool = False
     max_bytes_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int = 900_000
     dedupe_window: int | None = None
     body: BodySettings | None = None
-    """What bodies are, for typed rows."""
+    """The body format and its settings, for typed rows."""
     credentials: Credentials | None = None
     tls: TlsSettings | None = None
 
     def reads(self, queue: MessageQueue) -> bool:
-        """Whether a queue belongs to what is read."""
+        """Return whether this read includes a queue."""
         if self.assigned is not None:
             return queue in self.assigned
         if self.topic_pattern is not None:
@@ -98,7 +97,7 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """A write's options, parsed."""
+    """The parsed options of a write."""
 
     name_server: str
     producer_group: str
@@ -119,14 +118,14 @@ class WriteOptions:
     grace_period_ms: int = 20_000
     staging_retention_ms: int = 259_200_000
     body: BodySettings | None = None
-    """What bodies are made as, from all other columns."""
+    """The body format and its settings, for bodies built from the other columns."""
     credentials: Credentials | None = None
     tls: TlsSettings | None = None
 
 
 @dataclass(frozen=True)
 class ViewOptions:
-    """A view's options, parsed; ``views.py`` says which belong to which."""
+    """The parsed options of a view. ``views.py`` defines which options each view has."""
 
     view: str
     name_server: str
@@ -141,12 +140,12 @@ class ViewOptions:
 
 
 _BY_KEY = {option.name.lower(): option for option in OPTIONS}
-# Spark puts these beside ours; they are not for the source.
+# Spark adds these to the options of a source.
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode"})
 
 
 def parse_read_options(raw: Mapping[str, str], scope: Scope) -> ReadOptions:
-    """Parse a read's options; OptionError says what to change."""
+    """Parse a read's options. OptionError has the remedy."""
     values = _parse(raw, scope)
     check_store(values)
     topics, pattern, assigned = what_to_read(values)
@@ -166,14 +165,14 @@ def parse_read_options(raw: Mapping[str, str], scope: Scope) -> ReadOptions:
 
 
 def _same_named(kind: type, values: Values) -> dict[str, Any]:
-    """The values whose options are named as fields of a dataclass are: ``maxTriggerDelay`` is max_trigger_delay_ms."""
+    """Map options to the dataclass fields of the same name: ``maxTriggerDelay`` is max_trigger_delay_ms."""
     known = {field.name.removesuffix("_ms"): field.name for field in fields(kind)}
     named = {re.sub(r"([A-Z])", r"_\1", option).lower(): value for option, value in values.items()}
     return {known[name]: value for name, value in named.items() if name in known}
 
 
 def body_of(raw: Mapping[str, str]) -> BodySettings | None:
-    """What a read's options say of bodies, where it is not known yet whether it is a stream."""
+    """Return the body settings of a read that may be a batch or a stream."""
     given = {key.lower(): value for key, value in raw.items()}
     found = [option for option in OPTIONS if option.scopes & READS and option.name.lower() in given]
     values = {option.name: option.parse(option.name, given[option.name.lower()]) for option in found}
@@ -181,17 +180,17 @@ def body_of(raw: Mapping[str, str]) -> BodySettings | None:
 
 
 def parse_write_options(raw: Mapping[str, str], scope: Scope) -> WriteOptions:
-    """Parse a write's options; OptionError says what to change."""
+    """Parse a write's options. OptionError has the remedy."""
     values = _parse(raw, scope)
     if values["compression"] is Compression.NONE and values.is_given("compressAbove"):
         raise error("BAD_OPTION.NO_EFFECT", option="compressAbove", needed="compression")
     exactly_once = values["deliveryGuarantee"] is Guarantee.EXACTLY_ONCE
     if exactly_once and scope is Scope.WRITE and "writeId" not in values:
-        example = '.option("writeId", "a name that a repeated write has, too")'
+        example = '.option("writeId", "a name that stays the same when the write is retried")'
         option, value = "deliveryGuarantee", "exactlyOnce"
         raise error("BAD_OPTION.ALONE", option=option, value=value, needed="writeId", example=example)
     if exactly_once and len({values["stagingTopic"], values["ledgerTopic"], values.get("topic")}) < 3:
-        hint = ": staging, ledger and target are different topics"
+        hint = ": staging, ledger and target must be different topics"
         other = "the same name as ledgerTopic or topic"
         raise error("BAD_OPTION.TOGETHER", option="stagingTopic", other=other, hint=hint)
     grace, request = values["gracePeriod"] / 1000, values["requestTimeout"] / 1000
@@ -207,25 +206,25 @@ def parse_write_options(raw: Mapping[str, str], scope: Scope) -> WriteOptions:
 
 
 def is_view(raw: Mapping[str, str]) -> bool:
-    """Whether the options are those of a view."""
+    """Return whether the options are those of a view."""
     return any(key.lower() == "view" for key in raw)
 
 
 def parse_view_options(raw: Mapping[str, str]) -> ViewOptions:
-    """Parse a view's options; OptionError says what to change."""
+    """Parse a view's options. OptionError has the remedy."""
     values = _parse(raw, Scope.VIEW)
     topics = {"topics": values.get("subscribe", ())}
     return ViewOptions(**_same_named(ViewOptions, values) | topics | connection_of(values))
 
 
 def belongs_to(key: str, scopes: frozenset[Scope]) -> bool:
-    """Whether an option of this name, in any case, is one of any of ``scopes``."""
+    """Return whether an option of this name, in any case, belongs to any of ``scopes``."""
     option = _BY_KEY.get(key.lower())
     return option is not None and bool(option.scopes & scopes)
 
 
 def check_options(raw: Mapping[str, str], scopes: frozenset[Scope]) -> None:
-    """Refuse what is no option of any of ``scopes``, and values that would not do in any."""
+    """Reject options that belong to none of ``scopes``, and invalid values."""
     for key, text in raw.items():
         key = key.lower()
         option = _BY_KEY.get(key)
@@ -240,13 +239,13 @@ def check_options(raw: Mapping[str, str], scopes: frozenset[Scope]) -> None:
         else:
             wanted = " and ".join(sorted(scope.value for scope in scopes))
             belongs = " and ".join(sorted(scope.value for scope in option.scopes))
-            hint = ' Reads name their topics with "subscribe".' if key == "topic" else ""
-            hint = ' Writes name their topic with "topic".' if key == "subscribe" else hint
+            hint = ' To read, name topics with "subscribe".' if key == "topic" else ""
+            hint = ' To write, name the topic with "topic".' if key == "subscribe" else hint
             hint = " Read a store directory with spark.read." if key == "storepath" else hint
-            hint = " Views are read with spark.read." if key == "view" else hint
+            hint = " Read views with spark.read." if key == "view" else hint
             if key in ("key", "msgid"):
                 instead = "lookupKeys" if key == "key" else "lookupMsgIds"
-                hint = f' Or say which: .option("view", "messages"). Batch reads have {instead}.'
+                hint = f' Or read the view: .option("view", "messages"). Batch reads have {instead}.'
             raise error("BAD_OPTION.SCOPE", option=option.name, belongs=belongs, wanted=wanted, hint=hint)
 
 
@@ -266,14 +265,14 @@ CLOCKS_APART_MS = 60_000
 
 
 def _shown(value: object) -> str:
-    """A parsed value as its text, for options whose values are needed by others."""
+    """Return a parsed value as text, for options that other options require."""
     if isinstance(value, Position):
         return value.kind.value
     return str(value.value if isinstance(value, Enum) else value).lower()
 
 
 def check_needs(values: Values) -> None:
-    """Refuse options without those that the table says they need: an option without effect must not look effective."""
+    """Reject options whose required options (per the table) are missing: they would silently have no effect."""
     for option in OPTIONS:
         for needed in option.needs if values.is_given(option.name) else ():
             other, _, wanted = needed.partition("=")
@@ -281,7 +280,7 @@ def check_needs(values: Values) -> None:
             if found is not None and (not wanted or _shown(found) == wanted.lower()):
                 continue
             if other == "bodyFormat" and found is not None:
-                hint = f": {option.name} is for {needed}"
+                hint = f": {option.name} requires {needed}"
                 given = f"bodyFormat={_shown(found)}"
                 raise error("BAD_OPTION.TOGETHER", option=option.name, other=given, hint=hint)
             missing = other if found is None and other == "bodyFormat" else needed
@@ -289,12 +288,12 @@ def check_needs(values: Values) -> None:
 
 
 def check_store(values: Values) -> None:
-    """Refuse options that have no meaning for ``storePath``."""
+    """Reject options that do not apply to ``storePath``."""
     if "storePath" not in values:
         return
     for known in OPTIONS:
         if known.brokers_only and values.is_given(known.name):
-            hint = f": {known.name} is for reading from brokers, storePath for reading files"
+            hint = f": {known.name} applies to brokers, storePath reads files"
             raise error("BAD_OPTION.TOGETHER", option=known.name, other="storePath", hint=hint)
     if values.is_given("deadLetterTopic"):
         raise error("BAD_OPTION.TOGETHER", option="deadLetterTopic", other="storePath", hint=": use badRecords=column")
@@ -303,18 +302,18 @@ def check_store(values: Values) -> None:
             hint = f", or set {option} to earliest, timestamp or JSON"
             raise error("BAD_OPTION.TOGETHER", option=f"{option}=group", other="storePath", hint=hint)
         if position is not None and position.offsets and "subscribe" not in values:
-            example = "the topics that it names to subscribe"
+            example = "its topics to subscribe"
             raise error("BAD_OPTION.ALONE", option=option, value="offsets as JSON", needed="subscribe", example=example)
 
 
 def what_to_read(values: Values) -> tuple[tuple[str, ...], str | None, tuple[MessageQueue, ...] | None]:
-    """Topics, pattern and queues; exactly one of the three ways to say it."""
+    """Return topics, pattern and queues. Exactly one of the three options must be given."""
     ways = [name for name in ("subscribe", "subscribePattern", "assign") if name in values]
     if len(ways) > 1:
-        hint = ": subscribe, subscribePattern and assign exclude each other"
+        hint = ": use only one of subscribe, subscribePattern and assign"
         raise error("BAD_OPTION.TOGETHER", option=ways[1], other=ways[0], hint=hint)
     if ways == ["assign"] and "expectedBrokers" in values:
-        hint = ": assign names its brokers itself"
+        hint = ": assign already names its brokers"
         raise error("BAD_OPTION.TOGETHER", option="expectedBrokers", other="assign", hint=hint)
     if not ways and "storePath" not in values:
         hint = 'Name the topics: .option("subscribe", "orders,payments"), or use subscribePattern or assign.'
@@ -333,7 +332,7 @@ def look_up_of(values: Values) -> LookUp | None:
 
 
 def starting_position(values: Values, *, is_stream: bool) -> Position:
-    """Where to begin: ``startingOffsets``, what belongs to it, and what contradicts it."""
+    """Return the start position from ``startingOffsets`` and its related options."""
     fallback = values.get("groupOffsetsFallback", Fallback.EARLIEST)
     strategy = values.get("startingOffsetsByTimestampStrategy", Strategy.LATEST)
     given: Position | None = values.get("startingOffsets")
@@ -365,9 +364,9 @@ def _no_timestamp(option: str, needed: str) -> Exception:
 
 
 def _position_with_times(values: Values, side: str) -> Position | None:
-    """``startingOffsets`` or ``endingOffsets`` with the two options that say a time for it.
+    """Return the position of ``startingOffsets`` or ``endingOffsets`` and the two options that give it a time.
 
-    Spark's Kafka source lets the finer option win; here, where two are given that say different things, it is an error.
+    Spark's Kafka source lets the finer option win. Here, two contradicting options are an error.
     """
     option, single, each = f"{side}Offsets", f"{side}Timestamp", f"{side}OffsetsByTimestamp"
     position: Position | None = values.get(option)
@@ -387,7 +386,7 @@ def _position_with_times(values: Values, side: str) -> Position | None:
 
 
 def check_read(options: ReadOptions, values: Values) -> None:
-    """Refuse what would read nothing, waits for a time to come, or contradicts itself."""
+    """Reject reads that would return nothing, start at a future time, or contradict themselves."""
     starting, ending = options.starting, options.ending
     if not options.is_stream and starting.kind is Start.LATEST:
         others = "earliest, timestamp or JSON"
@@ -410,18 +409,18 @@ def check_read(options: ReadOptions, values: Values) -> None:
         raise error("BAD_OPTION.LESS", option="maxOffsetsPerTrigger", value=most, other=other, limit=least)
     if options.wait_for_topic and (starting.offsets is not None or starting.times is not None):
         other = "startingOffsets or startingOffsetsByTimestamp as JSON"
-        hint = ": a topic that is waited for is read from its first message"
+        hint = ": a topic that the query waits for is read from its first message"
         raise error("BAD_OPTION.TOGETHER", option="waitForTopic", other=other, hint=hint)
     if options.tags is not None and options.sql_filter is not None:
-        hint = "; in SQL92 a message's tag is the property TAGS: sqlFilter=\"TAGS = 'a'\""
+        hint = "; in SQL92, a message's tag is the property TAGS: sqlFilter=\"TAGS = 'a'\""
         raise error("BAD_OPTION.TOGETHER", option="sqlFilter", other="tags", hint=hint)
     if options.dedupe_window is not None and options.look_up is not None:
-        hint = ": a look-up does not read the messages before those that it finds"
+        hint = ": a lookup does not read the messages before those that it finds"
         raise error("BAD_OPTION.TOGETHER", option="dedupeWindow", other=options.look_up.option, hint=hint)
 
 
 def _check_named(position: Position, option: str, options: ReadOptions) -> None:
-    """Positions for each queue: only of what is read."""
+    """Reject positions of queues that this read does not include."""
     if position.times is not None:
         option += "ByTimestamp"
     for queue in [*(position.offsets or ()), *(position.times or ())]:
@@ -438,14 +437,15 @@ def _check_named(position: Position, option: str, options: ReadOptions) -> None:
 
 
 def shown_time(ms: int) -> str:
-    """A time in messages to people."""
+    """Format a time for messages."""
     return datetime.fromtimestamp(min(ms / 1000, 253_402_300_799), UTC).isoformat(" ")
 
 
 def _check_not_to_come(starting: Position, *, is_stream: bool) -> None:
-    """A stream begins at what is there: messages stored before a time that is to come would be read too.
+    """Reject a start time in the future.
 
-    A batch would read nothing; of its queues some may.
+    A stream would begin with the messages that exist now, which are older. A batch would read nothing, except from
+    queues with an earlier time.
     """
     times = [starting.timestamp_ms] if starting.times is None else starting.times.values()
     latest = max(times) if is_stream else min(times)

@@ -1,6 +1,6 @@
-"""Options that people bring along from elsewhere, or mistype: what each is called here, if there is anything like it.
+"""Remedies for unknown options: the name used here for options of other connectors, and the nearest name for typos.
 
-``docs/guides/from-kafka.md`` has the same names in its tables. Pure. Corresponds to nothing in RocketMQ.
+``docs/guides/from-kafka.md`` lists the same names. Pure. Corresponds to nothing in RocketMQ.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ FROM_ELSEWHERE: Mapping[str, str] = {
     "delimiter": "csvDelimiter",
     "mode": "badRecords",
 }
-_STORED = "There is none: a row is written when its broker has stored it."
+_STORED = "There is no such option: a row counts as written when its broker has stored it."
 NOT_NEEDED: Mapping[str, str] = {
-    "header": "A body is no file: it has no line of names, and csv goes by the schema.",
-    "includeheaders": "A message's headers are the column properties, which is there without an option.",
+    "header": "Each body is one row without a header line; csv uses the schema.",
+    "includeheaders": "Message headers are in the column properties, which needs no option.",
     "acks": _STORED,
     "kafka.acks": _STORED,
-    "kafka.linger.ms": "A task sends what Spark hands it at once: there is nothing to linger for.",
-    "kafka.isolation.level": "A message of a transaction that is open or rolled back cannot be read.",
-    "filterpushdown": "Spark 4.1 to 4.3 apply the filters of one query to others on the same data frame, view or "
-    "table, too. To read less, use lookupKeys, lookupMsgIds, tags, assign, or the starting and ending options.",
-    "kafka.enable.auto.commit": "With consumerGroup a stream commits what its batches have done.",
+    "kafka.linger.ms": "A task sends the rows of each Spark batch at once, without a delay.",
+    "kafka.isolation.level": "Messages of open or rolled back transactions are never read.",
+    "filterpushdown": "Spark 4.1 to 4.3 would apply the filters of one query to others on the same data frame, view or "
+    "table. To read less, use lookupKeys, lookupMsgIds, tags, assign, or the starting and ending options.",
+    "kafka.enable.auto.commit": "With consumerGroup, a stream commits the offsets of its finished batches.",
 }
 
 COLUMNS_TO_WRITE: Mapping[str, tuple[str, str]] = {
@@ -67,24 +67,26 @@ COLUMNS_TO_WRITE: Mapping[str, tuple[str, str]] = {
         ("deliverAt", 'expr("current_timestamp() + INTERVAL 1 MINUTE")'),
     )
 }
-"""What is no option of a write but a column of its rows, with a value of one."""
+"""Names that are columns of written rows and not options, each with an example value."""
 
 
 def remedy_for(key: str, scopes: Collection[Scope]) -> str:
-    """What to do about an option that does not exist, where options of ``scopes`` belong."""
+    """Return the remedy for an unknown option of an operation with ``scopes``."""
     here = [option.name for option in OPTIONS if option.scopes & frozenset(scopes)]
     if key == "path":  # load("orders"), save("orders"), CREATE TABLE … LOCATION
         option = "topic" if {*scopes} <= WRITES else "subscribe"
-        remedy = f'Topics have no path: name the topic with .option("{option}", …) and nothing in load() or save().'
+        remedy = (
+            f'Topics have no path: name the topic with .option("{option}", …) and pass nothing to load() or save().'
+        )
         if option == "subscribe":
-            remedy += ' The directory of a stopped broker is read with .option("storePath", …).'
+            remedy += ' To read the directory of a stopped broker, use .option("storePath", …).'
         return remedy
     if key in NOT_NEEDED:
         return NOT_NEEDED[key]
     if FROM_ELSEWHERE.get(key) in here:
         return f"Did you mean {FROM_ELSEWHERE[key]}?"
     if key.startswith(("kafka.", "spark.kafka.")):
-        return "Leave it out: there is no Kafka client underneath. See docs/guides/from-kafka.md."
+        return "Remove it: this source has no Kafka client. See docs/guides/from-kafka.md."
     close = difflib.get_close_matches(key, [option.lower() for option in here], n=1, cutoff=0.5)
     nearest = next((option for option in here if close and option.lower() == close[0]), None)
-    return f"Did you mean {nearest}?" if nearest else f"The options here are {', '.join(here)}."
+    return f"Did you mean {nearest}?" if nearest else f"Valid options here: {', '.join(here)}."

@@ -1,8 +1,7 @@
-"""What the values of options are made of: parsers from text to typed values, and the values themselves.
+"""Parsers for option values, and the typed values that they return.
 
-A parser takes an option's documented name and its text, and returns the value or raises OptionError, which names the
-option, the text and what would be right. Pure but for relative times, which count from now. Corresponds to nothing in
-RocketMQ.
+A parser takes an option's documented name and its text. It returns the value or raises OptionError with the option,
+the text and the expected form. Pure, except that relative times count from now. Corresponds to nothing in RocketMQ.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ Parser = Callable[[str, str], object]
 
 
 class Values(dict[str, Any]):
-    """Parsed options by their documented names, with defaults; ``given`` are those of the query, in lower case."""
+    """Parsed options by documented name, with defaults. ``given`` are the names set by the query, in lower case."""
 
     def __init__(self, values: Mapping[str, Any], given: frozenset[str]) -> None:
         super().__init__(values)
@@ -51,7 +50,7 @@ class Values(dict[str, Any]):
 
 
 class Start(Enum):
-    """The ways to say a position."""
+    """The forms in which a position can be given."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -62,7 +61,7 @@ class Start(Enum):
 
 
 class Fallback(Enum):
-    """Where queues begin of which the group has committed nothing."""
+    """Where to begin queues without a committed offset of the group."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -78,14 +77,14 @@ class Strategy(Enum):
 
 
 class Guarantee(Enum):
-    """How often a written row is stored."""
+    """The delivery guarantee of a write."""
 
     AT_LEAST_ONCE = "atLeastOnce"
     EXACTLY_ONCE = "exactlyOnce"
 
 
 class Compression(Enum):
-    """How the bodies of written messages are compressed."""
+    """The compression of written message bodies."""
 
     NONE = "none"
     ZLIB = "zlib"
@@ -95,7 +94,7 @@ class Compression(Enum):
 
 @dataclass(frozen=True)
 class Position:
-    """Where to begin or end: a way to say it, and what that way needs."""
+    """Where to begin or end: the form, and the values that it requires."""
 
     kind: Start
     timestamp_ms: int = 0
@@ -104,12 +103,12 @@ class Position:
     fallback: Fallback = Fallback.EARLIEST
     strategy: Strategy = Strategy.LATEST
     is_relative: bool = False
-    """Whether ``timestamp_ms`` or one of ``times`` counted from the moment of parsing."""
+    """Whether ``timestamp_ms`` or one of ``times`` was relative to the time of parsing."""
 
 
 @dataclass(frozen=True)
 class LookUp:
-    """The messages to look up: those with one of ``values`` among their keys, or as their id."""
+    """The messages to look up: those whose keys or id are in ``values``."""
 
     option: str
     column: str
@@ -128,7 +127,7 @@ E = TypeVar("E", bound=Enum)
 
 
 def one_of(choices: type[E]) -> Callable[[str, str], E]:
-    """One of an enumeration's values, without case."""
+    """Parse a value of an enumeration, ignoring case."""
     by_text = {str(choice.value).lower(): choice for choice in choices}
     wanted = ", ".join(str(choice.value) for choice in choices)
 
@@ -145,10 +144,10 @@ _HIGHEST = 2**63 - 1
 
 
 def number(lowest: int, highest: int | None = None) -> Parser:
-    wanted = f"a whole number from {lowest} to {highest}" if highest else f"a whole number of at least {lowest}"
+    wanted = f"an integer from {lowest} to {highest}" if highest else f"an integer of at least {lowest}"
 
     def parse(option: str, text: str) -> int:
-        bare = text.strip()  # of more than int() would: of control characters, too
+        bare = text.strip()  # int() would not strip control characters
         if not _WHOLE.fullmatch(bare) or not lowest <= int(bare) <= (highest or _HIGHEST):
             raise bad_value(option, text, wanted)
         return int(bare)
@@ -164,16 +163,16 @@ def boolean(option: str, text: str) -> bool:
 
 
 def tag_expression(option: str, text: str) -> tuple[str, ...] | None:
-    """The tags in order; None is all.
+    """Parse tags into a sorted tuple; None selects all.
 
-    A comma or a single ``|`` would be a tag's own, and read nothing without a word."""
+    A comma or a single ``|`` would be part of a tag, and the read would silently return nothing."""
     try:
         tags = parse_tags(text).tags if text.strip() else ("|",)
         if not any("|" in tag or "," in tag for tag in tags):
             return tuple(sorted(tags)) or None
     except ProtocolError:
         pass
-    wanted = "tags as a || b, or * for all (one with a comma in it: sqlFilter=\"TAGS = 'a,b'\")"
+    wanted = "tags such as a || b, or * for all (for a tag with a comma: sqlFilter=\"TAGS = 'a,b'\")"
     raise bad_value(option, text[:100], wanted)
 
 
@@ -182,13 +181,13 @@ def sql_expression(option: str, text: str) -> str:
         parse_sql92(text)
     except ProtocolError as error:
         reason = f"option {option} is {text[:100]!r}: {error.message}"
-        raise OptionError(reason, remedy=f"It should be an SQL92 expression. {error.remedy}") from None
+        raise OptionError(reason, remedy=f"Use an SQL92 expression. {error.remedy}") from None
     return text.strip()
 
 
 def key_list(option: str, text: str) -> tuple[str, ...]:
-    """Keys or message ids: separated by commas, or a JSON list of strings. They contain no spaces."""
-    wanted = 'values separated by commas, none with a space, or a JSON list such as ["a,b", "c"] if one has a comma'
+    """Parse keys or message ids: separated by commas, or a JSON list of strings. They contain no spaces."""
+    wanted = 'comma-separated values without spaces, or a JSON list such as ["a,b", "c"] if a value has a comma'
     try:
         given = json.loads(text) if text.strip().startswith("[") else [part.strip() for part in text.split(",")]
     except (ValueError, RecursionError):
@@ -213,17 +212,17 @@ def _is_name(text: str) -> bool:
     return is_legal_name(text) and len(text) <= MAX_TOPIC_LENGTH
 
 
-WRITABLE_TOPIC = "a topic's name, 1 to 127 of the characters a-z A-Z 0-9 _ - % |, and no system or retry topic"
+WRITABLE_TOPIC = "a topic name of 1 to 127 characters a-z A-Z 0-9 _ - % |, not a system or retry topic"
 
 
 def _is_reserved(topic: str) -> bool:
-    """Whether only brokers write to the topic, or it is a retry topic, which takes no batch sends."""
+    """Return whether only brokers write to the topic, or it is a retry topic, which rejects batch sends."""
     reserved = topic in SYSTEM_TOPICS and topic != BENCHMARK_TOPIC
     return reserved or topic.lower().startswith(SYSTEM_PREFIX) or topic.startswith(RETRY_PREFIX)
 
 
 def can_be_written(topic: str) -> bool:
-    """Whether messages may be sent to a topic of this name."""
+    """Return whether clients may send to a topic of this name."""
     return _is_name(topic) and not _is_reserved(topic)
 
 
@@ -236,7 +235,7 @@ def writable_topic(option: str, text: str) -> str:
 def topic_names(option: str, text: str) -> tuple[str, ...]:
     topics = tuple(dict.fromkeys(topic.strip() for topic in text.split(",")))
     if not all(_is_name(topic) for topic in topics):
-        wanted = "topics' names, each 1 to 127 of the characters a-z A-Z 0-9 _ - % |, separated by commas"
+        wanted = "comma-separated topic names, each 1 to 127 of the characters a-z A-Z 0-9 _ - % |"
         raise bad_value(option, text, wanted)
     return topics
 
@@ -244,13 +243,13 @@ def topic_names(option: str, text: str) -> tuple[str, ...]:
 def broker_names(option: str, text: str) -> tuple[str, ...]:
     brokers = tuple(dict.fromkeys(broker.strip() for broker in text.split(",")))
     if not all(brokers):
-        raise bad_value(option, text, "brokers' names, separated by commas")
+        raise bad_value(option, text, "comma-separated broker names")
     return brokers
 
 
 def topic_pattern(option: str, text: str) -> str:
-    """A regular expression for whole names, in what Java's and Python's have in common."""
-    wanted = "a regular expression for whole names of topics, such as orders-.*"
+    """Check a regular expression for complete names, in the syntax that Java and Python share."""
+    wanted = "a regular expression for complete topic names, such as orders-.*"
     if not text.strip():
         raise bad_value(option, text, wanted)
     try:
@@ -261,7 +260,7 @@ def topic_pattern(option: str, text: str) -> str:
 
 
 def matching(pattern: str, topics: Iterable[str]) -> list[str]:
-    """The topics that a pattern means: those of users, and retry or DLQ topics only if it begins with their ``%``."""
+    """Return the matching user topics. Retry and DLQ topics match only if the pattern begins with their ``%``."""
     matches = re.compile(pattern).fullmatch
     groups = pattern.lstrip("^(?:").startswith("%")
     return sorted(
@@ -275,39 +274,39 @@ _QUEUES_EXAMPLE = '{"topic": {"broker-a": [0, 1]}}'
 
 
 def assigned_queues(option: str, text: str) -> tuple[MessageQueue, ...]:
-    """The JSON of ``assign``, in the queues' order."""
+    """Parse the JSON of ``assign`` into sorted queues."""
     try:
         value = json.loads(text, object_pairs_hook=no_duplicates)
         if not isinstance(value, dict) or not value:
-            raise ValueError("it names no topic")
+            raise ValueError("it lists no topics")
         queues = []
         for topic, brokers in value.items():
             if not _is_name(topic):
-                raise ValueError(f"{topic!r} is not a topic's name")
+                raise ValueError(f"invalid topic name {topic!r}")
             if not isinstance(brokers, dict) or not brokers:
                 raise ValueError(f"{topic} should be an object of brokers, not {json.dumps(brokers)}")
             for broker, ids in brokers.items():
                 if not isinstance(ids, list) or not ids:
-                    raise ValueError(f"{topic}/{broker} should be a list of queues' numbers, not {json.dumps(ids)}")
+                    raise ValueError(f"{topic}/{broker} should be a list of queue numbers, not {json.dumps(ids)}")
                 for number in ids:
                     if type(number) is not int or not 0 <= number < 10**9:
-                        raise ValueError(f"{topic}/{broker} has {json.dumps(number)}, which is not a queue's number")
+                        raise ValueError(f"invalid queue number {json.dumps(number)} in {topic}/{broker}")
                     queues.append(MessageQueue(topic, broker, number))
         if twice := next((queue for at, queue in enumerate(queues) if queue in queues[:at]), None):
-            raise ValueError(f"{name(twice)} is named twice")
+            raise ValueError(f"duplicate queue {name(twice)}")
     except (ValueError, RecursionError) as problem:
         raise error("BAD_OPTION.JSON", option=option, what="queues", problem=problem, example=_QUEUES_EXAMPLE) from None
     return tuple(sorted(queues))
 
 
 def is_for_users(topic: str) -> bool:
-    """Whether a topic is neither a system topic nor one of a group's (``%RETRY%…``, ``%DLQ%…``)."""
+    """Return whether a topic is neither a system topic nor a group's topic (``%RETRY%…``, ``%DLQ%…``)."""
     return not topic.startswith("%") and not _is_reserved(topic)
 
 
 def group_name(option: str, text: str) -> str:
     if not _is_name(text) or len(text) > MAX_GROUP_LENGTH:
-        raise bad_value(option, text, "a group's name: 1 to 120 of the characters a-z A-Z 0-9 _ - % |")
+        raise bad_value(option, text, "a group name of 1 to 120 characters a-z A-Z 0-9 _ - % |")
     return text
 
 
@@ -316,24 +315,24 @@ def name_servers(option: str, text: str) -> str:
     for address in addresses:
         host, _, port = address.rpartition(":")
         if not host or "," in address or "/" in address or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise bad_value(option, text, "host:port, several of them separated by semicolons")
+            raise bad_value(option, text, "host:port, or several separated by semicolons")
     if not addresses:
-        raise bad_value(option, text, "host:port, several of them separated by semicolons")
+        raise bad_value(option, text, "host:port, or several separated by semicolons")
     return ";".join(addresses)
 
 
 def some_text(option: str, text: str) -> str:
     if not text:
-        raise bad_value(option, text, "a text that is not empty")
+        raise bad_value(option, text, "a non-empty string")
     return text
 
 
 def directory(option: str, text: str) -> str:
-    """An absolute path: relative ones are the driver's."""
+    """Return an absolute path. Relative paths are relative to the driver's directory."""
     if scheme := re.match("([A-Za-z][A-Za-z0-9+.-]*):", text):
         uri = urlsplit(text)
         if scheme[1].lower() != "file" or uri.netloc not in ("", "localhost") or uri.query or uri.fragment:
-            raise bad_value(option, text, "a directory of a file system that driver and executors have mounted")
+            raise bad_value(option, text, "a directory on a file system mounted on the driver and the executors")
         text = unquote(uri.path)
     if not text.strip() or "\0" in text:
         raise bad_value(option, text, "a store directory (storePathRootDir), or the data directory of rocket up")
@@ -343,7 +342,7 @@ def directory(option: str, text: str) -> str:
 def _of_a_range(
     lowest: int, highest: int | None, unit: str, with_unit: Callable[[str], int | None], wanted: str
 ) -> Parser:
-    """A number with a unit, or a bare number of ``unit``."""
+    """Parse a number with a unit, or a bare number in ``unit``."""
     limits = f"from {lowest} to {highest} {unit}" if highest else f"of at least {lowest} {unit}"
 
     def parse(option: str, text: str) -> int:
@@ -358,13 +357,13 @@ def _of_a_range(
 
 
 def duration(lowest_ms: int, highest_ms: int) -> Parser:
-    """Milliseconds: a number with a unit, or a bare number of them."""
+    """Parse milliseconds: a number with a unit, or a bare number."""
     wanted = "a duration such as 500ms, 90s, 15m, 2h or 1d, or milliseconds"
     return _of_a_range(lowest_ms, highest_ms, "ms", duration_ms, wanted)
 
 
 def size(lowest: int, highest: int | None = None) -> Parser:
-    """Bytes: a number with a unit, or a bare number of them."""
+    """Parse bytes: a number with a unit, or a bare number."""
     return _of_a_range(lowest, highest, "bytes", size_bytes, "a size such as 64k, 4m or 1g, or a number of bytes")
 
 
@@ -373,7 +372,7 @@ def now_ms() -> int:
 
 
 def timestamp(option: str, text: str) -> Moment:
-    """Milliseconds since 1970, ISO-8601 (without a zone it is UTC), or how long ago: ``-2h``."""
+    """Parse milliseconds since 1970, ISO-8601 (UTC without a zone), or a relative time such as ``-2h``."""
     try:
         return moment(text, now_ms())
     except ValueError as problem:
@@ -384,14 +383,14 @@ _TIMES_EXAMPLE = '{"topic": {"broker-a": {"0": 1769860800000, "1": "2026-01-31T1
 
 
 def timestamps(option: str, text: str) -> Position:
-    """A time for each queue, as JSON: numbers are milliseconds, texts are what ``timestamp`` takes."""
+    """Parse a time for each queue, as JSON: numbers are milliseconds, strings any form that ``timestamp`` accepts."""
     moments: list[Moment] = []
 
     def parsed(value: object) -> object:
         if isinstance(value, dict):
             return {key: parsed(inner) for key, inner in value.items()}
         if type(value) is int and are_seconds(value):
-            raise ValueError(f"{value} should be milliseconds since 1970 (did you mean {value * 1000}?)")
+            raise ValueError(f"{value} looks like seconds, but times are milliseconds (did you mean {value * 1000}?)")
         if not isinstance(value, str):
             return value
         moments.append(timestamp(option, value))
@@ -400,7 +399,7 @@ def timestamps(option: str, text: str) -> Position:
     try:
         times = from_tree(parsed(json.loads(text, object_pairs_hook=no_duplicates)))
         if not times:
-            raise ValueError("it names no queue")
+            raise ValueError("it lists no queues")
     except (ValueError, RecursionError) as problem:
         raise error(
             "BAD_OPTION.JSON", option=option, what="time stamps", problem=problem, example=_TIMES_EXAMPLE

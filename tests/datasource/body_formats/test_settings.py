@@ -65,16 +65,16 @@ def test_a_read_and_a_write(tmp_path: Path) -> None:
         ({"csvDelimiter": ";"}, "csvDelimiter is given without bodyFormat"),
         ({"bodyFormat": "json", "csvDelimiter": ";"}, "csvDelimiter is given together with bodyFormat=json"),
         ({"bodyFormat": "csv", "csvDelimiter": ";;"}, "csvDelimiter is ';;'. It should be one ASCII character"),
-        ({"bodyFormat": "json", "metadataColumns": "a b"}, "metadataColumns is 'a b'. It should be columns as in"),
+        ({"bodyFormat": "json", "metadataColumns": "a b"}, "metadataColumns is 'a b'. It should be columns such as"),
         ({"bodyFormat": "avro"}, "bodyFormat is avro, and no avroSchema is given"),
         ({"bodyFormat": "avro", "avroSchema": "/no/such.avsc"}, "/no/such.avsc cannot be read: No such file"),
         ({"bodyFormat": "avro", "avroSchema": "{}", "avroEncoding": "x"}, "avroEncoding is 'x'"),
         ({"bodyFormat": "protobuf", "protobufMessage": "x"}, "no protobufDescriptor is given"),
         ({"bodyFormat": "json", "badRecords": "deadLetter"}, "deadLetterTopic is missing for badRecords=deadLetter"),
-        ({"bodyFormat": "json", "deadLetterTopic": "x"}, "deadLetterTopic is given together with badRecords=fail"),
-        ({"bodyFormat": "json", "badRecords": "deadLetter", "deadLetterTopic": "orders"}, "would come again"),
+        ({"bodyFormat": "json", "deadLetterTopic": "x"}, "deadLetterTopic requires badRecords=deadLetter, not badRecords=fail"),
+        ({"bodyFormat": "json", "badRecords": "deadLetter", "deadLetterTopic": "orders"}, "would read its bad records again"),
         ({"bodyFormat": "json", "badRecords": "deadLetter", "deadLetterTopic": "%RETRY%x"}, "deadLetterTopic"),
-        ({"bodyFormat": "json", "badRecordColumn": "x"}, "badRecordColumn is given together with badRecords=fail"),
+        ({"bodyFormat": "json", "badRecordColumn": "x"}, "badRecordColumn requires badRecords=column, not badRecords=fail"),
         ({"arrowRowsPerMessage": "1"}, "arrowRowsPerMessage is for batch writes"),
     ],
 )  # fmt: skip
@@ -91,7 +91,7 @@ def test_a_dead_letter_topic_that_a_pattern_names() -> None:
         "badRecords": "deadLetter",
         "deadLetterTopic": "orders",
     }
-    with pytest.raises(OptionError, match="bad records would come again"):
+    with pytest.raises(OptionError, match="would read its bad records again"):
         parse_read_options(given, Scope.READ_STREAM)
 
 
