@@ -537,7 +537,7 @@ def test_a_queue_that_was_taken_away_after_planning_is_a_loss(
         assert offsets(read(broker(), 0, 100, failOnDataLoss="false", **more)) == list(range(30))
     assert len(re.findall(wrong, caplog.text)) == 1
     assert offsets(read(broker(), 0, 100, subscribe="others", **more)) == list(range(30)), "it is no longer read"
-    assert "Going on without it (it is no longer read)." in caplog.text
+    assert "Continuing without it (the query no longer reads it)." in caplog.text
     assert no_waiting == []
 
 

@@ -94,7 +94,7 @@ def test_without_any_size_a_batch_takes_a_few_messages_of_each_queue(
     assert end.ends == {q(0): UNSIZED, q(1): 9, q(2): 0}
     assert plan.next_end(end, 5) == StreamOffset({q(0): UNSIZED + 5, q(1): 9, q(2): 0}), "the other limit counts too"
     assert plan.next_end(end, None) == StreamOffset({q(0): 2 * UNSIZED, q(1): 9, q(2): 0})
-    assert caplog.text.count("do not tell sizes of messages") == 1
+    assert caplog.text.count("do not report message sizes") == 1
 
 
 @pytest.mark.parametrize("limit", [2, 150])

@@ -150,7 +150,7 @@ def test_what_the_index_may_not_know_is_read(spoil: object, caplog: pytest.LogCa
     spoil(index)  # type: ignore[operator]
     with caplog.at_level(logging.WARNING):
         assert find(WHOLE, wanted("keys", "k7"), index) == WHOLE
-    assert "the queues on broker-a are read through" in caplog.text
+    assert "reading the queues on broker-a in full" in caplog.text
 
 
 def test_what_cannot_be_looked_up_is_read() -> None:

@@ -249,7 +249,7 @@ def test_a_stream_goes_on_from_slaves_while_masters_are_away(caplog: pytest.LogC
     end = plan.next_end(end, None)
     assert end is not None
     assert end.ends == {q(0): 120, q(1): 60}
-    assert "The masters of broker-a are away" in caplog.text
+    assert "The masters of broker-a are unavailable" in caplog.text
     queues.masterless, queues.spans[q(0)] = set(), (0, 130)
     end = plan.next_end(end, None)
     assert end is not None

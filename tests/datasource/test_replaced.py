@@ -72,7 +72,7 @@ def test_messages_that_took_the_place_of_others(
         queues.spans[q(0)] = (0, 140)
         assert plans["false"].next_end(through_a_checkpoint(end), None) == StreamOffset({q(0): 140, q(1): 50})
     assert caplog.text.count("MESSAGES_REPLACED") == 1
-    assert "Going on from message 90 (failOnDataLoss=false)" in caplog.text
+    assert "Continuing from message 90 (failOnDataLoss=false)" in caplog.text
 
 
 def test_a_clock_that_went_back_too() -> None:

@@ -1,15 +1,15 @@
-"""A streaming query's checkpoint directory, as far as topics are concerned: where the query is.
+"""Read a streaming query's checkpoint directory: the positions of its rocket sources.
 
-Spark keeps two logs there, a file for each batch: ``offsets/N`` is written when batch N is planned, ``commits/N`` when
-it is done. A file of ``offsets`` is lines of text::
+Spark keeps two logs there, with one file per batch: ``offsets/N`` is written when batch N is planned, ``commits/N``
+when it is done. A file of ``offsets`` has these lines::
 
     v1                        the version
     {"batchWatermarkMs":…}    Spark's own
-    {…} or -                  the end of each source, in the order of the query; ours are told by their form
+    {…} or -                  the end of each source, in the order of the query; the form identifies rocket sources
 
-The directory is only read, and may be that of a running query: Spark writes each file under another name first.
+The directory is only read, and the query may be running: Spark writes each file under a temporary name first.
 
-Pure but for the files; safe from any thread. Corresponds to Spark's OffsetSeqLog and CommitLog.
+Pure, except for the files; safe from any thread. Corresponds to Spark's OffsetSeqLog and CommitLog.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from spark_rocket.model import MessageQueue
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a query is. ``positions`` are the next messages to read, once the last batch that is done is; ``planned``
-    where the batch after it ends, if there is one that was begun."""
+    """A query's position. ``positions`` are the next messages to read after the last finished batch; ``planned`` is the
+    end of the batch after it, if that batch was planned."""
 
     batch: int | None
     positions: dict[MessageQueue, int]
@@ -36,8 +36,8 @@ class Checkpoint:
 def read_checkpoint(directory: Path) -> Checkpoint:
     """Read a query's checkpoint directory (the option ``checkpointLocation``).
 
-    Several rocket sources of a query are put together; where two read the same queue, the one that is further back
-    counts. OffsetsError where there is no checkpoint, or none of ours.
+    Several rocket sources of a query are merged. If two read the same queue, the lower offset counts. Raises
+    OffsetsError if the directory is not a checkpoint or has no rocket source.
     """
     batches = _numbers(directory / "offsets")
     if not batches:
@@ -76,7 +76,7 @@ def _numbers(log: Path) -> set[int]:
 
 
 def _read(directory: Path, batch: int) -> list[StreamOffset | None]:
-    """The ends of our sources in a batch, in their order; None is one that has not begun."""
+    """Return the ends of the rocket sources in a batch, in their order; None is a source without a planned batch."""
     file = directory / "offsets" / str(batch)
     lines = file.read_text(encoding="utf-8").splitlines()
     if not lines or lines[0].strip() != "v1":

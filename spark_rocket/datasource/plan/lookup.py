@@ -1,24 +1,24 @@
-"""``lookupKeys``, ``lookupMsgIds``: find messages in the brokers' index instead of reading whole queues.
+"""``lookupKeys``, ``lookupMsgIds``: find messages with the brokers' index instead of reading entire queues.
 
-A broker's index tells which records have a key. It cannot be asked whether it is complete, so a broker's answers count
-only if all of this holds; else its queues are read as without a look-up, and the log says why:
+A broker's index returns the records that have a key, but not whether it is complete. A broker's results therefore count
+only if all of these conditions hold. Otherwise its queues are read in full, and the log has the reason:
 
-* the broker builds an index (``messageIndexEnable``);
-* the first and the last of the messages that would be read are found in it by their own keys: it has neither been
-  trimmed further than the log nor does it lag behind it;
-* each answer has fewer records than the broker gives at most (``maxMsgsNumBatch``, 64), and less than ``_MOST_BYTES``:
-  nothing was cut off. Records of other keys with the same hash count as well.
+* The broker builds an index (``messageIndexEnable``).
+* The index contains the first and the last message of the ranges, by their own keys. It was then neither trimmed
+  further than the log, nor does it lag behind it.
+* Each response has fewer records than the broker returns at most (``maxMsgsNumBatch``, 64), and fewer than
+  ``_MOST_BYTES`` bytes: it was not truncated. Records of other keys with the same hash count too.
 
-What cannot be seen is a hole in the middle: an index that was switched off for a time, or that an Apache broker did not
-make up for after it was killed (``messageIndexSafe=false``, its default). Brokers of this package have none. That is
-why look-ups are options of their own, and not what a filter of a query does.
+A hole in the middle cannot be detected: an index that was disabled for some time, or that an Apache broker did not
+rebuild after it was killed (``messageIndexSafe=false``, its default). Brokers of this package have no such holes.
+Lookups are therefore separate options, and filters of a query do not use the index.
 
-A message is found by each of the words of ``KEYS``. A ``msgId`` is a unique key, which the index has, or, of messages
-without one, an offset id, which says itself where the message is. The index compares hashes, and whole queues may be
-read: ``LookedUp`` compares the words of each message that was read, so that rows never depend on the index alone.
+A message is found by each of the words of ``KEYS``. A ``msgId`` is a unique key, which is in the index, or, for
+messages without one, an offset id, which contains the position of the message. The index compares hashes, and entire
+queues may be read. ``LookedUp`` therefore compares the words of each message, so rows never depend on the index alone.
 
-Ranges are planned for one reader with its own options; nothing is shared with another data frame. ``find`` is pure over
-the ``Index`` questions. Corresponds to MQAdminImpl.queryMessage.
+Ranges are planned for one reader with its own options, and are not shared with another data frame. ``find`` is pure
+over the ``Index`` queries. Corresponds to MQAdminImpl.queryMessage.
 """
 
 from __future__ import annotations
@@ -51,21 +51,21 @@ from spark_rocket.protocol.wire.headers import QueryMessageRequestHeader, ViewMe
 
 log = logging.getLogger("spark_rocket.datasource")
 
-MOST_LOOK_UPS = 200  # of one broker: more are slower than they are worth
+MOST_LOOK_UPS = 200  # per broker: beyond that, reading the queues is faster
 _MOST_RECORDS = 64
-_MOST_BYTES = 3 * 1024 * 1024  # brokers of this package cut at 8 MiB, before a record of at most 4
+_MOST_BYTES = 3 * 1024 * 1024  # brokers of this package truncate at 8 MiB, before a record of at most 4 MiB
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A broker's answer: the records in it, and their bytes."""
+    """A broker's response: its records, decoded and as bytes."""
 
     messages: Sequence[MessageExt] = ()
     records: bytes | bytearray | memoryview = b""
 
 
 class Index(Protocol):
-    """The questions that a look-up asks; tests answer them from a table."""
+    """The broker queries of a lookup. Tests implement them with a table."""
 
     def settings(self, queue: MessageQueue) -> dict[str, str]: ...
     def query(self, queue: MessageQueue, key: str, at_most: int) -> Found: ...
@@ -74,11 +74,11 @@ class Index(Protocol):
 
 
 class _NotSureError(Exception):
-    """Why the index alone does not do."""
+    """Why the index cannot be used."""
 
 
 def find(spans: Iterable[OffsetRange], look_up: LookUp, index: Index) -> list[OffsetRange]:
-    """The messages of the ranges that the index names; whole ranges of brokers whose index cannot be relied upon."""
+    """Return the messages that the index returns, or all ranges of brokers whose index is unreliable."""
     by_broker: dict[str, list[OffsetRange]] = defaultdict(list)
     for span in spans:
         by_broker[span.queue.broker_name].append(span)
@@ -87,7 +87,7 @@ def find(spans: Iterable[OffsetRange], look_up: LookUp, index: Index) -> list[Of
         try:
             hits = _BrokerLookUp(whole, index).hits(look_up)
         except (_NotSureError, RocketError) as reason:
-            log.warning("%s: the queues on %s are read through: %s", look_up.option, broker, reason)
+            log.warning("%s: reading the queues on %s in full: %s", look_up.option, broker, reason)
             found += whole
         else:
             found += [piece for span in whole for piece in _pieces(span, hits[span.queue])]
@@ -95,7 +95,7 @@ def find(spans: Iterable[OffsetRange], look_up: LookUp, index: Index) -> list[Of
 
 
 def _pieces(span: OffsetRange, offsets: Iterable[int]) -> list[OffsetRange]:
-    """The messages of a range at some offsets; neighbours are one piece."""
+    """Return the messages of a range at some offsets; adjacent offsets form one range."""
     found: list[OffsetRange] = []
     for offset in sorted({offset for offset in offsets if span.start <= offset < span.end}):
         if found and found[-1].end == offset:
@@ -106,9 +106,9 @@ def _pieces(span: OffsetRange, offsets: Iterable[int]) -> list[OffsetRange]:
 
 
 class LookedUp:
-    """Keeps the messages that are looked up, of a task's batches.
+    """Filters the batches of a task for the messages of a lookup.
 
-    Batches are to be made with ``projection``: the columns of the read, and the one to compare.
+    Batches must be read with ``projection``: the columns of the read, and the column to compare.
     """
 
     def __init__(self, look_up: LookUp, projection: Projection) -> None:
@@ -139,19 +139,19 @@ class LookedUp:
 
 
 class _BrokerLookUp:
-    """The look-ups of one read on one broker."""
+    """The lookups of one read on one broker."""
 
     def __init__(self, spans: Sequence[OffsetRange], index: Index) -> None:
         self._index = index
         self._spans = spans
-        self._queues = {span.queue.topic: span.queue for span in spans}  # one of each topic, to say where to ask
+        self._queues = {span.queue.topic: span.queue for span in spans}  # one per topic, to find the broker's address
         self._most = _MOST_RECORDS
         self._first = self._last = 0
 
     def hits(self, look_up: LookUp) -> defaultdict[MessageQueue, set[int]]:
         keys = look_up.values
         if len(keys) * len(self._queues) > MOST_LOOK_UPS:
-            raise _NotSureError(f"{len(keys)} keys in {len(self._queues)} topics are too many to look up")
+            raise _NotSureError(f"{len(keys)} keys in {len(self._queues)} topics are too many lookups")
         self._check()
         found: defaultdict[MessageQueue, set[int]] = defaultdict(set)
         for queue in self._queues.values():
@@ -168,10 +168,10 @@ class _BrokerLookUp:
 
     def _check(self) -> None:
         if any(topic.startswith("%LMQ%") for topic in self._queues):
-            raise _NotSureError("messages of light queues are indexed under another topic")
+            raise _NotSureError("the index has messages of light queues under another topic")
         settings = self._index.settings(self._spans[0].queue)
         if settings.get("messageIndexEnable") != "true":
-            raise _NotSureError("it builds no index (messageIndexEnable)")
+            raise _NotSureError("the broker builds no index (messageIndexEnable)")
         given = settings.get("maxMsgsNumBatch", "")
         if given.isdecimal():
             self._most = min(self._most, int(given))
@@ -179,22 +179,22 @@ class _BrokerLookUp:
         messages = self._index.messages_at(ends)
         there = [message for message in messages if message is not None]
         if len(there) < len(messages):
-            raise _NotSureError("messages at the ends of its queues are gone")
+            raise _NotSureError("messages at the ends of its queues were deleted")
         first, last = min(there, key=_place), max(there, key=_place)
         self._first, self._last = first.physical_offset, last.physical_offset
         for message in first, last:
             key = message.properties.get(UNIQ_KEY) or _first_word(message.keys or "")
             queue = self._queues.get(message.topic)
             if not key or queue is None:
-                raise _NotSureError(f"the message {message.msg_id}, at the end of a queue, has no key")
+                raise _NotSureError(f"message {message.msg_id}, at the end of a queue, has no key")
             answer = self._query(queue, key)
             if all(one.physical_offset != message.physical_offset for one in answer):
-                raise _NotSureError(f"its index does not have the message {message.msg_id}")
+                raise _NotSureError(f"message {message.msg_id} is missing in the broker's index")
 
     def _query(self, queue: MessageQueue, key: str) -> Sequence[MessageExt]:
         answer = self._index.query(queue, key, self._most)
         if len(answer.messages) >= self._most or len(answer.records) > _MOST_BYTES:
-            raise _NotSureError(f"its answer for the key {key} may be cut off ({len(answer.messages)} messages)")
+            raise _NotSureError(f"the response for key {key} may be truncated ({len(answer.messages)} messages)")
         return answer.messages
 
 
@@ -211,7 +211,7 @@ def _first_word(text: str) -> str:
 
 
 def physical_offset(msg_id: str) -> int:
-    """Where the message is if this is an offset id; -1 if it is none."""
+    """Return the physical offset in an offset id; -1 for other ids."""
     try:
         return decode_offset_msg_id(msg_id)[1]
     except ProtocolError:
@@ -219,7 +219,7 @@ def physical_offset(msg_id: str) -> int:
 
 
 class BrokerIndex:
-    """The questions, asked of the masters of queues."""
+    """Sends the queries of a lookup to the masters of queues."""
 
     def __init__(self, reader: Reader, timeout: float) -> None:
         self._reader = reader
@@ -241,7 +241,7 @@ class BrokerIndex:
         return Found(decode_messages(answer.body, queue.broker_name), answer.body)
 
     def view(self, queue: MessageQueue, physical_offset: int) -> Found:
-        """The message at a place in the log; nothing if none begins there, which brokers call a SYSTEM_ERROR."""
+        """Return the message at a log position. Brokers respond with SYSTEM_ERROR if no message begins there."""
         header = ViewMessageRequestHeader(topic=queue.topic, offset=physical_offset)
         answer = self._ask(queue, RequestCode.VIEW_MESSAGE_BY_ID, header.to_ext(), ResponseCode.SYSTEM_ERROR)
         if answer.code == ResponseCode.SYSTEM_ERROR:

@@ -1,7 +1,7 @@
-"""What a batch takes and where it ends: the decisions of reading, over the ``Queues`` questions and without Spark.
+"""Decide which messages a batch reads and where it ends, over the ``Queues`` requests and without Spark.
 
-A ``StreamPlanner`` lives in one driver process per query and is called from one thread; what it remembers (what was
-committed, what was said) only saves requests and log lines, so nothing is lost with it.
+A ``StreamPlanner`` lives in one driver process per query and is called from one thread. Its state (committed offsets,
+logged warnings) only saves requests and log lines, so it need not be durable.
 Corresponds to KafkaOffsetReader and KafkaMicroBatchStream in Spark.
 """
 
@@ -43,7 +43,7 @@ RECHECK_SECONDS = 60.0
 
 
 def plan_batch(queues: Queues, options: ReadOptions) -> list[OffsetRange]:
-    """Decide what a batch read takes, and how it is cut."""
+    """Plan the ranges of a batch read, split into partitions."""
     return split(
         batch_ranges(queues, options),
         min_partitions=options.min_partitions,
@@ -52,7 +52,7 @@ def plan_batch(queues: Queues, options: ReadOptions) -> list[OffsetRange]:
 
 
 def batch_ranges(queues: Queues, options: ReadOptions) -> list[OffsetRange]:
-    """What a batch read takes of each queue."""
+    """Return the range that a batch read takes from each queue."""
     what = WhatToRead(queues, options)
     loss = LossPolicy(options)
     found = what.complete(loss)
@@ -70,7 +70,7 @@ def batch_ranges(queues: Queues, options: ReadOptions) -> list[OffsetRange]:
         asked = (options.starting.offsets or {}).get(queue, EARLIEST)
         if asked > end or start > firsts[queue]:
             raise error("BAD_OFFSETS.END_BEFORE_START", queue=name(queue), start=start, end=end)
-        if end:  # what was to be read is deleted, up to its end and beyond
+        if end:  # all messages up to the end and beyond were deleted
             loss.all_deleted(queue, max(asked, 0), end, firsts[queue])
         ends[queue] = start
     return ranges_between(starts, ends)
@@ -79,8 +79,8 @@ def batch_ranges(queues: Queues, options: ReadOptions) -> list[OffsetRange]:
 def replayed(
     queues: Queues, options: ReadOptions, end: StreamOffset, spans: Mapping[MessageQueue, OffsetRange]
 ) -> list[OffsetRange]:
-    """What is left of a batch that is planned again: without queues that were created again, and without messages that
-    took the place of those that it was planned with. DataLossError if something is lost that is still to be read."""
+    """Return what a batch that is planned again can still read: without queues that were recreated, and without
+    messages that replaced the planned ones. Raises DataLossError if messages that are still to be read are lost."""
     seen = Seen()
     seen.firsts |= end.firsts
     anew = seen.made_anew(queues, spans.keys())
@@ -102,14 +102,14 @@ def replayed(
 
 @dataclass(frozen=True)
 class _View:
-    """What there was at a moment."""
+    """The queues and their ends at one time."""
 
     found: Found
     latest: Positions
 
 
 class StreamPlanner:
-    """All of the stream's decisions, over the ``Queues`` questions and without Spark."""
+    """Plans the batches of a stream, over the ``Queues`` requests and without Spark."""
 
     def __init__(self, queues: Queues, options: ReadOptions, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._queues = queues
@@ -117,15 +117,15 @@ class StreamPlanner:
         self._what = WhatToRead(queues, options)
         self._loss = LossPolicy(options)
         self._pinned: _View | None = None
-        self._is_pinned_for = False  # whether what a checkpoint knows was asked of the pinned view
+        self._is_pinned_for = False  # whether the pinned view includes the checkpoint's queues
         self._seen = Seen()
         self._latest: Positions = {}
         self._parted: set[MessageQueue] = set()
-        self._missed: set[MessageQueue] = set()  # of deleted topics
+        self._missed: set[MessageQueue] = set()  # queues of deleted topics
         self._matches_nothing = False
         self._clock = clock
         self._last_batch: float | None = None
-        self._accepted: Positions = {}  # where the batch before ended, as far as that is where the queues can go on
+        self._accepted: Positions = {}  # the end of the previous batch, where queues can continue from it
         self._committed: dict[MessageQueue, int] = {}
         self._checked = clock()
         self._compared: float | None = None
@@ -133,19 +133,19 @@ class StreamPlanner:
         self._has_planned = False
 
     def pin(self) -> None:
-        """Take what is there now as the end of all, for AvailableNow."""
+        """Make the current ends the end of the stream, for AvailableNow."""
         self._pinned = self._look({})
 
     def latest_seen(self) -> Positions:
-        """The queues' ends when last asked."""
+        """Return the queues' ends as of the last request."""
         return self._latest
 
     def next_end(
         self, previous: StreamOffset | None, max_records: int | None, *, is_limited: bool = True
     ) -> StreamOffset | None:
-        """Where the batch after ``previous`` ends; None if there is nothing new, or not enough yet.
+        """Return where the batch after ``previous`` ends; None if there are no or too few new messages.
 
-        ``is_limited`` is whether the limits of the options count beside ``max_records``.
+        ``is_limited``: apply the limits of the options in addition to ``max_records``.
         """
         before = {} if previous is None else {q: end for q, end in previous.ends.items() if self._what.has(q)}
         view = self._pinned_for(before) or self._look(before)
@@ -181,7 +181,7 @@ class StreamPlanner:
         return StreamOffset(ends, fresh, firsts, self._lasts(previous, ends, fresh))
 
     def _lasts(self, previous: StreamOffset | None, ends: Positions, fresh: Positions) -> Stored:
-        """The last messages before the ends, asked of queues that moved; else, and where nobody tells, earlier ones."""
+        """Return the last messages before the ends: requested for queues that moved, else (or if unknown) as before."""
         known = previous.ends if previous is not None else {}
         moved = {queue: end - 1 for queue, end in ends.items() if end and (queue in fresh or end != known.get(queue))}
         lasts = {queue: (moved[queue], stored) for queue, stored in self._queues.store_times(moved).items()}
@@ -189,21 +189,21 @@ class StreamPlanner:
         return {queue: last for queue, last in before.items() if queue in ends and queue not in fresh} | lasts
 
     def there_still(self, end: StreamOffset, spans: list[OffsetRange]) -> list[OffsetRange]:
-        """What is left to read of a batch. One that another process planned, and did not finish, is planned no more:
-        whether its queues are still those that they were is asked here, once in a process."""
+        """Return the ranges that a batch can still read. If another process planned the batch and did not finish it,
+        verify that its queues are still the same ones. This check runs once per process."""
         if self._has_planned:
             return spans
         self._has_planned = True
         there = self._what.readable({span.queue.topic for span in spans})
-        asked = {span.queue: span for span in spans if span.queue in there}  # of others the tasks find out
+        asked = {span.queue: span for span in spans if span.queue in there}  # the tasks check the others
         self._queues.max_offsets(asked.keys(), {queue: span.end for queue, span in asked.items()})
-        for queue in self._queues.from_slaves:  # their masters are not there to be asked
+        for queue in self._queues.from_slaves:  # their masters are unavailable
             asked.pop(queue, None)
         left = {span.queue: span for span in replayed(self._queues, self._options, end, asked)}
         return [left.get(span.queue, span) for span in spans if span.queue in left or span.queue not in asked]
 
     def _pinned_for(self, before: Positions) -> _View | None:
-        """The pinned view. It was taken before anybody knew the checkpoint: where that has more queues, once anew."""
+        """Return the pinned view. It was pinned without the checkpoint: if that has more queues, pin again, once."""
         if self._pinned is not None and not self._is_pinned_for:
             self._is_pinned_for = True
             if before.keys() - self._pinned.latest.keys():
@@ -215,11 +215,11 @@ class StreamPlanner:
         self._latest = self._queues.max_offsets(found.wanted, before)
         if self._queues.from_slaves:
             away = sorted({queue.broker_name for queue in self._queues.from_slaves})
-            self._say(f"The masters of {', '.join(away)} are away: their slaves are read, as far as those have come.")
+            self._say(f"The masters of {', '.join(away)} are unavailable: reading from their slaves, which may lag.")
         return _View(found, self._latest)
 
     def _passed(self, view: _View, starts: Positions) -> _View:
-        """The view with no end before its start: retention may pass an end that was looked up before, or pinned."""
+        """Return the view without ends before starts: retention may delete past an end that is cached or pinned."""
         latest = {queue: max(end, starts[queue]) for queue, end in view.latest.items()}
         if latest != view.latest:
             view = _View(view.found, latest)
@@ -231,14 +231,14 @@ class StreamPlanner:
         limited = limit_bytes(starts, ends, max_bytes, self._queues.message_sizes)
         if limited is None:
             self._say(
-                "The brokers do not tell sizes of messages, so maxBytesPerTrigger cannot be reckoned: "
-                f"a batch takes {UNSIZED} messages of each queue instead."
+                "The brokers do not report message sizes, so maxBytesPerTrigger cannot be applied: "
+                f"a batch reads {UNSIZED} messages of each queue instead."
             )
             limited = limit_unsized(starts, ends)
         return limited
 
     def _waits(self, starts: Positions, latest: Positions) -> bool:
-        """Whether there are too few messages yet. The first batch of a query, or after its restart, does not wait."""
+        """Return whether there are too few messages yet. The first batch of a query or of a restart does not wait."""
         least = self._options.min_offsets_per_trigger
         if least is None or self._pinned is not None or self._last_batch is None:
             return False
@@ -249,16 +249,16 @@ class StreamPlanner:
     def _check_all_there(self, found: Found, known: Collection[MessageQueue] = ()) -> None:
         problem = self._what.problem(found, known)
         if self._options.topic_pattern is not None and not found.wanted and not self._matches_nothing:
-            self._matches_nothing = True  # asked and said once
-            self._say(f"{self._what.nothing_matches().message} They are waited for.")
+            self._matches_nothing = True  # check and log once
+            self._say(f"{self._what.nothing_matches().message} Waiting for matching topics.")
         if problem is None:
             return
         if not self._options.wait_for_topic:
             raise problem
-        self._say(f"{problem.message} It is waited for (waitForTopic=true).")
+        self._say(f"{problem.message} Waiting for it (waitForTopic=true).")
 
     def _note_lost_topics(self, before: Positions, view: _View) -> None:
-        """Topics that are not there: they were, or they are waited for, or they never were."""
+        """Handle missing topics: deleted, waited for, or never created."""
         read = {queue.topic for queue in before}
         for topic in sorted(view.found.missing.keys() & read):
             if topic not in view.found.away:
@@ -267,13 +267,13 @@ class StreamPlanner:
         self._check_all_there(view.found, before)
 
     def _moved(self, before: Positions, latest: Positions, lasts: Stored) -> dict[MessageQueue, int]:
-        """Starts that are not the end of the batch before: new queues, and after a loss that may be passed over."""
+        """Return the starts that are not the end of the previous batch: new queues, and queues after data loss."""
         moved: dict[MessageQueue, int] = {}
         new = latest.keys() - before.keys()
         for position, queues in starts_of_new(self._options.starting, new):
             ends = {queue: latest[queue] for queue in queues}
             moved |= resolve_start(self._queues, position, ends, group=self._options.consumer_group, loss=self._loss)
-        # A slave, whose log may begin and end elsewhere, is not asked whether something was lost.
+        # A slave's log may begin and end elsewhere, so it cannot show that messages were lost.
         away = self._queues.from_slaves
         old = {queue: before[queue] for queue in latest if queue not in new and queue not in away}
         suspects = self._missed & old.keys()
@@ -292,26 +292,26 @@ class StreamPlanner:
         brokers = {(queue.topic, queue.broker_name) for queue in view.found.queues} if absent else set()
         for queue in absent:
             if (queue.topic, queue.broker_name) not in brokers:
-                self._say(f"{name(queue)} cannot be read now; its position is kept until it can.")
+                self._say(f"{name(queue)} cannot be read now; the stream keeps its position.")
                 continue
-            # The broker has the topic, with fewer queues. What was read to its end is no loss.
+            # The broker has the topic with fewer queues. A queue that was read to its end is not a loss.
             if self._queues.max_offsets([queue])[queue] != starts[queue]:
                 self._loss.queue_deleted(queue, starts[queue])
             self._parted.add(queue)
 
     def commit(self, offset: StreamOffset) -> None:
-        """Tell the brokers that the group has processed everything before ``offset``, as far as that was checked.
+        """Commit the group's offsets up to ``offset`` on the brokers, for the queues whose end was checked.
 
-        Unchecked, it may be beyond the end of a queue that was created again, and the group would miss what comes.
+        An unchecked offset may be beyond the end of a recreated queue, and the group would miss its next messages.
         """
         self._commit({queue: end for queue, end in offset.ends.items() if self._accepted.get(queue) == end})
 
     def _commit(self, positions: Positions) -> None:
-        """Tell the brokers the group's next offsets.
+        """Commit the group's next offsets on the brokers.
 
-        It is for people and tools to see. The checkpoint is the truth, so a failure is logged and the query goes on;
-        a broker that is away is not waited for but told at a later trigger. What brokers were told is looked at again
-        now and then, for a broker that was killed may have forgotten it.
+        These offsets are for people and tools. The checkpoint is authoritative, so a failure is logged and the query
+        continues. An unavailable broker is not waited for; a later trigger commits there. Committed offsets are checked
+        again every ``RECHECK_SECONDS``, because a broker that was killed may have lost them.
         """
         group = self._options.consumer_group
         if group is None:

@@ -1,21 +1,21 @@
-"""From positions to work: which messages a batch takes, and how they are cut into Spark partitions.
+"""Turn positions into work: which messages a batch reads, and how they are split into Spark partitions.
 
-Pure planning without sockets or Spark, so every rule here is tested as a function. Nothing is rounded: shares add up
-to the limit exactly, and the pieces of a range cover it exactly once.
+Pure planning without sockets or Spark, so every rule here is tested as a function. Shares add up to the limit exactly,
+and the pieces of a range cover it exactly once.
 
-``maxBytesPerTrigger`` goes by the sizes of stored records, which the brokers' consume queues tell. A stretch of at most
-``RUN`` messages of a queue is read whole. Of a longer one samples are taken: runs of messages spread evenly over it, as
-many as ``MOST_RUNS`` allows for all queues together. The count of messages is then corrected until the batch fits and
-is near the limit, each time with samples of the stretch that would be read. So a batch is within the limit as far as
-the samples show: exactly for small batches, within a few percent where sizes vary evenly, and it may be over where few
-very large messages lie among many small ones. At least one message is read, however large.
+``maxBytesPerTrigger`` uses the sizes of stored records in the brokers' consume queues. Up to ``RUN`` messages of a
+queue are measured completely. A longer range is sampled: runs of messages spread evenly over it, at most ``MOST_RUNS``
+for all queues together. The number of messages is then corrected until the batch fits and is close to the limit, each
+time with samples of the range that would be read. The batch is within the limit as far as the samples show: exactly for
+small batches, within a few percent if sizes vary evenly. It may exceed the limit if a few very large messages lie among
+many small ones. At least one message is read, however large.
 
-Of more than ``MOST_QUEUES`` queues that many are asked, those that hold messages evenly spaced among all: the longest
-ones, and of the others some of every topic, not always the same. Each stands for an equal share of the messages. A
-batch costs at most ``ROUNDS * MOST_QUEUES`` requests, however many queues there are.
+With more than ``MOST_QUEUES`` queues, only that many are sampled: those that hold messages evenly spaced among all
+messages. These are the longest queues and some queues of every topic, which change over time. Each represents an equal
+share of the messages. A batch costs at most ``ROUNDS * MOST_QUEUES`` requests, however many queues there are.
 
-Pure over the question for sizes. Corresponds to Spark's KafkaOffsetRangeCalculator and rateLimit, in the place of
-RocketMQ's AllocateMessageQueueStrategy.
+Pure over the size requests. Corresponds to Spark's KafkaOffsetRangeCalculator and rateLimit, instead of RocketMQ's
+AllocateMessageQueueStrategy.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from spark_rocket.model import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """The messages ``start`` (included) to ``end`` (not included) of one queue."""
+    """The messages from ``start`` (inclusive) to ``end`` (exclusive) of one queue."""
 
     queue: MessageQueue
     start: int
@@ -49,7 +49,7 @@ class OffsetRange:
 
 
 def ranges_between(starts: Positions, ends: Positions) -> list[OffsetRange]:
-    """The non-empty ranges, in the order of their queues. One that runs backwards is an error, never empty."""
+    """Return the non-empty ranges in queue order. Raises OffsetsError for a range that would run backwards."""
     ranges = []
     for queue in sorted(ends):
         span = OffsetRange(queue, starts[queue], ends[queue])
@@ -63,10 +63,10 @@ def ranges_between(starts: Positions, ends: Positions) -> list[OffsetRange]:
 def split(
     ranges: Iterable[OffsetRange], *, min_partitions: int | None = None, max_records: int | None = None
 ) -> list[OffsetRange]:
-    """Cut ranges into pieces of nearly equal size.
+    """Split ranges into pieces of nearly equal size.
 
-    No piece has more than ``max_records`` messages, and there are at least ``min_partitions`` pieces if there are as
-    many messages; each further cut goes to the range whose pieces are largest.
+    No piece has more than ``max_records`` messages. There are at least ``min_partitions`` pieces if there are that many
+    messages; each further split goes to the range with the largest pieces.
     """
     whole = list(ranges)
     pieces = [-(-span.size // max_records) if max_records else 1 for span in whole]
@@ -89,11 +89,11 @@ def _cut(span: OffsetRange, parts: int) -> list[OffsetRange]:
 
 
 def limit_ends(starts: Positions, latest: Positions, max_records: int) -> dict[MessageQueue, int]:
-    """Where to end so that a batch has exactly ``max_records`` messages, or all there are.
+    """Return ends such that a batch has exactly ``max_records`` messages, or all there are.
 
-    Messages are shared in proportion to lag, to the nearest whole one, and every queue that is behind gets one or more,
-    so none starves. With fewer messages than such queues the turn goes round: it begins at the sum of the start
-    positions, which moves on by ``max_records`` with every batch.
+    Messages are shared in proportion to lag, rounded to integers. Every queue with a lag gets at least one, so none
+    starves. With fewer messages than such queues, they take turns: the turn starts at the sum of the start positions,
+    which grows by ``max_records`` with every batch.
     """
     behind = sorted(queue for queue in latest if latest[queue] > starts[queue])
     lags = [latest[queue] - starts[queue] for queue in behind]
@@ -126,17 +126,17 @@ MOST_RUNS = 64
 MOST_QUEUES = 256
 ROUNDS = 12
 UNSIZED = 16
-"""Messages of each queue in a batch when no queue that was asked tells any size."""
+"""Messages per queue in a batch if no queue reports a size."""
 _FULL_ENOUGH = 0.8
 
 SizesOf = Callable[[Positions, int], dict[MessageQueue, list[int]]]
-"""Sizes of up to so many messages from a position on, for each queue."""
+"""Return the sizes of up to N messages from a position on, for each queue."""
 
 
 def limit_bytes(
     starts: Positions, ends: Positions, max_bytes: int, sizes_of: SizesOf
 ) -> dict[MessageQueue, int] | None:
-    """Where to end instead of ``ends``; None if nobody tells any size."""
+    """Return ends within ``max_bytes``; None if no broker reports a size."""
     whole = sum(ends[queue] - starts[queue] for queue in ends)
     if not whole:
         return dict(ends)
@@ -163,12 +163,12 @@ def limit_bytes(
 
 
 def limit_unsized(starts: Positions, ends: Positions) -> dict[MessageQueue, int]:
-    """Where to end instead of ``ends`` if nobody tells any size."""
+    """Return ends for brokers that do not report sizes."""
     return {queue: min(end, starts[queue] + UNSIZED) for queue, end in ends.items()}
 
 
 def _bytes(starts: Positions, ends: Positions, sizes_of: SizesOf) -> float | None:
-    """The bytes of all messages between, by samples; None without any."""
+    """Estimate the bytes of all messages between, from samples; None without samples."""
     behind = {queue: ends[queue] - starts[queue] for queue in ends if ends[queue] > starts[queue]}
     stands_for: Mapping[MessageQueue, float]
     stands_for = behind if len(behind) <= MOST_QUEUES else _some_of(behind, sum(starts[queue] for queue in ends))
@@ -179,7 +179,7 @@ def _bytes(starts: Positions, ends: Positions, sizes_of: SizesOf) -> float | Non
         for queue in stands_for:
             count = behind[queue]
             pieces = min(runs, -(-count // RUN))
-            if run < pieces:  # the first run at the start, the last at the end, the others evenly between
+            if run < pieces:  # first run at the start, last run at the end, the others evenly between
                 room = count - min(RUN, count)
                 places[queue] = starts[queue] + (room * run // (pieces - 1) if pieces > 1 else 0)
         for queue, sizes in sizes_of(places, RUN).items() if places else ():
@@ -187,7 +187,7 @@ def _bytes(starts: Positions, ends: Positions, sizes_of: SizesOf) -> float | Non
     every = [size for sizes in samples.values() for size in sizes]
     if not any(every):
         return None
-    usual = sum(every) / len(every)  # for queues that said nothing: they were just being cleaned
+    usual = sum(every) / len(every)  # for queues without a sample: they were just being deleted from
     return sum(
         count * (sum(samples[queue]) / len(samples[queue]) if samples[queue] else usual)
         for queue, count in stands_for.items()
@@ -195,7 +195,7 @@ def _bytes(starts: Positions, ends: Positions, sizes_of: SizesOf) -> float | Non
 
 
 def _some_of(behind: dict[MessageQueue, int], turn: int) -> dict[MessageQueue, float]:
-    """Some of the queues, and how many messages each stands for; which ones goes round with ``turn``."""
+    """Select some queues, each with the number of messages it represents. The selection rotates with ``turn``."""
     queues = sorted(behind)
     edges = list(accumulate(behind[queue] for queue in queues))
     whole = edges[-1]

@@ -1,11 +1,10 @@
-"""From what the user said (``earliest``, ``group``, a time, JSON) to a number for each queue, and what is lost
-meanwhile.
+"""Resolve positions (``earliest``, ``group``, a time, JSON) to an offset for each queue, and detect data loss.
 
-A position is checked against what the queue still has: messages that were deleted before they were read, or a queue
-that ended earlier than it once did, are a data loss. It is an error by default; under ``failOnDataLoss=false`` it is
-logged once and reading goes on from the earliest message left.
+Each position is checked against what the queue still has. Data loss means that messages were deleted before they were
+read, or that a queue now ends earlier than before. By default it is an error. With ``failOnDataLoss=false``, it is
+logged once, and reading continues from the earliest available message.
 
-Pure over the ``Queues`` questions. Corresponds to RebalanceImpl.computePullFromWhere, but that it never guesses.
+Pure over the ``Queues`` requests. Corresponds to RebalanceImpl.computePullFromWhere, but never guesses.
 """
 
 from __future__ import annotations
@@ -29,59 +28,59 @@ log = logging.getLogger("spark_rocket.datasource")
 
 @dataclass(frozen=True)
 class Route:
-    """Where a topic is now, as the name servers say."""
+    """A topic's current route, from the name servers."""
 
     queues: tuple[MessageQueue, ...]
-    """Those that may be read."""
+    """The readable queues."""
     unreadable: frozenset[str] = frozenset()
-    """Brokers that have the topic, but no queue of it that may be read."""
+    """Brokers that have the topic, but no readable queue of it."""
 
 
 class Queues(Protocol):
-    """The questions that planning asks, about many queues at once; tests answer them from a table.
+    """The requests of planning, each for many queues. Tests implement them with a table.
 
-    Each is asked until there is an answer or ``retryTimeout`` is over, but for ``commit_offsets``.
+    Each is retried until it succeeds or ``retryTimeout`` has passed, except ``commit_offsets``.
     """
 
     @property
     def from_slaves(self) -> Collection[MessageQueue]:
-        """The queues whose ends were last said by a slave, their master being away: they may lack the newest."""
+        """The queues whose ends a slave reported while the master is unavailable: they may lack new messages."""
 
     def topics(self) -> list[str]:
-        """All that the name server knows, but those named after clusters and brokers."""
+        """Return all topics known to the name server, except those named after clusters and brokers."""
 
     def route(self, topic: str) -> Route:
-        """Asked anew. TopicNotFoundError if no name server knows the topic."""
+        """Request the route without a cache. TopicNotFoundError if no name server knows the topic."""
 
     def brokers(self) -> Collection[str] | None:
-        """All that the name server knows now; None if it does not say."""
+        """Return all brokers known to the name server now; None if it does not report them."""
 
     def configured(self) -> Mapping[str, Collection[str]]:
-        """The brokers that ORDER_TOPIC_CONFIG gives each of its topics to, whether they are there or not."""
+        """Return the brokers that ORDER_TOPIC_CONFIG assigns to each of its topics, available or not."""
 
     def min_offsets(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]: ...
     def max_offsets(self, queues: Collection[MessageQueue], going_on: Positions = ...) -> dict[MessageQueue, int]:
-        """``going_on``: where queues are already read up to. Of those a slave may say the end while the master is away,
-        and it is not before that. Where to begin is for masters to say: their slaves may lack the oldest, too."""
+        """Return the queues' ends. ``going_on`` has the positions of queues that are already being read. For those, a
+        slave may report the end while the master is unavailable, if it is not before the position. A first position
+        must come from the master: a slave may also lack the oldest messages."""
 
     def first_times(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
-        """When the first message of each was stored, in ms; without queues that have none, or whose broker does not
-        say."""
+        """Return the store time of each queue's first message, in ms; omits empty queues and unknown times."""
 
     def store_times(self, at: Positions) -> dict[MessageQueue, int]:
-        """When the message at an offset of each queue was stored, in ms; without offsets that have no message."""
+        """Return the store time of the message at an offset of each queue, in ms; omits offsets without a message."""
 
     def offsets_for_times(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]: ...
     def committed_offsets(self, group: str, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
-        """Without the queues of which the group has committed nothing."""
+        """Return committed offsets; omits queues without one."""
 
     def message_sizes(self, starts: Positions, count: int) -> dict[MessageQueue, list[int]]:
-        """Bytes of up to so many stored messages from each start on."""
+        """Return the sizes in bytes of up to ``count`` stored messages from each start on."""
 
     def commit_offsets(self, group: str, ends: Positions) -> dict[MessageQueue, RocketError]:
-        """Tell the brokers, and wait for none that is away; the queues that were not told, and why.
+        """Commit offsets without waiting for unavailable brokers; return the queues that failed, with the error.
 
-        An offset beyond a queue's end is not committed. None goes backwards, but where the group's is beyond the end.
+        An offset beyond a queue's end is not committed. It moves backwards only if the group's is beyond the end.
         """
 
 
@@ -89,52 +88,52 @@ _FROM_EARLIEST = "from the earliest left"
 
 
 class LossPolicy:
-    """What to do about lost messages: fail, or say so once per queue and kind and go on.
+    """What to do about lost messages: fail, or log once per queue and kind and continue.
 
-    A task gives its ``queue``: a batch that is repeated may be of a topic that the options no longer name, and then a
-    loss does not stop it.
+    A task passes its ``queue``: a batch that is repeated may contain a topic that the options no longer include. A loss
+    there does not fail the query.
     """
 
     def __init__(self, options: ReadOptions, queue: MessageQueue | None = None) -> None:
         is_read = queue is None or options.reads(queue)
         self._fail = options.fail_on_data_loss and is_read
-        self._reason = "failOnDataLoss=false" if is_read else "it is no longer read"
+        self._reason = "failOnDataLoss=false" if is_read else "the query no longer reads it"
         self._go_on = "To go on from the earliest message left, set failOnDataLoss=false"
         if options.is_stream:
-            self._go_on += "; to begin anew, use a new checkpoint directory"
+            self._go_on += "; to start over, use a new checkpoint directory"
         self._said: set[tuple[object, str]] = set()
 
     def deleted(self, queue: MessageQueue, wanted: int, first_left: int, until: int | None = None) -> None:
-        """Messages from ``wanted`` on are gone; the queue now begins at ``first_left``."""
+        """Messages from ``wanted`` on were deleted; the queue now begins at ``first_left``."""
         last = (first_left if until is None else min(first_left, until)) - 1
         self._lost(queue, "MESSAGES_DELETED", queue=name(queue), first=wanted, last=last, left=first_left)
 
     def all_deleted(self, queue: MessageQueue, wanted: int, end: int, first_left: int) -> None:
-        """Everything from ``wanted`` to ``end`` is gone."""
+        """All messages from ``wanted`` to ``end`` were deleted."""
         self._lost(
             queue, "MESSAGES_DELETED", "without them", queue=name(queue), first=wanted, last=end - 1, left=first_left
         )
 
     def missing(self, queue: MessageQueue, start: int, end: int, count: int) -> None:
-        """The broker passed over messages without a word: their file was deleted, or the topic is compacted."""
+        """The broker skipped messages: their file was deleted, or the topic is compacted."""
         self._lost(queue, "MESSAGES_MISSING", queue=name(queue), first=start, last=end - 1, count=count)
 
     def shortened(self, queue: MessageQueue, wanted: int, end: int) -> None:
-        """The queue ends before a position that it once had."""
+        """The queue ends before a position that it had reached."""
         self._lost(queue, "QUEUE_SHORTENED", queue=name(queue), wanted=wanted, end=end, last=wanted - 1)
 
     def went_back(self, queue: MessageQueue, which: str, was: int, now: int, at: int) -> None:
-        """The queue's first message or its end is before where it was seen."""
+        """The queue's first offset or its end is lower than before."""
         then = "where it was" if which == "end" else _FROM_EARLIEST
         self._lost(queue, "OFFSETS_WENT_BACK", then, queue=name(queue), which=which, was=was, now=now, at=at)
 
     def made_anew(self, queue: MessageQueue, offset: int, was_ms: int, now_ms: int, at: int) -> None:
-        """The queue holds other messages than it did."""
+        """The queue was recreated and holds other messages."""
         was, now = shown_time(was_ms), shown_time(now_ms)
         self._lost(queue, "QUEUE_MADE_ANEW", queue=name(queue), offset=offset, was=was, now=now, at=at)
 
     def replaced(self, queue: MessageQueue, found: Replaced) -> None:
-        """The queue lost its newest messages, and holds others in their place."""
+        """The queue lost its newest messages and has stored others since."""
         was, now = shown_time(found.was_ms), shown_time(found.now_ms)
         given = {"queue": name(queue), "offset": found.offset, "was": was, "now": now, "since": found.since}
         self._lost(queue, "MESSAGES_REPLACED", f"from message {found.since}", **given)
@@ -144,11 +143,11 @@ class LossPolicy:
         self._lost(queue, "QUEUE_DELETED", "without it", queue=name(queue), at=at)
 
     def broker_away(self, topic: str, broker: str, why: str) -> None:
-        """A broker that should have the topic is not in its route."""
+        """A broker of the topic is missing in its route."""
         self._lost((topic, broker), "BROKER_AWAY", "without it", topic=topic, broker=broker, why=why)
 
     def topic_deleted(self, topic: str, positions: Positions) -> None:
-        """Nobody knows a topic that was being read."""
+        """A topic of the query does not exist any more."""
         at = listed_at({queue: offset for queue, offset in positions.items() if queue.topic == topic})
         self._lost(topic, "TOPIC_DELETED", "without it", topic=topic, at=at)
 
@@ -158,16 +157,16 @@ class LossPolicy:
             raise loss
         if (what, kind) not in self._said:
             self._said.add((what, kind))
-            log.warning("[%s] %s Going on %s (%s).", loss.code, loss.message, then, self._reason)
+            log.warning("[%s] %s Continuing %s (%s).", loss.code, loss.message, then, self._reason)
 
 
 class Seen:
-    """What queues have been seen to hold.
+    """The offsets and first messages that queues were seen to have.
 
-    One that reaches less far than before was made anew, or lost messages. One that was made anew and has grown since
-    is told by ``firsts``, which go along in the checkpoint: a queue's messages keep their offsets and store times, so
-    where one with the offset of a former first one, or a smaller offset, was stored later than that, it is another
-    queue of the same name.
+    A queue that ends earlier than before was recreated, or lost messages. ``firsts``, which the checkpoint stores,
+    detects a queue that was recreated and has grown since. A queue's messages keep their offsets and store times. If a
+    message at the offset of a former first message, or at a smaller offset, has a later store time, the queue is
+    another one with the same name.
     """
 
     def __init__(self) -> None:
@@ -186,7 +185,7 @@ class Seen:
         self.asked.discard(queue)
 
     def learn(self, queues: Queues, unknown: Collection[MessageQueue]) -> None:
-        """Ask for first messages, of each queue once. Their times are asked last: retention makes them later only."""
+        """Request first messages, once per queue. Request times last: retention only makes them later."""
         new = [queue for queue in unknown if queue not in self.firsts and queue not in self.asked]
         if new:
             self.asked.update(new)
@@ -194,8 +193,8 @@ class Seen:
             self.firsts |= {queue: (lows[queue], stored) for queue, stored in queues.first_times(new).items()}
 
     def made_anew(self, queues: Queues, suspects: Collection[MessageQueue]) -> dict[MessageQueue, tuple[int, int]]:
-        """The first messages of those that are other queues now. Their offsets are asked last: retention makes them
-        larger only, and a larger one proves nothing."""
+        """Return the first messages of recreated queues. Offsets are requested last: retention only makes them larger,
+        and a larger offset proves nothing."""
         known = [queue for queue in suspects if queue in self.firsts]
         times = queues.first_times(known) if known else {}
         lows = queues.min_offsets(times.keys()) if times else {}
@@ -208,21 +207,21 @@ class Seen:
 
 @dataclass(frozen=True)
 class Replaced:
-    """A message that is not the one that was read at its offset."""
+    """A message at the offset of another message that was already read."""
 
     offset: int
     was_ms: int
     now_ms: int
     since: int
-    """The first of the messages that nobody read."""
+    """The first of the new messages, which are unread."""
 
 
 def compare(queues: Queues, lasts: Stored) -> tuple[set[MessageQueue], dict[MessageQueue, Replaced]]:
-    """The queues that still have this message of theirs, and those that have another in its place.
+    """Return the queues that still have this message of theirs, and those that have another message at its offset.
 
-    Of a queue that has none there, nothing is known. Another one is there if the broker lost its newest messages (a
-    copy was restored, a slave that lagged behind took its master's place) and has stored others since. These have later
-    store times, so the first of them is found by time.
+    Queues without a message there are omitted. Another message is there if the broker lost its newest messages (a copy
+    was restored, or a slave that lagged behind was promoted) and has stored others since. Those have later store times,
+    so the first of them is found by time.
     """
     times = queues.store_times({queue: offset for queue, (offset, _) in lasts.items()}) if lasts else {}
     others = {queue: stored for queue, stored in times.items() if stored != lasts[queue][1]}
@@ -243,8 +242,8 @@ def fit(
 ) -> dict[MessageQueue, int]:
     """Check starts against what the queues have; return where reading can begin.
 
-    Queues that have grown are asked whether they still have their message of ``lasts``, one before the start: then
-    nothing from the start on was deleted. ``suspects`` are asked whether they are still the queues they were.
+    Queues that have grown are checked for their message of ``lasts``, one before the start: if it is there, no message
+    from the start on was deleted. ``suspects`` are checked for being recreated.
     """
     behind = {queue for queue, start in starts.items() if start != latest[queue]}
     grown = {queue for queue in behind & lasts.keys() if starts[queue] < latest[queue]}
@@ -267,7 +266,7 @@ def fit(
                 loss.topic_deleted(queue.topic, starts)
             else:
                 loss.shortened(queue, start, end)
-            seen.forget(queue)  # what comes is of another one
+            seen.forget(queue)  # the next messages belong to another queue
             start = low
         elif start < low:
             loss.deleted(queue, start, low)
@@ -275,10 +274,10 @@ def fit(
         elif queue in others:
             loss.replaced(queue, others[queue])
             start = max(low, others[queue].since)
-        elif queue in back and queue not in seen.firsts:  # else it is a slave's that kept more, in its master's place
+        elif queue in back and queue not in seen.firsts:  # else a promoted slave, which retained more
             loss.went_back(queue, "first message", was_first, low, start)
             start = low
-        elif end < was_end:  # rather a broker that lost the newest messages than a topic made anew: go on here
+        elif end < was_end:  # a broker that lost its newest messages is likelier than a recreated topic: continue here
             loss.went_back(queue, "end", was_end, end, start)
         fitted[queue] = start
     seen.note(first, {queue: latest[queue] for queue in starts})
@@ -309,7 +308,7 @@ def resolve_start(
     group: str | None,
     loss: LossPolicy,
 ) -> dict[MessageQueue, int]:
-    """The first offset to read of each queue in ``latest``."""
+    """Return the first offset to read of each queue in ``latest``."""
     if not latest:
         return {}
     if position.kind is Start.LATEST:
@@ -334,8 +333,10 @@ def resolve_start(
 
 @lru_cache(64)
 def _say_nothing_committed(group: str, queues: str, instead: str) -> None:
-    """Once: the name may be mistyped."""
-    log.warning("group %s has committed nothing for %s: begins at %s (groupOffsetsFallback)", group, queues, instead)
+    """Log once, because the group's name may be mistyped."""
+    log.warning(
+        "group %s has no committed offset for %s: starting at %s (groupOffsetsFallback)", group, queues, instead
+    )
 
 
 _INSTEAD = {
@@ -346,10 +347,10 @@ _INSTEAD = {
 
 
 def starts_of_new(position: Position, queues: Collection[MessageQueue]) -> list[tuple[Position, set[MessageQueue]]]:
-    """How queues begin that appear while a stream runs, or whose broker was away when it began.
+    """Return the starts of queues that appear while a stream runs, or whose broker was unavailable when it began.
 
-    A group's offset and a point in time mean the same then and now. For the other ways, and for a time that counted
-    from the start of the query, the first message is the one start that loses nothing.
+    A group's offset and an absolute time mean the same now as at the start of the query. In all other cases, only the
+    first message loses nothing.
     """
     new = {*queues}
     earliest = Position(Start.EARLIEST)
@@ -367,14 +368,14 @@ def starts_of_new(position: Position, queues: Collection[MessageQueue]) -> list[
 def resolve_end(
     queues: Queues, position: Position, latest: Positions, starts: Positions, *, group: str | None, loss: LossPolicy
 ) -> dict[MessageQueue, int]:
-    """The first offset of each queue that a batch read leaves out."""
+    """Return the end (exclusive) of each queue in a batch read."""
     if position.kind is Start.LATEST or not latest:
         return dict(latest)
     if position.kind in (Start.TIMESTAMP, Start.TIMES):
         return _at_times(queues, latest, position, "ending")
     if position.kind is Start.GROUP:
         assert group is not None
-        ends = dict(starts)  # where the group has not come so far, nothing is read
+        ends = dict(starts)  # where the group is behind the start, nothing is read
         for queue, offset in queues.committed_offsets(group, latest.keys()).items():
             if offset > latest[queue]:
                 loss.shortened(queue, offset, latest[queue])
@@ -384,7 +385,7 @@ def resolve_end(
 
 
 def _named(given: Positions, latest: Positions, option: str, how: str) -> Positions:
-    """What was said for each queue, if it was said for each queue there is and for no other."""
+    """Check that positions are given for each existing queue and for no other, and return them."""
     if unknown := sorted(given.keys() - latest.keys()):
         raise error("BAD_OFFSETS.NO_SUCH_QUEUE", option=option, queue=name(unknown[0]), queues=listed(latest))
     if missing := sorted(latest.keys() - given.keys()):

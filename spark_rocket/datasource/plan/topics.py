@@ -1,11 +1,11 @@
-"""Which queues are read: those of ``subscribe``, of the topics that ``subscribePattern`` matches now, or of ``assign``.
+"""Which queues to read: those of ``subscribe``, of the topics that ``subscribePattern`` matches now, or of ``assign``.
 
-Asked anew for every batch, so that new topics and queues are found while a stream runs. A name server drops a dead
-broker from its routes, and the queues that are left look like all there are. So what should be there is known from
-elsewhere: from the stream's checkpoint, from the topic's ORDER_TOPIC_CONFIG, and from the option ``expectedBrokers``,
-which overrides both. Brokers that should be there are waited for (``retryTimeout``).
+The routes are requested again for every batch, so new topics and queues are found while a stream runs. A name server
+drops an unavailable broker from its routes, and the remaining queues look complete. The expected brokers are therefore
+known from elsewhere: the stream's checkpoint, the topic's ORDER_TOPIC_CONFIG, and the option ``expectedBrokers``, which
+overrides both. Planning waits for expected brokers (``retryTimeout``).
 
-Pure over the ``Queues`` questions, but for the pauses of ``RetryDeadline``. Corresponds to ConsumerStrategy of Spark's
+Pure over the ``Queues`` requests, except that ``RetryDeadline`` sleeps. Corresponds to ConsumerStrategy of Spark's
 Kafka source.
 """
 
@@ -29,29 +29,29 @@ from spark_rocket.model import MessageQueue
 
 @dataclass(frozen=True)
 class Found:
-    """What there is at a moment."""
+    """The routes and queues at one time."""
 
     routes: Mapping[str, Route]
     wanted: tuple[MessageQueue, ...]
     missing: dict[str, TopicNotFoundError]
-    """Topics that are to be read and that nobody knows."""
+    """Topics to read that no name server knows."""
     away: frozenset[str] = frozenset()
-    """Those of them whose brokers are not known either."""
+    """The missing topics whose brokers are missing too."""
 
     @cached_property
     def queues(self) -> frozenset[MessageQueue]:
-        """All queues of the topics that may be read, whether they are to be read or not."""
+        """All readable queues of the topics, selected by the options or not."""
         return frozenset(queue for route in self.routes.values() for queue in route.queues)
 
     @cached_property
     def brokers(self) -> set[tuple[str, str]]:
-        """Which brokers have which topics, readable or not."""
+        """Pairs of topic and broker, readable or not."""
         readable = {(queue.topic, queue.broker_name) for queue in self.queues}
         return readable | {(topic, broker) for topic, route in self.routes.items() for broker in route.unreadable}
 
 
 class WhatToRead:
-    """The options that say what to read, over the ``Queues`` questions."""
+    """Finds the queues that the options select, over the ``Queues`` requests."""
 
     def __init__(self, queues: Queues, options: ReadOptions) -> None:
         self._queues = queues
@@ -62,7 +62,7 @@ class WhatToRead:
         self._assigned = frozenset(options.assigned) if options.assigned is not None else None
 
     def has(self, queue: MessageQueue) -> bool:
-        """Whether a queue belongs to what is read."""
+        """Return whether the options select a queue."""
         if self._assigned is not None:
             return queue in self._assigned
         if self._pattern is None:
@@ -72,7 +72,7 @@ class WhatToRead:
         return self._matches[queue.topic]
 
     def now(self, known: Iterable[str] = ()) -> Found:
-        """What there is now. ``known`` are topics to be asked for though no name server may list them any more."""
+        """Return the current state. ``known`` are topics to request even if no name server lists them any more."""
         topics: Iterable[str] = self._topics
         if self._pattern is not None:
             there = {*self._queues.topics(), *self._queues.configured()}
@@ -88,7 +88,7 @@ class WhatToRead:
         return Found(routes, wanted, missing)
 
     def readable(self, topics: Iterable[str]) -> set[MessageQueue]:
-        """The queues of these topics that may be read now."""
+        """Return the readable queues of these topics."""
         found: set[MessageQueue] = set()
         for topic in topics:
             with suppress(TopicNotFoundError):
@@ -96,10 +96,10 @@ class WhatToRead:
         return found
 
     def complete(self, loss: LossPolicy, positions: Positions = MappingProxyType({})) -> Found:
-        """``now``, as soon as all brokers are there that should be. ``positions``: where a stream is.
+        """Return ``now`` as soon as all expected brokers are available. ``positions``: the stream's offsets.
 
-        DataLossError if one does not come within ``retryTimeout``; with ``failOnDataLoss=false`` it is not waited for.
-        OffsetsError where queues are there and may not be read.
+        Raises DataLossError if a broker stays unavailable for ``retryTimeout``; with ``failOnDataLoss=false`` it does
+        not wait. Raises OffsetsError if queues exist but are not readable.
         """
         retry_deadline = RetryDeadline(self._options.retry_timeout_ms)
         topics = {queue.topic for queue in positions}
@@ -117,7 +117,7 @@ class WhatToRead:
                 return replace(found, away=frozenset(topic for topic, _ in away) & found.missing.keys())
 
     def _away(self, found: Found, positions: Positions) -> dict[tuple[str, str], str]:
-        """The topics' brokers that are not there, though they should be, and why."""
+        """Return the expected but missing brokers of the topics, each with the reason why it is expected."""
         expected, configured = self._options.expected_brokers, self._queues.configured()
         topics = {*found.routes, *found.missing}
         known = {(q.topic, q.broker_name) for q in positions}
@@ -133,7 +133,7 @@ class WhatToRead:
             for broker in sorted({*expected} - {broker for _, broker in found.brokers | away.keys()}):
                 away[what, broker] = "the option expectedBrokers names it"
         if away and (found.missing or not found.routes):
-            # A topic that no name server knows was deleted or does not exist yet, unless its brokers are unknown, too.
+            # A topic that no name server knows is deleted or not created yet, unless its brokers are unknown too.
             alive = self._queues.brokers()
             away = {
                 (topic, broker): why
@@ -143,7 +143,7 @@ class WhatToRead:
         return away
 
     def _is_expected(self, topic: str, broker: str) -> bool:
-        """Whether a broker is one of those that the options leave room for."""
+        """Return whether the options allow this broker to be expected."""
         if self._options.expected_brokers is not None:
             return broker in self._options.expected_brokers
         return self._assigned is None or any((q.topic, q.broker_name) == (topic, broker) for q in self._assigned)
@@ -157,7 +157,7 @@ class WhatToRead:
                 raise error("BAD_OFFSETS.NOT_READABLE", topic=topic, brokers=", ".join(closed))
 
     def problem(self, found: Found, known: Collection[MessageQueue] = ()) -> RocketError | None:
-        """What is named and does not exist, but for queues that are being read."""
+        """Return the error for missing topics or queues, except those that are already being read."""
         never_read = found.missing.keys() - {queue.topic for queue in known}
         if self._pattern is None and never_read:
             return found.missing[min(never_read)]
@@ -169,7 +169,7 @@ class WhatToRead:
         return None
 
     def nothing_matches(self) -> RocketError:
-        """A pattern without a topic."""
+        """Return the error for a pattern without a matching topic."""
         users = matching(".*", self._queues.topics())
         return error(
             "BAD_OFFSETS.NO_TOPIC_MATCHES",
