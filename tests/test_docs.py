@@ -81,7 +81,13 @@ def test_every_option_has_a_score() -> None:
 
 
 @pytest.mark.parametrize(
-    "document", ["README.md", *(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
+    "document",
+    [
+        "README.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        *(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")),
+    ],
 )
 def test_links_lead_somewhere(document: str) -> None:
     file = ROOT / document
@@ -89,9 +95,10 @@ def test_links_lead_somewhere(document: str) -> None:
         assert (file.parent / target).exists(), target
 
 
-def test_the_readme_names_targets_of_the_makefile() -> None:
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
-    assert set(re.findall(r"\bmake ([a-z]+)", (ROOT / "README.md").read_text(encoding="utf-8"))) <= targets
+def test_named_targets_are_in_the_makefile() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+    for page in ("README.md", "CONTRIBUTING.md"):
+        assert set(re.findall(r"(?:`|^)make ([a-z-]+)", (ROOT / page).read_text(encoding="utf-8"), re.M)) <= targets
 
 
 def test_the_readme_begins_with_what_is_needed() -> None:

@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-ROOTS = ("spark_rocket", "jobs", "benchmarks", "tools", "docs", "README.md", "CHANGELOG.md")
+PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+ROOTS = ("spark_rocket", "jobs", "benchmarks", "tools", "docs", *PAGES)
 #: Beginnings of paths whose texts are not revised yet.
 EXEMPT: tuple[str, ...] = ("spark_rocket/", "jobs/", "benchmarks/", "tools/", "docs/", "CHANGELOG.md")
 

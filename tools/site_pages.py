@@ -99,9 +99,9 @@ def redirect(page: Path, links: dict[str, str]) -> None:
 
 
 def home() -> str:
-    """The README. What is linked outside docs/ is not on the site."""
+    """Return the README with links to the site's pages. Files outside docs/ are not on the site."""
     text = (ROOT / "README.md").read_text(encoding="utf-8").replace("](docs/", "](")
-    return re.sub(r"\[(\w+)\]\(\1\)", r"\1", text)
+    return re.sub(r"\[([\w.]+)\]\(\1\)", r"\1", text)
 
 
 def command_line() -> str:
