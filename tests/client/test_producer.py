@@ -227,7 +227,9 @@ def test_a_selector_chooses(mq: FakeCluster, produce: Callable[..., Producer]) -
 
 
 @pytest.mark.parametrize("how", ["send", "send_async", "send_oneway"])
-@pytest.mark.parametrize(("chosen", "words"), [(7, "gave 7 for"), (MessageQueue("other", "b0", 0), "queue of 'other'")])
+@pytest.mark.parametrize(
+    ("chosen", "words"), [(7, "returned 7 "), (MessageQueue("other", "b0", 0), "queue of 'other'")]
+)
 def test_a_selector_that_chooses_no_queue(
     mq: FakeCluster, produce: Callable[..., Producer], how: str, chosen: Any, words: str
 ) -> None:
@@ -297,15 +299,15 @@ def test_a_batch(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
 @pytest.mark.parametrize(
     ("messages", "problem"),
     [
-        ([], "no messages"),
+        ([], "is empty"),
         ([Message.of("t", "a"), Message.of("u", "b")], "'u'"),
         ([Message("t", b"", {"DELAY": "3"})], "delayed"),
         ([Message("%RETRY%g", b"")], "retry"),
-        ([Message.of("t", "a"), Message.of("t", "b", wait_store_ok=False)], "wait for the disk"),
-        ("pay", r"type str is no message to send.*Message.of"),
-        (b"pay", "type bytes is no message to send"),
-        (7, "type int is no message to send"),
-        ([Message.of("t", "a"), None], "type NoneType is no message to send"),
+        ([Message.of("t", "a"), Message.of("t", "b", wait_store_ok=False)], "different values of WAIT"),
+        ("pay", r"Expected a Message, got str.*Message.of"),
+        (b"pay", "Expected a Message, got bytes"),
+        (7, "Expected a Message, got int"),
+        ([Message.of("t", "a"), None], "Expected a Message, got NoneType"),
     ],
 )
 def test_what_is_no_batch(produce: Callable[..., Producer], messages: Any, problem: str) -> None:
@@ -371,7 +373,7 @@ def test_life(mq: FakeCluster, nobody: str) -> None:
     with producer:
         producer.send(Message.of("t", "b"))
     producer.close()
-    with pytest.raises(StateError, match="Producer was closed"):
+    with pytest.raises(StateError, match="Producer is closed"):
         producer.send(Message.of("t", "b"))
 
 

@@ -60,7 +60,7 @@ def test_a_consumer_without_a_topic_says_so(
 ) -> None:
     with caplog.at_level(logging.WARNING):
         consumer(Seen()).start()
-    assert "starts without a topic" in caplog.text
+    assert "started without a subscription" in caplog.text
 
 
 @pytest.mark.parametrize(

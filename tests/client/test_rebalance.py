@@ -12,7 +12,7 @@ from spark_rocket.client.consume import rebalance as module
 from spark_rocket.client.consume.allocation import AllocateAveragely, AllocateStrategy, QueueShare
 from spark_rocket.client.consume.listeners import ConsumeFromWhere
 from spark_rocket.client.consume.process_queue import LOCK_EXPIRED_SECONDS, ProcessQueue
-from spark_rocket.client.consume.rebalance import LIVES_AT_BROKER_SECONDS, QueueLocks, Rebalance
+from spark_rocket.client.consume.rebalance import EXPIRED_AT_BROKER_SECONDS, QueueLocks, Rebalance
 from spark_rocket.errors import RemotingConnectError, RemotingTimeoutError, RocketError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.wire.bodies import LockBatchRequestBody, LockBatchResponseBody
@@ -419,7 +419,7 @@ def test_nothing_is_committed_after_the_unlocking(world: World, monkeypatch: pyt
 def test_a_last_commit_that_fails_is_tried_again_before_the_unlocking(
     world: World, monkeypatch: pytest.MonkeyPatch, refusals: int, expired: bool, log: list[Any]
 ) -> None:
-    monkeypatch.setattr(module, "COMMIT_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(module, "COMMIT_RETRY_SECONDS", 0.0)
     one = build(world, orderly=True)
     one.balance(["t"])
     queue = next(queue for queue in one.process_queues() if queue.queue == Q[0])
@@ -465,7 +465,9 @@ def test_a_queue_whose_lock_others_have_is_given_up_and_not_committed(world: Wor
     assert world.soon == 1
 
 
-@pytest.mark.parametrize(("seconds", "valid"), [(LOCK_EXPIRED_SECONDS + 1, True), (LIVES_AT_BROKER_SECONDS + 1, False)])
+@pytest.mark.parametrize(
+    ("seconds", "valid"), [(LOCK_EXPIRED_SECONDS + 1, True), (EXPIRED_AT_BROKER_SECONDS + 1, False)]
+)
 def test_a_lock_that_others_may_have_had_meanwhile_begins_anew(world: World, seconds: float, valid: bool) -> None:
     one = build(world, orderly=True)
     one.balance(["t"])

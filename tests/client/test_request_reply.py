@@ -77,7 +77,7 @@ def test_a_request_without_a_reply(cluster: LocalCluster, requester: Producer, t
     with pytest.raises(RequestTimeoutError, match=topic) as caught:
         requester.request(Message.of(topic, "anybody there?"), timeout=0.3)
     assert (caught.value.code, caught.value.retriable) == ("NO_REPLY", True)
-    assert not Replies.of(requester.running())._waiting
+    assert not Replies.of(requester.running())._pending
 
 
 def test_a_request_outlives_neither_its_producer_nor_its_timer(
@@ -107,7 +107,7 @@ def test_a_request_outlives_neither_its_producer_nor_its_timer(
         with pytest.raises(StateError, match="closed"):
             future.result(20)
     thread.join(20)
-    assert not Replies.of(instance)._waiting
+    assert not Replies.of(instance)._pending
 
 
 def test_a_request_that_cannot_be_sent(cluster: LocalCluster, requester: Producer, topic: str) -> None:
@@ -116,10 +116,10 @@ def test_a_request_that_cannot_be_sent(cluster: LocalCluster, requester: Produce
         requester.request_async(Message.of(topic, "b"), queue=nowhere).result(20)
     with pytest.raises(ClientError, match="body"):
         requester.request(Message(topic, b""))
-    assert not Replies.of(requester.running())._waiting
+    assert not Replies.of(requester.running())._pending
     with (
         Producer(name_server=cluster.name_server) as nameless,
-        pytest.raises(ClientError, match="group of its own"),
+        pytest.raises(ClientError, match="its own group"),
     ):
         nameless.request(Message.of(topic, "b"))
 

@@ -373,7 +373,7 @@ def test_a_broker_that_hangs_is_asked_once_a_round(
     answers.answers[RequestCode.PULL_MESSAGE] = lambda _: taken.release()  # held for ever
     monkeypatch.setattr("spark_rocket.client.consume.reader.Reader.__init__.__kwdefaults__", QUICK)
     monkeypatch.setattr("spark_rocket.client.consume.assigned_queues.AFTER_ERROR", 0.05)
-    monkeypatch.setattr("spark_rocket.client.consume.rebalance.AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr("spark_rocket.client.consume.rebalance.RETRY_SECONDS", 0.05)
     with kind(mq.name_server.address) as consumer:
         members = GetConsumerListByGroupResponseBody([consumer.instance().client_id]).to_json()
         mq.everywhere(RequestCode.GET_CONSUMER_LIST_BY_GROUP, says(0, body=members))

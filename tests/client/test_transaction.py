@@ -147,7 +147,7 @@ def test_what_is_not_known_is_asked_for(
         assert asked.msg_id == result.msg_id
         assert asked.properties["TRANSACTION_CHECK_TIMES"] == times
     assert received(hasty, topic, 1) == [body]
-    expected = {ValueError: "failed", LocalTransactionState: ""}.get(type(unknown), "is no LocalTransactionState")
+    expected = {ValueError: "failed", LocalTransactionState: ""}.get(type(unknown), "not a LocalTransactionState")
     assert expected in caplog.text
 
 
@@ -359,7 +359,7 @@ def test_questions_that_nobody_here_can_answer(
     members = producer.instance().members
     address = brokers.brokers[0].address
     members.handlers[RequestCode.CHECK_TRANSACTION_STATE](address, question("other"))
-    assert "asks for a transaction of group 'other', which is not here" in caplog.text
+    assert "no transaction producer of group 'other'" in caplog.text
     producer._checks.shutdown()
     with caplog.at_level(logging.INFO):
         members.handlers[RequestCode.CHECK_TRANSACTION_STATE](address, question())
@@ -370,7 +370,7 @@ def test_questions_that_nobody_here_can_answer(
 def test_too_many_questions_are_dropped(
     brokers: FakeCluster, closing: Callable[[Any], Any], caplog: pytest.LogCaptureFixture, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("spark_rocket.client.send.transaction.MAX_WAITING_CHECKS", 2)
+    monkeypatch.setattr("spark_rocket.client.send.transaction.MAX_PENDING_CHECKS", 2)
     started, go_on = threading.Event(), threading.Event()
 
     class Slow(Listener):
@@ -387,7 +387,7 @@ def test_too_many_questions_are_dropped(
     assert started.wait(20)
     for _ in range(3):
         ask(brokers.brokers[0].address, question())
-    assert "too many wait" in caplog.text
+    assert "too many pending" in caplog.text
     go_on.set()
     for _ in range(3):
         listener.checked.get(timeout=20)

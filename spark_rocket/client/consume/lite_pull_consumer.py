@@ -1,4 +1,4 @@
-"""A consumer that is asked for messages: pulled ahead in the background, handed out when it is polled.
+"""A consumer that is polled for messages; it pulls them ahead in the background.
 
 ::
 
@@ -8,17 +8,17 @@
         for message in consumer:          # or: async for message in consumer, or poll(), or poll_batches()
             print(message.body)
 
-``subscribe`` joins the group: its members share the topic's queues, as push consumers do. ``assign`` takes queues as
-they are told, whoever else reads them; nobody else in the group hears of it. A consumer does one of the two.
+``subscribe`` joins the group: its members share the topic's queues, as push consumers do. ``assign`` sets fixed queues,
+independent of other readers; the consumer is then not a member of the group. A consumer uses one of the two.
 
-What counts as consumed is what polls have handed out. With ``auto_commit`` a poll marks what *earlier* polls gave, at
-most every ``auto_commit_interval``, and the marks go to the brokers (clustering) or a local file (broadcasting) within
-5 s, or when a rebalance takes a queue away: what was handed out and not marked yet comes again, at its next owner. The
-end of the consumer, ``unsubscribe`` and ``assign`` commit what was handed out so far, though not if a ``with`` block
-ends in an exception. Without ``auto_commit`` only ``commit`` and ``commit_offsets`` commit. After a crash messages are
-handed out again from the last commit on; none is lost.
+Messages count as consumed when a poll has returned them. With ``auto_commit`` each poll marks the messages of *earlier*
+polls, at most every ``auto_commit_interval``. Marked offsets go to the brokers (clustering) or a local file
+(broadcasting) within 5 s, or when a rebalance releases a queue: returned but unmarked messages are redelivered to its
+next owner. ``close``, ``unsubscribe`` and ``assign`` commit all returned messages, except when a ``with`` block ends
+with an exception. Without ``auto_commit`` only ``commit`` and ``commit_offsets`` commit. After a crash, messages are
+delivered again from the last commit on; none is lost.
 
-Trouble in the background (a broker away, a time-out) is logged and tried again, and polls find nothing meanwhile.
+Errors in the background (an unavailable broker, a timeout) are logged and retried; meanwhile polls return nothing.
 Thread-safety: all methods. Corresponds to DefaultLitePullConsumer and DefaultLitePullConsumerImpl.
 """
 
@@ -53,7 +53,7 @@ IDLE_SECONDS = 5.0
 
 
 class LitePullConsumer(GroupConsumer):
-    """See the module. Times are seconds, offsets are positions in a queue. ``options``: see ``GroupOptions``."""
+    """A polled consumer. Times are in seconds, offsets are positions in a queue. ``options``: see ``GroupOptions``."""
 
     consume_type = CONSUME_ACTIVELY
 
@@ -100,23 +100,23 @@ class LitePullConsumer(GroupConsumer):
             expression_of=lambda topic: self._subscriptions.expression_of(topic) or (SUB_ALL, None),
         )
         self._wanted: list[MessageQueue] = []  # by assign()
-        self._balancing = threading.Lock()  # so that no topic that was just left is taken on again
+        self._balancing = threading.Lock()  # so that a rebalance does not take a topic that was just left
         self._joined = False
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._close(commit=kind is None)
 
-    # --- which messages ---------------------------------------------------------------------------------------
+    # --- subscriptions and assignment -------------------------------------------------------------------------
 
     def subscribe(self, topic: str, tags: str = SUB_ALL, *, sql: str | None = None) -> None:
-        """Share a topic with the group: messages with one of the tags, or that an SQL92 expression lets through.
+        """Share a topic with the group: messages with one of the tags, or that match an SQL92 expression.
 
-        A second subscription to a topic replaces the first. While running, it takes effect at once.
+        A second subscription to a topic replaces the first. It takes effect immediately on a running consumer.
         """
         with self._lock:
             if self._wanted:
                 raise StateError(
-                    f"The consumer of group {self.group!r} has queues assigned; it cannot subscribe as well.",
+                    f"The consumer of group {self.group!r} has assigned queues; it cannot subscribe as well.",
                     remedy="Use one consumer for assigned queues and another for subscriptions.",
                 )
             changed = self._subscriptions.add(topic, tags, sql, self._check_filter if self._runs else None)
@@ -126,22 +126,22 @@ class LitePullConsumer(GroupConsumer):
                 self._queues.pull_anew(topic)
 
     def unsubscribe(self, topic: str) -> None:
-        """Leave a topic; its queues are given up at once."""
+        """Unsubscribe from a topic; its queues are released immediately."""
         if self._subscriptions.remove(topic) and self._runs:
             with self._balancing:
                 self._queues.own([], topic, mark=self.auto_commit)
             self.instance().members.send_heartbeats()
 
     def assign(self, queues: Iterable[MessageQueue]) -> None:
-        """Read exactly these queues. Those it had already go on where they are, others are given up."""
+        """Read exactly these queues. Queues that were assigned before continue, other ones are released."""
         wanted = list(dict.fromkeys(queues))
         if not wanted:
-            raise ClientError("No queue is assigned.", remedy="Give some of fetch_message_queues(topic).")
+            raise ClientError("The list of queues is empty.", remedy="Pass queues of fetch_message_queues(topic).")
         with self._lock:
             if self._subscriptions:
                 raise StateError(
-                    f"The consumer of group {self.group!r} subscribes to {', '.join(self._subscriptions.topics())}; it"
-                    " cannot have queues assigned as well.",
+                    f"The consumer of group {self.group!r} is subscribed to {', '.join(self._subscriptions.topics())};"
+                    " it cannot assign queues as well.",
                     remedy="Use one consumer for assigned queues and another for subscriptions.",
                 )
             self._wanted = wanted
@@ -149,18 +149,18 @@ class LitePullConsumer(GroupConsumer):
             self._begin_assigned()
 
     def assignment(self) -> list[MessageQueue]:
-        """The queues that are this consumer's now, sorted."""
+        """Return the queues assigned to this consumer, sorted."""
         return self._queues.queues()
 
     def fetch_message_queues(self, topic: str) -> list[MessageQueue]:
-        """All readable queues of a topic, as the name server knows them now."""
+        """Return all readable queues of a topic, as currently listed by the name server."""
         self._check_running()
         return self._reader.refresh(topic)
 
     # --- life -------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin. Fails with the reason, and for good, if that cannot be."""
+        """Start the consumer. An error makes it permanently unusable."""
         self._start_once()
         try:
             self._offsets.open()
@@ -173,7 +173,7 @@ class LitePullConsumer(GroupConsumer):
             raise
 
     def close(self) -> None:
-        """Commit what was handed out, if ``auto_commit`` says so, and leave the group. Polls that wait find nothing."""
+        """Commit the returned messages if ``auto_commit`` is set, and leave the group. Waiting polls return nothing."""
         self._close(commit=True)
 
     def _close(self, *, commit: bool, failed: bool = False) -> None:
@@ -202,25 +202,25 @@ class LitePullConsumer(GroupConsumer):
     # --- polling ----------------------------------------------------------------------------------------------
 
     def poll(self, timeout: float | None = None) -> list[MessageExt]:
-        """Messages of one queue in their order, at most ``pull_batch_size``; none if none come within the time-out."""
+        """Return messages of one queue in order, at most ``pull_batch_size``; an empty list on timeout."""
         return self._pulled.take_messages(self._before_poll(timeout))
 
     def poll_batches(self, timeout: float | None = None) -> list[pa.RecordBatch]:
-        """The same as Arrow record batches (``spark_rocket.protocol.record.columns`` has the columns), usually one.
+        """Like ``poll``, but return Arrow record batches, usually one (columns: ``protocol.record.columns``).
 
-        No message becomes a Python object. Have more of them at once with ``pull_batch_size``, up to 32,768.
+        No message becomes a Python object. For larger batches set ``pull_batch_size``, up to 32,768.
         """
         return self._pulled.take_batches(self._before_poll(timeout))
 
     def __iter__(self) -> Iterator[MessageExt]:
-        """Message by message until the consumer is closed; asking for the next one says that the last is consumed."""
+        """Iterate over messages until the consumer is closed; requesting the next one marks the last as consumed."""
         self._check_running()
         while not self._closing:
             self._commit_at_times()
             yield from self._pulled.take_messages(self.poll_timeout, limit=1)
 
     def __aiter__(self) -> AsyncIterator[MessageExt]:
-        """As ``__iter__``; neither waiting nor taking blocks the event loop, and cancelling loses nothing."""
+        """Like ``__iter__``, without blocking the event loop; cancellation loses no message."""
         self._check_running()
         return self._each_async()
 
@@ -239,7 +239,7 @@ class LitePullConsumer(GroupConsumer):
                 messages = self._pulled.take_messages(0, limit=1)
                 if messages:
                     yield messages[0]
-                    await asyncio.sleep(0)  # others have their turn, however many messages there are
+                    await asyncio.sleep(0)  # let other tasks run during a backlog
                 elif not self._closing:
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(ready.wait(), self.poll_timeout or IDLE_SECONDS)
@@ -250,33 +250,33 @@ class LitePullConsumer(GroupConsumer):
         self._check_running()
         seconds = self.poll_timeout if timeout is None else timeout
         if seconds < 0:
-            raise ClientError(f"A poll cannot wait {seconds} s.", remedy="Give 0 or more.")
+            raise ClientError(f"Invalid poll timeout {seconds} s.", remedy="Use 0 or more.")
         self._commit_at_times()
         return seconds
 
-    # --- moving -----------------------------------------------------------------------------------------------
+    # --- seeking ----------------------------------------------------------------------------------------------
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on at an offset; nothing that was pulled before is handed out any more."""
+        """Continue at an offset; drop pulled messages."""
         self._check_assigned([queue])
         low, high = (self._reader.min_offset(queue), self._reader.max_offset(queue)) if offset >= 0 else (0, 0)
         if not low <= offset <= high:
-            bounds = f"it has {low} to {high}" if offset >= 0 else "offsets begin at 0"
-            raise ClientError(f"{queue} has no offset {offset}: {bounds}.", remedy="Seek within them.")
+            bounds = f"valid offsets are {low} to {high}" if offset >= 0 else "offsets start at 0"
+            raise ClientError(f"Invalid offset {offset} of {queue}: {bounds}.", remedy="Seek to a valid offset.")
         self._queues.move(queue, offset)
 
     def seek_to_begin(self, queue: MessageQueue) -> None:
-        """Go on at the first message that the broker still has."""
+        """Continue at the first message that the broker has."""
         self._check_assigned([queue])
         self._queues.move(queue, self._reader.min_offset(queue))
 
     def seek_to_end(self, queue: MessageQueue) -> None:
-        """Go on behind the last message."""
+        """Continue after the last message."""
         self._check_assigned([queue])
         self._queues.move(queue, self._reader.max_offset(queue))
 
     def seek_to_timestamp(self, where: MessageQueue | str, timestamp_ms: int) -> None:
-        """Go on at the first message stored at that time or later: in one queue, or in all that it has of a topic."""
+        """Continue at the first message stored at or after a time: in one queue, or in all assigned ones of a topic."""
         queues = [queue for queue in self.assignment() if queue.topic == where] if isinstance(where, str) else [where]
         self._check_assigned(queues)
         if not queues and where not in self._subscriptions:
@@ -285,17 +285,17 @@ class LitePullConsumer(GroupConsumer):
             self._queues.move(queue, self._reader.offset_for_time(queue, timestamp_ms))
 
     def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The first offset whose message was stored at that time or later; the queue's end if there is none."""
+        """Return the first offset stored at or after a time; the end of the queue if there is none."""
         self._check_running()
         return self._reader.offset_for_time(queue, timestamp_ms)
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Hand out nothing of these queues, and pull nothing; their places are kept."""
+        """Stop returning and pulling messages of these queues; positions are retained."""
         for one in self._check_assigned(queues):
             one.process_queue.paused = True
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
-        """Go on after ``pause``; what was pulled already is there at once, new messages within a second."""
+        """Continue after ``pause``: pulled messages immediately, new ones within a second."""
         for one in self._check_assigned(queues):
             one.process_queue.paused = False
         self._pulled.wake()
@@ -307,45 +307,45 @@ class LitePullConsumer(GroupConsumer):
     # --- committing -------------------------------------------------------------------------------------------
 
     def commit(self) -> None:
-        """Commit all that was handed out, and wait for it. Raises the first error, having tried every queue."""
+        """Commit all returned messages and wait. All queues are tried, then the first error is raised."""
         self._check_running()
         self._queues.commit()
 
     def commit_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Commit offsets of one's own: each the next one that the group has to consume."""
+        """Commit explicit offsets: each the offset of the next message to consume."""
         self._check_assigned(offsets)
         for queue, offset in offsets.items():
             if offset < 0:
-                raise ClientError(f"{offset} is no offset to commit for {queue}.", remedy="Offsets begin at 0.")
+                raise ClientError(f"Invalid offset {offset} of {queue}.", remedy="Offsets start at 0.")
         self._queues.commit(offsets)
 
     def committed(self, queue: MessageQueue) -> int | None:
-        """The offset that the group would go on at, as the broker or the file has it; None if it has none."""
+        """Return the committed offset of the group, from the broker or the file; None if it has none."""
         self._check_running()
         return self._queues.committed(queue)
 
     def persist_offsets(self) -> None:
-        """Send what is marked as done. Done every 5 s anyway; what cannot be sent is logged and comes again."""
+        """Send marked offsets. Runs every 5 s; failures are logged and retried."""
         self._queues.persist()
 
     def _commit_at_times(self) -> None:
-        """Mark what earlier polls gave as done, if it is time."""
+        """Mark the messages of earlier polls as consumed when the interval has passed."""
         if self.auto_commit and time.monotonic() >= self._next_auto_commit:
             self._next_auto_commit = time.monotonic() + self._auto_commit_interval
             self._queues.mark_done()
 
-    def _persist_again_and_again(self) -> None:
-        """Assigned queues belong to no member of the instance, whose offsets it would persist."""
+    def _persist_periodically(self) -> None:
+        """Persist offsets of assigned queues: the instance does that only for members of a group."""
         if not self._closing:
             try:
                 self.persist_offsets()
             finally:
-                self.instance().call_later(self._config.persist_interval, self._persist_again_and_again)
+                self.instance().call_later(self._config.persist_interval, self._persist_periodically)
 
     # --- as a member of the instance --------------------------------------------------------------------------
 
     def rebalance(self) -> None:
-        """Work out this member's share of every topic, and act on it."""
+        """Determine the queues of this member in every topic, and start or stop reading them."""
         if not self._runs:
             return
         self._look_for_brokers()
@@ -353,17 +353,17 @@ class LitePullConsumer(GroupConsumer):
             try:
                 mine = self._share.queues_of(topic)
             except RocketError as error:
-                logger.info("the queues of %s stay as they are: %s", topic, error)
+                logger.info("queues of topic %s not rebalanced: %s", topic, error)
                 continue
             with self._balancing:
                 if mine is None or topic not in self._subscriptions:
                     continue
-                self._queues.own(mine, topic, mark=False)  # what the last poll gave may still be in use
+                self._queues.own(mine, topic, mark=False)  # the messages of the last poll may still be in use
             if self._queue_listener is not None:
                 self._share.notify(self._queue_listener, topic, mine)
 
     def _join(self) -> None:
-        """Be a member of the group, and have its share at once."""
+        """Join the group and take a share of the queues immediately."""
         instance = self.instance()
         self._share.find_routes(self._subscriptions.topics(), warn=True)
         if self._joined:
@@ -374,7 +374,7 @@ class LitePullConsumer(GroupConsumer):
         try:
             instance.members.join_consumer(self)
         finally:
-            if self._closing:  # close() came when there was nothing to leave yet
+            if self._closing:  # close() was called before the join
                 instance.members.leave_consumer(self)
         self._check_running()
         self._joined = True
@@ -383,35 +383,37 @@ class LitePullConsumer(GroupConsumer):
     def _begin_assigned(self) -> None:
         for queue in self._wanted:
             if queue not in self._reader.queues(queue.topic) and queue not in self._reader.refresh(queue.topic):
-                raise QueueNotFoundError(f"There is no {queue}.", remedy="fetch_message_queues(topic) says which are.")
+                raise QueueNotFoundError(
+                    f"{queue} does not exist.", remedy="Use queues of fetch_message_queues(topic)."
+                )
         self._queues.own(self._wanted, mark=self.auto_commit)
         if not self._joined:
             self._joined = True
-            self._persist_again_and_again()
+            self._persist_periodically()
 
-    # --- what tools ask through brokers -----------------------------------------------------------------------
+    # --- requests of tools, sent by brokers -------------------------------------------------------------------
 
     def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Go on at other offsets in those queues that are this consumer's now (220)."""
+        """Continue at the given offsets in queues assigned to this consumer (220)."""
         for queue in self.assignment():
             if queue in offsets:
                 self._queues.move(queue, offsets[queue])
                 self._queues.commit({queue: offsets[queue]})
 
     def offsets(self, topic: str) -> dict[MessageQueue, int]:
-        """How far this consumer is in the queues that it has of a topic (221)."""
+        """Return the offsets of this consumer's queues of a topic (221)."""
         return {queue: offset for queue, offset in self._queues.positions().items() if queue.topic == topic}
 
     def running_info(self) -> ConsumerRunningInfo:
-        """What this consumer is doing (307)."""
+        """Return the state of this consumer (307)."""
         return ConsumerRunningInfo(
             properties=self._running_properties(orderly=False),
             subscription_set=self._subscriptions.data(),
         )
 
     def consume_directly(self, records: bytes, broker_name: str) -> object:
-        """A pull consumer has no listener that could (309)."""
+        """Raise ClientError: a pull consumer has no listener (309)."""
         raise ClientError(
-            f"The consumer of group {self.group!r} is polled: it has no listener for a message of {broker_name}.",
-            remedy="Ask a push consumer.",
+            f"The consumer of group {self.group!r} is a pull consumer without a listener: broker {broker_name}.",
+            remedy="Use a push consumer.",
         )

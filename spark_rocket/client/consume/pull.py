@@ -1,21 +1,21 @@
-"""One pull: its request, its result, and the messages in it; and other queries about a queue that its broker answers.
+"""One pull: its request, its result, and its messages; and other queries about a queue.
 
-What a pull's status means:
+The statuses of a pull:
 
 ==================  =====================  ============================================================================
-status              code                   then
+status              code                   meaning
 ==================  =====================  ============================================================================
-FOUND               0                      ``records`` is a run of records; tags were compared by hash only, so compare
-                                           them again (``decode_records(tags=…)``, ``messages`` does)
+FOUND               0                      ``records`` is a run of records; brokers compare only hashes of tags, so
+                                           compare them again (``decode_records(tags=…)``, ``messages`` does)
 NO_NEW_MSG          19                     the queue ends here
-NO_MATCHED_MSG      20                     nothing for this tag expression up to ``next_offset``
+NO_MATCHED_MSG      20                     no matching message up to ``next_offset``
 OFFSET_ILLEGAL      21                     before ``min_offset``: deleted; after ``max_offset``: never written;
-                                           between them: a tool has put the group to ``next_offset`` (5.x)
+                                           between them: a tool has reset the group to ``next_offset`` (5.x)
 ==================  =====================  ============================================================================
 
-Every pull carries its own subscription (sysFlag bit 4), so brokers serve it although they have never heard of the
-group. It commits nothing (bit 1): see process_queue.py. Brokers compare hashes of tags only, and may begin before
-the requested offset: ``messages_of`` and ``batches_of`` drop messages before ``start`` and those without a wanted tag.
+Every pull carries its own subscription (sysFlag bit 4), so brokers serve it even if they do not know the group. It
+commits nothing (bit 1): see process_queue.py. Brokers compare only hashes of tags, and may start before the requested
+offset: ``messages_of`` and ``batches_of`` drop messages before ``start`` and those without a matching tag.
 
 Thread-safety: values and pure functions. Corresponds to PullResult and PullStatus of
 org.apache.rocketmq.client.consumer, to PullAPIWrapper.processPullResult, and to the offset methods of MQClientAPIImpl.
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DEFAULT_MAX_MSGS = 32
-SUSPEND_MARGIN = 10.0  # seconds after a long poll's end in which brokers, who look every 5 s, answer it
+SUSPEND_MARGIN = 10.0  # seconds; brokers check long polls for expiry every 5 s
 
 BROKER_NAME = "bname"
 RETRY_TOPIC = "RETRY_TOPIC"  # property of a retried message: its original topic
@@ -69,7 +69,7 @@ _SUBSCRIPTION = 0x4
 
 
 class PullStatus(Enum):
-    """What came of a pull: the table above."""
+    """The result of a pull; see the table above."""
 
     FOUND = "FOUND"
     NO_NEW_MSG = "NO_NEW_MSG"
@@ -88,7 +88,7 @@ STATUS_CODES = frozenset(_STATUS)
 
 @dataclass(frozen=True, slots=True)
 class PullResult:
-    """A pull's answer; ``records`` is empty unless FOUND."""
+    """The response of a pull; ``records`` is empty unless FOUND."""
 
     status: PullStatus
     next_offset: int
@@ -96,16 +96,16 @@ class PullResult:
     max_offset: int
     records: memoryview
     from_master: bool = True
-    suggested_broker: int = 0  # from which of the broker's ids the next pull should be
+    suggested_broker: int = 0  # the broker id for the next pull
 
 
 class PullOptions(TypedDict, total=False):
-    """What a pull may say beside its queue and offset.
+    """Options of a pull besides its queue and offset.
 
-    ``max_msgs``: 32 unless said; many brokers give no more at a time. ``max_bytes`` bounds the answer, as far as the
-    broker knows that field. ``tags``: an expression like ``a || b``. ``sql`` has the broker choose by an SQL92
-    expression instead (enablePropertyFilter). With ``suspend_ms`` the broker waits so long for a message if there is
-    none yet. ``timeout`` (seconds; the reader's if not said) comes on top of that.
+    ``max_msgs``: default 32; many brokers return no more at a time. ``max_bytes`` limits the response, if the broker
+    supports that field. ``tags``: an expression like ``a || b``. ``sql``: filter at the broker by an SQL92 expression
+    instead (enablePropertyFilter). With ``suspend_ms`` the broker waits that long for a message if there is none yet.
+    ``timeout`` (seconds; default: that of the reader) is added to it.
     """
 
     max_msgs: int
@@ -117,7 +117,7 @@ class PullOptions(TypedDict, total=False):
 
 
 def pull_request(group: str, queue: MessageQueue, offset: int, options: PullOptions) -> RemotingCommand:
-    """PULL_MESSAGE (11)."""
+    """Build a PULL_MESSAGE request (11)."""
     suspend_ms, sql = options.get("suspend_ms", 0), options.get("sql")
     header = PullMessageRequestHeader(
         consumer_group=group,
@@ -137,14 +137,14 @@ def pull_request(group: str, queue: MessageQueue, offset: int, options: PullOpti
 
 
 def pull_seconds(options: PullOptions, usual: float) -> float:
-    """How long to wait for the answer."""
+    """Return the timeout of a pull in seconds."""
     seconds = options.get("timeout") or usual
     suspend_ms = options.get("suspend_ms", 0)
     return seconds + suspend_ms / 1000 + SUSPEND_MARGIN if suspend_ms > 0 else seconds
 
 
 def pull_result(answer: RemotingCommand, from_master: bool) -> PullResult:
-    """What an answer with one of ``STATUS_CODES`` says."""
+    """Decode a response with one of ``STATUS_CODES``."""
     header = PullMessageResponseHeader.from_ext(answer.ext_fields)
     status = _STATUS[answer.code]
     body = answer.body if status is PullStatus.FOUND else b""
@@ -160,13 +160,13 @@ def pull_result(answer: RemotingCommand, from_master: bool) -> PullResult:
 
 
 def with_broker(queue: MessageQueue, ext: dict[str, str]) -> dict[str, str]:
-    """Ext fields with the broker's name, by which a proxy passes the request on."""
+    """Add the broker name, which a proxy needs to forward the request."""
     ext[BROKER_NAME] = queue.broker_name
     return ext
 
 
 def queue_name(queue: MessageQueue) -> str:
-    """For people: ``topic/broker/queue id``."""
+    """Return a readable name: ``topic/broker/queue id``."""
     return f"{queue.topic}/{queue.broker_name}/{queue.queue_id}"
 
 
@@ -174,13 +174,13 @@ def queue_name(queue: MessageQueue) -> str:
 
 
 def show_origin(messages: list[MessageExt]) -> None:
-    """Give messages that are retried the topic that they were sent to."""
+    """Restore the original topic of retried messages."""
     for message in messages:
         message.topic = message.get_property(RETRY_TOPIC) or message.topic
 
 
 def messages_of(found: PullResult, queue: MessageQueue, start: int, tags: TagExpression) -> list[MessageExt]:
-    """The messages from ``start`` on, in order."""
+    """Decode the messages from ``start`` on, in order."""
     messages = decode_messages(found.records, queue.broker_name)
     if not tags.matches_all:
         messages = [message for message in messages if tags.matches(message.tags)]
@@ -190,8 +190,8 @@ def messages_of(found: PullResult, queue: MessageQueue, start: int, tags: TagExp
 
 
 def batches_of(found: PullResult, queue: MessageQueue, start: int, tags: TagExpression) -> Iterator[pa.RecordBatch]:
-    """The same as batches that have rows: one, unless bodies inflate to more than is decoded at once."""
-    from spark_rocket.protocol.record.columns import decode_records  # only who wants Arrow pays for loading it
+    """Decode the messages as non-empty batches: one, unless the bodies exceed the decompression limit."""
+    from spark_rocket.protocol.record.columns import decode_records  # imported here because loading Arrow is slow
 
     wanted = None if tags.matches_all else tags.tags
     position: int | None = start
@@ -213,13 +213,13 @@ def batches_of(found: PullResult, queue: MessageQueue, start: int, tags: TagExpr
 
 SUCCESS = frozenset({int(ResponseCode.SUCCESS)})
 _FOUND_OR_NOT = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND)})
-_TAKEN_OR_UNKNOWN = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)})
-_SAID_OR_NOT_KNOWN = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)})
+_COMMITTED_OR_UNKNOWN = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)})
+_SUCCESS_OR_UNSUPPORTED = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)})
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerQuery(Generic[T]):
-    """A question about a queue that is asked in either way, and what its answer says."""
+    """A query about a queue, synchronous or asynchronous, and the decoder of its response."""
 
     code: RequestCode
     ext: dict[str, str]
@@ -232,8 +232,8 @@ def min_offset(queue: MessageQueue) -> BrokerQuery[int]:
     return BrokerQuery(
         RequestCode.GET_MIN_OFFSET,
         GetMinOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id).to_ext(),
-        "the question for the first offset of",
-        # 5.x may say -1 of a queue that has had no message.
+        "the query of the first offset of",
+        # 5.x may return -1 for a queue that never had a message.
         lambda answer: max(0, GetMinOffsetResponseHeader.from_ext(answer.ext_fields).offset),
     )
 
@@ -242,7 +242,7 @@ def max_offset(queue: MessageQueue) -> BrokerQuery[int]:
     return BrokerQuery(
         RequestCode.GET_MAX_OFFSET,
         GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id).to_ext(),
-        "the question for the end of",
+        "the query of the end of",
         lambda answer: max(0, GetMaxOffsetResponseHeader.from_ext(answer.ext_fields).offset),
     )
 
@@ -256,11 +256,11 @@ def message_sizes(queue: MessageQueue, offset: int, count: int) -> BrokerQuery[l
         body = QueryConsumeQueueResponseBody.from_json(answer.body)
         return [entry.physic_size for entry in body.queue_data or ()]
 
-    return BrokerQuery(RequestCode.QUERY_CONSUME_QUEUE, header.to_ext(), "the question for sizes of messages in", value)
+    return BrokerQuery(RequestCode.QUERY_CONSUME_QUEUE, header.to_ext(), "the query of message sizes in", value)
 
 
 def committed_offset(group: str, queue: MessageQueue, *, or_zero: bool = False) -> BrokerQuery[int | None]:
-    """``or_zero``: of a group that has none 0, if the queue's first message is still in the broker's memory."""
+    """``or_zero``: without an offset, return 0 if the broker has the queue's first message in memory."""
     header = QueryConsumerOffsetRequestHeader(
         consumer_group=group,
         topic=queue.topic,
@@ -273,12 +273,12 @@ def committed_offset(group: str, queue: MessageQueue, *, or_zero: bool = False) 
             return None
         return QueryConsumerOffsetResponseHeader.from_ext(answer.ext_fields).offset
 
-    what = f"the question for the offset of group {group} in"
+    what = f"the query of the offset of group {group} in"
     return BrokerQuery(RequestCode.QUERY_CONSUMER_OFFSET, header.to_ext(), what, value, _FOUND_OR_NOT)
 
 
 def commit(group: str, queue: MessageQueue, offset: int) -> BrokerQuery[bool]:
-    """Its answer: False if the broker does not know the group."""
+    """Commit an offset; the result is False if the broker does not know the group."""
     header = UpdateConsumerOffsetRequestHeader(
         consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
     )
@@ -287,7 +287,7 @@ def commit(group: str, queue: MessageQueue, offset: int) -> BrokerQuery[bool]:
         header.to_ext(),
         f"the offset {offset} of group {group} for",
         lambda answer: answer.code == ResponseCode.SUCCESS,
-        _TAKEN_OR_UNKNOWN,
+        _COMMITTED_OR_UNKNOWN,
     )
 
 
@@ -300,19 +300,19 @@ def earliest_store_time(queue: MessageQueue) -> BrokerQuery[int | None]:
         timestamp = GetEarliestMsgStoretimeResponseHeader.from_ext(answer.ext_fields).timestamp
         return None if timestamp < 0 else timestamp
 
-    what = "the question for the first time of"
-    return BrokerQuery(RequestCode.GET_EARLIEST_MSG_STORETIME, header.to_ext(), what, value, _SAID_OR_NOT_KNOWN)
+    what = "the query of the earliest store time of"
+    return BrokerQuery(RequestCode.GET_EARLIEST_MSG_STORETIME, header.to_ext(), what, value, _SUCCESS_OR_UNSUPPORTED)
 
 
 def store_time(group: str, queue: MessageQueue, offset: int) -> BrokerQuery[int]:
-    """When the message at an offset was stored, in ms; -1 if there is none at it, or it cannot be read."""
+    """The store time of the message at an offset in ms; -1 if there is none or it is unreadable."""
     request = pull_request(group, queue, offset, PullOptions(max_msgs=1))
 
     def value(answer: RemotingCommand) -> int:
         found = pull_result(answer, from_master=True)
         try:
             record = view_record(found.records, check_crc=False)
-        except ProtocolError:  # nothing there, for one
+        except ProtocolError:  # for example an empty response
             return -1
         return record.store_timestamp if record.queue_offset == offset else -1
 
@@ -320,7 +320,7 @@ def store_time(group: str, queue: MessageQueue, offset: int) -> BrokerQuery[int]
 
 
 def offset_for_time(queue: MessageQueue, timestamp_ms: int) -> BrokerQuery[int]:
-    """Its answer is a hint only: see Reader.offset_for_time."""
+    """The result is only an estimate: see Reader.offset_for_time."""
     return BrokerQuery(
         RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
         SearchOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms).to_ext(),

@@ -1,4 +1,4 @@
-"""A consumer that calls a listener: long polls underneath, shared out among the members of its group.
+"""A consumer that calls a listener; it pulls with long polls and shares queues with the members of its group.
 
 ::
 
@@ -12,11 +12,11 @@
         consumer.start()
         ...
 
-Every 20 s, and at once when the group's members change, the consumer works out its share of each topic's queues, drops
-those that are others' now and begins with those that are new. Each queue has one pull under way; what comes goes to
-one of three services: concurrent, orderly, Arrow batches. How far the group is goes to the brokers every 5 s, with each
-pull, and at the end (clustering), or to a local file (broadcasting). Nothing is committed that was not consumed, so a
-consumer that dies has some messages consumed again by the next one, and loses none.
+Every 20 s, and immediately when the members of the group change, the consumer determines its share of each topic's
+queues, releases the others and starts reading new ones. Each queue has one pull in flight; its results go to one of
+three services: concurrent, orderly, Arrow batches. Offsets are committed to the brokers (clustering) or to a local file
+(broadcasting), every 5 s and on close. Only consumed messages are committed: after a crash some messages are consumed
+again by the next owner, and none is lost.
 
 Thread-safety: all methods. Corresponds to DefaultMQPushConsumer, DefaultMQPushConsumerImpl and RebalanceImpl.
 """
@@ -63,12 +63,11 @@ logger = logging.getLogger(__name__)
 
 
 class PushConsumer(GroupConsumer):
-    """See the module. Times are seconds unless a name says otherwise; counts and sizes are per queue. ``options``:
-    see ``PushOptions``.
+    """Consumes messages with a listener. Times are in seconds unless the name has a unit; limits are per queue.
 
-    ``listener`` consumes concurrently; use ``orderly=`` or ``batches=`` instead for the other two kinds. After
-    ``max_reconsume_times`` failures (−1: 16, orderly: never) a message goes to ``%DLQ%group``. Unless given,
-    ``pull_batch_size`` is 32, and a backlog is pulled in larger pieces from brokers that give them.
+    ``options``: see ``PushOptions``. ``listener`` consumes concurrently; use ``orderly=`` or ``batches=`` instead for
+    the other two services. After ``max_reconsume_times`` failures (−1: 16, orderly: never) a message goes to
+    ``%DLQ%group``. ``pull_batch_size`` is 32 by default, and larger for a backlog if the broker supports it.
     """
 
     consume_type = CONSUME_PASSIVELY
@@ -104,7 +103,7 @@ class PushConsumer(GroupConsumer):
         self.rebalances = 0
         self._paused = False
         self._stop = threading.Event()
-        self._closer: threading.Thread | None = None  # if it was a listener that closed it
+        self._closer: threading.Thread | None = None  # if close was called by a listener
         self._service: ConsumeConcurrently | ConsumeOrderly | ConsumeBatches | None = None
         self._rebalance: Rebalance | None = None
 
@@ -114,9 +113,9 @@ class PushConsumer(GroupConsumer):
     # --- subscribing ------------------------------------------------------------------------------------------
 
     def subscribe(self, topic: str, tags: str = SUB_ALL, *, sql: str | None = None) -> None:
-        """Consume a topic's messages: those with one of the tags, or those that an SQL92 expression lets through.
+        """Subscribe to a topic: messages with one of the tags, or that match an SQL92 expression.
 
-        A second subscription to a topic replaces the first. While running, it takes effect at once.
+        A second subscription to a topic replaces the first. It takes effect immediately on a running consumer.
         """
         changed = self._subscriptions.add(topic, tags, sql, self._check_filter if self._rebalance is not None else None)
         if self._rebalance is not None:
@@ -126,7 +125,7 @@ class PushConsumer(GroupConsumer):
                 self._rebalance.pull_anew(topic)
 
     def unsubscribe(self, topic: str) -> None:
-        """Leave a topic; its queues are given up at once."""
+        """Unsubscribe from a topic; its queues are released immediately."""
         self._subscriptions.remove(topic)
         if self._rebalance is not None:
             self._rebalance.give_up(topic)
@@ -135,13 +134,13 @@ class PushConsumer(GroupConsumer):
     # --- life -------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Join the group and begin. Fails with the reason, and for good, if that cannot be."""
+        """Join the group and start consuming. An error makes the consumer permanently unusable."""
         instance = self._start_once()
         try:
             if self.message_model is MessageModel.CLUSTERING:
                 self._subscriptions.add(RETRY_PREFIX + self.group)
             if not any(not topic.startswith(RETRY_PREFIX) for topic in self._subscriptions.topics()):
-                logger.warning("the consumer of group %s starts without a topic: subscribe() adds them", self.group)
+                logger.warning("consumer of group %s started without a subscription", self.group)
             self._share.find_routes(self._subscriptions.topics(), warn=True)
             self._rebalance = self._make_rebalance(instance)
             parts = ServiceParts(
@@ -157,14 +156,14 @@ class PushConsumer(GroupConsumer):
             self._service.start()
             answer_tools(instance)
             instance.members.join_consumer(self)
-            if self._closer is not None:  # by its first message's listener; it may have left what was not joined yet
+            if self._closer is not None:  # by the listener of the first message, possibly before the join
                 instance.members.leave_consumer(self)
                 return
             if self._closing:
-                raise StateError(f"The consumer of group {self.group!r} was closed.", remedy="Make a new one.")
+                raise StateError(f"The consumer of group {self.group!r} is closed.", remedy="Create a new one.")
         except BaseException:
             self._failed = True
-            if self._closing:  # by close(), when there was nothing to leave yet
+            if self._closing:  # by close(), before the join
                 self._leave(instance)
             self.close()
             raise
@@ -177,10 +176,9 @@ class PushConsumer(GroupConsumer):
                 threading.Thread(target=self._every, args=(seconds, chore), name="rocket-consumer", daemon=True).start()
 
     def close(self) -> None:
-        """Stop pulling, let listeners finish, commit, leave the group. Whoever calls it first does that.
+        """Stop pulling, wait for listener calls, commit, leave the group. The first call does that, others wait for it.
 
-        Called by a listener it returns at once: no other call is begun, and all the rest follows when this one has
-        ended. Later calls by others wait for that.
+        A call by a listener returns immediately: no new call is started, and the rest happens when this call has ended.
         """
         mine = self._is_mine
         service = self._service
@@ -211,7 +209,7 @@ class PushConsumer(GroupConsumer):
 
     def _leave(self, instance: ClientInstance) -> None:
         self._stop.set()
-        with ExitStack() as steps:  # a Ctrl-C in one leaves none of the next ones out
+        with ExitStack() as steps:  # a Ctrl-C in one step does not skip the others
             steps.callback(instance.members.leave_consumer, self)
             if self._rebalance is not None and self._service is not None:
                 steps.callback(self._rebalance.close)
@@ -220,11 +218,11 @@ class PushConsumer(GroupConsumer):
                 self._service.close(self._settings.shutdown_timeout)
 
     def suspend(self) -> None:
-        """Pull nothing for now; what is pulled already is still consumed."""
+        """Pause pulling; pulled messages are still consumed."""
         self._paused = True
 
     def resume(self) -> None:
-        """Go on after ``suspend``."""
+        """Continue after ``suspend``."""
         self._paused = False
 
     def _every(self, seconds: float, chore: Callable[[], None]) -> None:
@@ -232,7 +230,7 @@ class PushConsumer(GroupConsumer):
             try:
                 chore()
             except Exception:
-                logger.exception("a chore of consumer group %s failed", self.group)
+                logger.exception("background task of consumer group %s failed", self.group)
 
     def _return_expired(self) -> None:
         if isinstance(self._service, ConsumeConcurrently) and self._rebalance is not None:
@@ -241,12 +239,12 @@ class PushConsumer(GroupConsumer):
     # --- as a member of the instance --------------------------------------------------------------------------
 
     def persist_offsets(self) -> None:
-        """Tell the brokers, or the disk, how far the group is."""
+        """Send the offsets of the group to the brokers, or write them to disk."""
         if self._rebalance is not None:
             self._rebalance.persist()
 
     def rebalance(self) -> None:
-        """Work out this member's share of every topic, and act on it."""
+        """Determine the queues of this member in every topic, and start or stop reading them."""
         if self._rebalance is None or self._stop.is_set():
             return
         self._look_for_brokers()
@@ -258,15 +256,15 @@ class PushConsumer(GroupConsumer):
                 mine = [queue for queue in every if queue.topic == topic]
                 self._share.notify(self._queue_listener, topic, mine)
 
-    # --- what tools ask through brokers -----------------------------------------------------------------------
+    # --- requests of tools, sent by brokers -------------------------------------------------------------------
 
     def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Go on at other offsets in those queues that are this consumer's now (220)."""
+        """Continue at the given offsets in queues assigned to this consumer (220)."""
         if self._rebalance is not None:
             self._rebalance.reset(offsets)
 
     def offsets(self, topic: str) -> dict[MessageQueue, int]:
-        """How far this consumer is in the queues that it has of a topic (221)."""
+        """Return the offsets of this consumer's queues of a topic (221)."""
         return {one.queue: one.commit_offset for one in self.process_queues() if one.queue.topic == topic}
 
     def add_metrics(self, exposition: Exposition) -> None:
@@ -275,15 +273,15 @@ class PushConsumer(GroupConsumer):
             _add_figures(exposition, self, shared.client_id)
 
     def topics(self) -> list[str]:
-        """What it is subscribed to, its retry topic with it."""
+        """Return the subscribed topics, including the retry topic."""
         return list(self._subscriptions.topics())
 
     def process_queues(self) -> list[ProcessQueue]:
-        """The queues that are this consumer's now."""
+        """Return the queues assigned to this consumer."""
         return self._rebalance.process_queues() if self._rebalance is not None else []
 
     def running_info(self) -> ConsumerRunningInfo:
-        """What this consumer is doing (307)."""
+        """Return the state of this consumer (307)."""
         subscriptions = self._subscriptions.data()
         return ConsumerRunningInfo(
             properties=self._running_properties(orderly=self._settings.orderly is not None)
@@ -300,7 +298,7 @@ class PushConsumer(GroupConsumer):
         )
 
     def consume_directly(self, records: bytes, broker_name: str) -> object:
-        """Have the listener consume one stored message, which counts for nothing (309): what it answers, or raises."""
+        """Have the listener consume one stored message without committing it (309); return or raise its result."""
         service = self._service
         message = decode_messages(records, broker_name)[0]
         queue = MessageQueue(message.topic, broker_name, message.queue_id)
@@ -343,11 +341,11 @@ class PushConsumer(GroupConsumer):
 
     def _pull_settings(self, topic: str) -> PullSettings | None:
         expression = self._subscriptions.expression_of(topic)
-        return None if expression is None else self._settings.pull_settings(expression)  # None: not any more
+        return None if expression is None else self._settings.pull_settings(expression)  # None: unsubscribed
 
 
 def _add_figures(exposition: Exposition, consumer: PushConsumer, client_id: str) -> None:
-    """A consumer's figures; ``core.metrics`` says what they are."""
+    """Add a consumer's metrics; see ``core.metrics``."""
     group = label_text({"client_id": client_id, "consumer_group": consumer.group})
     exposition.add("rocket_client_rebalances_total", group, consumer.rebalances)
     by_topic = {topic: [0, 0, 0, 0] for topic in consumer.topics()}

@@ -1,18 +1,15 @@
 """Reads queues by offset, without a subscription, a heartbeat or any state at the broker.
 
-One pull gives at most what the broker is willing to give (32 messages at Apache's defaults, however many are
-asked for): go on at ``next_offset``.
+One pull returns at most as many messages as the broker allows (32 with Apache's defaults, even if more are requested):
+continue at ``next_offset``. The statuses of a pull are documented in pull.py.
 
-pull.py says what a pull's status means.
+Temporary errors (no connection, timeout, codes 2 and 14) have ``retriable`` set; the caller decides about retries.
 
-Errors that pass by themselves (no connection, time-out, codes 2 and 14) have ``retriable`` set; waiting is the
-caller's business.
-
-Pulls go to a slave while the master cannot be reached, and when the master suggests it for what is not in its memory
-any more; ``from_master`` is then False. What a slave gives is right, but
-it may lag behind: where its queue ends, or what it says was never written, is no news about the queue, and the next
-pull asks the master again. Every question about offsets is for the master, and fails while that is away, but for a
-group's offsets, which its slave knows to within ten seconds and takes as well, and for ``slave_max_offset``.
+Pulls go to a slave while the master is unavailable, and when the master suggests it for messages that are no longer in
+its memory; ``from_master`` is then False. Messages of a slave are correct, but a slave may lag behind. Its end of the
+queue and its OFFSET_ILLEGAL are therefore ignored, and the next pull goes to the master again. Queries of offsets go to
+the master, and fail while it is unavailable. Exceptions are a group's offsets, which the slave has with a delay up to
+ten seconds and also accepts, and ``slave_max_offset``.
 
 Thread-safety: all methods. Corresponds to org.apache.rocketmq.client.consumer.DefaultMQPullConsumer.
 """
@@ -65,10 +62,10 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 AWAY = (RemotingConnectError, RemotingTimeoutError, QueueNotFoundError)
-"""Errors by which a master is taken to be away, and its slave is asked what it can say."""
+"""Errors that mean that a master is unavailable, so that its slave is used where possible."""
 
 DEFAULT_GROUP = "spark_rocket_reader"
-# A proxy in a name server's place has no such list.
+# A proxy used as a name server does not support this list.
 _LIST_OR_NONE = frozenset(
     {int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND), int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)}
 )
@@ -76,9 +73,9 @@ _LIST_OR_NONE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class _Exchange(Generic[T]):
-    """A query about a queue, and the broker that it is for.
+    """A query about a queue, and the broker that it goes to.
 
-    ``topic``: None for slaves. That a slave does not have the topic says nothing about the topic.
+    ``topic``: None for slaves, because a topic missing on a slave may exist.
     """
 
     address: str
@@ -118,64 +115,64 @@ class Reader(Client):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # --- where things are -------------------------------------------------------------------------------------
+    # --- routes -----------------------------------------------------------------------------------------------
 
     @property
     def remoting(self) -> RemotingClient:
-        """The connections beneath, for requests of one's own."""
+        """The underlying connections, for custom requests."""
         return self.instance().remoting
 
     def address(self, queue: MessageQueue) -> str:
-        """The address of the queue's master."""
+        """Return the address of the queue's master."""
         return self.instance().routes.master(queue)
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """The topic's readable queues, sorted."""
+        """Return the readable queues of a topic, sorted."""
         return list(self.instance().routes.route(topic).readable)
 
     def write_queues(self, topic: str) -> list[MessageQueue]:
-        """The topic's writable queues, sorted; for a topic that sending would create, those that it would have."""
+        """Return the writable queues of a topic, sorted; for a missing topic those of its automatic creation."""
         return list(self.instance().routes.publish_route(topic))
 
     def refresh(self, topic: str) -> list[MessageQueue]:
-        """``queues``, asked anew: queues may have been added since."""
+        """Return ``queues`` after a refresh of the route: queues may have been added."""
         return list(self.route(topic).readable)
 
     def route(self, topic: str) -> TopicRoute:
-        """The topic's brokers and queues, asked anew. What was known stays when no name server knows better."""
+        """Refresh and return the route of a topic. If that fails, return the cached route."""
         return self.instance().routes.refresh(topic)
 
     def brokers(self) -> dict[str, dict[int, str]]:
-        """The brokers that the name server knows, whatever topics they have: their addresses by id, 0 the master's."""
+        """Return all brokers of the name server: their addresses by id; 0 is the master."""
         answer = self._ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO, "the list of brokers")
         table = ClusterInfo.from_json(answer.body).broker_addr_table
         return {name: broker.broker_addrs for name, broker in table.items()}
 
     def lacks(self, queue: MessageQueue) -> TopicNotFoundError | QueueNotFoundError | None:
-        """The master's word that it does not have the topic or the queue; None if it has, or if it gives no answer.
+        """Return the master's error if it does not have the topic or the queue; otherwise, or if unavailable, None.
 
-        What name servers and slaves say is no proof: a topic of brokers that are away has no route, a slave may lag. So
-        the master is found by its broker's name. It is asked with a pull: brokers answer other questions about queues
-        that they do not have with 0.
+        Responses of name servers and slaves are no proof: a topic of unavailable brokers has no route, and a slave may
+        lag behind. So the master is found by its broker name. It is queried with a pull, because brokers respond to
+        other queries about missing queues with 0.
         """
         try:
             master = self.brokers().get(queue.broker_name, {}).get(MASTER_ID)
             if master is not None:
                 query = queries.store_time(self.group, queue, 0)  # a pull
                 self._now(_Exchange(master, queue, query, self._timeout, queue.topic))
-        except (TopicNotFoundError, QueueNotFoundError) as said:
-            return said
+        except (TopicNotFoundError, QueueNotFoundError) as missing:
+            return missing
         except RocketError as error:
             logger.info("%s", error)
         return None
 
     def check_filter(self, topic: str, sql: str) -> None:
-        """SubscriptionRefusedError if the topic's brokers do not choose by SQL92 expressions, or not by this one."""
+        """Raise SubscriptionRefusedError if the topic's brokers do not support the SQL92 expression."""
         data = SubscriptionData.build(topic, sql, 0, TYPE_SQL92)
         self.instance().members.check_filters(self.group, [data])
 
     def topics(self) -> list[str]:
-        """All topics that the name server knows, sorted, but those that are named after clusters and brokers."""
+        """Return all topics of the name server, sorted, without those named after clusters and brokers."""
         names = [
             {*TopicList.from_json(self._ask_name_server(code, what).body).topic_list}
             for code, what in (
@@ -186,9 +183,9 @@ class Reader(Client):
         return sorted(names[0] - names[1] - {f"{name}_REPLY_TOPIC" for name in names[1]})
 
     def configured_brokers(self) -> dict[str, frozenset[str]]:
-        """The brokers that ORDER_TOPIC_CONFIG gives each of its topics to, whether they are there or not.
+        """Return the brokers of each topic in ORDER_TOPIC_CONFIG, whether they are available or not.
 
-        Name servers keep it apart from the routes, which they give out without it (``orderMessageEnable=false``).
+        Name servers store it separately from the routes, which may omit it (``orderMessageEnable=false``).
         """
         header = GetKVListByNamespaceRequestHeader(namespace=ORDER_NAMESPACE)
         request = RemotingCommand.request(RequestCode.GET_KVLIST_BY_NAMESPACE, header.to_ext())
@@ -205,56 +202,55 @@ class Reader(Client):
     # --- offsets ----------------------------------------------------------------------------------------------
 
     def min_offset(self, queue: MessageQueue) -> int:
-        """The first offset that still has a message, or would."""
+        """Return the first available offset; in an empty queue that of the next message."""
         return self._ask(queue, queries.min_offset(queue))
 
     def min_offset_later(self, queue: MessageQueue) -> Promise[int]:
-        """For a thread that asks about many queues before it waits for the answers; so are the others like it."""
+        """Like ``min_offset``, for threads that send many queries before they wait; the same holds for ``*_later``."""
         return self._later(queue, lambda: self._of_master(queue, queries.min_offset(queue)))
 
     def max_offset(self, queue: MessageQueue) -> int:
-        """One past the last message."""
+        """Return the offset after the last message."""
         return self._ask(queue, queries.max_offset(queue))
 
     def max_offset_later(self, queue: MessageQueue) -> Promise[int]:
         return self._later(queue, lambda: self._of_master(queue, queries.max_offset(queue)))
 
     def message_sizes_async(self, queue: MessageQueue, offset: int, count: int) -> Future[list[int]]:
-        """Bytes of up to so many records from an offset on, as the consume queue has them."""
+        """Return the sizes in bytes of up to ``count`` records from an offset on, from the consume queue."""
         return self._async(queue, lambda: self._of_master(queue, queries.message_sizes(queue, offset, count)))
 
     def earliest_store_time(self, queue: MessageQueue) -> int | None:
-        """When the queue's first message was stored, in ms; None when it has none, or its server cannot say (the
-        proxies of RocketMQ 5 do not know the question)."""
+        """Return the store time of the queue's first message in ms; None if empty or not supported (5.x proxies)."""
         return self._ask(queue, queries.earliest_store_time(queue))
 
     def earliest_store_time_later(self, queue: MessageQueue) -> Promise[int | None]:
         return self._later(queue, lambda: self._of_master(queue, queries.earliest_store_time(queue)))
 
     def store_time_later(self, queue: MessageQueue, offset: int) -> Promise[int]:
-        """When the message at an offset was stored, in ms; -1 if there is none at it."""
+        """Return the store time of the message at an offset in ms; -1 if there is none."""
         return self._later(queue, lambda: self._of_master(queue, queries.store_time(self.group, queue, offset)))
 
     def slave_store_time(self, queue: MessageQueue, offset: int) -> int | None:
-        """As ``store_time_later``, of a slave; None if none answers."""
+        """Like ``store_time_later``, from a slave; None if none is available."""
         return self._ask_slave(queue, queries.store_time(self.group, queue, offset))
 
     def offset_for_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The first offset whose message was stored at ``timestamp_ms`` or later; ``max_offset`` when none was.
+        """Return the first offset stored at or after ``timestamp_ms``; ``max_offset`` if there is none.
 
-        Brokers before 5.1.1 answer with the *closest* message, any one of a run with equal times, and one before the
-        end for times after it. So their answer is only where the search begins.
+        Brokers before 5.1.1 return the *closest* message, an arbitrary one of a run with equal times, and one before
+        the end for later times. So their response is only the start of the search.
         """
         low, high = self.min_offset(queue), self.max_offset(queue)
         if low >= high:
             return high
         guess = min(max(self._ask(queue, queries.offset_for_time(queue, timestamp_ms)), low), high)
-        # Invariant: everything before ``low`` is older than the time, and nothing from ``high`` on is.
+        # Invariant: messages before ``low`` are older than the time; messages from ``high`` on are not.
         step = 1
         while low < high:
             at = min(max(guess, low), high - 1)
             stored = self.store_time(queue, at)
-            if stored is None or stored < timestamp_ms:  # None: deleted meanwhile, so older
+            if stored is None or stored < timestamp_ms:  # None: deleted in the meantime, so older
                 low = at + 1
                 guess = at + step
             else:
@@ -272,8 +268,8 @@ class Reader(Client):
                 return view_record(found.records, check_crc=False).store_timestamp
             if not found.from_master:
                 raise QueueNotFoundError(
-                    f"The slave of broker {queue.broker_name!r} cannot serve {queue_name(queue)} at {offset}, and its"
-                    " master is away.",
+                    f"The slave of broker {queue.broker_name!r} cannot serve {queue_name(queue)} at offset {offset},"
+                    " and the master is unavailable.",
                     remedy="Wait until the master is back; a slave may lag behind it.",
                     retriable=True,
                 )
@@ -282,17 +278,18 @@ class Reader(Client):
             offset = found.next_offset
 
     def committed_offset(self, group: str, queue: MessageQueue, *, or_zero: bool = False) -> int | None:
-        """The next offset that the group has not consumed, as brokers keep it; None when it has none.
+        """Return the next offset of the group, as committed at the broker; None if it has none.
 
-        ``or_zero``, for who is about to consume: 0 instead, if the queue's first message is still in the broker's
-        memory. Brokers of 4.x always say so.
-        While the master is away its slave is asked; what that has not heard of, the master may know.
+        ``or_zero``, before consuming: 0 instead of None, if the broker has the queue's first message in memory.
+        Brokers of 4.x always do that.
+        While the master is unavailable its slave is queried. Without an offset at the slave, the master's error is
+        raised.
         """
-        question = queries.committed_offset(group, queue, or_zero=or_zero)
+        query = queries.committed_offset(group, queue, or_zero=or_zero)
         try:
-            return self._ask(queue, question)
+            return self._ask(queue, query)
         except AWAY:
-            found = self._ask_slave(queue, question)
+            found = self._ask_slave(queue, query)
             if found is None:
                 raise
             return found
@@ -301,57 +298,57 @@ class Reader(Client):
         return self._later(queue, lambda: self._of_master(queue, queries.committed_offset(group, queue)))
 
     def commit_offset(self, group: str, queue: MessageQueue, offset: int, *, oneway: bool = False) -> None:
-        """Tell the broker that the group has consumed everything before ``offset``.
+        """Commit that the group has consumed all messages before ``offset``.
 
-        A broker of 5.x takes commits only of groups that it knows. It gets to know one by its first pull, if it is set
-        to (``autoCreateSubscriptionGroup``, the default): a refused commit is followed by a pull and tried once more.
+        A 5.x broker accepts commits only of known groups. With ``autoCreateSubscriptionGroup``, the default, a pull
+        makes a group known: a rejected commit is followed by a pull and retried once.
         """
         if offset < 0:
-            raise ClientError(f"{offset} is no offset to commit for {queue_name(queue)}.", remedy="Offsets begin at 0.")
-        question = queries.commit(group, queue, offset)
+            raise ClientError(f"Invalid offset {offset} of {queue_name(queue)}.", remedy="Offsets start at 0.")
+        query = queries.commit(group, queue, offset)
         if oneway:
-            request = RemotingCommand.request(question.code, with_broker(queue, question.ext), oneway=True)
+            request = RemotingCommand.request(query.code, with_broker(queue, query.ext), oneway=True)
             self.remoting.invoke_oneway(self.address(queue), request, self._timeout)
-        elif not self._ask(queue, question):
+        elif not self._ask(queue, query):
             pull = queries.store_time(group, queue, offset)
             self._ask(queue, replace(pull, what=f"the first pull of group {group} for"))
-            self._ask(queue, replace(question, allowed=queries.SUCCESS))
+            self._ask(queue, replace(query, allowed=queries.SUCCESS))
 
     def commit_offset_async(self, group: str, queue: MessageQueue, offset: int, timeout: float) -> Future[bool]:
-        """The same with a future, tried once: False if the broker does not know the group."""
+        """Commit once, with a future: False if the broker does not know the group."""
         return self._async(queue, lambda: self._of_master(queue, queries.commit(group, queue, offset), timeout))
 
     def commit_to_slave(self, group: str, queue: MessageQueue, offset: int) -> bool:
-        """For while the master is away; False if no slave took it. The master has to be told when it is back."""
-        taken = self._ask_slave(queue, queries.commit(group, queue, offset))
-        return taken is True
+        """Commit while the master is unavailable; False if no slave accepted it. Commit to the master later as well."""
+        committed = self._ask_slave(queue, queries.commit(group, queue, offset))
+        return committed is True
 
     def slave_max_offset(self, queue: MessageQueue) -> int | None:
-        """Where the queue ends at its broker's slave, or None if none answers: before its end at the master, maybe."""
+        """Return the end of the queue at a slave, which may lag behind the master; None if none is available."""
         return self._ask_slave(queue, queries.max_offset(queue))
 
     def slave_message_sizes(self, queue: MessageQueue, offset: int, count: int) -> list[int] | None:
-        """As ``message_sizes_async``, of a slave."""
+        """Like ``message_sizes_async``, from a slave."""
         return self._ask_slave(queue, queries.message_sizes(queue, offset, count))
 
     # --- messages ---------------------------------------------------------------------------------------------
 
     def pull(self, queue: MessageQueue, offset: int, **options: Unpack[PullOptions]) -> PullResult:
-        """Ask once for messages from ``offset`` on; ``PullOptions`` says what else can be said."""
+        """Pull once from ``offset`` on; see ``PullOptions``."""
         return self._now(self._pull_of(queue, offset, options))
 
     def pull_async(self, queue: MessageQueue, offset: int, **options: Unpack[PullOptions]) -> Future[PullResult]:
-        """As ``pull``, with a future: keep the next pull in flight while the last one is used."""
+        """Like ``pull``, with a future: keep the next pull in flight while processing the last one."""
         return self._async(queue, lambda: self._pull_of(queue, offset, options))
 
     def pull_later(self, queue: MessageQueue, offset: int, **options: Unpack[PullOptions]) -> Promise[PullResult]:
-        """As ``pull_async`` for a thread that has many pulls in flight and bounds them: written together."""
+        """Like ``pull_async``, for a thread with many pulls in flight: requests are written together."""
         return self._later(queue, lambda: self._pull_of(queue, offset, options))
 
     def messages(self, queue: MessageQueue, offset: int, **options: Unpack[PullOptions]) -> list[MessageExt]:
-        """One pull's messages, decoded and with their tags compared; an empty list when there are none.
+        """Pull once; return the decoded messages with matching tags, an empty list if there are none.
 
-        One pull is not the whole queue: call it again with the offset behind the last message.
+        One pull does not return the complete queue: call it again with the offset after the last message.
         """
         wanted = parse_tags(SUB_ALL if options.get("sql") else options.get("tags", SUB_ALL))
         return messages_of(self.pull(queue, offset, **options), queue, offset, wanted)
@@ -359,7 +356,7 @@ class Reader(Client):
     # --- the exchange -----------------------------------------------------------------------------------------
 
     def _pull_of(self, queue: MessageQueue, offset: int, options: PullOptions) -> _Exchange[PullResult]:
-        """A pull from the broker that routes choose: the master, or a slave."""
+        """Build a pull to the broker chosen by the routes: the master or a slave."""
         routes = self.instance().routes
         address, from_master = routes.reader(queue)
 
@@ -377,21 +374,21 @@ class Reader(Client):
         return _Exchange(address, queue, query, pull_seconds(options, self._timeout), queue.topic)
 
     def _of_master(self, queue: MessageQueue, query: BrokerQuery[T], timeout: float | None = None) -> _Exchange[T]:
-        """A query about a queue for its master: a slave that lags behind would give an end that is too low."""
+        """Build a query to the master: a slave that lags behind would return an outdated end."""
         return _Exchange(self.address(queue), queue, query, timeout or self._timeout, queue.topic)
 
     def _ask(self, queue: MessageQueue, query: BrokerQuery[T]) -> T:
         return self._now(self._of_master(queue, query))
 
     def _ask_slave(self, queue: MessageQueue, query: BrokerQuery[T]) -> T | None:
-        """The answer of a slave of the queue's broker; None if none answers."""
+        """Return the response of a slave of the queue's broker; None if none is available."""
         address = self.instance().routes.slave(queue)
         if address is None:
             return None
         try:
             return self._now(_Exchange(address, queue, query, self._timeout, topic=None))
         except RocketError as error:
-            logger.info("from a slave: %s", error)
+            logger.info("query of a slave failed: %s", error)
             return None
 
     def _now(self, one: _Exchange[T]) -> T:
@@ -401,7 +398,7 @@ class Reader(Client):
         return one.query.value(answer)
 
     def _async(self, queue: MessageQueue, find: Callable[[], _Exchange[T]], *, batch: bool = False) -> Promise[T]:
-        """A promise, which has the error if ``find`` raises one. ``batch``: written together with others."""
+        """Return a promise; it has the error if ``find`` raises one. ``batch``: written together with others."""
         instance = self.instance()
         try:
             one = find()
@@ -419,5 +416,5 @@ class Reader(Client):
         )
 
     def _later(self, queue: MessageQueue, find: Callable[[], _Exchange[T]]) -> Promise[T]:
-        """For a thread that sends many queries before it waits for the answers."""
+        """For threads that send many queries before they wait for the responses."""
         return self._async(queue, find, batch=True)

@@ -1,15 +1,15 @@
-"""The queues of a push consumer: it takes on those of its share, locks them where needed, and gives up the others.
+"""The queues of a push consumer: assigned ones are taken and locked where needed, others are released.
 
-A queue that is given up is pulled no more, and what is consumed of it is committed. One that is consumed in order is
-unlocked only when its listener's call has ended, and what that call did is committed first: the next owner begins
-where this one ended. A queue whose call has not ended is not taken on again either.
+A released queue is no longer pulled, and its consumed messages are committed. An ordered queue is unlocked only
+after its listener call has ended and its offset was committed, so that the next owner continues there. A queue
+whose call has not ended is not taken again either.
 
-``balance``, ``give_up``, ``reset`` and ``close`` exclude each other; they wait for brokers. Commits of one queue
-follow each other, and none follows the unlocking of a queue that was given up: it would take the next owner's back. The
-last one before it is tried a few times, as long as the lock is valid, for the next owner begins where it says.
+``balance``, ``give_up``, ``reset`` and ``close`` are mutually exclusive; they wait for brokers. Commits of a queue are
+sequential, and none follows the unlocking of a released queue: it would reset the offset of the next owner. The last
+commit is retried a few times while the lock is valid, because the next owner starts at that offset.
 
-Brokers keep the locks of queues that are consumed in order. A lock is valid for 60 s at the broker, and for 30 s for
-its owner, who renews it every 20 s: if no broker answers, the owner stops well before another member may start.
+Brokers hold the locks of queues in ordered consumption. A lock is valid for 60 s at the broker, and for 30 s for its
+owner, which renews it every 20 s: without a response, the owner stops well before another member may start.
 
 Thread-safety: all methods. Corresponds to RebalanceImpl and RebalancePushImpl.
 """
@@ -35,37 +35,37 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 
 logger = logging.getLogger(__name__)
 
-AGAIN_SECONDS = 1.0
-LAST_COMMITS = 3  # how often the last commit of a queue is tried
-LAST_COMMIT_SECONDS = 5.0  # after which it is not tried again
-COMMIT_AGAIN_SECONDS = 0.2
+RETRY_SECONDS = 1.0
+LAST_COMMITS = 3  # attempts of the last commit of a queue
+LAST_COMMIT_SECONDS = 5.0  # no further attempt after this time
+COMMIT_RETRY_SECONDS = 0.2
 RENEW_SECONDS = 20.0
-LIVES_AT_BROKER_SECONDS = 60.0
+EXPIRED_AT_BROKER_SECONDS = 60.0
 UNLOCK_SECONDS = 1.0
 
 Thing = TypeVar("Thing")
 
 
 class QueueLocks:
-    """Locks of one group for one client."""
+    """The queue locks of one client in one group."""
 
     def __init__(self, instance: ClientInstance, group: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._instance = instance
         self._group = group
         self._clock = clock
-        self._silent: set[str] = set()  # brokers that have not answered
+        self._silent: set[str] = set()  # brokers without a response
 
     def lock(self, process_queues: Iterable[ProcessQueue], *, strict: bool = False) -> list[ProcessQueue]:
-        """Take or renew locks. Comes back: queues that others have, or may have had since the last time.
+        """Acquire or renew locks; return queues that other members have, or may have had since the last renewal.
 
-        Queues of a broker that does not answer keep what they have, until it expires; ``strict`` raises instead.
+        Queues of an unavailable broker keep their locks until they expire; ``strict`` raises an error instead.
         """
         lost = []
         brokers = _by_broker(process_queues, lambda one: one.queue.broker_name)
-        # Those that did not answer the last time come last: the others' locks must not expire in the meantime.
+        # Unavailable brokers come last: the locks of the others must not expire in the meantime.
         for broker_name, theirs in sorted(brokers.items(), key=lambda item: item[0] in self._silent):
             queues = [one.queue for one in theirs]
-            asked = self._clock()
+            sent_at = self._clock()
             try:
                 answer = self._ask(RequestCode.LOCK_BATCH_MQ, queues, None)
                 held = set(LockBatchResponseBody.from_json(answer.body).lock_ok_mq_set)
@@ -73,23 +73,23 @@ class QueueLocks:
                 self._silent.add(broker_name)
                 if strict:
                     raise
-                logger.warning("%s could not lock queues at %s: %s", self._group, broker_name, error)
+                logger.warning("group %s: queues at broker %s not locked: %s", self._group, broker_name, error)
                 continue
             self._silent.discard(broker_name)
             for one in theirs:
                 had, one.locked = one.last_lock, one.queue in held
-                if not one.locked or (had and asked - had > LIVES_AT_BROKER_SECONDS):
+                if not one.locked or (had and sent_at - had > EXPIRED_AT_BROKER_SECONDS):
                     lost.append(one)
                 if one.locked:
-                    one.last_lock = asked
+                    one.last_lock = sent_at
         return lost
 
     def unlock(self, queues: Iterable[MessageQueue]) -> None:
         for broker_name, theirs in _by_broker(queues, lambda queue: queue.broker_name).items():
             try:
                 self._ask(RequestCode.UNLOCK_BATCH_MQ, theirs, UNLOCK_SECONDS)
-            except RocketError as error:  # they expire by themselves
-                logger.info("%s could not unlock queues at %s: %s", self._group, broker_name, error)
+            except RocketError as error:  # the locks expire
+                logger.info("group %s: queues at broker %s not unlocked: %s", self._group, broker_name, error)
 
     def _ask(self, code: RequestCode, queues: list[MessageQueue], timeout: float | None) -> RemotingCommand:
         body = LockBatchRequestBody(self._group, self._instance.client_id, mq_set=queues)
@@ -106,7 +106,7 @@ def _by_broker(things: Iterable[Thing], name: Callable[[Thing], str]) -> dict[st
 
 
 class Rebalance:
-    """Queues of one consumer. ``locks``: None unless they are consumed in order."""
+    """The queues of one consumer. ``locks``: None except in ordered consumption."""
 
     def __init__(
         self,
@@ -127,15 +127,15 @@ class Rebalance:
         self._make_puller = make_puller
         self._is_subscribed = is_subscribed
         self._closed = False
-        self._again_soon = False
+        self._retry_pending = False
         self._round = threading.RLock()
         self._table = threading.Lock()
-        self._locking = threading.Lock()  # while locks are asked for or given back: none is taken again by mistake
+        self._locking = threading.Lock()  # held during lock and unlock requests, so that none is acquired by mistake
         self._pullers: dict[MessageQueue, Puller] = {}
-        self._leaving: set[ProcessQueue] = set()  # given up, with a call of an orderly listener under way
-        self._releasing: set[ProcessQueue] = set()  # of those: being unlocked, by one thread
+        self._leaving: set[ProcessQueue] = set()  # released, with a running call of an orderly listener
+        self._releasing: set[ProcessQueue] = set()  # those being unlocked by a thread
 
-    # --- what there is ----------------------------------------------------------------------------------------
+    # --- state ------------------------------------------------------------------------------------------------
 
     def pullers(self) -> list[Puller]:
         with self._table:
@@ -145,23 +145,23 @@ class Rebalance:
         return [puller.process_queue for puller in self.pullers()]
 
     def has_room(self, process_queue: ProcessQueue) -> None:
-        """Some of a queue was consumed: its pulls may go on."""
+        """Continue the pulls of a queue after messages were consumed."""
         puller = self._pullers.get(process_queue.queue)
         if puller is not None:
             puller.has_room()
 
     def queues_of(self, topic: str) -> int:
-        """How many it has of a topic."""
+        """Return the number of assigned queues of a topic."""
         return sum(_topic_of(puller) == topic for puller in self.pullers())
 
     def pull_anew(self, topic: str) -> None:
-        """Other messages of a topic are wanted now: no poll that is held for the old ones is waited for."""
+        """Restart the pulls of a topic after a change of its filter, without waiting for long polls in flight."""
         for puller in self.pullers():
             if _topic_of(puller) == topic:
                 puller.pull()
 
     def persist(self) -> None:
-        """Keep how far each queue is."""
+        """Store the offsets of all queues."""
         if self._share.is_broadcast:
             self._offsets.persist({one.queue: one.commit_offset for one in self.process_queues() if not one.stale})
             return
@@ -170,8 +170,8 @@ class Rebalance:
     # --- rounds -----------------------------------------------------------------------------------------------
 
     def balance(self, topics: Iterable[str]) -> None:
-        """Find out the share of each topic, and act on it. What cannot be found out stays as it is."""
-        silent: set[str] = set()  # brokers, which are not asked again in this round: the others' queues wait
+        """Take and release queues of each topic. Topics whose share cannot be determined stay unchanged."""
+        silent: set[str] = set()  # unavailable brokers: queried once per round, so that others are not delayed
         with self._round:
             for topic in topics:
                 if self._closed:
@@ -179,31 +179,31 @@ class Rebalance:
                 try:
                     mine = self._share.queues_of(topic)
                 except RocketError as error:
-                    logger.info("the queues of %s stay as they are: %s", topic, error)
+                    logger.info("queues of topic %s not rebalanced: %s", topic, error)
                     continue
                 if mine is not None and self._is_subscribed(topic):
                     self._take(topic, mine, silent)
 
     def give_up(self, topic: str) -> None:
-        """Leave a topic's queues."""
+        """Release the queues of a topic."""
         with self._round:
             self._drop([puller.process_queue.queue for puller in self.pullers() if _topic_of(puller) == topic])
 
     def close(self) -> None:
-        """Leave all of them, for good."""
+        """Release all queues permanently."""
         self._closed = True
         with self._round:
             self._drop([puller.process_queue.queue for puller in self.pullers()])
 
     def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Go on at other offsets in those queues that are this consumer's."""
+        """Continue at the given offsets in assigned queues."""
         with self._round:
             mine = [puller for puller in self.pullers() if puller.process_queue.queue in offsets]
             for puller in mine:
                 self._go_on_at(puller, offsets[puller.process_queue.queue])
 
     def correct(self, puller: Puller, offset: int) -> None:
-        """The broker has nothing where a queue was: go on where it says."""
+        """Continue a queue at the broker's offset after an invalid one."""
         with self._round:
             if self._pullers.get(puller.process_queue.queue) is puller:
                 self._go_on_at(puller, offset)
@@ -232,28 +232,28 @@ class Rebalance:
             if queue not in self._pullers and queue.broker_name not in silent and not self._try_to_begin(queue):
                 silent.add(queue.broker_name)
 
-    # --- taking on --------------------------------------------------------------------------------------------
+    # --- taking -----------------------------------------------------------------------------------------------
 
     def _try_to_begin(self, queue: MessageQueue, offset: int | None = None) -> bool:
-        """False if the broker does not answer."""
-        answers = True
+        """Return False if the broker is unavailable."""
+        available = True
         try:
             if self._begin(queue, offset):
                 return True
         except RocketError as error:
-            logger.warning("%s cannot be consumed yet: %s", queue, error)
-            answers = not isinstance(error, RemotingError)
-        if not self._again_soon:
-            self._again_soon = True
-            self._instance.call_later(AGAIN_SECONDS, self._balance_again)
-        return answers
+            logger.warning("%s not taken yet: %s", queue, error)
+            available = not isinstance(error, RemotingError)
+        if not self._retry_pending:
+            self._retry_pending = True
+            self._instance.call_later(RETRY_SECONDS, self._balance_again)
+        return available
 
     def _balance_again(self) -> None:
-        self._again_soon = False
+        self._retry_pending = False
         self._instance.members.rebalance_soon()
 
     def _begin(self, queue: MessageQueue, offset: int | None) -> bool:
-        """Take a queue on; False while another member's call, or an earlier one of this, has not ended."""
+        """Take a queue; False while a call of another member, or an earlier one of this member, has not ended."""
         if self._closed:
             return True
         process_queue = ProcessQueue(queue, 0)
@@ -263,7 +263,7 @@ class Rebalance:
                     return False
             self._locks.lock([process_queue], strict=True)
             if not process_queue.locked:
-                logger.info("%s is still locked by another member", queue)
+                logger.info("%s not taken yet: locked by another member", queue)
                 return False
         try:
             if offset is None:
@@ -271,16 +271,16 @@ class Rebalance:
             process_queue.put((), offset)
             puller = self._make_puller(process_queue, offset)
         except RocketError:
-            if self._locks is not None:  # whoever has the queue next need not wait until the lock expires
+            if self._locks is not None:  # so that the next owner need not wait until the lock expires
                 self._locks.unlock([queue])
             raise
         with self._table:
             self._pullers[queue] = puller
-        logger.info("group %s takes %s at %d", self._group, queue, offset)
+        logger.info("group %s took %s at offset %d", self._group, queue, offset)
         puller.pull()
         return True
 
-    # --- giving up --------------------------------------------------------------------------------------------
+    # --- releasing --------------------------------------------------------------------------------------------
 
     def _drop(self, queues: list[MessageQueue], *, unlock: bool = True) -> None:
         with self._table:
@@ -291,13 +291,13 @@ class Rebalance:
             if self._locks is not None:
                 self._leaving.update(gone)
         for process_queue in gone:
-            logger.info("group %s gives up %s", self._group, process_queue.queue)
+            logger.info("group %s released %s", self._group, process_queue.queue)
         if self._locks is None:
             self._commit(gone)
             return
         ended, calling = [], []
         for process_queue in gone:
-            if process_queue.lock_consume.acquire(blocking=False):  # else the call's thread sees that it is dropped
+            if process_queue.lock_consume.acquire(blocking=False):  # otherwise the thread of the call notices the drop
                 process_queue.lock_consume.release()
                 ended.append(process_queue)
             else:
@@ -306,7 +306,7 @@ class Rebalance:
         self._release(ended, unlock=unlock)
 
     def released(self, process_queue: ProcessQueue) -> None:
-        """The last call of a queue that was given up has ended."""
+        """Release a dropped queue whose last listener call has ended."""
         self._release([process_queue])
 
     def _release(self, process_queues: list[ProcessQueue], *, unlock: bool = True) -> None:
@@ -324,7 +324,7 @@ class Rebalance:
                 self._releasing.difference_update(mine)
 
     def _commit_last(self, process_queues: list[ProcessQueue]) -> None:
-        """Before they are unlocked; whoever comes later to commit one of them finds it stale."""
+        """Commit queues before they are unlocked, and mark them as stale, which prevents later commits."""
         until = time.monotonic() + LAST_COMMIT_SECONDS
         with ExitStack() as locks:
             for one in _in_order(process_queues):
@@ -336,10 +336,10 @@ class Rebalance:
                 expired = all(one.is_lock_expired() for one in process_queues if one.queue in failed)
                 if not failed or expired or attempt == LAST_COMMITS - 1 or time.monotonic() > until:
                     break
-                time.sleep(COMMIT_AGAIN_SECONDS)
+                time.sleep(COMMIT_RETRY_SECONDS)
             for queue, error in failed.items():
                 offset = left[queue]
-                logger.warning("the offset %d of %s in %s was not committed: %s", offset, self._group, queue, error)
+                logger.warning("offset %d of group %s in %s not committed: %s", offset, self._group, queue, error)
             for one in process_queues:
                 one.stale = True
 
@@ -348,7 +348,7 @@ class Rebalance:
         process_queues: list[ProcessQueue],
         counts: Callable[[ProcessQueue], bool] = lambda one: not one.stale,
     ) -> None:
-        """All of them at once, for a broker that hangs costs each commit its time-out."""
+        """Commit queues in parallel, because a hanging broker costs a timeout."""
         with ExitStack() as locks:
             for one in _in_order(process_queues):
                 locks.enter_context(one.lock_commit)
@@ -359,7 +359,7 @@ class Rebalance:
     # --- locks ------------------------------------------------------------------------------------------------
 
     def renew_locks(self) -> None:
-        """Keep the locks of queues in hand, and of those with a call that has not ended."""
+        """Renew the locks of assigned queues, and of released ones whose call has not ended."""
         if self._locks is not None:
             with self._locking:
                 with self._table:
@@ -368,7 +368,7 @@ class Rebalance:
             self._lose(lost)
 
     def lock(self, process_queue: ProcessQueue) -> bool:
-        """Lock one queue again whose lock has expired."""
+        """Renew the expired lock of a queue."""
         assert self._locks is not None
         with self._locking:
             lost = self._locks.lock([process_queue]) if not process_queue.dropped else []
@@ -376,9 +376,9 @@ class Rebalance:
         return not process_queue.dropped and process_queue.locked and not process_queue.is_lock_expired()
 
     def _lose(self, process_queues: list[ProcessQueue]) -> None:
-        """Another member has had these meanwhile: what is here of them counts no more."""
+        """Discard queues that another member has owned in the meantime."""
         for process_queue in process_queues:
-            logger.warning("group %s lost the lock of %s: it begins anew there", self._group, process_queue.queue)
+            logger.warning("group %s lost the lock of %s: restarting the queue", self._group, process_queue.queue)
             process_queue.stale = process_queue.dropped = True
             with self._round:
                 puller = self._pullers.get(process_queue.queue)
@@ -389,7 +389,7 @@ class Rebalance:
 
 
 def _in_order(process_queues: Iterable[ProcessQueue]) -> list[ProcessQueue]:
-    """Their locks are always taken in the same order: no deadlock."""
+    """Sort queues, so that their locks are always acquired in the same order: no deadlock."""
     return sorted(process_queues, key=lambda one: one.queue)
 
 

@@ -1,16 +1,16 @@
-"""Single sends that go out together: batches of messages for one topic, queue and WAIT.
+"""Automatic batches of single sends with the same topic, queue and WAIT.
 
-Messages are held until they take ``batch_max_bytes``, or the first of them has waited for ``batch_max_delay``; then
-they are sent as one batch, and each sender's promise gets its own message's result. A batch that fails fails each. What
-all batches hold and have in flight is bounded by ``total_batch_max_bytes``: above it a message is sent alone.
+Messages are collected until they reach ``batch_max_bytes``, or the first of them has waited for ``batch_max_delay``.
+Then they are sent as one batch, and each promise gets the result of its own message. If a batch fails, each of its
+messages fails. ``total_batch_max_bytes`` limits all collected and sent batches: above it a message is sent alone.
 
-The order of messages for a given queue is kept: a key's batches that are to go stand in a *lane*, and one thread at a
-time sends a lane's: a caller that filled a batch, or the accumulator's own thread. Their route is known, because the
-first caller has asked for it, and connecting does not block, so no topic is held up by another's broker.
+The order of messages of a given queue is preserved: the batches of a key are queued in a *lane*, and one thread at a
+time sends a lane: a caller that filled a batch, or the accumulator's own thread. Their route is known, because the
+first caller has fetched it, and connecting does not block, so one topic's broker does not delay another topic.
 
 Thread-safety: all methods. One daemon thread, started with the first message. An interrupt (Ctrl-C) fails the batch
-that its thread was sending and leaves the lane to another thread. After a crash: what was held is lost, as its promises
-say by never being settled.
+that its thread was sending and leaves the lane to another thread. After a crash: collected messages are lost; their
+promises were not settled.
 Corresponds to org.apache.rocketmq.client.producer.ProduceAccumulator.
 """
 
@@ -39,7 +39,7 @@ Key: TypeAlias = tuple[str, MessageQueue | None, str | None]
 
 
 class Batch:
-    """Messages on their way into one request. ``entered``: it is in flight."""
+    """Messages collected for one request. ``entered``: it is in flight."""
 
     __slots__ = ("deadline", "due", "entered", "entries", "size", "timeout")
 
@@ -53,7 +53,7 @@ class Batch:
 
 
 class BatchSend(Send):
-    """A batch in flight. It has the places of all its messages."""
+    """A batch in flight. It has the slots of all its messages."""
 
     def __init__(self, accumulator: Accumulator, pipeline: Pipeline, key: Key, batch: Batch) -> None:
         topic, queue, wait = key
@@ -68,8 +68,8 @@ class BatchSend(Send):
         self._size = batch.size
 
     def _succeeded(self, result: SendResult) -> None:
-        """Each message has a result of its own. Corresponds to ProduceAccumulator's splitSendResults."""
-        self._accumulator.answered(self._size)
+        """Resolve each message with its own result. Corresponds to ProduceAccumulator's splitSendResults."""
+        self._accumulator.completed(self._size)
         ids, keys = result.offset_msg_id.split(","), self._keys
         if len(ids) != len(keys):
             ids = [result.offset_msg_id] * len(keys)
@@ -78,19 +78,19 @@ class BatchSend(Send):
         resolve_each(self._promises, results)
 
     def _failed(self, error: Exception) -> None:
-        self._accumulator.answered(self._size)
+        self._accumulator.completed(self._size)
         fail_each(self._promises, error)
 
 
 def fail_each(promises: Sequence[Promise[SendResult]], error: Exception) -> None:
-    """Fail promises with an error of its own each: tracebacks are not shared."""
+    """Fail promises with a separate error each: tracebacks are not shared."""
     for promise in promises:
         promise.fail(error)
         error = copy.copy(error)
 
 
 class Accumulator:
-    """See the module."""
+    """Collects messages and sends them in batches."""
 
     def __init__(self, pipeline: Pipeline, max_bytes: int, max_delay: float, total_max_bytes: int) -> None:
         self._pipeline = pipeline
@@ -98,11 +98,11 @@ class Accumulator:
         self._max_delay = max_delay
         self._total_max_bytes = total_max_bytes
         self._total = 0
-        self._batches: dict[Key, Batch] = {}  # oldest first, since all wait equally long
+        self._batches: dict[Key, Batch] = {}  # oldest first, since all have the same delay
         self._in_flight = pipeline.in_flight
         self._lock = pipeline.in_flight.lock
         self._changed = threading.Condition(self._lock)
-        self._lanes: dict[Key, deque[Batch]] = {}  # of keys whose batches a thread sends
+        self._lanes: dict[Key, deque[Batch]] = {}  # of keys whose batches a thread is sending
         self._thread: threading.Thread | None = None
         self._idle = False
         self._closed = False
@@ -114,7 +114,7 @@ class Accumulator:
     def add(
         self, key: Key, message: Message, piece: tuple[str, bytes], timeout: float, deadline: float
     ) -> Promise[SendResult] | None:
-        """Have a message sent with others, when there is a place in flight for it; None if it has to go alone."""
+        """Collect a message when there is a free slot in flight; None if it must be sent alone."""
         unique_key, encoded = piece
         size = len(encoded)
         promise: Promise[SendResult] = Promise()
@@ -131,7 +131,7 @@ class Accumulator:
                 batch = self._batches[key] = Batch(time.monotonic() + self._max_delay, timeout, deadline)
             elif deadline < batch.deadline:
                 batch.timeout, batch.deadline = timeout, deadline
-            # An interrupt comes after a call, so between these only when all of it is done.
+            # An interrupt is raised only after a call, so these lines are executed completely or not at all.
             in_flight.count += 1
             self._total += size
             batch.size += size
@@ -141,13 +141,13 @@ class Accumulator:
             self._send(key, batch)
         return promise
 
-    def answered(self, size: int) -> None:
-        """A batch has ended."""
+    def completed(self, size: int) -> None:
+        """Release the bytes of a batch that has ended."""
         with self._lock:
             self._total -= size
 
     def close(self) -> None:
-        """Send what is held, and take no more."""
+        """Send the collected messages, and accept no more."""
         with self._lock:
             self._closed = True
             held = list(self._batches.items())
@@ -156,10 +156,10 @@ class Accumulator:
             self._send(key, batch)
 
     def _send(self, key: Key, batch: Batch) -> None:
-        """Take a batch out and send it, or leave it to the thread that sends the lane's."""
+        """Take a batch and send it, or leave it to the thread that is sending its lane."""
         with self._lock:
             if self._batches.get(key) is not batch:
-                return  # another thread has
+                return  # another thread took it
             del self._batches[key]
             lane = self._lanes.get(key)
             if lane is not None:
@@ -188,7 +188,7 @@ class Accumulator:
             send.start()
         except BaseException as error:
             if not batch.entered:
-                self.answered(batch.size)
+                self.completed(batch.size)
                 self._in_flight.release(len(batch.entries))
                 fail_each([entry[3] for entry in batch.entries], interrupted(key[0], error))
             raise
@@ -198,7 +198,7 @@ class Accumulator:
             self._thread = threading.Thread(target=self._run, name="rocket-accumulator", daemon=True)
             self._thread.start()
         elif self._idle:
-            # All: an interrupted wait may have left a waiter that is not there.
+            # All: an interrupted wait may have left a stale waiter.
             self._changed.notify_all()
             self._idle = False
 
@@ -208,7 +208,7 @@ class Accumulator:
                 if not self._batches:
                     if self._closed:
                         return
-                    self._idle = True  # else it looks again in time for any batch that is begun meanwhile
+                    self._idle = True  # otherwise it wakes in time for any new batch
                     self._changed.wait()
                     continue
                 key, batch = next(iter(self._batches.items()))
@@ -219,4 +219,4 @@ class Accumulator:
             try:
                 self._send(key, batch)
             except Exception:
-                logger.exception("messages for %s could not be sent", key[0])
+                logger.exception("batch for topic %s not sent", key[0])

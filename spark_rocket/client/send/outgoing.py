@@ -1,14 +1,14 @@
-"""What a send puts on the wire, and what it makes of the answer.
+"""The request of a send, and the result of its response.
 
 ===========================  ==========================================================================================
 single message               SEND_MESSAGE_V2 (310); a reply (MSG_TYPE ``reply``) goes out as SEND_REPLY_MESSAGE_V2 (325)
 several                      SEND_BATCH_MESSAGE (320), never compressed, as in Java; each message's properties end with
-                             a separator, since brokers before 4.9.1 put their own behind them without one
+                             a separator, because brokers before 4.9.1 append their own properties without one
 properties added             UNIQ_KEY unless there is one, and WAIT=true
 body above ``compress_over`` compressed, unless that makes it larger; sysFlag 0x1 and 0x100 LZ4, 0x200 Zstandard, 0x300
 ===========================  ==========================================================================================
 
-Thread-safety: a packer may be shared; what it makes belongs to one send.
+Thread-safety: a packer may be shared; its results belong to one send.
 Corresponds to DefaultMQProducerImpl.sendKernelImpl, MessageBatch and MQClientAPIImpl.processSendResponse.
 """
 
@@ -68,9 +68,9 @@ STORED_CODES = frozenset(_STORED)
 
 
 def split_batch(messages: Sequence[Message], max_size: int = MAX_MESSAGE_SIZE) -> Iterator[list[Message]]:
-    """Cut messages into batches that a broker takes. A message above ``max_size`` gets a batch of its own.
+    """Split messages into batches within the size limit. A message above ``max_size`` gets its own batch.
 
-    Bytes are counted as brokers up to 4.9.3 do, who compare what a batch takes when it is stored with their limit.
+    Sizes are stored sizes, because brokers up to 4.9.3 compare the stored size of a batch with their limit.
     """
     batch: list[Message] = []
     size = 0
@@ -87,7 +87,7 @@ def split_batch(messages: Sequence[Message], max_size: int = MAX_MESSAGE_SIZE) -
 
 
 def is_plain(message: Message) -> bool:
-    """Whether it may go out in a batch with others: not delayed, transactional, a retry or a reply."""
+    """Whether a message may be part of a batch: not delayed, transactional, a retry or a reply."""
     properties = message.properties
     if not properties:
         return not message.topic.startswith(RETRY_PREFIX)
@@ -101,12 +101,12 @@ def is_plain(message: Message) -> bool:
 
 
 def batch_properties(wait: str | None) -> str:
-    """What a batch says beside its messages: brokers look for WAIT there."""
+    """Return the properties of a batch itself: brokers read WAIT there."""
     return f"WAIT\x01{wait or 'true'}"
 
 
 class Outgoing:
-    """One send, whichever queue it goes to in the end."""
+    """One send, for any queue."""
 
     __slots__ = ("body", "code", "count", "flag", "msg_id", "properties", "sys_flag", "topic")
 
@@ -132,7 +132,7 @@ class Outgoing:
         self.code = code
 
     def request(self, group: str, queue: MessageQueue) -> RemotingCommand:
-        """For one queue. The letters are SendMessageRequestHeader's fields; written here, since it is done so often."""
+        """Build the request for a queue. Keys are the letters of SendMessageRequestHeader, inlined for speed."""
         ext = {
             "a": group,
             "b": self.topic,
@@ -151,18 +151,20 @@ class Outgoing:
         return RemotingCommand(self.code, ext_fields=ext, body=self.body)
 
     def result(self, queue: MessageQueue, answer: RemotingCommand) -> SendResult:
-        """What an answer with one of ``STORED_CODES`` says."""
+        """Decode a response with one of ``STORED_CODES``."""
         ext = answer.ext_fields
         try:
             queue_id, offset, offset_msg_id = int(ext["queueId"]), int(ext["queueOffset"]), ext["msgId"]
         except (KeyError, ValueError):
-            SendMessageResponseHeader.from_ext(ext)  # says what is wrong with it
+            SendMessageResponseHeader.from_ext(ext)  # raises the precise error
             raise
         if queue_id != queue.queue_id:
             queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
         status = _STORED[answer.code]
         if status is not SendStatus.SEND_OK:
-            logger.warning("a message for %s is at broker %s with %s", self.topic, queue.broker_name, status.name)
+            logger.warning(
+                "message for topic %s stored by broker %s: status %s", self.topic, queue.broker_name, status.name
+            )
         return SendResult(
             status,
             self.msg_id,
@@ -177,14 +179,14 @@ class Outgoing:
 
 
 class Packer:
-    """Checks messages and makes them ready to be sent."""
+    """Checks messages and encodes them for sending."""
 
     def __init__(
         self, next_key: Callable[[], str], max_message_size: int, compress_over: int, compress: str, level: int
     ) -> None:
         if compress not in COMPRESSION_BITS:
             raise ClientError(
-                f"{compress!r} is no way to compress.", remedy=f"compress_type is one of {', '.join(COMPRESSION_BITS)}."
+                f"Invalid compress_type {compress!r}.", remedy=f"Use one of {', '.join(COMPRESSION_BITS)}."
             )
         self.next_key = next_key
         self._max_message_size = max_message_size
@@ -193,7 +195,7 @@ class Packer:
         self._level = level
         self._small = min(compress_over, max_message_size)
         self._checked: set[str] = set()  # topics
-        self._plain: set[str] = set()  # those that may be in batches
+        self._plain: set[str] = set()  # topics whose plain messages may be in batches
 
     def pack(self, message: Message | Sequence[Message]) -> Outgoing:
         if isinstance(message, Message):
@@ -203,23 +205,23 @@ class Packer:
         )
         if wrong := [type(one).__name__ for one in messages if not isinstance(one, Message)]:
             raise IllegalMessageError(
-                f"An object of type {wrong[0]} is no message to send.",
-                remedy="Make one: Message.of(topic, body), or send a list of them.",
+                f"Expected a Message, got {wrong[0]}.",
+                remedy="Create one with Message.of(topic, body), or pass a list of them.",
             )
         return self._batch(messages)
 
     def encoded(self, topic: str, body: Buffer, count: int, sys_flag: int = 0) -> Outgoing:
-        """``count`` messages that somebody else has put into the form of a batch."""
+        """Wrap ``count`` messages that are already encoded as a batch."""
         if len(body) > self._max_message_size:
             raise MessageTooLargeError(
                 f"{count} encoded messages for {topic} take {len(body):,} bytes; the limit is"
                 f" {self._max_message_size:,}.",
-                remedy="Send fewer at a time.",
+                remedy="Send smaller batches.",
             )
         return Outgoing(topic, body, sys_flag=sys_flag, count=count)
 
     def accumulable(self, message: Message) -> tuple[str, bytes] | None:
-        """As ``_piece``; None if the message is rather sent singly: to be compressed, or not like others."""
+        """Like ``_piece``; None if the message must be sent alone: large enough to compress, or not plain."""
         body = message.body
         if (
             message.topic in self._plain
@@ -227,7 +229,7 @@ class Packer:
             and not message.flag
             and type(body) is bytes
             and 0 < len(body) <= self._small
-        ):  # nothing can be wrong with it: the same as below, quicker
+        ):  # fast path: valid, same result as below
             unique_key = self.next_key()
             raw = f"UNIQ_KEY\x01{unique_key}\x02WAIT\x01true\x02".encode()
             return unique_key, encode_batch_message(0, body, raw)
@@ -238,7 +240,7 @@ class Packer:
         return piece
 
     def _piece(self, message: Message) -> tuple[str, bytes]:
-        """A message's unique key and its part of a batch's body."""
+        """Return a message's unique key and its part of the batch body."""
         self._check(message)
         unique_key, raw = self._properties(message)
         return unique_key, encode_batch_message(message.flag, message.body, raw + PROPERTY_SEPARATOR)
@@ -274,7 +276,7 @@ class Packer:
         )
 
     def _properties(self, message: Message) -> tuple[str, bytes]:
-        """A message's unique key, and its property string with what sending adds."""
+        """Return a message's unique key, and its encoded properties including the added ones."""
         properties = message.properties
         if not properties:
             unique_key = self.next_key()
@@ -285,22 +287,22 @@ class Packer:
 
     def _batch(self, messages: list[Message]) -> Outgoing:
         if not messages:
-            raise ClientError("A batch of no messages cannot be sent.", remedy="Send at least one.")
+            raise ClientError("The batch is empty.", remedy="Send at least one message.")
         topic = messages[0].topic
         for message in messages:
             if message.topic != topic:
                 raise ClientError(
-                    f"A batch holds messages for {topic!r} and for {message.topic!r}.", remedy="Send a batch per topic."
+                    f"A batch has messages for {topic!r} and {message.topic!r}.", remedy="Send one batch per topic."
                 )
             if not is_plain(message):
                 raise ClientError(
-                    f"A batch for {topic!r} holds a delayed, transactional or retry message, or a reply.",
-                    remedy="Send such messages singly.",
+                    f"A batch for {topic!r} has a delayed, transactional or retry message, or a reply.",
+                    remedy="Send such messages individually.",
                 )
             if message.properties.get(WAIT, "true") != messages[0].properties.get(WAIT, "true"):
                 raise ClientError(
-                    f"A batch for {topic!r} holds messages that wait for the disk and others that do not.",
-                    remedy="Send a batch for each kind.",
+                    f"A batch for {topic!r} has messages with different values of WAIT.",
+                    remedy="Send a separate batch for each value.",
                 )
         pieces = [self._piece(message) for message in messages]
         body = b"".join([piece for _, piece in pieces])
@@ -308,7 +310,7 @@ class Packer:
             raise MessageTooLargeError(
                 f"A batch of {len(messages)} messages for {topic} takes {len(body):,} bytes; the limit is"
                 f" {self._max_message_size:,}.",
-                remedy="Cut it with split_batch(messages).",
+                remedy="Split it with split_batch(messages).",
             )
         return Outgoing(
             topic,
@@ -324,12 +326,12 @@ class Packer:
         body = message.body
         if type(body) is not bytes and not isinstance(body, bytes | bytearray | memoryview):
             raise IllegalMessageError(
-                f"A message for {message.topic} has a body of type {type(body).__name__}.",
-                remedy="A body is bytes; Message.of() takes text too.",
+                f"Invalid body type of a message for {message.topic}: {type(body).__name__}.",
+                remedy="Use bytes; Message.of() also accepts str.",
             )
         if not body:
             raise IllegalMessageError(
-                f"A message for {message.topic} has no body.", remedy="RocketMQ's producers send no empty messages."
+                f"A message for {message.topic} has no body.", remedy="RocketMQ does not support empty messages."
             )
         if len(body) > self._max_message_size:
             raise MessageTooLargeError(

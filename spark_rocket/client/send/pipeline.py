@@ -1,10 +1,10 @@
-"""A send's way: the router chooses a queue, the table of sends in flight bounds them, the connection carries requests.
+"""The path of a send: the router chooses a queue, ``InFlight`` limits sends, the connection transports requests.
 
-A :class:`Send` makes attempts until one succeeds, no retry is left, or its time has passed; the time covers all of it:
-routes, connecting, answers, waiting for the next attempt. It ends exactly once: whoever removes it from ``InFlight``
-settles its promise. A synchronous send (:class:`SyncSend`) is the same, but its answers are handled and its retries
-made on the thread that waits for it. Those of other sends are handled on the thread that reads the connection; their
-retries are made on the instance's thread, because asking for a route blocks.
+A :class:`Send` makes attempts until one succeeds, no retry is left, or its deadline has passed. The deadline covers
+routes, connecting, responses and retries. A send ends exactly once: the thread that removes it from ``InFlight``
+settles its promise. A synchronous send (:class:`SyncSend`) handles responses and retries on the waiting thread. Other
+sends handle responses on the thread that reads the connection, and retries on the thread of the instance, because
+fetching a route blocks.
 
 Thread-safety: all of it. Corresponds to DefaultMQProducerImpl.{sendDefaultImpl, sendKernelImpl},
 MQClientAPIImpl.{sendMessageAsync, onExceptionImpl} and the semaphores of DefaultMQProducerImpl's back pressure.
@@ -43,18 +43,18 @@ from spark_rocket.remoting.client.promise import Pending, Promise
 
 logger = logging.getLogger(__name__)
 
-LOOK_AGAIN_S = 0.01  # after which a send that waits for a place looks whether there is one
+RECHECK_S = 0.01  # how often a send that waits for a slot checks for one
 
 
 class InFlight:
-    """The sends that have not ended, counted in messages. At the limit the next one waits or is refused.
+    """The sends in flight, counted in messages. At the limit the next one waits or is rejected.
 
-    ``lock`` guards ``count``. The accumulator has its own state under it too: one lock for a message, not two.
+    ``lock`` guards ``count``. The accumulator also uses it for its own state: one lock per message, not two.
     """
 
     def __init__(self, limit: int, *, block: bool) -> None:
         self.limit = limit
-        self._wake_at = limit - limit // 8  # waiting threads are woken for many places, not for each
+        self._wake_at = limit - limit // 8  # waiting threads are woken for many free slots, not for each
         self._block = block
         self.count = 0
         self._waiting = 0
@@ -63,38 +63,38 @@ class InFlight:
         self._sends: dict[Send, None] = {}
 
     def reserve(self, deadline: float, may_wait: Callable[[], bool]) -> None:
-        """Take a place for a message. RemotingTooMuchRequestError if there is none in time."""
+        """Reserve a slot for a message. RemotingTooMuchRequestError if none is free in time."""
         with self.lock:
             if self.count >= self.limit:
                 self.await_place(deadline, may_wait)
             self.count += 1
 
     def await_place(self, deadline: float, may_wait: Callable[[], bool]) -> None:
-        """Wait until there is a place, with the lock, which is released meanwhile. Places may be freed one by one."""
+        """Wait for a free slot, with the lock held, which is released meanwhile. Slots may be freed one by one."""
         if self._block and may_wait():
-            while not self._wait(lambda: self.count < self.limit, min(deadline, time.monotonic() + LOOK_AGAIN_S)):
+            while not self._wait(lambda: self.count < self.limit, min(deadline, time.monotonic() + RECHECK_S)):
                 if time.monotonic() >= deadline:
                     break
             else:
                 return
         raise RemotingTooMuchRequestError(
-            f"{self.limit:,} messages are in flight already; this one was not sent.",
-            remedy="Send more slowly, or raise the producer's max_in_flight.",
+            f"Too many messages in flight ({self.limit:,}): the message was not sent.",
+            remedy="Send slower, or raise the producer's max_in_flight.",
         )
 
     def release(self, count: int) -> None:
-        """Give places back."""
+        """Release slots."""
         with self.lock:
             self.count -= count
             if self._waiting and self.count <= self._wake_at:
                 self._changed.notify_all()
 
     def add(self, send: Send) -> None:
-        """Enter a send, which has its places."""
+        """Add a send that has its slots."""
         self._sends[send] = None
 
     def remove(self, send: Send) -> bool:
-        """The send has ended; False if it had before."""
+        """Remove a send that has ended; False if it was removed before."""
         try:
             del self._sends[send]
         except KeyError:
@@ -123,7 +123,7 @@ class InFlight:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """What is tried again, and how long a request may take at most."""
+    """Which sends are retried, and the timeout of a request."""
 
     sync_retries: int
     async_retries: int
@@ -132,19 +132,19 @@ class RetryPolicy:
     max_timeout_per_request: float | None
 
     def may_go_elsewhere(self, error: RocketError) -> bool:
-        """Whether another broker, or another queue, may take what this one did not."""
+        """Whether to retry the send on another broker or queue."""
         if isinstance(error, MessageTooLargeError):
             return False
         return may_be_stale(error) or error.response_code in self.response_codes
 
     def request_timeout(self, seconds: float) -> float:
-        """``seconds`` are left for all attempts."""
+        """Return the timeout of a request; ``seconds`` remain for all attempts."""
         most = self.max_timeout_per_request
         return seconds if most is None or seconds < most else most
 
 
 class Pipeline:
-    """What the sends of a producer share while it runs."""
+    """The shared state of a running producer's sends."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class Pipeline:
         timeout: float,
         deadline: float,
     ) -> Promise[SendResult]:
-        """Send, and give a promise of the result. Waits for a place in flight, the route, and the kernel."""
+        """Send and return a promise of the result. Waits for a slot, the route, and the kernel's socket buffer."""
         send = Send(self, out, messages, fixed, timeout, deadline)
         send.promise = Promise()
         self.in_flight.reserve(deadline, self.may_wait)
@@ -184,7 +184,7 @@ class Pipeline:
         return send.promise
 
     def send_oneway(self, out: Outgoing, message: Message, fixed: MessageQueue | None, deadline: float) -> None:
-        """Send and expect no answer."""
+        """Send without a response."""
         queue, address = (fixed, "") if fixed else self.router.choose(out.topic, None, deadline)
         if self.hooks is not None:
             self.hooks.before(SendContext(self.group, message, queue, "oneway"))
@@ -202,7 +202,7 @@ class Pipeline:
         return not self.instance.remoting.is_reading_thread()
 
     def refused(self, answer: RemotingCommand, address: str, topic: str) -> ClientError:
-        """The error that a broker's answer says."""
+        """Return the error for a broker's response."""
         error = error_of(answer, f"Broker {address}", f"the send to {topic}", topic)
         if isinstance(error, TopicNotFoundError):
             self.instance.routes.forget(topic)
@@ -210,9 +210,9 @@ class Pipeline:
 
 
 class Send(Pending):
-    """See the module. It is also the request of its present attempt. ``places`` are those that it has in flight.
+    """One send, and the request of its current attempt. ``places`` is its number of slots in flight.
 
-    ``fixed`` is the queue if it may not be changed.
+    ``fixed`` is the queue if it must not change.
     """
 
     promise: Promise[SendResult]
@@ -234,7 +234,7 @@ class Send(Pending):
         self._out = out
         self._messages = messages
         self._fixed = fixed
-        self._time = timeout  # for all attempts
+        self._time = timeout  # of all attempts
         self._until = deadline
         self._retries = 0 if fixed is not None else self._retries_of(pipeline.policy)
         self._last_broker: str | None = None
@@ -278,7 +278,7 @@ class Send(Pending):
             self._address = address
             request = out.request(pipeline.group, queue)
             self.begin(pipeline.policy.request_timeout(max(0.001, deadline - now)), now)
-            if self._retries > 0:  # half of the time, no more, is for coming by a connection
+            if self._retries > 0:  # use at most half of the time for connecting
                 self.connect_by = min(self.deadline, (self._begun + deadline) / 2)
             self._submit(request)
         except RocketError as error:
@@ -299,7 +299,7 @@ class Send(Pending):
     def _attempted(self, answer: RemotingCommand | None, error: RocketError | None) -> None:
         pipeline, queue, out = self._pipeline, self._queue, self._out
         if queue is None or not pipeline.in_flight.has(self):
-            return  # it has ended meanwhile
+            return  # it has ended in the meantime
         spent = time.monotonic() - self._begun
         result: SendResult | None = None
         if answer is not None:
@@ -373,7 +373,7 @@ class Send(Pending):
         return late(self._out.topic, self._time, error)
 
     def end(self, result: SendResult | None, error: Exception | None) -> None:
-        """Settle, once."""
+        """Settle the promise, once."""
         if not self._pipeline.in_flight.remove(self):
             return
         if error is not None:
@@ -391,7 +391,7 @@ class Send(Pending):
 
 
 class SyncSend(Send):
-    """A send whose caller waits in ``send`` and does its work. It takes no place in flight."""
+    """A send whose caller waits and handles responses and retries. It uses no slot in flight."""
 
     places = 0
     mode = "sync"
@@ -403,18 +403,18 @@ class SyncSend(Send):
         return policy.sync_retries
 
     def send(self) -> SendResult:
-        """The result. Errors are raised."""
+        """Return the result, or raise the error."""
         self._answers = SimpleQueue()
         self.start()
         try:
             while self._outcome is None:
                 if self.carrier is not None:
                     self.carrier.read_until(self._is_answered, self.deadline)
-                try:  # the timeout is a little late, which saves a look at the clock
+                try:  # slightly late, which saves a clock call
                     answer, error = self._answers.get(True, self.timeout)
                 except Empty:
                     self.expire()
-                    answer, error = self._answers.get()  # now, or in a moment if it is being delivered
+                    answer, error = self._answers.get()  # available, or just being delivered
                 self._attempted(answer, error)
         except BaseException as cause:
             self.end(None, interrupted(self._out.topic, cause))
@@ -431,8 +431,8 @@ class SyncSend(Send):
         remoting = self._pipeline.instance.remoting
         if remoting.is_reading_thread(self._address):
             raise StateError(
-                f"send to {self._address} on the thread that would receive its answer.",
-                remedy="In a callback use send_async, or hand the work to another thread.",
+                f"send to {self._address} called on the thread that receives its response.",
+                remedy="Use send_async in callbacks, or send on another thread.",
             )
         remoting.submit(self._address, request, self)
 
@@ -451,30 +451,28 @@ class SyncSend(Send):
 
     def _failed(self, error: Exception) -> None:
         self._outcome = error
-        self._answers.put((None, None))  # wakes the caller, if another thread ends the send
+        self._answers.put((None, None))  # wakes the caller if another thread ended the send
 
 
 def may_be_stale(error: RocketError) -> bool:
-    """Whether a newer route may help: the broker is not there, or the topic has fewer queues than its route said."""
+    """Whether a refreshed route may help: the broker is unavailable, or the topic has fewer queues than cached."""
     return isinstance(error, RemotingError | QueueNotFoundError)
 
 
 def late(topic: str, timeout: float, error: RocketError | None) -> RemotingTimeoutError:
-    """The time for all attempts has passed; ``error`` is that of the last one."""
+    """Return the error for an exceeded deadline; ``error`` is that of the last attempt."""
     why = "" if error is None else f" {error.message}"
     return RemotingTimeoutError(
-        f"The send to {topic} was not done within {timeout:g} s.{why}",
-        remedy="It may have been stored all the same; a longer timeout leaves time for more attempts.",
+        f"The send to {topic} did not complete within {timeout:g} s.{why}",
+        remedy="The message may have been stored. A longer timeout leaves time for more attempts.",
     )
 
 
 def interrupted(topic: str, cause: BaseException) -> RemotingError:
     return RemotingError(
-        f"The send to {topic} was interrupted: {type(cause).__name__}.", remedy="It may have been stored or not."
+        f"The send to {topic} was interrupted: {type(cause).__name__}.", remedy="The message may have been stored."
     )
 
 
 def _closed() -> StateError:
-    return StateError(
-        "The producer was closed before the send was over.", remedy="The message may have been stored or not."
-    )
+    return StateError("The producer was closed before the send completed.", remedy="The message may have been stored.")

@@ -1,23 +1,24 @@
-"""Sends messages: one or a batch; waiting, with a future, or without an answer.
+"""Sends messages: one or a batch; synchronously, with a future, or one-way.
 
 =========================  ==============================================================================
-which queue                ``queue=`` given; chosen by ``selector``; by the message's sharding key if it has
-                           one; else the next in turn
-what is tried again        only sends whose queue is ours to choose: on another broker, after lost
-                           connections, time-outs and ``retry_response_codes``
-how long                   ``send_timeout`` is for all attempts, routes and connecting included
-what is stored twice       a send that is tried again may have been carried out: at least once, same UNIQ_KEY
-who knows of it            a producer with a group of its own is named in heartbeats from its start, or its
+queue                      ``queue=``, or the choice of ``selector``, or of the message's sharding key;
+                           otherwise the next one in turn
+retries                    only sends whose queue the producer chooses: on another broker, after lost
+                           connections, timeouts and ``retry_response_codes``
+deadline                   ``send_timeout`` covers all attempts, including routes and connecting
+duplicates                 a retried send may have been stored: at least once, with the same UNIQ_KEY
+heartbeats                 a producer with its own group is registered at brokers from its start, or its
                            first send, on; one without (``DEFAULT_GROUP``) is not
 =========================  ==============================================================================
 
-A topic that does not exist is sent to the brokers that create topics by themselves (TBW102), as Java's client does.
-With ``auto_batch`` single sends go out together (``accumulator``).
+A message for a missing topic goes to brokers with automatic topic creation (TBW102), as in Java's client. With
+``auto_batch`` single sends are combined (``accumulator``).
 
-``close`` sends what is accumulated and waits for what is under way, up to ``send_timeout``; then every future is done.
+``close`` sends accumulated messages and waits for sends in flight, up to ``send_timeout``; then every future is done.
 It does not wait for replies to requests: those fail with StateError.
 
-Thread-safety: all methods; one producer can serve every thread of a process. No state outlives it. A forked child can
+Thread-safety: all methods; one producer can serve all threads of a process. It has no persistent state. A forked child
+can use its copy, which joins the group again; sends in flight and their futures stay with the parent.
 use its copy: it joins the group by itself, and what the parent has under way stays the parent's, futures included.
 Corresponds to org.apache.rocketmq.client.producer.DefaultMQProducer.
 """
@@ -39,7 +40,7 @@ from spark_rocket.client.core.validators import check_group
 from spark_rocket.client.send.accumulator import BATCH_MAX_BYTES, BATCH_MAX_DELAY, TOTAL_BATCH_MAX_BYTES, Accumulator
 from spark_rocket.client.send.outgoing import Packer, split_batch
 from spark_rocket.client.send.pipeline import InFlight, Pipeline, RetryPolicy, SyncSend, late
-from spark_rocket.client.send.request_reply import RequestFuture, greet_and_wait
+from spark_rocket.client.send.request_reply import RequestFuture, register_and_wait
 from spark_rocket.client.send.router import FaultStrategy, Selector, left, select_by_random, select_by_sharding_key
 from spark_rocket.client.send.stats import SendStats, add_send_stats
 from spark_rocket.errors import ClientError, StateError
@@ -69,7 +70,7 @@ if TYPE_CHECKING:
 
 DEFAULT_GROUP = "spark_rocket_producer"
 MAX_IN_FLIGHT = 10_000
-TIMER_GRACE_S = 0.1  # after its deadline, in which the timer fails a send with others, or a request
+TIMER_GRACE_S = 0.1  # time after the deadline for the timer to fail a send
 
 RETRY_RESPONSE_CODES = frozenset(
     {
@@ -84,11 +85,11 @@ RETRY_RESPONSE_CODES = frozenset(
         ResponseCode.GO_AWAY,
     }
 )
-"""Answers after which another broker is tried: those of DefaultMQProducer, flow control, and of who is stopping."""
+"""Response codes after which another broker is tried: those of DefaultMQProducer, flow control and shutdown."""
 
 
 class Where(TypedDict, total=False):
-    """How a message's queue is chosen; see ``Producer.send``."""
+    """The choice of a message's queue; see ``Producer.send``."""
 
     queue: MessageQueue | None
     selector: Selector | None
@@ -104,19 +105,19 @@ def _send_tracing(provider: TracerProvider | bool, group: str) -> SendTracing:
 
 
 def trace_producer(name_server: str | None, instance_name: str, connecting: Connecting) -> Producer:
-    """The producer of a client's message trace."""
+    """Create the producer of a client's message trace."""
     return Producer(GROUP, name_server=name_server, instance_name=instance_name, member=False, **connecting)
 
 
 class Producer(Client):
     """``with Producer("group") as producer: producer.send(Message.of("topic", "body"))``
 
-    The settings have the names, the meaning and the defaults of DefaultMQProducer's; times are seconds. Our own:
-    ``max_in_flight`` bounds the messages that ``send_async`` has under way, and ``block_when_full`` says whether it
-    waits for a free place then (as long as the send may take) or raises RemotingTooMuchRequestError at once;
-    ``member=False`` keeps a producer with a named group out of heartbeats. ``enable_msg_trace`` writes to Apache's
-    trace topic, or to ``customized_trace_topic``, what became of each message (client/trace.py). ``open_telemetry``
-    makes a span of each send, with the global provider of tracers or the given one (client/otel.py).
+    Settings have the names, meanings and defaults of DefaultMQProducer's; times are in seconds. Additional ones:
+    ``max_in_flight`` limits the messages of ``send_async`` in flight; ``block_when_full``: whether it then waits for
+    a free slot (up to the send timeout) or raises RemotingTooMuchRequestError immediately. ``member=False`` excludes a
+    producer with a named group from heartbeats. ``enable_msg_trace`` writes the results of sends to Apache's trace
+    topic, or to ``customized_trace_topic`` (core/trace.py). ``open_telemetry`` creates a span for each send, with the
+    global tracer provider or the given one (core/otel.py).
     """
 
     def __init__(
@@ -174,7 +175,7 @@ class Producer(Client):
         limits = (batch_max_bytes, batch_max_delay, total_batch_max_bytes)
         self._batch_limits = limits if auto_batch else None
         self._closing = False
-        # From here on a fork finds it.
+        # From here on a fork resets it.
         super().__init__(ClientConfig.of(name_server, instance_name=instance_name, **connecting))
         self._begin()
 
@@ -186,7 +187,7 @@ class Producer(Client):
         self._starting = threading.Lock()
         self._pipeline: Pipeline | None = None
         self._accumulator: Accumulator | None = None
-        self._requests: set[RequestFuture] = set()  # those that wait for their replies
+        self._requests: set[RequestFuture] = set()  # pending replies
 
     def after_fork(self) -> None:
         super().after_fork()
@@ -202,11 +203,11 @@ class Producer(Client):
     # --- life -------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Join the group. The first send does it by itself. GroupInUseError, for good."""
+        """Join the group. Optional: the first send does it. GroupInUseError makes the producer unusable."""
         self._start(wait=True)
 
     def _start(self, *, wait: bool, deadline: float | None = None) -> Pipeline:
-        """``wait`` until brokers have heard of it; a send has its own time (``deadline``) to keep."""
+        """``wait`` for the registration at brokers; a send passes its ``deadline``."""
         with self._starting:
             if self._pipeline is not None:
                 return self._pipeline
@@ -238,24 +239,24 @@ class Producer(Client):
             instance.members.join_producer(self, wait=wait)
 
     def _running(self) -> Pipeline:
-        """What sends go through; starts the producer if need be."""
+        """Return the pipeline of sends; start the producer if needed."""
         if self._closing:
-            raise StateError(f"This {type(self).__name__} was closed.", remedy="Make a new one.")
+            raise StateError(f"This {type(self).__name__} is closed.", remedy="Create a new one.")
         return self._pipeline or self._start(wait=False)
 
     def _next_key(self) -> str:
-        """Only for a message that is packed before the producer has started."""
+        """Return a key for a message that is packed before the producer has started."""
         return self._running().instance.next_key()
 
     def running(self) -> ClientInstance:
-        """The instance; starts the producer if need be."""
+        """Return the instance; start the producer if needed."""
         return self._running().instance
 
     def close(self) -> None:
-        """Send what is accumulated, wait for what is under way, leave the group. Closing twice is closing once."""
+        """Send accumulated messages, wait for sends in flight, leave the group. May be called more than once."""
         self._closing = True
         shared, pipeline = self._shared, self._pipeline
-        # A thread that reads a connection would wait for itself.
+        # A thread that reads a connection would deadlock.
         may_wait = shared is None or not shared.remoting.is_reading_thread()
         if shared is not None:
             if self._accumulator is not None:
@@ -269,7 +270,7 @@ class Producer(Client):
         if pipeline is not None:
             pipeline.close()
         for waiting in list(self._requests):
-            waiting.fail(StateError("The producer was closed before the reply came."))
+            waiting.fail(StateError("The producer was closed before the reply arrived."))
 
     def add_metrics(self, exposition: Exposition) -> None:
         shared = self._shared
@@ -290,7 +291,7 @@ class Producer(Client):
         selector_arg: Any = None,
         timeout: float | None = None,
     ) -> SendResult:
-        """Send and wait until the broker has it. A sequence of messages of one topic goes out as one batch."""
+        """Send and wait until the broker has stored the message. Messages of one topic in a sequence form a batch."""
         if self._tracing is not None and self._tracing.wraps(message):
             how = {"queue": queue, "selector": selector, "selector_arg": selector_arg, "timeout": timeout}
             return cast(SendResult, self._tracing.send(self.send, message, how))
@@ -318,11 +319,11 @@ class Producer(Client):
         selector_arg: Any = None,
         timeout: float | None = None,
     ) -> Future[SendResult]:
-        """Send and give a future; ``add_done_callback`` makes it a call-back.
+        """Send and return a future; use ``add_done_callback`` for a callback.
 
-        Call-backs run on the thread that reads the connection: they must be short, and must not wait for another send.
-        The future cannot be cancelled. It may block, no longer than ``timeout``: for the route, and while
-        ``max_in_flight`` messages are under way.
+        Callbacks run on the thread that reads the connection: they must be short and must not wait for another send.
+        The future cannot be cancelled. The call may block up to ``timeout``: for the route, and while
+        ``max_in_flight`` messages are in flight.
         """
         if self._tracing is not None and self._tracing.wraps(message):
             how = {"queue": queue, "selector": selector, "selector_arg": selector_arg, "timeout": timeout}
@@ -347,7 +348,7 @@ class Producer(Client):
         timeout: float,
         deadline: float,
     ) -> Promise[SendResult] | None:
-        """Have a message sent with others; None if it has to go alone."""
+        """Add a message to a batch; None if it must be sent alone."""
         pipeline, accumulator = self._running(), self._accumulator
         assert accumulator is not None
         piece = self._packer.accumulable(message)
@@ -370,7 +371,7 @@ class Producer(Client):
         selector_arg: Any = None,
         timeout: float | None = None,
     ) -> None:
-        """Send and do not ask whether it arrived."""
+        """Send without waiting for a response."""
         if self._tracing is not None and self._tracing.wraps(message):
             how = {"queue": queue, "selector": selector, "selector_arg": selector_arg, "timeout": timeout}
             self._tracing.send(self.send_oneway, message, how)
@@ -384,9 +385,9 @@ class Producer(Client):
     def send_batch_body(
         self, queue: MessageQueue, body: Buffer, count: int, *, timeout: float | None = None
     ) -> SendResult:
-        """Send ``count`` messages that are encoded already (``protocol.record.encoder.encode_batch``), without a copy.
+        """Send ``count`` encoded messages (``protocol.record.encoder.encode_batch``) without copying them.
 
-        One queue, one attempt: the caller knows what may be sent again. ``msg_id`` of the result is empty.
+        One queue, one attempt: the caller decides about retries. ``msg_id`` of the result is empty.
         """
         timeout = self._send_timeout if timeout is None else timeout
         out = self._packer.encoded(queue.topic, body, count)
@@ -395,18 +396,18 @@ class Producer(Client):
     def send_batch_body_async(
         self, queue: MessageQueue, body: Buffer, count: int, *, sys_flag: int = 0, timeout: float | None = None
     ) -> Future[SendResult]:
-        """As ``send_batch_body``, with a future. ``body`` must not change until it is done.
+        """Like ``send_batch_body``, with a future. ``body`` must not change until it is done.
 
-        ``sys_flag`` is stored with every message: that its body is compressed, and how.
+        ``sys_flag`` is stored with every message; it marks compressed bodies.
         """
         timeout = self._send_timeout if timeout is None else timeout
         out = self._packer.encoded(queue.topic, body, count, sys_flag)
         return self._running().send_async(out, (), queue, timeout, time.monotonic() + timeout)
 
     def recall_message(self, topic: str, handle: str, *, timeout: float | None = None) -> str:
-        """Take back a message that waits for its time, by ``SendResult.recall_handle``; returns its id.
+        """Recall a message with a delivery time, by ``SendResult.recall_handle``; return its id.
 
-        BrokerError if it is due already, or if the broker allows no recalls (``recallMessageEnable``).
+        BrokerError if it is already due, or if the broker does not allow recalls (``recallMessageEnable``).
         """
         where = MessageQueue(topic, RecallMessageHandle.decode(handle).broker_name, 0)
         header = RecallMessageRequestHeader(topic=topic, recall_handle=handle, producer_group=self.group)
@@ -429,9 +430,9 @@ class Producer(Client):
         return RecallMessageResponseHeader.from_ext(answer.ext_fields).msg_id
 
     def queues(self, topic: str, *, ordered: bool = False) -> list[MessageQueue]:
-        """The queues that take the topic's messages, sorted.
+        """Return the queues of a topic for sends, sorted.
 
-        ``ordered``: those that selectors choose among, of which some may be away just now.
+        ``ordered``: the queues that selectors choose among, including those of unavailable brokers.
         """
         routes = self.running().routes
         return list((routes.order_route if ordered else routes.publish_route)(topic))
@@ -439,9 +440,9 @@ class Producer(Client):
     # --- request and reply ------------------------------------------------------------------------------------
 
     def request(self, message: Message, *, timeout: float | None = None, **where: Unpack[Where]) -> MessageExt:
-        """Send a message and wait for the reply of whoever consumes it (``create_reply_message``).
+        """Send a message and wait for the reply of its consumer (``create_reply_message``).
 
-        RequestTimeoutError if none comes in time.
+        RequestTimeoutError if there is none before the timeout.
         """
         timeout = self._send_timeout if timeout is None else timeout
         deadline = time.monotonic() + timeout
@@ -453,21 +454,21 @@ class Producer(Client):
             return future.result()
 
     def request_async(self, message: Message, *, timeout: float | None = None, **where: Unpack[Where]) -> RequestFuture:
-        """As ``request``, with a future of the reply. It may be cancelled: the reply is dropped then."""
+        """Like ``request``, with a future of the reply. If it is cancelled, the reply is dropped."""
         timeout = self._send_timeout if timeout is None else timeout
         deadline = time.monotonic() + timeout
         instance = self.running()
         if not self.member:
             raise ClientError(
-                "A request needs a producer whose group brokers know: replies come over its connection.",
-                remedy="Give the producer a group of its own.",
+                "Requests need a producer with a group in heartbeats, because replies arrive over its connection.",
+                remedy="Create the producer with its own group, without member=False.",
             )
         waiting = RequestFuture(instance, message, timeout)
         self._requests.add(waiting)
         waiting.add_done_callback(lambda _: self._requests.discard(waiting))
         try:
             instance.routes.publish_route(message.topic, left(deadline))
-            greet_and_wait(instance, deadline)
+            register_and_wait(instance, deadline)
             sent = self.send_async(waiting.message, timeout=left(deadline), **where)
         except BaseException as error:
             waiting.fail(error)

@@ -1,11 +1,11 @@
-"""Requests that are messages, and replies to them.
+"""Request messages and their replies.
 
-The requester sends an ordinary message that says who waits for what: CORRELATION_ID, REPLY_TO_CLIENT (its client id)
-and TTL (ms). Whoever consumes it makes a reply of it with :func:`create_reply_message` and sends that; its broker
-pushes the reply (326) over the requester's own connection, where it is found by its correlation id.
+A requester sends an ordinary message with CORRELATION_ID, REPLY_TO_CLIENT (its client id) and TTL (ms). The consumer
+creates a reply with :func:`create_reply_message` and sends it. Its broker pushes the reply (326) over the connection of
+the requester, which finds the request by the correlation id.
 
-So both must be connected to the same broker, and the requester known there by a heartbeat. A broker that was restarted
-in between knows it again after the next one (30 s).
+So both must be connected to the same broker, and the requester must be registered there by a heartbeat. A restarted
+broker has the requester again after the next heartbeat (30 s).
 
 Thread-safety: all of it. Nothing outlives the process.
 Corresponds to RequestResponseFuture, RequestFutureHolder, MessageUtil and ClientRemotingProcessor.receiveReplyMessage.
@@ -49,20 +49,20 @@ _ARRIVE_TIME = "ARRIVE_TIME"
 
 
 def create_reply_message(request: Message, body: bytes | str) -> Message:
-    """The reply to a request message that was consumed; send it with any producer."""
+    """Create the reply to a consumed request message; send it with any producer."""
     properties = request.properties
     missing = [name for name in (CLUSTER, CORRELATION_ID, REPLY_TO_CLIENT) if name not in properties]
     if missing:
         raise ClientError(
-            f"A message of {request.topic} is no request: it has no {missing[0]}.",
-            remedy="Reply to messages that were sent with Producer.request and were consumed from a broker.",
+            f"A message of {request.topic} is not a request: {missing[0]} is missing.",
+            remedy="Reply to messages that were sent with Producer.request and consumed from a broker.",
         )
     known = {name: properties[name] for name in (CORRELATION_ID, REPLY_TO_CLIENT, TTL) if name in properties}
     return Message.of(f"{properties[CLUSTER]}_REPLY_TOPIC", body, properties={MSG_TYPE: REPLY, **known})
 
 
 class RequestFuture(Promise[MessageExt]):
-    """The reply to one request, some day. It may be cancelled: the reply is dropped then."""
+    """The future reply to one request. If it is cancelled, the reply is dropped."""
 
     def __init__(self, instance: ClientInstance, message: Message, timeout: float) -> None:
         super().__init__()
@@ -87,68 +87,68 @@ class RequestFuture(Promise[MessageExt]):
         return Future.cancel(self)
 
     def expire(self) -> None:
-        """No reply has come in time."""
+        """Fail with a timeout."""
         self.fail(
             RequestTimeoutError(
                 f"No reply to the request to {self.message.topic} within {self._timeout:g} s.",
-                remedy="Check that somebody consumes the topic and replies; a longer timeout waits for slow ones.",
+                remedy="Check that a consumer of the topic sends replies, or set a longer timeout.",
                 retriable=True,
             )
         )
 
     def sent(self, sent: Future[SendResult]) -> None:
-        """The request's own send has ended."""
+        """Handle the result of the request's own send."""
         error = sent.exception()
         if error is not None:
             self.fail(error)
 
 
 class Replies:
-    """The requests of one instance that wait; also the handler of PUSH_REPLY_MESSAGE_TO_CLIENT (326)."""
+    """The pending requests of one instance; also the handler of PUSH_REPLY_MESSAGE_TO_CLIENT (326)."""
 
     def __init__(self, instance: ClientInstance) -> None:
-        self._waiting: DeadlineTable[str, RequestFuture] = DeadlineTable(instance.remoting.timer, RequestFuture.expire)
+        self._pending: DeadlineTable[str, RequestFuture] = DeadlineTable(instance.remoting.timer, RequestFuture.expire)
 
     @classmethod
     def of(cls, instance: ClientInstance) -> Replies:
-        """The instance's own."""
+        """Return the handler of the instance."""
         replies = instance.members.handlers.setdefault(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, cls(instance))
         assert isinstance(replies, cls)
         return replies
 
     def expect(self, future: RequestFuture, deadline: float) -> None:
-        self._waiting.put(future.correlation_id, future, deadline)
+        self._pending.put(future.correlation_id, future, deadline)
 
     def forget(self, future: RequestFuture) -> None:
-        self._waiting.take(future.correlation_id)
+        self._pending.take(future.correlation_id)
 
     def __call__(self, address: str, request: RemotingCommand) -> RemotingCommand:
-        """A reply has come."""
+        """Handle a reply."""
         reply = reply_of(request)
-        future = self._waiting.take(reply.properties.get(CORRELATION_ID, ""))
+        future = self._pending.take(reply.properties.get(CORRELATION_ID, ""))
         if future is None:
             logger.warning(
-                "broker %s pushed a reply that nobody waits for: %s", address, reply.properties.get(CORRELATION_ID)
+                "dropped a reply of broker %s: no pending request %s", address, reply.properties.get(CORRELATION_ID)
             )
         else:
             future.resolve(reply)
         return RemotingCommand.response(request, ResponseCode.SUCCESS)
 
 
-def greet_and_wait(instance: ClientInstance, deadline: float) -> None:
-    """A broker that has had no heartbeat does not know where to push what is for us."""
-    greeted = threading.Event()
+def register_and_wait(instance: ClientInstance, deadline: float) -> None:
+    """Register at new brokers and wait: a broker without a heartbeat does not know the connection for pushes."""
+    registered = threading.Event()
 
-    def greet() -> None:
+    def register() -> None:
         instance.members.register_at_new_brokers()
-        greeted.set()
+        registered.set()
 
-    instance.later(greet)
-    greeted.wait(left(deadline))
+    instance.later(register)
+    registered.wait(left(deadline))
 
 
 def reply_of(request: RemotingCommand) -> MessageExt:
-    """The message that a push (326) holds."""
+    """Decode the message of a push (326)."""
     header = ReplyMessageRequestHeader.from_ext(request.ext_fields)
     body = bytes(request.body)
     if header.sys_flag & COMPRESSED:
@@ -171,13 +171,13 @@ def reply_of(request: RemotingCommand) -> MessageExt:
 
 
 def _host(text: str) -> tuple[str, int]:
-    """An address as Java prints its sockets', with a name before it or not.
+    """Parse an address as printed by Java's sockets, with or without a name.
 
     ``/1.2.3.4:5``, ``name/1.2.3.4:5``, ``name/<unresolved>:5``, ``/[::1%0]:5``, ``/0:0:0:0:0:0:0:1:5``.
-    None of these may cost a reply: what cannot be understood is no address.
+    An invalid address must not lose a reply: the result is then empty.
     """
     name, _, address = text.rpartition("/")
-    for each in (address, f"{name}:{address.rpartition(':')[2]}"):  # a name that was not looked up has no address
+    for each in (address, f"{name}:{address.rpartition(':')[2]}"):  # an unresolved name has no address
         try:
             host, port = parse_address(each)
         except RemotingConnectError:

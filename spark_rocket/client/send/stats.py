@@ -1,6 +1,6 @@
-"""What a producer has sent, by topic, and its figures for Prometheus.
+"""Send statistics of a producer by topic, and their Prometheus metrics.
 
-Thread-safety: all methods. A number that several threads add to at the same moment may miss one of them.
+Thread-safety: all methods. Concurrent increments of a counter may lose one of them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ _BOUNDS_MS = (1, 5, 10, 20, 50, 200, 500)
 
 
 class SendCounts:
-    """What a producer sent to a topic. ``seconds[True]``: of attempts that came to something."""
+    """The send statistics of a topic. ``ok`` and ``failed`` are histograms of attempts."""
 
     __slots__ = ("bytes", "failed", "failed_seconds", "messages", "ok", "ok_seconds", "retries")
 
@@ -26,7 +26,7 @@ class SendCounts:
 
 
 class SendStats:
-    """What a producer sent, by topic."""
+    """The send statistics of a producer, by topic."""
 
     def __init__(self) -> None:
         self.topics: dict[str, SendCounts] = {}
@@ -38,7 +38,7 @@ class SendStats:
         return counts
 
     def sent(self, topic: str, messages: int, size: int, seconds: float) -> None:
-        """A broker has them."""
+        """Count stored messages."""
         counts = self.topics.get(topic) or self.of(topic)
         counts.messages += messages
         counts.bytes += size
@@ -46,14 +46,14 @@ class SendStats:
         counts.ok[_bucket(seconds)] += 1
 
     def failed(self, topic: str, seconds: float) -> None:
-        """An attempt came to nothing."""
+        """Count a failed attempt."""
         counts = self.of(topic)
         counts.failed_seconds += seconds
         counts.failed[_bucket(seconds)] += 1
 
 
 def _bucket(seconds: float) -> int:
-    if seconds <= 0.001:  # mostly
+    if seconds <= 0.001:  # the common case
         return 0
     for place, bound in enumerate(_BOUNDS_MS):
         if seconds * 1000 <= bound:
@@ -62,7 +62,7 @@ def _bucket(seconds: float) -> int:
 
 
 def add_send_stats(exposition: Exposition, stats: SendStats, client_id: str, group: str) -> None:
-    """The figures of a producer."""
+    """Add the metrics of a producer."""
     who = label_text({"client_id": client_id, "producer_group": group})
     for topic, counts in list(stats.topics.items()):
         labels = f"{who},{label_text({'topic': topic})}"

@@ -1,4 +1,4 @@
-"""Messages that are delivered only if a local transaction succeeds.
+"""Messages that are delivered only if a local transaction commits.
 
 ::
 
@@ -14,15 +14,15 @@
     with TransactionProducer("orders", Orders()) as producer:
         producer.send_in_transaction(Message.of("paid", "…"), order)
 
-The broker stores the message where no consumer sees it; then the local transaction is executed; then the broker is told
-what came of it, without waiting for an answer. If it does not hear (the listener does not know yet, the process died, a
-connection broke), it asks a member of the producer group: after 6 s, every 30 s, up to 15 times. So a listener must be
-able to answer for what another member of the group, or an earlier life of this one, has sent; the UNIQ_KEY of a message
-is its transaction's id. A commit may be carried out twice, never by halves.
+The broker stores the message invisibly; then the local transaction is executed; then its result is sent to the broker
+one-way. If the result is missing (the listener returned UNKNOW, the process crashed, a connection was lost), the broker
+queries a member of the producer group: after 6 s, then every 30 s, up to 15 times. So a listener must know the results
+of transactions of other members and of earlier processes; the UNIQ_KEY of a message is the id of its transaction. A
+commit may be executed twice, but never partially.
 
-What a listener raises, or what it returns that is no LocalTransactionState, counts as UNKNOW: the broker will ask.
+If a listener raises an exception or returns anything but a LocalTransactionState, the result is UNKNOW.
 
-Thread-safety: all methods; checks are answered on one thread of the producer's own, one after another.
+Thread-safety: all methods; checks run one after another on a thread of the producer.
 Corresponds to org.apache.rocketmq.client.producer.{TransactionMQProducer, TransactionListener, LocalTransactionState,
 TransactionSendResult}.
 """
@@ -43,7 +43,7 @@ from spark_rocket.client.core.membership import Membership, RequestHandler
 from spark_rocket.client.core.trace import decided
 from spark_rocket.client.core.validators import check_group, check_topic
 from spark_rocket.client.send.producer import Producer
-from spark_rocket.client.send.request_reply import greet_and_wait
+from spark_rocket.client.send.request_reply import register_and_wait
 from spark_rocket.client.send.router import left
 from spark_rocket.errors import ClientError, RocketError
 from spark_rocket.model import (
@@ -66,13 +66,13 @@ from spark_rocket.protocol.wire.headers import CheckTransactionStateRequestHeade
 
 logger = logging.getLogger(__name__)
 
-MAX_WAITING_CHECKS = 2_000
-"""More than these are dropped: the broker asks again."""
+MAX_PENDING_CHECKS = 2_000
+"""Further checks are dropped: the broker repeats them."""
 _TIMES = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 
 
 class LocalTransactionState(Enum):
-    """What came of a local transaction. UNKNOW (as RocketMQ spells it): not known yet, ask later."""
+    """The result of a local transaction. UNKNOW (RocketMQ's spelling): not known yet; the broker queries it later."""
 
     COMMIT_MESSAGE = "COMMIT_MESSAGE"
     ROLLBACK_MESSAGE = "ROLLBACK_MESSAGE"
@@ -90,26 +90,26 @@ class TransactionListener(Protocol):
     """The local transactions of a producer group."""
 
     def execute_local_transaction(self, message: Message, arg: Any) -> LocalTransactionState:
-        """Do what the message is about; called when the broker has it, before anybody can consume it."""
+        """Execute the transaction; called when the broker has stored the message, before it is visible to consumers."""
 
     def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
-        """Say what came of it: the broker has not heard."""
+        """Return the result of an earlier transaction, on request of the broker."""
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class TransactionSendResult(SendResult):
-    """A half message that was stored, and what came of its local transaction."""
+    """A stored half message, and the result of its local transaction."""
 
     local_transaction_state: LocalTransactionState = LocalTransactionState.UNKNOW
     local_exception: Exception | None = None
-    """What the listener raised."""
+    """The exception of the listener."""
 
 
 class TransactionProducer(Producer):
-    """See the module. ``settings`` are a Producer's; its other ways to send are there too, without transactions.
+    """Sends messages in transactions. ``settings`` are those of a Producer, whose send methods are available too.
 
-    The brokers that can ask are those of ``topics``, those that create topics by themselves, and those of every topic
-    sent to.
+    Checks are received from the brokers of ``topics``, from those with automatic topic creation, and from those of
+    every topic sent to.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class TransactionProducer(Producer):
             if not callable(getattr(listener, name, None)):
                 raise ClientError(
                     f"The transaction listener of group {group!r} has no {name}.",
-                    remedy="Give a TransactionListener: an object with both methods.",
+                    remedy="Pass a TransactionListener: an object with both methods.",
                 )
         super().__init__(check_group(group), **settings)
         self._listener = listener
@@ -128,26 +128,26 @@ class TransactionProducer(Producer):
     def _begin(self) -> None:
         super()._begin()
         self._checks: ThreadPoolExecutor | None = None
-        self._waiting_checks = threading.Semaphore(MAX_WAITING_CHECKS + 1)  # and the one that is answered
+        self._pending_checks = threading.Semaphore(MAX_PENDING_CHECKS + 1)  # and the running one
 
     def start(self) -> None:
-        """Join the group, so that brokers can ask. The first send does it by itself. GroupInUseError, for good."""
+        """Join the group, to receive checks. Optional: the first send does it. GroupInUseError is permanent."""
         super().start()
 
     def _join(self, instance: ClientInstance, wait: bool, deadline: float) -> None:
-        """Brokers that are known by the deadline are told; without ``wait`` soon."""
+        """Register at the brokers known by the deadline; without ``wait`` in the background."""
         self._checks = ThreadPoolExecutor(1, thread_name_prefix="rocket-transaction-check")
-        instance.members.handlers[RequestCode.CHECK_TRANSACTION_STATE] = _answering(instance.members)
+        instance.members.handlers[RequestCode.CHECK_TRANSACTION_STATE] = _check_handler(instance.members)
         instance.members.join_producer(self, wait=False)
         self._find_routes(deadline)
         if wait:
-            greet_and_wait(instance, deadline)
+            register_and_wait(instance, deadline)
         else:
             instance.later(instance.members.register_at_new_brokers)
         instance.call_later(instance.config.heartbeat_interval, self._keep_routes)
 
     def close(self) -> None:
-        """Leave the group. Transactions that are not decided are for its other members to answer for."""
+        """Leave the group. Its other members handle checks of undecided transactions."""
         shared = self._shared
         if shared is not None and self._checks is not None:
             shared.members.leave_producer(self)
@@ -157,12 +157,12 @@ class TransactionProducer(Producer):
     def send_in_transaction(
         self, message: Message, arg: Any = None, *, timeout: float | None = None
     ) -> TransactionSendResult:
-        """Have the broker keep a message, execute the local transaction, and tell the broker what came of it.
+        """Store a half message, execute the local transaction, and send its result to the broker.
 
-        The listener gets ``arg`` and the message as it was sent, with its UNIQ_KEY and without any delay: such a
-        message has none. What stops the message from being kept is raised, and nothing is executed then. A broker that
-        has it but not safely (any status but SEND_OK) is told to roll back, and nothing is executed either.
-        ``timeout`` is for all that comes before the local transaction.
+        The listener gets ``arg`` and the message as sent, with its UNIQ_KEY and without any delay, which transactional
+        messages cannot have. If the message cannot be stored, the error is raised and nothing is executed. With a
+        status other than SEND_OK, nothing is executed and the transaction is rolled back. ``timeout`` covers everything
+        before the local transaction.
         """
         deadline = time.monotonic() + (self._send_timeout if timeout is None else timeout)
         instance = self._start(wait=False, deadline=deadline).instance
@@ -173,7 +173,7 @@ class TransactionProducer(Producer):
         if sent.status is SendStatus.SEND_OK:
             state, error = self._execute(half, arg)
         else:
-            logger.warning("transaction %s is rolled back: its message was kept with %s", sent.msg_id, sent.status.name)
+            logger.warning("rolled back transaction %s: message stored with %s", sent.msg_id, sent.status.name)
         self._end(instance, half, sent, state, error)
         stored = {field.name: getattr(sent, field.name) for field in fields(sent)}
         return TransactionSendResult(**stored, local_transaction_state=state, local_exception=error)
@@ -189,7 +189,7 @@ class TransactionProducer(Producer):
         try:
             return _known_state(self._listener.execute_local_transaction(half, arg)), None
         except Exception as error:
-            logger.exception("the local transaction of %s failed", half.properties[UNIQ_KEY])
+            logger.exception("local transaction of %s failed", half.properties[UNIQ_KEY])
             return LocalTransactionState.UNKNOW, error
 
     def _end(
@@ -215,7 +215,7 @@ class TransactionProducer(Producer):
             self._trace(half, header, state, address)
             self._tell(instance, address, header, error)
         except RocketError as failure:
-            logger.warning("the broker will ask what came of transaction %s: %s", sent.msg_id, failure)
+            logger.warning("result of transaction %s not sent, it will be checked: %s", sent.msg_id, failure)
 
     def _trace(
         self, message: Message, header: EndTransactionRequestHeader, state: LocalTransactionState, address: str
@@ -241,26 +241,26 @@ class TransactionProducer(Producer):
             request.remark = f"the listener raised {type(error).__name__}: {error}"
         instance.remoting.invoke_oneway(address, request, self._send_timeout)
 
-    # --- what brokers ask -------------------------------------------------------------------------------------
+    # --- checks of brokers ------------------------------------------------------------------------------------
 
     def check(self, address: str, header: CheckTransactionStateRequestHeader, message: MessageExt) -> None:
-        """A broker asks: the listener is called, and the broker told, soon and elsewhere."""
+        """Handle a check: the listener is called and the result sent on another thread."""
         checks = self._checks
-        if checks is None or not self._waiting_checks.acquire(blocking=False):
-            logger.warning("no answer to broker %s for transaction %s: too many wait", address, message.msg_id)
+        if checks is None or not self._pending_checks.acquire(blocking=False):
+            logger.warning("dropped check of broker %s for transaction %s: too many pending", address, message.msg_id)
             return
         try:
             job = checks.submit(self._check, address, header, message)
-            job.add_done_callback(lambda _: self._waiting_checks.release())
-        except RuntimeError:  # closed at this moment
-            logger.info("no answer to broker %s for transaction %s: closed", address, message.msg_id)
+            job.add_done_callback(lambda _: self._pending_checks.release())
+        except RuntimeError:  # just closed
+            logger.info("dropped check of broker %s for transaction %s: closed", address, message.msg_id)
 
     def _check(self, address: str, header: CheckTransactionStateRequestHeader, message: MessageExt) -> None:
         error: Exception | None = None
         try:
             state = _known_state(self._listener.check_local_transaction(message))
         except Exception as failure:
-            logger.exception("the check of transaction %s failed", message.msg_id)
+            logger.exception("check of transaction %s failed", message.msg_id)
             state, error = LocalTransactionState.UNKNOW, failure
         answer = EndTransactionRequestHeader(
             producer_group=self.group,
@@ -277,7 +277,7 @@ class TransactionProducer(Producer):
         try:
             self._tell(self.instance(), address, answer, error)
         except RocketError as failure:
-            logger.warning("the broker will ask again what came of transaction %s: %s", message.msg_id, failure)
+            logger.warning("result of transaction %s not sent, it will be checked again: %s", message.msg_id, failure)
 
     def _find_routes(self, deadline: float | None = None) -> None:
         routes = self.instance().routes
@@ -285,10 +285,10 @@ class TransactionProducer(Producer):
             try:
                 routes.route(topic, None if deadline is None else left(deadline))
             except RocketError as error:
-                logger.info("brokers of topic %s are not known yet: %s", topic, error)
+                logger.info("no route of topic %s yet: %s", topic, error)
 
     def _keep_routes(self) -> None:
-        """Heartbeats go to the brokers of topics in use: these are, also while nothing is sent."""
+        """Keep the routes in use, so that heartbeats go to these brokers even without sends."""
         shared = self._shared
         if shared is not None:
             self._find_routes()
@@ -298,12 +298,12 @@ class TransactionProducer(Producer):
 def _known_state(returned: object) -> LocalTransactionState:
     if isinstance(returned, LocalTransactionState):
         return returned
-    logger.error("the listener returned %r, which is no LocalTransactionState: taken as UNKNOW", returned)
+    logger.error("listener returned %r, not a LocalTransactionState: handled as UNKNOW", returned)
     return LocalTransactionState.UNKNOW
 
 
-def _answering(members: Membership) -> RequestHandler:
-    """The handler of CHECK_TRANSACTION_STATE (39) for all producers of an instance."""
+def _check_handler(members: Membership) -> RequestHandler:
+    """Return the handler of CHECK_TRANSACTION_STATE (39) for all producers of an instance."""
 
     def handle(address: str, request: RemotingCommand) -> None:
         header = CheckTransactionStateRequestHeader.from_ext(request.ext_fields)
@@ -313,6 +313,6 @@ def _answering(members: Membership) -> RequestHandler:
         if isinstance(producer, TransactionProducer):
             producer.check(address, header, message)
         else:
-            logger.warning("broker %s asks for a transaction of group %r, which is not here", address, group)
+            logger.warning("ignored check of broker %s: no transaction producer of group %r", address, group)
 
     return handle
