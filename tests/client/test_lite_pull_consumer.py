@@ -629,7 +629,7 @@ def test_what_is_not_possible_is_named(topic: str, producer: Producer, make: Mak
         (ClientError, "valid offsets are 0 to 5", lambda: consumer.seek(queue, 6)),
         (ClientError, "-3", lambda: consumer.commit_offsets({queue: -3})),
         (ClientError, "Invalid poll timeout", lambda: consumer.poll(-1)),
-        (ClientError, "No queue", lambda: make(topic, subscribe=False, start=False).assign([])),
+        (ClientError, "list of queues is empty", lambda: make(topic, subscribe=False, start=False).assign([])),
         (ClientError, "blank", lambda: consumer.subscribe(" ")),
         (RocketError, "SQL", lambda: consumer.subscribe(topic, sql="a >")),
         (QueueNotFoundError, "does not exist", lambda: make(topic, subscribe=False).assign([stranger])),
