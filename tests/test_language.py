@@ -21,7 +21,11 @@ ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 ROOTS = ("spark_rocket", "jobs", "benchmarks", "tools", "docs", *PAGES)
 #: Beginnings of paths whose texts are not revised yet.
-EXEMPT: tuple[str, ...] = ("spark_rocket/", "jobs/", "benchmarks/", "tools/", "docs/", "CHANGELOG.md")
+EXEMPT: tuple[str, ...] = (
+    *("spark_rocket/", "jobs/", "benchmarks/", "CHANGELOG.md"),
+    *("docs/client.md", "docs/notebook/", "docs/recipes/", "docs/guides/from-", "docs/guides/grpc-clients.md"),
+    *("docs/guides/console.md", "docs/guides/operations.md", "docs/guides/security.md", "docs/reference/conditions.md"),
+)
 
 #: A phrase (a regular expression; a space stands for any white space), and what to write instead.
 BANNED = {

@@ -90,11 +90,11 @@ packages() {
 # Only tests need it, and those are skipped without; with REQUIRE_OFFICIAL they fail, and so does this.
 node() {
     if ! command -v npm >/dev/null 2>&1; then
-        say "There is no npm here: the tests with RocketMQ's own Node.js client are left out."
+        say "npm is not installed: skipping the tests with RocketMQ's own Node.js client."
     elif (cd "$1" && npm ci --no-audit --no-fund --ignore-scripts --loglevel=error </dev/null >&2); then
         return 0
     else
-        say "npm could not install the packages of $1: the tests that need them are left out."
+        say "npm could not install the packages of $1: skipping the tests that need them."
     fi
     [ -z "${REQUIRE_OFFICIAL:-}" ]
 }
@@ -111,7 +111,7 @@ browser() {
     # shellcheck disable=SC2086  # several options
     if apt $once update && apt-cache show chromium-driver >/dev/null 2>&1 &&
         apt $once install -y --no-install-recommends chromium chromium-driver; then return 0; fi
-    say "There is no Chromium here: the tests of the console's pages in a browser are left out."
+    say "Chromium is not installed: skipping the browser tests."
 }
 
 # --- Java -----------------------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ run() {
             "  macOS:          brew install openjdk@21" \
             "Then run make again; set JAVA_HOME if it is in an unusual place."
     fi
-    # Spark's workers run whatever python3 is first on the PATH unless they are told.
+    # Spark's workers run whatever python3 is first on the PATH unless PYSPARK_PYTHON is set.
     PYSPARK_PYTHON=$(cd "$venv/bin" && pwd)/python
     PATH=$(dirname "$PYSPARK_PYTHON"):$PATH
     PYSPARK_DRIVER_PYTHON=$PYSPARK_PYTHON

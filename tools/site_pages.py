@@ -109,8 +109,8 @@ def command_line() -> str:
 
     parts = [
         "# The command line: every verb and option\n",
-        "What `rocket … --help` says, verb by verb; made from the program when this site was built. "
-        "Who knows mqadmin finds each of its verbs [here](guides/from-mqadmin.md).\n",
+        "The output of `rocket … --help` for every verb. "
+        "For the verbs of mqadmin, see [From mqadmin](guides/from-mqadmin.md).\n",
     ]
     for depth, context in commands(click.Context(rocket, info_name="rocket")):
         heading = "#" * min(depth + 2, 4)
