@@ -331,7 +331,7 @@ def test_a_list_of_deleted_topics_that_may_not_be_read(filled: StoreConfig, monk
     monkeypatch.setattr(DeletedTopics, "_read", staticmethod(forbid))
     with pytest.raises(StoreCorruptError, match=r"deletedTopic\.json cannot be read: Permission denied") as error:
         opened(filled)
-    assert "the right to read" in error.value.remedy
+    assert "read permission" in error.value.remedy
     assert "Delete" not in error.value.remedy
 
 
