@@ -173,8 +173,8 @@ def test_a_crc_over_the_old_record_is_not_kept(store: MessageStore, clock: Clock
         ("REAL_TOPIC\x01Real", "no property REAL_TOPIC or REAL_QID"),
         ("REAL_TOPIC\x01Real\x02REAL_QID\x01one", "REAL_QID is b'one'"),
         ("REAL_TOPIC\x01Real\x02REAL_QID\x01-1", "REAL_QID is b'-1'"),
-        ("REAL_TOPIC\x01SCHEDULE_TOPIC_XXXX\x02REAL_QID\x010", "where messages wait"),
-        ("REAL_TOPIC\x01RMQ_SYS_TRANS_HALF_TOPIC\x02REAL_QID\x010", "where messages wait"),
+        ("REAL_TOPIC\x01SCHEDULE_TOPIC_XXXX\x02REAL_QID\x010", "a system topic for pending messages"),
+        ("REAL_TOPIC\x01RMQ_SYS_TRANS_HALF_TOPIC\x02REAL_QID\x010", "a system topic for pending messages"),
         ("REAL_TOPIC\x01../up\x02REAL_QID\x010", "cannot be stored"),
     ],
 )

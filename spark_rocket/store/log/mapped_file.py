@@ -172,7 +172,7 @@ class MappedFile:
             length = os.fstat(fd).st_size
             if length not in (0, self.size):
                 raise StoreCorruptError(
-                    f"Cannot create {self.path} with {self.size} bytes: it exists with {length} bytes.",
+                    f"{self.path} has {length} bytes: cannot create a file of {self.size} bytes there.",
                     remedy="Run `rocket store check` on the store directory.",
                 )
             os.ftruncate(fd, self.size)
