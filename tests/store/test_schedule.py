@@ -204,7 +204,7 @@ def test_a_record_that_is_gone_or_damaged_is_named_and_skipped(
     assert bodies(store, "Real", 0) == [b"2"]
     for number in range(2):
         place = results[number].physical_offset
-        assert f"Message {number} of delay level 1 is not delivered: its record at offset {place} " in caplog.text
+        assert f"Message {number} of delay level 1 is skipped: its record at offset {place} " in caplog.text
     store.close()
 
 
@@ -392,7 +392,7 @@ def test_a_missing_file_delivers_from_the_first_on_and_says_so(
     clock.now += 10_000
     assert service(store).deliver(clock.now, ALL_OF_IT) is None
     assert bodies(store, "Real", 2) == [b"1"]
-    assert "delayOffset.json is missing: the 1 messages of delay level 3 are delivered" in caplog.text
+    assert "delayOffset.json is missing: delivering all 1 messages of delay level 3" in caplog.text
     assert "removed" not in caplog.text
 
 
