@@ -376,10 +376,7 @@ class TimerMessageStore:
         return due if slot is None else min(due, max(slot - _PRELOAD_MS, now_ms + 1))
 
     def _is_of_walked_slot(self, position: int) -> bool:
-        """Return whether a unit is of the slot being loaded, so that its recalls may not be loaded yet.
-
-        A deferred unit has a time before its slot, so the heap may have it first.
-        """
+        """Return whether a (deferred) unit is of the slot being loaded, so that its recalls may be missing."""
         if self._walk is None:
             return False
         unit = self._timer_log.read(position)
