@@ -31,7 +31,7 @@ PULL_BYTES = 4 * 1024 * 1024
 
 
 def pull_into_columns(reader: Reader, queue: MessageQueue) -> tuple[int, int]:
-    """All of a queue, the next pull under way while one is decoded; rows and bytes."""
+    """Pull a whole queue, with the next pull in flight while one is decoded; return rows and bytes."""
     rows = size = offset = 0
     end = reader.max_offset(queue)
     pending = reader.pull_async(queue, offset, max_msgs=32_768, max_bytes=PULL_BYTES)
@@ -84,7 +84,7 @@ _groups = itertools.count()
 
 
 class _Listener:
-    """Counts, and says when that was all."""
+    """Count messages, and signal when all have arrived."""
 
     def __init__(self) -> None:
         self.done = threading.Event()

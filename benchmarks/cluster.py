@@ -27,7 +27,9 @@ def _taken(lab: Lab, brokers: int) -> float:
         return sum(pool.map(load, ports))
 
 
-@benchmark("cluster.two", unit="messages/s", ceiling="twice what one of them takes alone; cluster.cores says how busy")
+@benchmark(
+    "cluster.two", unit="messages/s", ceiling="twice what one of them takes alone; see cluster.cores for the load"
+)
 def two(lab: Lab, _: str) -> Pair:
     lab.two_brokers.create_topic(TOPIC, queues=CONNECTIONS)
     return Pair(lambda: _taken(lab, 2), lambda: 2 * _taken(lab, 1))

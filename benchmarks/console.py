@@ -1,4 +1,4 @@
-"""How soon the console's pages open on a large cluster: each for the first time, while somebody has the lists open.
+"""Time to open the console's pages on a large cluster: each for the first time, while another session shows the lists.
 
 1,000 topics of 8 queues with a message each; 200 groups, each behind in the 40 queues of five topics. The console is a
 process of its own, as `rocket console` starts it. Opening a page is what a browser asks for: the page itself and its
@@ -107,7 +107,7 @@ def _stopping(process: ServerProcess) -> Iterator[None]:
 
 
 def looked_at(url: str) -> AbstractContextManager[None]:
-    """Somebody else has the lists open: the cluster is asked for all of it again and again."""
+    """Keep the lists open in another session, so that the console requests all figures repeatedly."""
 
     def look(stop: threading.Event) -> None:
         browser = Browser(url)
@@ -162,7 +162,7 @@ def first_pages(what: str) -> Callable[[], tuple[str, ...]]:
     lower_is_better=True,
 )
 def opening(lab: Lab, what: str) -> Pair:
-    """The slowest of a dozen pages that nobody has opened before."""
+    """Measure the slowest of a dozen pages that were not opened before."""
     url = console(lab)
     pages = first_pages(what)
     return Pair(lambda: slowest(url, pages), lambda: slowest(url, lambda: ("/", STATIC)))

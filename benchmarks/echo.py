@@ -17,7 +17,7 @@ _LENGTH = struct.Struct(">I")
 class Echo(asyncio.Protocol):
     def __init__(self, answer: bytes) -> None:
         self._answer = answer
-        self._missing = 0  # bytes of the frame that is under way
+        self._missing = 0  # missing bytes of the current frame
         self._head = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -86,7 +86,7 @@ def beside(lab: Lab, _: str) -> Pair:
     lower_is_better=True,
 )
 def idle(lab: Lab, figure: str) -> Pair:
-    """A proxy that nobody calls: its memory, and what it uses of a core."""
+    """Measure an idle proxy: its memory, and its share of a core."""
     _port, served = lab.proxy(lab.cluster)
     _empty_port, empty = lab.empty_grpc(SIZE)
 

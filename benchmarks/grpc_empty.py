@@ -1,6 +1,6 @@
 """`python -m benchmarks.grpc_empty SIZE [hold]`: the messaging service with handlers that do nothing, on grpc.aio.
 
-Sends are answered with the same bytes each time, receives with 32 messages of SIZE bytes that nobody sent; or, with
+Sends are answered with the same bytes each time, receives with 32 generated messages of SIZE bytes; or, with
 ``hold``, receives wait, and each message goes to the poll that waits longest. Prints its port; ends on SIGTERM.
 """
 

@@ -1,7 +1,7 @@
 """`python -m benchmarks.grpc_load VERB JSON`: a lean gRPC client in a process of its own, on bare sockets.
 
-It writes HTTP/2 frames by hand, with header blocks that are built once, and knows nothing of who answers. It trusts its
-server: answers are looked at only where their content is needed. One JSON object on one line.
+It writes HTTP/2 frames by hand, with prebuilt header blocks, and works with any server. It trusts its server: responses
+are parsed only where their content is needed. One JSON object on one line.
 """
 
 from __future__ import annotations

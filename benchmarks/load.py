@@ -1,6 +1,6 @@
 """`python -m benchmarks.load VERB JSON`: a lean client in a process of its own, on bare sockets with prebuilt frames.
 
-It knows nothing of who answers: the broker and the echo server get the same bytes. One JSON object on one line.
+It works with any server: the broker and the echo server get the same bytes. One JSON object on one line.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def _send(name_server: str, topic: str, how: str) -> float:
 
 
 def _scraped(url: str) -> AbstractContextManager[None]:
-    """Somebody reads /metrics, at once and then every second."""
+    """Read /metrics at once and then every second."""
 
     def scrape(stop: threading.Event) -> None:
         while True:

@@ -125,8 +125,8 @@ def echoes(port: int, idle: int, held: int, rate: int, count: int, pid: int) -> 
 
 
 def flood(port: int, topic: str, size: int, conns: int, rate: int, seconds: float) -> dict[str, Any]:
-    """Sends at a rate, whether they are answered or not, as far as the server's sockets take them."""
-    os.nice(5)  # whoever floods has a machine of his own elsewhere
+    """Send at a fixed rate, without waiting for responses, as far as the server's sockets accept it."""
+    os.nice(5)  # in production, the flood comes from another machine
     chunk = b"".join(frames.send(topic, queue % 4, frames.payload(size)) for queue in range(_CHUNK))
     connections = [connect(port) for _ in range(conns)]
     chooser = selectors.DefaultSelector()

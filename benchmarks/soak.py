@@ -2,9 +2,9 @@
 
 A process of its own sends batches at a fixed rate to a broker of this machine; a streaming query reads them into
 nowhere. After every trigger: how many messages are behind, in triggers' worth of the rate, and the resident memory of
-the broker (its own, and apart the pages of its files that it has mapped, which are the kernel's to take back), Spark's
+the broker (its own, and apart the pages of its files that it has mapped, which the kernel can reclaim), Spark's
 JVM and its Python processes. At the end: the worst lag and how memory went, from the end of the first quarter on (what
-comes before is start-up). It is no row of the table, because it takes ten minutes.
+comes before is start-up). It is not a row of the table, because it takes ten minutes.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def _filled(lab: Lab, messages: int) -> str:
 
 
 def _ready(lab: Lab, topic: str) -> DataFrame:
-    """A source that has the topic's first message at hand."""
+    """Return a source that already has the topic's first message."""
     from benchmarks.spark_sources import Ceiling
     from spark_rocket.client import Reader
     from spark_rocket.datasource.schema import SOURCE_SCHEMA, project

@@ -37,7 +37,7 @@ PROPERTIES = encode_properties(frames.properties_of(1))
 
 @benchmark("store.recover", unit="MB/s", ceiling="crc32 of the same bytes, read from the files")
 def recover(lab: Lab, _: str) -> Pair:
-    """1 GiB of 128-byte messages, nothing of it known to be flushed."""
+    """Recover 1 GiB of 128-byte messages, none of them known to be flushed."""
     path = lab.scratch / "recover"
     body = batch_body()
     with open_store(path, message_index_enable=False) as store:
@@ -210,7 +210,7 @@ def sync_gain(lab: Lab, _: str) -> Pair:
 
 
 def around_rolls(append: Callable[[int], int]) -> float:
-    """p99.9 in µs of the appends around each roll-over; ``append(n)`` says which file the n-th went to."""
+    """p99.9 in µs of the appends around each roll-over; ``append(n)`` returns the file of the n-th append."""
     times: list[int] = []
     chosen: list[int] = []
     clock = time.perf_counter_ns

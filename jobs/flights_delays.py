@@ -4,9 +4,9 @@ Every micro-batch gives the (carrier, hour) pairs whose numbers changed, with th
 pair replaces an earlier one. The totals are exact at any moment, also for hours whose watermark has not passed, which
 an append-mode query would hold back until newer flights come.
 
-Restartable: the checkpoint has the offsets and the totals. A micro-batch that is made again after a crash writes its
-Parquet folder again and its messages under the same ids, so that a repeat can be told: ``writeId`` is the query's id,
-which Spark keeps in the checkpoint, and the batch's number. Another query, with a checkpoint of its own, has other ids.
+Restartable: the checkpoint has the offsets and the totals. A micro-batch that is repeated after a crash writes its
+Parquet folder again and its messages with the same ids, so that duplicates can be detected: ``writeId`` is the query's
+id, which Spark stores in the checkpoint, and the batch's number. Another query, with another checkpoint, has other ids.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def query_id(batch: DataFrame) -> str:
     """The id of the streaming query that a micro-batch belongs to; the same after a restart."""
     found = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
     if not found:
-        raise RuntimeError("Spark has not said which query this micro-batch belongs to.")
+        raise RuntimeError("Spark did not report the query of this micro-batch.")
     return found
 
 
@@ -150,7 +150,7 @@ def start(
 class RowsRead:
     """Rows that the query's finished micro-batches have read since this start.
 
-    Spark remembers the last 100 micro-batches only, so it must be asked again before 100 more are over.
+    Spark stores the last 100 micro-batches only, so call this again before 100 more have ended.
     """
 
     def __init__(self, query: StreamingQuery) -> None:

@@ -42,7 +42,7 @@ def publish(
     flights = load_flights(limit)
     ensure_topic(name_server, topic, queues)
     # One partition writes the year in its order. Several would be faster, and would interleave January with July:
-    # whoever reads the topic by event time would need a watermark of half a year.
+    # readers by event time would need a watermark of half a year.
     rows = messages_of(spark.createDataFrame(flights).coalesce(1))
     total = flights.num_rows
     with TopicWatch(name_server, topic) as watch, Progress(lambda: f"{watch.arrived():,} of {total:,} published"):

@@ -3,7 +3,7 @@
 A Spark stream with ``consumerGroup`` commits its progress but is not a member: it sends no heartbeats. Two signs
 distinguish its group from one whose consumers are offline. First, a group of consumers has a retry topic: a broker
 creates ``%RETRY%group`` with the first heartbeat of a member. Second, commits that continue without members are those
-of a stream, whoever consumed before; one commit is not enough, it may be a reset. Clients of RocketMQ 5 (gRPC) are the
+of a stream, also after other consumers; a single commit may be a reset. Clients of RocketMQ 5 (gRPC) are the
 exception: their retry topic is created with the first retried message. Until then, a group of such clients is taken
 for a stream if its members had left before the first observation.
 

@@ -304,7 +304,7 @@ class QueueProgress:
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """Members, subscriptions and progress of a group. The three texts are None while no consumer is online."""
+    """Members, subscriptions and progress of a group. The three strings are None while no consumer is online."""
 
     group: str
     members: list[Member]

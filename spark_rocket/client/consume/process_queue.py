@@ -59,7 +59,7 @@ START_TIME = "CONSUME_START_TIME"
 class ProcessQueue:
     """The cached messages of one queue. ``dropped``: the queue is no longer assigned; its messages are discarded.
 
-    ``stale``: the group continues at another offset, so nothing of this queue is committed any more.
+    ``stale``: the group continues at another offset, so this queue commits no more offsets.
     """
 
     def __init__(self, queue: MessageQueue, next_offset: int) -> None:

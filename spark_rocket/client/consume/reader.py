@@ -151,7 +151,7 @@ class Reader(Client):
     def lacks(self, queue: MessageQueue) -> TopicNotFoundError | QueueNotFoundError | None:
         """Return the master's error if it does not have the topic or the queue; otherwise, or if unavailable, None.
 
-        Responses of name servers and slaves are no proof: a topic of unavailable brokers has no route, and a slave may
+        Responses of name servers and slaves prove nothing: a topic of unavailable brokers has no route, and a slave may
         lag behind. So the master is found by its broker name. It is queried with a pull, because brokers respond to
         other queries about missing queues with 0.
         """

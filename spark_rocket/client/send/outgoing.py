@@ -132,7 +132,7 @@ class Outgoing:
         self.code = code
 
     def request(self, group: str, queue: MessageQueue) -> RemotingCommand:
-        """Build the request for a queue. Keys are the letters of SendMessageRequestHeader, inlined for speed."""
+        """Build the request for a queue. Keys are SendMessageRequestHeader's one-letter names, inlined for speed."""
         ext = {
             "a": group,
             "b": self.topic,

@@ -19,7 +19,6 @@ It does not wait for replies to requests: those fail with StateError.
 
 Thread-safety: all methods; one producer can serve all threads of a process. It has no persistent state. A forked child
 can use its copy, which joins the group again; sends in flight and their futures stay with the parent.
-use its copy: it joins the group by itself, and what the parent has under way stays the parent's, futures included.
 Corresponds to org.apache.rocketmq.client.producer.DefaultMQProducer.
 """
 
