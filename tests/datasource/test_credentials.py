@@ -52,11 +52,11 @@ def test_where_they_come_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"accessKey": "alice-key"}, "accessKey is given without secretKey"),
-        ({"secretKey": "s3cr3t"}, "secretKey is given without accessKey"),
-        ({**KEYS, "credentialsFile": "{file}"}, "accessKey is given together with credentialsFile"),
-        ({"securityToken": "s3cr3t"}, "securityToken is given without accessKey"),
-        ({"credentialsFile": "{away}"}, "credentialsFile is '.*away'. It should be a file that the driver can read"),
+        ({"accessKey": "alice-key"}, "accessKey has no effect without secretKey"),
+        ({"secretKey": "s3cr3t"}, "secretKey has no effect without accessKey"),
+        ({**KEYS, "credentialsFile": "{file}"}, "accessKey cannot be combined with credentialsFile"),
+        ({"securityToken": "s3cr3t"}, "securityToken has no effect without accessKey"),
+        ({"credentialsFile": "{away}"}, "credentialsFile is '.*away'. Use a file that the driver can read"),
         ({**KEYS, "secretKeys": "s3cr3t"}, "has no option secretkeys. Did you mean secretKey"),
         ({"accessKey": "alice-key", "secretKey": "s3cr3t\0"}, "secretKey is not a key"),
     ],
@@ -73,7 +73,7 @@ def test_what_does_not_go_together_is_told_without_the_secret(
 
 
 def test_a_store_directory_asks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DataSourceError, match="accessKey is given together with storePath"):
+    with pytest.raises(DataSourceError, match="accessKey cannot be combined with storePath"):
         parse_read_options({"storePath": str(tmp_path), **KEYS}, Scope.READ)
     monkeypatch.setenv("ROCKETMQ_ACCESS_KEY", "env-key")
     monkeypatch.setenv("ROCKETMQ_SECRET_KEY", "env-s3cr3t")

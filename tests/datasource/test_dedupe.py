@@ -199,7 +199,7 @@ def test_the_option_and_what_it_does_not_go_with() -> None:
     for wrong in ({"dedupeWindow": "0"}, {"dedupeWindow": "5", "lookupKeys": "a"}):
         with pytest.raises(OptionError, match="dedupeWindow"):
             options(**wrong)
-    with pytest.raises(OptionError, match="dedupeWindow is given together with storePath"):
+    with pytest.raises(OptionError, match="dedupeWindow cannot be combined with storePath"):
         parse_read_options({"storePath": "/x", "dedupeWindow": "5"}, Scope.READ)
 
 

@@ -228,7 +228,7 @@ def test_a_restart_with_a_smaller_limit(cluster: LocalCluster, reader: Reader, m
 
 def test_a_ledger_with_several_queues_is_refused(cluster: LocalCluster) -> None:
     cluster.create_topic("wide-ledger", 2)
-    with pytest.raises(ExactlyOnceError, match=r"LEDGER_QUEUES.*wide-ledger has 2 queues, and one is needed"):
+    with pytest.raises(ExactlyOnceError, match=r"LEDGER_QUEUES.*wide-ledger has 2 queues and must have one"):
         options(cluster, "t", ledgerTopic="wide-ledger")
 
 
@@ -319,7 +319,7 @@ def test_missing_rights_are_named() -> None:
             commit_epoch(given, [stage(given, Epoch("rights", 0), rows(5))], is_stream=True)
 
         allow(*rights)
-        refused = r"NO_TOPIC\] the sink's topic ROCKET_SINK_LEDGER .* could not be created.*mqadmin updateTopic -n"
+        refused = r"NO_TOPIC\] topic ROCKET_SINK_LEDGER of the sink .* could not be created.*mqadmin updateTopic -n"
         with pytest.raises(ExactlyOnceError, match=refused):
             write()
         cluster.create_topic("ROCKET_SINK_LEDGER", 1)

@@ -107,7 +107,7 @@ def test_queues_and_topics_that_are_taken_away_after_planning(cluster: LocalClus
 
         assert read(taken, reader) == 50
         cluster.create_topic(topic, 1)
-        check(taken, rf"DATA_LOSS.QUEUE_DELETED\] {topic}/\S+/1 .* was at 50")
+        check(taken, rf"DATA_LOSS.QUEUE_DELETED\] {topic}/\S+/1 .* is at 50")
         assert read(kept, reader) == 50
         cluster.delete_topic(topic)
         check(kept, rf"DATA_LOSS.TOPIC_DELETED\] topic {topic} .*/0 at 50")

@@ -91,7 +91,7 @@ def test_a_batch_begins_where_the_one_before_ended_unless_its_own_offset_says_ot
 
 
 def test_an_end_without_a_beginning_is_an_error() -> None:
-    with pytest.raises(OffsetsError, match="orders/broker-b/0 ends but not where it begins"):
+    with pytest.raises(OffsetsError, match="an end but no start for orders/broker-b/0"):
         starts_of(StreamOffset({A0: 10}), StreamOffset({A0: 11, B0: 9}))
 
 

@@ -219,7 +219,7 @@ def test_contradictions() -> None:
     assert "startingTimestamp" in bad(startingOffsets="timestamp")
     assert "startingOffsets=earliest" in bad(startingOffsets="earliest", startingTimestamp="1")
     assert "consumerGroup" in bad(startingOffsets="group")
-    assert "would read nothing" in bad(BATCH, startingOffsets="latest")
+    assert "reads nothing" in bad(BATCH, startingOffsets="latest")
     assert "endingOffsets=latest" in bad(BATCH, endingOffsets="latest", endingTimestamp="1")
     with pytest.raises(OptionError, match="subscribe is missing"):
         parse_read_options({}, STREAM)
@@ -229,7 +229,7 @@ def test_offsets_as_json() -> None:
     options = parse_read_options({"subscribe": "t", "startingOffsets": ' {"t": {"b": {"3": -1}}}'}, STREAM)
     assert options.starting == Position(Start.OFFSETS, offsets={MessageQueue("t", "b", 3): -1})
     assert "'{'" not in bad(startingOffsets="{")
-    assert "topic payments, which is not subscribed to" in bad(startingOffsets='{"payments": {"b": {"0": 1}}}')
+    assert "topic payments, which the query does not read" in bad(startingOffsets='{"payments": {"b": {"0": 1}}}')
 
 
 def test_a_write(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,9 +249,9 @@ def test_exactly_once() -> None:
     assert (options.staging_topic, options.ledger_topic) == ("ROCKET_SINK_STAGING", "ROCKET_SINK_LEDGER")
     assert not parse_write_options({"topic": "t", "requestTimeout": "1m"}, Scope.WRITE_STREAM).exactly_once
     assert parse_write_options(given | {"writeId": "w"}, WRITE).write_id == "w"
-    with pytest.raises(OptionError, match=r"deliveryGuarantee is exactlyOnce, and no writeId is given"):
+    with pytest.raises(OptionError, match=r"deliveryGuarantee is exactlyOnce, which requires writeId"):
         parse_write_options(given, WRITE)
-    with pytest.raises(OptionError, match=r"gracePeriod is given without deliveryGuarantee=exactlyOnce"):
+    with pytest.raises(OptionError, match=r"gracePeriod has no effect without deliveryGuarantee=exactlyOnce"):
         parse_write_options({"topic": "t", "gracePeriod": "2s"}, WRITE)
     for short, text in (
         ({"gracePeriod": "19999"}, r"gracePeriod is 19.999s and requestTimeout is 10s.*at least 20s"),
@@ -309,10 +309,10 @@ def test_look_ups() -> None:
         assert found == LookUp("lookupKeys", "keys", keys)
     found = parse_read_options({"subscribe": "t", "lookupMsgIds": "7F01,7F02"}, BATCH).look_up
     assert found == LookUp("lookupMsgIds", "msgId", ("7F01", "7F02"))
-    assert "lookupKeys is 'a b'. It should be comma-separated values" in bad(BATCH, lookupKeys="a b")
+    assert "lookupKeys is 'a b'. Use comma-separated values" in bad(BATCH, lookupKeys="a b")
     assert "lookupKeys is for batch reads, not for streaming reads" in bad(STREAM, lookupKeys="a")
-    assert "lookupKeys is given together with lookupMsgIds" in bad(BATCH, lookupKeys="a", lookupMsgIds="b")
-    with pytest.raises(OptionError, match="lookupKeys is given together with storePath"):
+    assert "lookupKeys cannot be combined with lookupMsgIds" in bad(BATCH, lookupKeys="a", lookupMsgIds="b")
+    with pytest.raises(OptionError, match="lookupKeys cannot be combined with storePath"):
         parse_read_options({"storePath": "/x", "lookupKeys": "a"}, BATCH)
 
 
@@ -326,6 +326,6 @@ def test_what_brokers_are_to_choose() -> None:
     assert (options.tags, options.sql_filter) == (("a", "b"), None)
     assert parse_read_options({"subscribe": "t"}, BATCH).tags is None
     assert parse_read_options({"subscribe": "t", "tags": "*", "sqlFilter": "a = 1"}, BATCH).sql_filter == "a = 1"
-    assert "option sqlFilter is given together with tags" in bad(tags="a", sqlFilter="a = 1")
+    assert "option sqlFilter cannot be combined with tags" in bad(tags="a", sqlFilter="a = 1")
     text = bad(BATCH, storePath="/tmp", sqlFilter="a = 1")
-    assert "option sqlFilter is given together with storePath" in text
+    assert "option sqlFilter cannot be combined with storePath" in text

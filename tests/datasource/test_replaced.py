@@ -62,7 +62,7 @@ def test_messages_that_took_the_place_of_others(
     with pytest.raises(
         DataLossError,
         match=r"DATA_LOSS.MESSAGES_REPLACED\] orders/broker-a/0: message 99, .* at 1970-01-01 00:00:00.990.*; .*"
-        r" at 1970-01-01 00:00:05.990.* To go on from message 90, .*failOnDataLoss=false",
+        r" at 1970-01-01 00:00:05.990.* To continue at message 90, .*failOnDataLoss=false",
     ):
         plans["true"].next_end(ends["true"], None)
     with caplog.at_level(logging.WARNING):

@@ -819,12 +819,12 @@ def test_executors_that_do_not_see_the_directory_say_so(full: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"nameServer": "h:1"}, "nameServer is given together with storePath"),
-        ({"consumerGroup": "g"}, "consumerGroup is given together with storePath"),
-        ({"maxrecordsperpartition": "1"}, "maxRecordsPerPartition is given together with storePath"),
-        ({"startingOffsets": "group"}, "startingOffsets=group is given together with storePath"),
-        ({"startingOffsets": '{"a": {"b": {"0": 1}}}'}, "and no subscribe is given"),
-        ({"startingOffsets": "latest"}, "would read nothing"),
+        ({"nameServer": "h:1"}, "nameServer cannot be combined with storePath"),
+        ({"consumerGroup": "g"}, "consumerGroup cannot be combined with storePath"),
+        ({"maxrecordsperpartition": "1"}, "maxRecordsPerPartition cannot be combined with storePath"),
+        ({"startingOffsets": "group"}, "startingOffsets=group cannot be combined with storePath"),
+        ({"startingOffsets": '{"a": {"b": {"0": 1}}}'}, "which requires subscribe"),
+        ({"startingOffsets": "latest"}, "reads nothing"),
         ({"storePath": "hdfs://nn/x"}, "storePath is 'hdfs://nn/x'"),
         ({"storePath": "file://elsewhere/x"}, "storePath is 'file://elsewhere/x'"),
         ({"storePath": " "}, "storePath is ' '"),
@@ -841,13 +841,13 @@ def test_latest_is_answered_with_what_goes_with_a_store() -> None:
         ({"storePath": "/data"}, "Use earliest, timestamp or JSON."),
         ({"subscribe": "t"}, "Use earliest, timestamp, group or JSON, or spark.readStream."),
     ):
-        with pytest.raises(OptionError, match="would read nothing") as caught:
+        with pytest.raises(OptionError, match="reads nothing") as caught:
             parse_read_options(options | {"startingOffsets": "latest"}, Scope.READ)
         assert caught.value.remedy == remedy
 
 
 def test_brokers_are_not_named_without_a_store() -> None:
-    with pytest.raises(OptionError, match="brokerName is given without storePath"):
+    with pytest.raises(OptionError, match="brokerName has no effect without storePath"):
         parse_read_options({"subscribe": "t", "brokerName": "b"}, Scope.READ)
     with pytest.raises(OptionError, match="storePath is for batch reads, not for streaming reads") as caught:
         parse_read_options({"storePath": "/data"}, Scope.READ_STREAM)

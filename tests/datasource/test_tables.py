@@ -174,9 +174,9 @@ def test_an_expression_of_all_is_none() -> None:
 
 
 def test_both_names_at_once_are_refused() -> None:
-    with pytest.raises(OptionError, match=r"topic is given together with subscribe"):
+    with pytest.raises(OptionError, match=r"topic cannot be combined with subscribe"):
         RocketMQDataSource({"topic": "a", "subscribe": "b"}).schema()
-    with pytest.raises(OptionError, match=r"pulltimeoutms is given together with requestTimeout"):
+    with pytest.raises(OptionError, match=r"pulltimeoutms cannot be combined with requestTimeout"):
         RocketMQDataSource({"pulltimeout": "1000", "pulltimeoutms": "2000", "topic": "a"}).schema()
 
 

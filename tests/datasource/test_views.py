@@ -187,16 +187,16 @@ def _only(info: ClusterInfo, name: str) -> ClusterInfo:
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ({"view": "topic"}, "option view is 'topic'. It should be one of cluster, brokers, topics"),
-        ({"view": "brokers", "subscribe": "t"}, "option subscribe is given together with view=brokers"),
-        ({"view": "lag", "key": "k"}, "option key is given together with view=lag"),
+        ({"view": "topic"}, "view is 'topic'. Use one of cluster, brokers, topics"),
+        ({"view": "brokers", "subscribe": "t"}, "option subscribe cannot be combined with view=brokers"),
+        ({"view": "lag", "key": "k"}, "option key cannot be combined with view=lag"),
         ({"view": "topics", "startingOffsets": "earliest"}, "option startingOffsets is for"),
         ({"view": "topics", "subscribed": "t"}, "Did you mean subscribe?"),
-        ({"view": "dlq"}, "option view is 'dlq', and no consumerGroup is given"),
-        ({"view": "producers"}, "and no producerGroup is given"),
-        ({"view": "messages", "subscribe": "t"}, "and no key or msgId is given"),
-        ({"view": "messages", "subscribe": "t", "key": "k", "msgId": "m"}, "option key is given together with msgId"),
-        ({"view": "messages", "key": "k"}, "and no subscribe is given"),
+        ({"view": "dlq"}, "option view is 'dlq', which requires consumerGroup"),
+        ({"view": "producers"}, "which requires producerGroup"),
+        ({"view": "messages", "subscribe": "t"}, "which requires key or msgId"),
+        ({"view": "messages", "subscribe": "t", "key": "k", "msgId": "m"}, "option key cannot be combined with msgId"),
+        ({"view": "messages", "key": "k"}, "which requires subscribe"),
     ],
 )
 def test_options_that_do_not_belong_to_a_view(given: dict[str, str], text: str) -> None:
@@ -239,5 +239,5 @@ def test_every_view_is_documented() -> None:
 def test_a_view_can_be_a_table() -> None:
     table = new_table({"view": "lag", "consumerGroup": "billing"}, view_schema)
     assert table.names == VIEWS["lag"].schema.names
-    with pytest.raises(OptionError, match="option key is given together with view=lag"):
+    with pytest.raises(OptionError, match="option key cannot be combined with view=lag"):
         new_table({"view": "lag", "key": "k"}, view_schema)

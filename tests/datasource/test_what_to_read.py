@@ -74,7 +74,7 @@ def test_a_pattern_that_matches_nothing_yet(caplog: pytest.LogCaptureFixture) ->
     plan = StreamPlanner(queues, stream(**PATTERN, startingOffsets="latest"))
     with caplog.at_level(logging.WARNING):
         end = plan.next_end(None, None)
-    assert "none of the 1 topics of users has such a name" in caplog.text
+    assert "none of the 1 user topics" in caplog.text
     assert end == StreamOffset({}, {})
     assert json.dumps(end.to_json()) == '{"offsets": {}, "version": 1}'
     assert parse_stream_offset(end.to_json()) == end
@@ -221,8 +221,8 @@ def test_a_queue_that_was_made_anew_while_no_stream_ran(grown: int, caplog: pyte
     assert StreamPlanner(queues, stream(subscribe="orders")).next_end(end, None) is None, "retention is no news"
     queues.spans[q(0)], queues.began[q(0)] = (0, grown), 90_000
     wrong = (
-        r"QUEUE_MADE_ANEW\] orders/broker-a/0 was deleted and created again: its first message was stored at "
-        r"1970-01-01 00:01:30\+00:00, while message 40 .*at 1970-01-01 00:00:00.400.* The stream is at 100.*To go on"
+        r"QUEUE_MADE_ANEW\] orders/broker-a/0 was deleted and recreated: its first message was stored at "
+        r"1970-01-01 00:01:30\+00:00, but message 40 .*at 1970-01-01 00:00:00.400.* The stream is at 100.*To continue"
     )
     with pytest.raises(DataLossError, match=wrong):
         StreamPlanner(queues, stream(subscribe="orders")).next_end(end, None)
@@ -310,7 +310,7 @@ def test_a_deleted_topic_whose_route_is_remembered_ends_at_0() -> None:
             return Route((q(0),))
 
     queues = Remembering(q0=(0, 0))
-    with pytest.raises(DataLossError, match=r"TOPIC_DELETED.*topic orders no longer exists.*orders/broker-a/0 at 9"):
+    with pytest.raises(DataLossError, match=r"TOPIC_DELETED.*topic orders does not exist.*orders/broker-a/0 at 9"):
         StreamPlanner(queues, stream(subscribe="orders")).next_end(StreamOffset({q(0): 9}), None)
 
 
@@ -321,7 +321,7 @@ def test_a_queue_that_is_taken_away(end: int, is_lost: bool, caplog: pytest.LogC
     queues.hidden[q(1)] = (0, end)
     before = StreamOffset({q(0): 20, q(1): 10})
     if is_lost:
-        with pytest.raises(DataLossError, match=r"QUEUE_DELETED.*orders/broker-a/1.*was at 10"):
+        with pytest.raises(DataLossError, match=r"QUEUE_DELETED.*orders/broker-a/1.*is at 10"):
             StreamPlanner(queues, stream(subscribe="orders")).next_end(before, None)
     plan = StreamPlanner(queues, stream(subscribe="orders", failOnDataLoss="false"))
     with caplog.at_level(logging.WARNING):
@@ -347,12 +347,12 @@ def test_offsets_that_go_back_though_not_behind_the_position(caplog: pytest.LogC
         plan.next_end(before, 2)
     queues.spans[q(0)] = (5, 90)  # a broker that lost its newest messages: what was read is not read again
     queues.spans[q(1)] = (0, 200)  # a topic made anew, which has grown past the position meanwhile
-    with pytest.raises(DataLossError, match=r"OFFSETS_WENT_BACK.*orders/broker-a/0: its end was 100 and is now 90"):
+    with pytest.raises(DataLossError, match=r"OFFSETS_WENT_BACK.*orders/broker-a/0: its end decreased from 100 to 90"):
         failing.next_end(before, None)
     with caplog.at_level(logging.WARNING):
         end = going_on.next_end(before, None)
     assert end == StreamOffset({q(0): 90, q(1): 200}, {q(1): 0})
-    assert "orders/broker-a/1: its first message was 5 and is now 0" in caplog.text
+    assert "orders/broker-a/1: its first message decreased from 5 to 0" in caplog.text
     caplog.clear()
     assert going_on.next_end(end, None) is None
     assert not caplog.records
@@ -400,7 +400,7 @@ def test_times_for_each_queue_and_what_becomes_of_queues_without_a_message_since
     first = StreamPlanner(queues, stream(**given)).next_end(None, None)
     assert first is not None
     assert first.starts == starts
-    with pytest.raises(OffsetsError, match=r"NOTHING_SINCE.*orders/broker-a/3 was stored at 1970-01-01 00:00:00.200"):
+    with pytest.raises(OffsetsError, match=r"NOTHING_SINCE.*orders/broker-a/3 .*stored at 1970-01-01 00:00:00.200"):
         plan_batch(queues, batch(**given, startingOffsetsByTimestampStrategy="error"))
     queues.spans[q(4)] = (0, 1)
     with pytest.raises(OffsetsError, match=r"QUEUE_NOT_NAMED.*orders/broker-a/4"):
@@ -435,7 +435,7 @@ def test_what_a_group_has_committed_at_either_end(caplog: pytest.LogCaptureFixtu
     assert spans(endingOffsets="group") == [(0, 10, 40), (1, 0, 50)], "nothing where it has committed nothing"
     assert spans(endingOffsets="group", startingTimestamp="450") == [(1, 45, 50)], "nor where it is not so far"
     queues.groups["g", q(1)] = 60
-    with pytest.raises(DataLossError, match=r"QUEUE_SHORTENED.*offset 60 was expected"):
+    with pytest.raises(DataLossError, match=r"QUEUE_SHORTENED.*expected offset 60"):
         spans(endingOffsets="group")
     assert spans(endingOffsets="group", failOnDataLoss="false") == [(0, 10, 40), (1, 0, 50)]
 
@@ -479,9 +479,7 @@ def test_a_stream_does_not_begin_at_a_time_that_is_to_come(
         return {"subscribe": "orders"} | {name: text.replace("TIME", str(time_ms)) for name, text in given.items()}
 
     option = next(reversed(given))
-    with pytest.raises(
-        OptionError, match=rf"TO_COME.*{option} is 2023-11-14 22:14:20.001.*\(it is 2023-11-14 22:13:20"
-    ):
+    with pytest.raises(OptionError, match=rf"TO_COME.*{option} is 2023-11-14 22:14:20.001.*\(now: 2023-11-14 22:13:20"):
         stream(**at(1_700_000_060_001))
     with pytest.raises(OptionError, match=r"TO_COME.*9999-12-31"):
         stream(**at(2**63 - 1))

@@ -230,7 +230,7 @@ def test_writes_share_a_sink_whatever_they_are_called() -> None:
     [
         ({"compression": "gzip"}, r"option compression is 'gzip'.*none, zlib, lz4.*zstd"),
         ({"compressAbove": "-1", "compression": "zlib"}, r"option compressAbove is '-1'.*0 to 12582912"),
-        ({"compressAbove": "10"}, r"option compressAbove is given without compression"),
+        ({"compressAbove": "10"}, r"option compressAbove has no effect without compression"),
         ({"maxDelayedInFlight": "0"}, r"option maxDelayedInFlight is '0'.*1 to 8192"),
         ({"dedupeWindow": "5"}, r"option dedupeWindow is for batch reads and streaming reads"),
     ],

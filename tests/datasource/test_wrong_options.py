@@ -139,23 +139,23 @@ def test_an_option_that_belongs_elsewhere_and_one_that_is_mistyped(option: Optio
 
 OFFSETS, QUEUES = '{"orders": {"b": {"0": 1}}}', '{"orders": {"b": [0, 1]}}'
 CONTRADICTIONS: list[tuple[Scope, dict[str, str], str]] = [
-    (Scope.READ, {"subscribe": "a", "assign": QUEUES}, "TOGETHER.*option assign is given together with subscribe"),
+    (Scope.READ, {"subscribe": "a", "assign": QUEUES}, "TOGETHER.*option assign cannot be combined with subscribe"),
     (Scope.READ, {"subscribe": "a", "subscribePattern": "b"}, "TOGETHER.*subscribePattern .*with subscribe"),
     (Scope.READ, {"subscribePattern": "a", "assign": QUEUES}, "TOGETHER.*assign .*with subscribePattern"),
     (Scope.READ, {"startingTimestamp": "1", "startingOffsetsByTimestamp": OFFSETS}, "TOGETHER.*startingTimestamp"),
     (Scope.READ, {"startingOffsets": "earliest", "startingOffsetsByTimestamp": OFFSETS}, "=earliest.*=timestamp"),
-    (Scope.READ, {"startingOffsets": OFFSETS, "startingTimestamp": "1"}, "startingTimestamp is given together.*JSON"),
+    (Scope.READ, {"startingOffsets": OFFSETS, "startingTimestamp": "1"}, "startingTimestamp cannot be combined.*JSON"),
     (Scope.READ, {"startingOffsets": "group", "consumerGroup": "g", "startingTimestamp": "1"}, "=group"),
     (Scope.READ, {"endingTimestamp": "1", "endingOffsetsByTimestamp": OFFSETS}, "TOGETHER.*endingTimestamp"),
     (Scope.READ, {"endingOffsets": "latest", "endingTimestamp": "1"}, "endingOffsets=latest"),
-    (Scope.READ, {"startingOffsets": "timestamp"}, "ALONE.*no startingTimestamp"),
-    (Scope.READ, {"endingOffsets": "timestamp"}, "ALONE.*no endingTimestamp"),
-    (Scope.READ, {"startingOffsets": "group"}, "ALONE.*startingOffsets is 'group', and no consumerGroup"),
-    (Scope.READ, {"endingOffsets": "group"}, "ALONE.*endingOffsets is 'group', and no consumerGroup"),
+    (Scope.READ, {"startingOffsets": "timestamp"}, "ALONE.*requires startingTimestamp"),
+    (Scope.READ, {"endingOffsets": "timestamp"}, "ALONE.*requires endingTimestamp"),
+    (Scope.READ, {"startingOffsets": "group"}, "ALONE.*startingOffsets is 'group', which requires consumerGroup"),
+    (Scope.READ, {"endingOffsets": "group"}, "ALONE.*endingOffsets is 'group', which requires consumerGroup"),
     (
         Scope.READ,
         {"startingOffsets": "group", "consumerGroup": "g", "groupOffsetsFallback": "timestamp"},
-        "ALONE.*no startingTimestamp",
+        "ALONE.*requires startingTimestamp",
     ),
     (Scope.READ, {"groupOffsetsFallback": "latest"}, "NO_EFFECT.*without startingOffsets=group"),
     (Scope.READ, {"startingOffsetsByTimestampStrategy": "error"}, "NO_EFFECT.*without startingTimestamp"),
@@ -168,12 +168,16 @@ CONTRADICTIONS: list[tuple[Scope, dict[str, str], str]] = [
     (
         Scope.READ,
         {"startingTimestamp": "2026-01-31", "endingTimestamp": "2026-01-30"},
-        "LESS.*endingTimestamp is 2026-01-30 .*, and startingTimestamp is 2026-01-31 ",
+        "LESS.*endingTimestamp is 2026-01-30 .*, which is less than startingTimestamp, 2026-01-31 ",
     ),
     (Scope.READ, {"startingTimestamp": "-1h", "endingTimestamp": "-2h"}, "LESS.*endingTimestamp"),
     (Scope.READ, {"startingTimestamp": "2999-01-01"}, "TO_COME.*startingTimestamp is 2999.*a batch read cannot wait"),
     (Scope.READ, {"startingOffsets": "latest"}, "READS_NOTHING"),
-    (Scope.READ, {"startingOffsets": '{"payments": {"b": {"0": 1}}}'}, "NOT_READ.*topic payments.*subscribe is orders"),
+    (
+        Scope.READ,
+        {"startingOffsets": '{"payments": {"b": {"0": 1}}}'},
+        "NOT_READ.*topic payments.*subscribe \\(orders\\)",
+    ),
     (
         Scope.READ,
         {"assign": QUEUES, "startingOffsets": '{"orders": {"b": {"2": 1}}}'},
@@ -188,10 +192,10 @@ CONTRADICTIONS: list[tuple[Scope, dict[str, str], str]] = [
     (
         Scope.READ_STREAM,
         {"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"},
-        "LESS.*maxOffsetsPerTrigger is 4, and minOffsetsPerTrigger is 5",
+        "LESS.*maxOffsetsPerTrigger is 4, which is less than minOffsetsPerTrigger, 5",
     ),
-    (Scope.READ_STREAM, {"waitForTopic": "true", "startingOffsets": OFFSETS}, "waitForTopic is given together with"),
-    (Scope.READ, {"storePath": "/x", "assign": QUEUES}, "TOGETHER.*assign is given together with storePath"),
+    (Scope.READ_STREAM, {"waitForTopic": "true", "startingOffsets": OFFSETS}, "waitForTopic cannot be combined with"),
+    (Scope.READ, {"storePath": "/x", "assign": QUEUES}, "TOGETHER.*assign cannot be combined with storePath"),
     (Scope.READ, {"storePath": "/x", "subscribePattern": "b"}, "TOGETHER.*subscribePattern .*storePath"),
     (Scope.READ, {"storePath": "/x", "startingOffsetsByTimestamp": OFFSETS}, "TOGETHER.*storePath"),
 ]
@@ -216,7 +220,7 @@ def test_a_column_given_as_an_option_of_a_write(scope: Scope, name: str) -> None
     with pytest.raises(OptionError) as caught:
         parse_write_options({"topic": "orders", name.lower(): "1"}, scope)
     assert caught.value.code == "BAD_OPTION.COLUMN"
-    assert f"option {name} is a column" in caught.value.message
+    assert f"{name} is a column of written rows" in caught.value.message
     assert f'.withColumn("{name}", ' in caught.value.remedy
 
 
@@ -235,4 +239,4 @@ def test_an_error_keeps_its_condition_between_processes() -> None:
     again = pickle.loads(pickle.dumps(raised))
     assert isinstance(again, RocketError)
     assert str(again) == str(raised)
-    assert str(again).startswith("[DATA_LOSS.QUEUE_DELETED] t/b/0 is no longer one of")
+    assert str(again).startswith("[DATA_LOSS.QUEUE_DELETED] t/b/0 no longer exists on its broker")

@@ -38,7 +38,7 @@ def test_a_filter_that_cannot_be_is_refused_before_the_first_task(mq: Rocket) ->
     topic = mq.topic(1)
     for options, text in (
         ({"sqlFilter": "price >"}, "option sqlFilter is 'price >'"),
-        ({"sqlFilter": "a = 1", "tags": "b"}, "option sqlFilter is given together with tags"),
+        ({"sqlFilter": "a = 1", "tags": "b"}, "option sqlFilter cannot be combined with tags"),
     ):
         with pytest.raises(PySparkException, match=text):
             mq.read(topic, **options).count()

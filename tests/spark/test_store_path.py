@@ -89,7 +89,7 @@ def test_a_schema_and_a_limit(spark: SparkSession, tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"storePath": "/nowhere"}, "STORE_ERROR.*/nowhere is not a directory on the driver"),
-        ({"storePath": "/", "nameServer": "h:1"}, "BAD_OPTION.*nameServer is given together with storePath"),
+        ({"storePath": "/", "nameServer": "h:1"}, "BAD_OPTION.*nameServer cannot be combined with storePath"),
         ({"storePath": "s3://bucket/store"}, "BAD_OPTION.*storePath is 's3://bucket/store'"),
     ],
 )

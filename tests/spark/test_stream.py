@@ -156,7 +156,7 @@ def test_deleted_messages_stop_the_stream_or_are_passed_over(mq: Rocket, run: Ru
     mq.cluster.delete_topic(topic)
     mq.cluster.create_topic(topic, 1)
     mq.send(topic, ["b", "c"])
-    with pytest.raises(StreamingQueryException, match=r"DATA_LOSS.*offset 9 was expected, but the queue now ends at 2"):
+    with pytest.raises(StreamingQueryException, match=r"DATA_LOSS.*expected offset 9, but the queue ends at 2"):
         run(mq.stream(topic))
     assert run(mq.stream(topic, failOnDataLoss="false")) == ["b", "c"]
     mq.send(topic, ["d"])
@@ -164,7 +164,7 @@ def test_deleted_messages_stop_the_stream_or_are_passed_over(mq: Rocket, run: Ru
     mq.cluster.delete_topic(topic)
     mq.cluster.create_topic(topic, 1)
     mq.send(topic, ["e"] * 5)  # more than there were
-    with pytest.raises(StreamingQueryException, match=r"DATA_LOSS.QUEUE_MADE_ANEW.*The stream is at 3, and has"):
+    with pytest.raises(StreamingQueryException, match=r"DATA_LOSS.QUEUE_MADE_ANEW.*The stream is at 3 and has"):
         run(mq.stream(topic))
     assert run(mq.stream(topic, failOnDataLoss="false")) == ["e"] * 5
 
@@ -185,7 +185,7 @@ def test_a_first_batch_that_is_repeated_reads_nothing_of_a_topic_that_was_create
     mq.cluster.delete_topic(topic)
     mq.cluster.create_topic(topic, 1)
     mq.send(topic, ["b", "c", "d", "e"])
-    with pytest.raises(StreamingQueryException, match=r"DATA_LOSS.QUEUE_MADE_ANEW.*The stream is at 0, and has"):
+    with pytest.raises(StreamingQueryException, match=r"DATA_LOSS.QUEUE_MADE_ANEW.*The stream is at 0 and has"):
         run(mq.stream(topic))
     assert run(mq.stream(topic, failOnDataLoss="false")) == ["b", "c", "d", "e"]
 

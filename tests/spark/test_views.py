@@ -27,5 +27,5 @@ def test_views_are_data_frames(mq: Rocket, spark: SparkSession) -> None:
     [row] = found.collect()
     assert bytes(row.body) == b"7"
     assert row.asDict() == mq.read(topic).where("queueOffset = 7").collect()[0].asDict()
-    with pytest.raises(PySparkException, match="option key is given together with view=lag"):
+    with pytest.raises(PySparkException, match="option key cannot be combined with view=lag"):
         mq.frame(view="lag", key="k").collect()

@@ -98,7 +98,7 @@ class LossPolicy:
         is_read = queue is None or options.reads(queue)
         self._fail = options.fail_on_data_loss and is_read
         self._reason = "failOnDataLoss=false" if is_read else "the query no longer reads it"
-        self._go_on = "To go on from the earliest message left, set failOnDataLoss=false"
+        self._go_on = "To continue at the earliest remaining message, set failOnDataLoss=false"
         if options.is_stream:
             self._go_on += "; to start over, use a new checkpoint directory"
         self._said: set[tuple[object, str]] = set()
