@@ -1,1 +1,1 @@
-"""The web console: a cluster seen and mended in a browser. See ``serve.serve_console``."""
+"""The web console: view and manage a cluster in a browser. Entry point: ``serve.serve_console``."""

@@ -1,6 +1,6 @@
-"""JSON requests and answers, and errors as the pages show them: a code, what happened, what to do. No stack traces.
+"""JSON requests and responses, and errors for the pages: a code, a message and a remedy, without stack traces.
 
-A request has at most ``MOST_BODY`` bytes, that of a login 4 KiB. Pure. Corresponds to nothing in RocketMQ.
+A request has at most ``MOST_BODY`` bytes, a login at most 4 KiB. Pure functions. RocketMQ has no counterpart.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ MOST_BODY = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """One failed question."""
+    """An error of a request."""
 
     code: str
     text: str
     remedy: str
     status: int = 500
     response: int | None = None
-    """RocketMQ's own code, of a server's answer."""
+    """The response code of a RocketMQ server."""
 
     def to_json(self) -> dict[str, object]:
         return {"code": self.code, "text": self.text, "remedy": self.remedy, "response": self.response}
 
 
-class Refused(RocketError):  # noqa: N818 - it is an answer
-    """A request to the console that it does not do; ``status`` is HTTP's."""
+class Refused(RocketError):  # noqa: N818 - it is a response
+    """A request that the console refuses, with an HTTP ``status``."""
 
     code = "BAD_REQUEST"
 
@@ -53,17 +53,17 @@ class Refused(RocketError):  # noqa: N818 - it is an answer
 
 
 def describe(error: BaseException) -> Trouble:
-    """What the page says of an error."""
+    """Describe an error for the page."""
     if isinstance(error, Refused):
         return Trouble(error.code, error.message, error.remedy, error.status)
     if isinstance(error, RocketError):
-        remedy = error.remedy or "The brokers' logs may say more."
+        remedy = error.remedy or "See the logs of the brokers."
         return Trouble(error.code, error.message, remedy, _status(error), error.response_code)
-    _log.error("the console has a fault of its own", exc_info=error)
+    _log.error("internal error of the console", exc_info=error)
     return Trouble(
         "CONSOLE_FAULT",
-        f"The console itself failed ({type(error).__name__}).",
-        "Its log says where; please report it with that.",
+        f"Internal error of the console ({type(error).__name__}).",
+        "Please report it with the traceback from its log.",
     )
 
 
@@ -86,14 +86,14 @@ def failure(trouble: Trouble) -> Response:
 
 
 async def read_json(request: Request, most: int = MOST_BODY) -> dict[str, Any]:
-    """A request's JSON object, of at most so many bytes."""
+    """Read the JSON object of a request, of at most ``most`` bytes."""
     body = bytearray()
     async for piece in request.stream():
         body += piece
         if len(body) > most:
             raise Refused(
                 f"The request has more than {most:,} bytes.",
-                remedy="Send less at once.",
+                remedy="Send a smaller request.",
                 status=413,
                 code="TOO_LARGE",
             )

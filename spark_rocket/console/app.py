@@ -1,7 +1,7 @@
-"""The console as a web application: its paths, who is logged in, and the one page that shows everything.
+"""The console as a web application: routes, login, and the single page.
 
-``/api/…`` speaks JSON, ``/static/…`` are files of this package, every other path is the same page, whose scripts read
-the path. Corresponds to the controllers of RocketMQ's dashboard.
+``/api/…`` serves JSON, ``/static/…`` files of this package. Every other path serves the same page, whose scripts
+evaluate the path. Corresponds to the controllers of RocketMQ's dashboard.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from spark_rocket.console.sampler import Sampler
 from spark_rocket.console.settings import ConsoleSettings
 
 STATIC = Path(__file__).parent / "static"
-MOST_LOGINS = 16  # waiting
+MOST_LOGINS = 16  # pending
 MOST_LOGIN_BODY = 4 << 10  # bytes, read before authentication
 
 
 class _Static(StaticFiles):
-    """The package's files: by a path that names their version for ever, by the plain one asked for again each time."""
+    """The package's files: cached permanently under a versioned path, revalidated under the plain path."""
 
     def __init__(self, cache: str) -> None:
         super().__init__(directory=STATIC)
@@ -55,7 +55,7 @@ class _Static(StaticFiles):
 
 
 def _version() -> str:
-    """What the files are, in a few letters."""
+    """Return a short hash of the files."""
     digest = hashlib.sha256()
     for path in sorted(STATIC.rglob("*.*")):
         digest.update(path.read_bytes())
@@ -63,12 +63,12 @@ def _version() -> str:
 
 
 class _Login:
-    """Who is there, and how they come and go."""
+    """The endpoints for session, login and logout."""
 
     def __init__(self, settings: ConsoleSettings, sessions: Sessions) -> None:
         self._settings = settings
         self._sessions = sessions
-        self._pool = ThreadPoolExecutor(2, "console-login")  # hashing is made to be slow
+        self._pool = ThreadPoolExecutor(2, "console-login")  # hashing is slow on purpose
         self._waiting = 0
 
     def close(self) -> None:
@@ -94,10 +94,10 @@ class _Login:
             value = await read_json(request, MOST_LOGIN_BODY)
             user, password = value.get("user"), value.get("password")
             if not isinstance(user, str) or not isinstance(password, str) or not self._settings.needs_login:
-                raise Refused("There is nobody to log in.", remedy="Give user and password.")
+                raise Refused("Missing user or password.", remedy="Give user and password.")
             if not await self._is_user(user, password, peer):
-                log.warning("a login as %r from %s failed", user[:80], peer)
-                raise Refused("User and password do not fit.", remedy="Try again.", status=401, code="LOGIN_FAILED")
+                log.warning("login as %r from %s failed", user[:80], peer)
+                raise Refused("Invalid user or password.", remedy="Check both.", status=401, code="LOGIN_FAILED")
         except Refused as error:
             return failure(describe(error))
         token, session = self._sessions.begin(user, peer)
@@ -110,7 +110,7 @@ class _Login:
 
     async def _is_user(self, user: str, password: str, peer: str) -> bool:
         if self._waiting >= MOST_LOGINS:
-            raise Refused("Too many logins at once.", remedy="Try again.", status=429, code="TOO_MANY_ATTEMPTS")
+            raise Refused("Too many concurrent logins.", remedy="Retry later.", status=429, code="TOO_MANY_ATTEMPTS")
         self._sessions.attempt(peer)
         self._waiting += 1
         try:
@@ -133,7 +133,7 @@ async def _alive(request: Request) -> Response:
 
 async def _nothing(request: Request) -> Response:
     return failure(
-        describe(Refused("There is nothing here.", remedy="See docs/guides/console.md.", status=404, code="NOT_FOUND"))
+        describe(Refused("Unknown path.", remedy="See docs/guides/console.md.", status=404, code="NOT_FOUND"))
     )
 
 
@@ -152,7 +152,7 @@ def _routes(context: Context, login: _Login) -> list[BaseRoute]:
         return Route(path, context.endpoint(answer, changes=what), methods=[method])
 
     def read(path: str, answer: Any) -> Route:
-        """Changes nothing, but says too much for an address."""
+        """A read request with a body: its parameters do not fit into a URL."""
         return Route(path, context.endpoint(answer, body=True), methods=["POST"])
 
     return [
@@ -165,27 +165,27 @@ def _routes(context: Context, login: _Login) -> list[BaseRoute]:
         get("/api/health", cluster.health),
         get("/api/topics", topics.list),
         get("/api/topic-names", topics.names),
-        change("POST", "/api/topics", topics.put, "a topic is made or changed"),
+        change("POST", "/api/topics", topics.put, "create or change topic"),
         get("/api/topics/{topic}", topics.show),
-        change("DELETE", "/api/topics/{topic}", topics.delete, "a topic is deleted"),
+        change("DELETE", "/api/topics/{topic}", topics.delete, "delete topic"),
         get("/api/groups", groups.list),
         get("/api/group-names", groups.names),
-        change("POST", "/api/groups", groups.put, "a group is made or changed"),
+        change("POST", "/api/groups", groups.put, "create or change group"),
         get("/api/groups/{group}", groups.show),
-        change("DELETE", "/api/groups/{group}", groups.delete, "a group is deleted"),
+        change("DELETE", "/api/groups/{group}", groups.delete, "delete group"),
         read("/api/groups/{group}/plan", groups.plan),
-        change("POST", "/api/groups/{group}/reset", groups.reset, "a group's offsets are reset"),
+        change("POST", "/api/groups/{group}/reset", groups.reset, "reset offsets of group"),
         get("/api/messages", messages.search),
-        change("POST", "/api/messages", messages.send, "a message is sent"),
+        change("POST", "/api/messages", messages.send, "send message"),
         get("/api/message", messages.show),
         get("/api/message/body", messages.body),
         get("/api/message/track", messages.track),
         get("/api/message/trace", messages.trace),
         read("/api/message/decode", messages.decode),
-        change("POST", "/api/message/resend", messages.resend, "a message is sent again"),
+        change("POST", "/api/message/resend", messages.resend, "resend message"),
         get("/api/dead-letters", messages.dead_groups),
         get("/api/dead-letters/{group}", messages.dead_letters),
-        change("POST", "/api/dead-letters/{group}/resend", messages.resend_dead, "dead letters are sent again"),
+        change("POST", "/api/dead-letters/{group}/resend", messages.resend_dead, "resend dead letters"),
         Route("/api/{rest:path}", _nothing),
         Mount(f"/static/{version}", _Static("public, max-age=31536000, immutable")),
         Mount("/static", _Static("no-cache")),
@@ -194,7 +194,7 @@ def _routes(context: Context, login: _Login) -> list[BaseRoute]:
 
 
 def make_app(settings: ConsoleSettings) -> Starlette:
-    """The application; it asks the cluster from its start to its end."""
+    """Create the application. It samples the cluster from its start to its end."""
     links = Links(settings.name_server, settings.connecting)
     sampler = Sampler(links, fast=settings.interval)
     context = Context(settings, links, sampler)

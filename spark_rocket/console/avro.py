@@ -1,10 +1,10 @@
-"""Avro as JSON, for people: an object container file brings its schema, for other bodies one is given.
+"""Avro as readable JSON. An object container file contains its schema; for other bodies, the user supplies it.
 
-fastavro (the extra ``avro``) decodes. What a body or its schema says of its size is not relied on: containers are
-unpacked here, with a bound, and ``protocol.avro_shape`` refuses schemas that could end the process. What remains (a
-schema of forty lines can have a billion values) is for ``avro_process`` to limit.
+fastavro (the extra ``avro``) decodes. Sizes in a body or a schema are not trusted: containers are decompressed here
+with a limit, and ``protocol.avro_shape`` refuses schemas that could crash the process. ``avro_process`` limits the
+remaining risks (a schema of forty lines can have a billion values).
 
-Thread-safety: pure functions. Corresponds to nothing in RocketMQ.
+Thread-safety: pure functions. RocketMQ has no counterpart.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ def can_avro() -> bool:
 
 
 def check_avro() -> None:
-    """ProtocolError without fastavro."""
+    """ProtocolError if fastavro is not installed."""
     if not can_avro():
         raise ProtocolError(
-            "Avro needs the package fastavro where the console runs.", remedy="pip install 'spark-rocket[avro]'."
+            "The console needs the package fastavro to decode Avro.", remedy="pip install 'spark-rocket[avro]'."
         )
 
 
 def avro_text(body: bytes, schema: str | None) -> str:
-    """The datum, or the first records of a container, as JSON in lines. ProtocolError says why not."""
+    """Decode a datum, or the first records of a container, as indented JSON. ProtocolError if it is invalid."""
     check_avro()
     is_container = body.startswith(CONTAINER)
     if is_container:
@@ -71,13 +71,13 @@ def _parsed(schema: str) -> Any:
         measure(parsed)
     except (ProtocolError, MemoryError):
         raise
-    except Exception as error:  # a malformed schema makes fastavro raise many things
+    except Exception as error:  # fastavro raises various exceptions for a malformed schema
         raise _unusable(_reason(error)) from None
     return parsed
 
 
 def _unusable(why: str) -> ProtocolError:
-    return ProtocolError(f"The Avro schema cannot be used: {why}.", remedy="Give an Avro schema as JSON.")
+    return ProtocolError(f"Invalid Avro schema: {why}.", remedy="Give an Avro schema as JSON.")
 
 
 def _read(schema: Any, data: bytes, count: int) -> list[Any]:
@@ -89,10 +89,10 @@ def _read(schema: Any, data: bytes, count: int) -> list[Any]:
             values.append(fastavro.schemaless_reader(stream, schema, None))
         except MemoryError:
             raise
-        except Exception as error:  # bytes that are not the schema's make fastavro raise many things
+        except Exception as error:  # fastavro raises various exceptions for malformed data
             raise ProtocolError(
-                f"The body is not what the Avro schema says: {_reason(error)}.",
-                remedy="Give the schema that it was written with.",
+                f"The body does not match the Avro schema: {_reason(error)}.",
+                remedy="Give the schema that the body was written with.",
             ) from None
     return values
 
@@ -103,7 +103,7 @@ def _reason(error: Exception) -> str:
 
 
 def _container(body: bytes) -> tuple[str, list[tuple[bytes, int]]]:
-    """The schema and the unpacked blocks of an object container file, as many as are shown."""
+    """Return the schema and the first decompressed blocks of an object container file."""
     reader = _Bytes(body, len(CONTAINER))
     meta: dict[str, bytes] = {}
     while (count := reader.long()) != 0:
@@ -131,8 +131,8 @@ def _blocks(reader: _Bytes, codec: str) -> Iterator[tuple[bytes, int]]:
             data = _inflated(data)
         elif codec != "null":
             raise ProtocolError(
-                f"The Avro container is packed with {codec!r}.",
-                remedy="Shown are those packed with deflate or not at all.",
+                f"Unsupported codec {codec!r} of the Avro container.",
+                remedy="Supported codecs: null and deflate.",
             )
         yield data, count
         records += count
@@ -143,17 +143,17 @@ def _inflated(data: bytes) -> bytes:
     try:
         plain = unpacker.decompress(data, MOST_UNPACKED)
     except zlib.error:
-        raise ProtocolError("A block of the Avro container cannot be unpacked.") from None
+        raise ProtocolError("A block of the Avro container cannot be decompressed.") from None
     if unpacker.unconsumed_tail:
         raise ProtocolError(
-            f"A block of the Avro container unpacks to more than {MOST_UNPACKED >> 20} MiB.",
+            f"A block of the Avro container is larger than {MOST_UNPACKED >> 20} MiB decompressed.",
             remedy="Download the body and read it elsewhere.",
         )
     return plain
 
 
 class _Bytes:
-    """Avro's numbers and byte strings, one after another."""
+    """Reads Avro's numbers and byte strings."""
 
     def __init__(self, data: bytes, at: int) -> None:
         self._data = data

@@ -1,13 +1,13 @@
-"""Decodes Avro bodies in a process that may die: one for each body, with a limit on its time, CPU and memory.
+"""Decodes each Avro body in a separate process, with limits on its time, CPU and memory.
 
-A hostile body or schema can end its decoder: by a native stack overflow, by taking all of the memory, by looping. In a
-process of its own that is an error message on one page. Starting a process takes about 0.2 s, and only a person who
-opens an Avro body waits for it. So no process is kept, and none has to be replaced.
+A hostile body or schema can crash or block its decoder: by a native stack overflow, by memory exhaustion, by a loop. In
+a separate process that is only an error message on one page. Starting a process takes about 0.2 s, which only delays
+the page of an Avro body. So there is no pool of processes.
 
-The process reads the schema's length (four bytes, big endian; 0: none), the schema and the body from its standard input
-and writes ``{"text": …}`` or ``{"problem": …, "remedy": …}``.
+The process reads the schema's length (four bytes, big endian; 0: no schema), the schema and the body from stdin, and
+writes ``{"text": …}`` or ``{"problem": …, "remedy": …}``.
 
-Thread-safety: every function. Corresponds to nothing in RocketMQ.
+Thread-safety: all functions. RocketMQ has no counterpart.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _places = threading.BoundedSemaphore(_MOST_AT_ONCE)
 
 
 def decode_avro(body: bytes, schema: str | None, *, command: Sequence[str] = _COMMAND) -> str:
-    """The datum, or the first records of a container, as JSON in lines. ProtocolError says why not.
+    """Decode a datum, or the first records of a container, as indented JSON. ProtocolError if it fails.
 
-    Blocks, for ``WALL_SECONDS`` to get a place and as long again to decode.
+    Blocks at most ``WALL_SECONDS`` for a free slot and ``WALL_SECONDS`` for decoding.
     """
     check_avro()
     if not _places.acquire(timeout=WALL_SECONDS):
-        raise ProtocolError("Too many Avro bodies are being decoded.", remedy="Try again.")
+        raise ProtocolError("Too many Avro bodies are being decoded.", remedy="Retry later.")
     try:
         written = (schema or "").encode(errors="replace")
         done = subprocess.run(
@@ -54,20 +54,20 @@ def decode_avro(body: bytes, schema: str | None, *, command: Sequence[str] = _CO
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise _failed(f"it takes longer than {WALL_SECONDS:g} s") from None
+        raise _failed(f"timeout after {WALL_SECONDS:g} s") from None
     except OSError as error:
-        raise _failed(f"no process can be started: {error.strerror or error}") from None
+        raise _failed(f"cannot start a process: {error.strerror or error}") from None
     finally:
         _places.release()
     if done.returncode < 0:
-        raise _failed(f"the decoder was ended by {signal.Signals(-done.returncode).name}")
+        raise _failed(f"the decoder was terminated by {signal.Signals(-done.returncode).name}")
     try:
-        said = json.loads(done.stdout)
-        if "text" in said:
-            return str(said["text"])
-        problem, remedy = said["problem"], said["remedy"]
+        result = json.loads(done.stdout)
+        if "text" in result:
+            return str(result["text"])
+        problem, remedy = result["problem"], result["remedy"]
     except (ValueError, KeyError, TypeError):
-        raise _failed(f"the decoder ended with status {done.returncode}") from None
+        raise _failed(f"the decoder exited with status {done.returncode}") from None
     raise ProtocolError(problem, remedy=remedy)
 
 
@@ -77,12 +77,12 @@ def _failed(why: str) -> ProtocolError:
 
 def _limit(kind: int, most: int) -> None:
     hard = resource.getrlimit(kind)[1]
-    with contextlib.suppress(ValueError, OSError):  # macOS refuses some; there the time is limited
+    with contextlib.suppress(ValueError, OSError):  # macOS refuses some limits; the time limit remains
         resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
 def main() -> None:
-    """The process: decodes one body."""
+    """Decode one body from stdin."""
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_CPU, CPU_SECONDS)
     _limit(resource.RLIMIT_AS, MEMORY_BYTES)
@@ -90,14 +90,14 @@ def main() -> None:
     (length,) = _LENGTH.unpack_from(given)
     schema, body = given[_LENGTH.size : _LENGTH.size + length].decode(), given[_LENGTH.size + length :]
     try:
-        said = {"text": avro_text(body, schema)}
+        result = {"text": avro_text(body, schema)}
     except ProtocolError as error:
-        said = {"problem": error.message, "remedy": error.remedy}
+        result = {"problem": error.message, "remedy": error.remedy}
     except MemoryError:
-        problem = f"The Avro body could not be decoded: it takes more than {MEMORY_BYTES >> 20} MiB of memory."
-        said = {"problem": problem, "remedy": _REMEDY}
-    # A schema may have lone surrogates, which the console's own JSON cannot have.
-    sys.stdout.buffer.write(json.dumps(said, ensure_ascii=False).encode(errors="replace"))
+        problem = f"The Avro body could not be decoded: it needs more than {MEMORY_BYTES >> 20} MiB of memory."
+        result = {"problem": problem, "remedy": _REMEDY}
+    # A schema may contain lone surrogates, which the console's JSON does not support.
+    sys.stdout.buffer.write(json.dumps(result, ensure_ascii=False).encode(errors="replace"))
 
 
 if __name__ == "__main__":

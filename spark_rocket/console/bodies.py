@@ -1,9 +1,9 @@
-"""A message's body as people read it: text, JSON set out in lines, Avro by its schema, and the bytes.
+"""Readable forms of a message body: text, indented JSON, Avro by its schema, and hex.
 
-JSON is set out as it was written: numbers keep their digits, keys their order. Avro is decoded by
-:mod:`spark_rocket.console.avro`, in a process of its own.
+Formatting JSON keeps the digits of numbers and the order of keys. :mod:`spark_rocket.console.avro` decodes Avro in a
+separate process.
 
-Thread-safety: pure functions. Corresponds to nothing in RocketMQ.
+Thread-safety: pure functions. RocketMQ has no counterpart.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 def show(
     body: bytes, schema: str | None = None, *, avro_text: Callable[[bytes, str | None], str] = decode_avro
 ) -> dict[str, object]:
-    """Every form that it has. ``kind`` says which is the best: ``avro``, ``json``, ``text`` or ``binary``."""
+    """Return all forms of a body. ``kind`` names the most specific one: ``avro``, ``json``, ``text`` or ``binary``."""
     shown: dict[str, object] = {
         "size": len(body),
         "kind": "binary",
@@ -54,7 +54,7 @@ def show(
 
 
 def preview(body: bytes) -> str:
-    """The beginning on one line."""
+    """Return the beginning of a body on one line."""
     text = text_of(body[: PREVIEW * 4])
     if text is None:
         return f"{len(body):,} bytes: {body[:24].hex(' ')}"
@@ -63,7 +63,7 @@ def preview(body: bytes) -> str:
 
 
 def text_of(body: bytes) -> str | None:
-    """UTF-8 without control characters, or None. A character that is cut off at the end is no mistake."""
+    """Decode UTF-8 without control characters; None for other bodies. A truncated last character is dropped."""
     try:
         text = body.decode()
     except UnicodeDecodeError as error:
@@ -74,7 +74,7 @@ def text_of(body: bytes) -> str | None:
 
 
 def hex_lines(body: bytes) -> str:
-    """Offset, sixteen bytes, and what of them is ASCII."""
+    """Format lines of offset, sixteen bytes, and their ASCII characters."""
     lines = []
     for at in range(0, len(body), 16):
         row = body[at : at + 16]
@@ -87,7 +87,7 @@ def hex_lines(body: bytes) -> str:
 
 
 def json_lines(text: str) -> str | None:
-    """An object or an array set out in lines, or None if it is none."""
+    """Indent a JSON object or array; None for other text."""
     if text.lstrip()[:1] not in ("{", "["):
         return None
     try:

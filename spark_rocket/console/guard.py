@@ -1,14 +1,14 @@
-"""What every request passes before anything else, and what every answer carries.
+"""Security checks of every request, and security headers of every response.
 
-========  ========================================================================================================
-Host      on a loopback address only the machine's own names: a page elsewhere whose name was bent to 127.0.0.1
-          (DNS rebinding) is refused. ``allowed_hosts`` adds names, and is then held everywhere
-changes   are JSON, from a page of this console (Origin, Sec-Fetch-Site), with the session's token in X-CSRF-Token
-login     where there are users, /api answers nobody without a session
-answers   a Content-Security-Policy without inline script or style, nothing is framed, nothing sniffed
-========  ========================================================================================================
+=========  =======================================================================================================
+Host       on a loopback address, only names of this machine are allowed, against DNS rebinding. ``allowed_hosts``
+           adds names and enables the check on every address
+changes    must be JSON from a page of this console (Origin, Sec-Fetch-Site), with the session's X-CSRF-Token
+login      if there are users, /api requires a session
+responses  a Content-Security-Policy without inline scripts and styles; no framing, no content sniffing
+=========  =======================================================================================================
 
-Thread-safety: one event loop. Corresponds to nothing in RocketMQ.
+Thread-safety: one event loop. RocketMQ has no counterpart.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ HEADERS = {
 
 
 class Guard:
-    """ASGI middleware; see the module. ``scope["state"]["session"]`` is who asks."""
+    """ASGI middleware with the checks of this module. Sets ``scope["state"]["session"]``."""
 
     def __init__(self, app: ASGIApp, *, settings: ConsoleSettings, sessions: Sessions, open_session: Session) -> None:
         self._app = app
@@ -82,9 +82,9 @@ class Guard:
         token = request.cookies.get(cookie_name(self._settings))
         session = self._sessions.find(token) if self._settings.needs_login else self._open
         scope.setdefault("state", {})["session"] = session
-        path = scope["path"]  # request.url is made of what the Host header says, too
+        path = scope["path"]  # request.url also depends on the Host header
         if path.startswith("/api/"):
-            # Another site's page could not read the answer, but brokers would be asked all the same.
+            # A page of another site cannot read the response, but the request would still reach the brokers.
             if request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
                 raise _from_elsewhere()
             if path not in OPEN_PATHS and session is None:
@@ -101,8 +101,8 @@ class Guard:
             return
         if name not in allowed:
             raise Refused(
-                f"This console is not at {host[:80]!r}.",
-                remedy="Open it by the address that it said when it started, or start it with --allowed-host NAME.",
+                f"Host {host[:80]!r} is not allowed.",
+                remedy="Use the address printed at its start, or start it with --allowed-host NAME.",
                 status=421,
                 code="WRONG_HOST",
             )
@@ -118,12 +118,12 @@ class Guard:
         if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise Refused("The request is not JSON.", remedy="Send application/json.", status=415, code="NOT_JSON")
         if request.scope["path"] == "/api/login":
-            return  # there is no session yet whose token it could have
+            return  # no session exists yet, thus no token
         given = headers.get("x-csrf-token", "")
         if session is None or not hmac.compare_digest(given.encode(), session.csrf.encode()):
             raise Refused(
-                "The page is older than this console's start, or not its own.",
-                remedy="Load the page again.",
+                "Invalid CSRF token: the console was restarted, or the page is not its own.",
+                remedy="Reload the page.",
                 status=403,
                 code="WRONG_TOKEN",
             )
@@ -131,8 +131,8 @@ class Guard:
 
 def _from_elsewhere() -> Refused:
     return Refused(
-        "The request comes from another site's page.",
-        remedy="Do it on the console's own page.",
+        "The request comes from a page of another site.",
+        remedy="Use the console's own page.",
         status=403,
         code="WRONG_ORIGIN",
     )

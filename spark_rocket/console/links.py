@@ -1,9 +1,9 @@
-"""The console's connections to the cluster, and the bounded pool of threads on which pages ask it.
+"""The console's connections to the cluster, and a bounded thread pool for the requests of pages.
 
-Clients block; pages are served by an event loop. More than ``MOST_WAITING`` questions at once are refused, so that a
-cluster that hangs does not take the console with it.
+Clients block, and an event loop serves the pages. More than ``MOST_WAITING`` pending requests are refused, so that an
+unresponsive cluster does not block the console.
 
-Thread-safety: all methods. Corresponds to nothing in RocketMQ.
+Thread-safety: all methods. RocketMQ has no counterpart.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ T = TypeVar("T")
 THREADS = 8
 MOST_WAITING = 64
 REQUEST_SECONDS = 4.0
-CHANGE_SECONDS = 15.0  # a broker answers a change when its files are synced to disk
+CHANGE_SECONDS = 15.0  # brokers respond to a change after fsync
 
 
 class Links:
-    """An admin and a reader for pages, an admin for changes, started by their first use, and an admin for the sampler.
+    """An admin and a reader for pages, an admin for changes, and an admin for the sampler, each started on first use.
 
-    That has connections of its own: on a large cluster it asks for hundreds of things at once, and the answer to a
-    page would come behind all of theirs.
+    The sampler has its own connections: on a large cluster it sends hundreds of requests at once, and responses for a
+    page would be queued behind theirs.
     """
 
     def __init__(self, name_server: str, connecting: Mapping[str, Any]) -> None:
@@ -41,11 +41,11 @@ class Links:
         self._waiting = 0
 
     async def run(self, ask: Callable[[], T]) -> T:
-        """``ask()`` on a thread of the pool. To be awaited on one event loop only."""
+        """Run ``ask()`` on a thread of the pool. Await it on one event loop only."""
         if self._waiting >= MOST_WAITING:
             raise Refused(
-                f"{self._waiting} questions to the cluster are waiting already.",
-                remedy="Try again in a few seconds; brokers that hang are shown on the overview.",
+                f"Too many pending requests to the cluster ({self._waiting}).",
+                remedy="Retry in a few seconds; the overview shows unresponsive brokers.",
                 status=503,
                 code="CONSOLE_BUSY",
             )
@@ -57,7 +57,7 @@ class Links:
 
     @property
     def name_servers(self) -> list[str]:
-        """Their addresses; none while only an address server knows them."""
+        """The addresses of the name servers; empty if an address server provides them."""
         return [] if self._name_server.startswith("http") else self.admin.name_server.split(";")
 
     @property

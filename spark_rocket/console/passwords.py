@@ -1,11 +1,11 @@
-"""Passwords as they are kept, and the sessions of those who gave theirs.
+"""Password hashes and login sessions.
 
-``scrypt$N$r$p$salt$key``, the last two in base64: 16 MiB and some 50 ms for each attempt. A name that nobody has costs
-as much as one with a wrong password, and both are told the same. After ``FREE_FAILURES`` attempts without success an
-address waits; attempts are counted before the password is hashed, so those at the same time count too.
+A hash is ``scrypt$N$r$p$salt$key``, the last two in base64. An attempt takes 16 MiB and about 50 ms. Unknown users and
+wrong passwords take the same time and get the same response. After ``FREE_FAILURES`` failed attempts, an address must
+wait. Attempts are counted before the password is hashed, so concurrent attempts count too.
 
-Thread-safety: ``Sessions`` on one event loop only; hashing is for a thread. Nothing is on disk: a restart ends all
-sessions. Corresponds to the login of RocketMQ's dashboard.
+Thread-safety: ``Sessions`` on one event loop only; hash on a thread. Sessions are in memory only: a restart ends them.
+Corresponds to the login of RocketMQ's dashboard.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def is_right(password: str, kept: str) -> bool:
 
 
 def check_hash(kept: str) -> bool:
-    """Whether this is a hash that can be compared with."""
+    """Whether this is a valid hash."""
     try:
         cost, block, parallel, salt, key = _parts(kept)
     except ValueError:
@@ -79,7 +79,7 @@ def _text(raw: bytes) -> str:
 
 @dataclass(slots=True)
 class Session:
-    """Somebody who is logged in."""
+    """The session of a user."""
 
     user: str
     csrf: str
@@ -88,7 +88,7 @@ class Session:
 
 
 class Sessions:
-    """Who is logged in, and which addresses have to wait."""
+    """The sessions, and the failed attempts by address."""
 
     def __init__(self, users: Mapping[str, str], clock: Callable[[], float] = time.monotonic) -> None:
         self._users = users
@@ -112,25 +112,25 @@ class Sessions:
         return session
 
     def check_pause(self, address: str) -> None:
-        """Refused with 429 while the address has to wait."""
+        """Raise Refused with status 429 while the address must wait."""
         failures, last = self._failures.get(_source(address), (0, 0.0))
         left = last + PAUSE_SECONDS - self._clock()
         if failures >= FREE_FAILURES and left > 0:
             raise Refused(
-                "Too many attempts to log in failed.",
+                "Too many failed login attempts.",
                 remedy=f"Wait {left:.0f} seconds.",
                 status=429,
                 code="TOO_MANY_ATTEMPTS",
             )
 
     def is_user(self, user: str, password: str) -> bool:
-        """Takes some 50 ms, whoever it is. For a thread."""
+        """Check a password. Takes about 50 ms for any user. Call it on a thread."""
         kept = self._users.get(user)
         right = is_right(password[:MOST_PASSWORD], kept or self._nobody)
         return right and kept is not None and len(password) <= MOST_PASSWORD
 
     def attempt(self, address: str) -> None:
-        """Count an attempt, as a failed one until ``begin``. Refused with 429 while the address has to wait."""
+        """Count an attempt as failed, until ``begin``. Raise Refused with status 429 while the address must wait."""
         self.check_pause(address)
         source = _source(address)
         failures, last = self._failures.pop(source, (0, 0.0))
@@ -141,7 +141,7 @@ class Sessions:
             self._failures.popitem(last=False)
 
     def begin(self, user: str, address: str) -> tuple[str, Session]:
-        """A new session and its token, which is kept as a hash only."""
+        """Create a session; return it with its token, of which only a hash is stored."""
         self._failures.pop(_source(address), None)
         now = self._clock()
         token = secrets.token_urlsafe(32)
@@ -160,7 +160,7 @@ def _digest(token: str) -> bytes:
 
 
 def _source(address: str) -> str:
-    """The address, or of IPv6 the network, of which one machine has a whole."""
+    """Return the IPv4 address, or the IPv6 /64 network: one machine can use all of its addresses."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:

@@ -1,14 +1,14 @@
-"""Asks the cluster what the pages show, and keeps it: one thread for all who look, however many there are.
+"""Samples the cluster for the pages: one thread, regardless of the number of viewers.
 
-=====================  =====================================================================================
-while somebody looks   brokers, and topics or groups if their pages are open, every ``interval`` seconds, or as
-                       much more seldom that asking takes no more than a tenth of a core
-while nobody looks     brokers' rates and groups' lag every ``SLOW`` seconds, so that the lines have a past; no topics
-a page of one topic    shows what is known, then asks for that one itself, on connections of its own
-=====================  =====================================================================================
+===================  ========================================================================================
+pages are open       brokers, and topics or groups if their pages are open, every ``interval`` seconds, or less often
+                     so that sampling takes at most a tenth of a core
+no page is open      rates of brokers and lag of groups every ``SLOW`` seconds, for the charts; no topics
+the page of a topic  shows the cached sample, then requests that topic itself on separate connections
+===================  ========================================================================================
 
-Pages read what is here and wait for nobody; what is not known yet is None. A broker that does not answer is noted with
-its reason, what it said before stays, and the others go on.
+Pages read the cached samples without waiting; unknown values are None. If a broker does not respond, its error is
+recorded, its last sample is retained, and the other brokers are sampled.
 
 Thread-safety: all methods. Corresponds to the collectors of RocketMQ's dashboard and exporter.
 """
@@ -42,10 +42,10 @@ SLOW = 30.0
 DUTY, IDLE_DUTY = 10.0, 50.0
 SLOWEST = 15.0
 LOOKING = 12.0
-"""For so long after a page's last question somebody is taken to look at it."""
+"""A page counts as open for this time after its last request."""
 FRESH = 1.0
 LISTS = 5
-"""Which topics and groups there are is asked after so many intervals."""
+"""The lists of topics and groups are requested once per this many intervals."""
 PIECE = 100
 MEASURE_AGAIN = 600.0
 MEASURED = 16
@@ -56,7 +56,7 @@ OVERVIEW, TOPICS, GROUPS = "overview", "topics", "groups"
 
 @dataclass(slots=True)
 class NameServerRecord:
-    """One name server and whether it answers."""
+    """A name server, its response time or its error."""
 
     address: str
     millis: float | None = None
@@ -68,7 +68,7 @@ class NameServerRecord:
 
 
 class Sampler:
-    """See the module. ``brokers``, ``topics`` and ``groups`` are read with ``lock`` held."""
+    """Samples the cluster. Hold ``lock`` to read ``brokers``, ``topics`` and ``groups``."""
 
     def __init__(self, links: Links, *, fast: float, slow: float = SLOW) -> None:
         self.lock = threading.Lock()
@@ -78,13 +78,13 @@ class Sampler:
         self.groups: dict[str, GroupRecord] = {}
         self.rates = Series()
         self.trouble: Trouble | None = None
-        """Why nothing is known of the cluster now."""
+        """The error of the last sample, if the whole cluster is unavailable."""
         self.failed: dict[str, Trouble] = {}
-        """By broker name, why its topics and groups are as they were."""
+        """Errors by broker name: topics and groups of these brokers are not current."""
         self.passes = 0
         self.last_seconds = 0.0
         self.cost = 0.0
-        """Seconds of a core that this process used during the last pass; waiting for answers is free."""
+        """CPU seconds that this process used during the last pass."""
         self.interval = fast
         self.sampled: dict[str, float] = {}
         self._links = links
@@ -92,7 +92,7 @@ class Sampler:
         self._looked: dict[str, float] = {}
         self._listed = 0.0
         self._listing = threading.Lock()
-        self._unlisted: dict[str, RocketError] = {}  # did not say which there are
+        self._unlisted: dict[str, RocketError] = {}  # brokers without current lists
         self._is_due = False
         self._wake = threading.Event()
         self._closed = False
@@ -107,21 +107,21 @@ class Sampler:
         self._thread.join(REQUEST_SECONDS * 2)
 
     def look(self, what: str) -> None:
-        """Somebody looks at pages of this kind. What is older than it has to be is asked at once."""
+        """Record that a page of this kind is open. If its sample is too old, the next pass starts at once."""
         now = time.monotonic()
         first = now - self._looked.get(what, -LOOKING) >= LOOKING
         self._looked[what] = now
         if first:
             self._is_due = now - self.sampled.get(what, -SLOWEST) > self.pace
-            self._wake.set()  # it may be waiting for as long as it does while nobody looks
+            self._wake.set()  # it may be waiting for the slow interval
 
     @property
     def pace(self) -> float:
-        """Seconds from pass to pass while somebody looks."""
+        """Seconds between passes while pages are open."""
         return max(self.fast, min(self.cost * DUTY, SLOWEST))
 
     def problems(self) -> dict[str, Any]:
-        """What every page shows: why nobody answers, and which brokers do not."""
+        """Return the errors that every page shows: of the cluster and of single brokers."""
         return {
             "trouble": self.trouble.to_json() if self.trouble else None,
             "failed": {name: trouble.to_json() for name, trouble in self.failed.items()},
@@ -131,8 +131,8 @@ class Sampler:
         return what in self.sampled
 
     def ask_lists_again(self) -> None:
-        """Something was created or deleted: the lists have it on return, and the figures soon."""
-        with suppress(RocketError):  # what was done is done
+        """Refresh the lists after something was created or deleted; the next pass starts at once."""
+        with suppress(RocketError):  # the change itself succeeded
             self._ask_lists(self._links.admin, {})
         self._listed = 0.0
         self._is_due = True
@@ -146,7 +146,7 @@ class Sampler:
     # --- one topic, one group ---------------------------------------------------------------------------------
 
     def fresh_topic(self, topic: str) -> TopicRecord | None:
-        """The topic as it is now; None if no broker has it."""
+        """Sample a topic now; None if no broker has it."""
         admin = self._links.admin
         record = self.topics.get(topic)
         if record is None:
@@ -175,7 +175,7 @@ class Sampler:
             began, used = time.monotonic(), time.process_time()
             try:
                 self.sample(looking)
-            except Exception as error:  # the thread must live: what went wrong is on the page
+            except Exception as error:  # the thread must continue; the pages show the error
                 self.trouble = describe(error)
             self.last_seconds = time.monotonic() - began
             self.cost = time.process_time() - used
@@ -183,10 +183,10 @@ class Sampler:
             self._pause(time.monotonic())
 
     def _pause(self, ended: float) -> None:
-        """Until the next pass. Who begins to look meanwhile changes when that is."""
+        """Wait for the next pass. A page that is opened meanwhile shortens the wait."""
         self._is_due = False
         while True:
-            self._wake.clear()  # before looking at what it may have been set for
+            self._wake.clear()  # before checking the conditions that set it
             self.interval = self.pace if self.looking else max(self._slow, self.cost * IDLE_DUTY)
             left = ended + self.interval - time.monotonic()
             if self._closed or self._is_due or left <= 0:
@@ -194,7 +194,7 @@ class Sampler:
             self._wake.wait(left)
 
     def sample(self, looking: frozenset[str]) -> None:
-        """One pass."""
+        """Run one pass."""
         failed: dict[str, RocketError] = {}
         self._ask_name_servers()
         self._ask_brokers()
@@ -209,7 +209,7 @@ class Sampler:
                 self._ask_topics(admin, infos, failed)
             self._measure(admin, list(self.topics.values()))
             self.sampled[TOPICS] = time.monotonic()
-        elif OVERVIEW in looking:  # which counts them
+        elif OVERVIEW in looking:  # the overview counts dead letters
             dead = (record.info for record in self.topics.values() if record.info.kind is TopicKind.DLQ)
             for infos in _pieces(list(dead)):
                 self._ask_topics(admin, infos, failed)
@@ -219,7 +219,7 @@ class Sampler:
         self.failed = {name: describe(error) for name, error in (self._unlisted | failed).items()} | self._gone()
 
     def _gone(self) -> dict[str, Trouble]:
-        """Masters that no name server lists any more: what they have is missing in what pages show."""
+        """Return the masters that are no longer registered: their data is missing on the pages."""
         gone = (r for r in self.brokers.values() if r.trouble is GONE and r.status.is_master)
         return {record.status.name: GONE for record in gone}
 
@@ -260,8 +260,8 @@ class Sampler:
             self.rates.add(now, {"in": sum(r[0] for r in rates), "out": sum(r[1] for r in rates)})
 
     def _ask_lists(self, admin: Admin, failed: dict[str, RocketError]) -> None:
-        """Which there are. What only a broker has that does not answer stays."""
-        with self._listing:  # so that what was asked later is what stays
+        """Request the lists of topics and groups. Entries of brokers that do not respond are retained."""
+        with self._listing:  # the later request must win
             self._take_lists(admin, failed)
 
     def _take_lists(self, admin: Admin, failed: dict[str, RocketError]) -> None:
@@ -282,7 +282,7 @@ class Sampler:
                 record = self.topics.get(name)
                 if record is None:
                     continue
-                if failed and record.stats is not None:  # a broker that is silent has what it had
+                if failed and record.stats is not None:  # retain the queues of brokers that did not respond
                     kept = record.stats.offset_table.items()
                     stats.offset_table.update((q, o) for q, o in kept if q.broker_name in failed)
                 record.answered(now, stats)
@@ -299,7 +299,7 @@ class Sampler:
                     record.answered(now, state, self.topics, delays=delays)
 
     def _measure(self, admin: Admin, records: Iterable[TopicRecord]) -> None:
-        """How large a message is, of topics of which that is not known, or was known long ago."""
+        """Estimate the message size of topics without an estimate or with an old one."""
         now = time.time()
         due = (r for r in records if r.stats is not None and r.messages and now - r.measured > MEASURE_AGAIN)
         for record in islice(due, MEASURES):
@@ -310,7 +310,7 @@ class Sampler:
             try:
                 page = admin.consume_queue(queue, first, offset.max_offset - first)
             except RocketError as error:
-                _log.info("the size of messages of %s is not known: %s", record.info.name, error)
+                _log.info("unknown message size of topic %s: %s", record.info.name, error)
                 continue
             sizes = [entry.size for entry in page.entries]
             if sizes:
@@ -318,7 +318,7 @@ class Sampler:
 
 
 def _take_list(records: dict[str, Any], found: Mapping[str, Any], lost: Set[str], make: Callable[[Any], Any]) -> None:
-    """Bring records to what was found. ``lost``: brokers that did not answer; what only they have stays."""
+    """Update records from a list. ``lost``: brokers that did not respond; their entries are retained."""
     for name, record in list(records.items()):
         if name not in found and not (lost & record.info.configs.keys()):
             del records[name]

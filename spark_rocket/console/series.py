@@ -1,9 +1,9 @@
-"""Samples over time, in memory: the newest as they came, older ones ever more thinly, so that hours fit into little.
+"""Time series in memory: new samples at full resolution, older ones thinned out, so that hours take little memory.
 
-When a series is full, every second sample of its older half goes. Names (of queues, of directions) may come late: what
-was not known yet is a gap, NaN. Numbers are 8 bytes each.
+When a series is full, every second sample of its older half is removed. Names (of queues, of directions) may be added
+later: their missing values are NaN. A number takes 8 bytes.
 
-Thread-safety: none of its own; the sampler's lock is held around it. Corresponds to nothing in RocketMQ.
+Thread-safety: callers hold the sampler's lock. RocketMQ has no counterpart.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from collections.abc import Iterable, Mapping
 MOST_SAMPLES = 600
 WINDOW = 10.0
 MOST_COLUMNS = 64
-DRAWN = 240  # points, of which no drawing shows more
+DRAWN = 240  # maximum number of points in a chart
 
 
 class Series:
-    """Times (seconds since 1970) and one column of numbers for each name."""
+    """Times (epoch seconds) and one column of numbers for each name."""
 
     def __init__(self, most: int = MOST_SAMPLES, most_columns: int = MOST_COLUMNS) -> None:
         self._most = most
@@ -32,7 +32,7 @@ class Series:
         return len(self.times)
 
     def add(self, moment: float, values: Mapping[str, float]) -> None:
-        """One sample. A clock that was set back makes the samples after that moment void."""
+        """Add a sample. If the clock was set back, later samples are removed."""
         while self.times and self.times[-1] >= moment:
             self.times.pop()
             for column in self.columns.values():
@@ -47,7 +47,7 @@ class Series:
             column.append(values.get(name, math.nan))
 
     def to_json(self, names: Iterable[str] | None = None, *, points: int = DRAWN) -> dict[str, object]:
-        """``{"times": [ms …], "columns": {name: [number or None …]}}``, the newest sample always among them."""
+        """Return ``{"times": [ms …], "columns": {name: [number or None …]}}``, always with the newest sample."""
         step = -(-len(self.times) // points) or 1
         first = (len(self.times) - 1) % step if self.times else 0
         wanted = self.columns if names is None else [name for name in names if name in self.columns]
@@ -66,9 +66,9 @@ class Series:
 
 
 class Rate:
-    """How fast a counter grows, over the last ``WINDOW`` seconds or so; None before the second sample.
+    """The rate of a counter over about ``WINDOW`` seconds; None before the second sample.
 
-    Over so many because consumers tell brokers every five seconds only how far they are.
+    Consumers commit offsets only every five seconds, so a shorter window would fluctuate.
     """
 
     __slots__ = ("_samples", "value")
@@ -78,7 +78,7 @@ class Rate:
         self.value: float | None = None
 
     def count(self, moment: float, count: int) -> float | None:
-        """A counter that ran backwards (deleted, reset) or a clock that did begins anew."""
+        """Add a sample. If the counter (deleted, reset) or the clock decreases, the rate is reset."""
         samples = self._samples
         if samples and (count < samples[-1][1] or moment <= samples[-1][0]):
             samples.clear()

@@ -1,6 +1,6 @@
-"""The console in a process of its own: until SIGTERM, Ctrl-C, or the end of whoever started it.
+"""Serving the console until it is stopped.
 
-Corresponds to RocketMQ's dashboard as a program.
+Corresponds to the program of RocketMQ's dashboard.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SLOW_SECONDS = 30
 
 
 async def serve_console(settings: ConsoleSettings, ready: Callable[[str], None], stopped: Awaitable[Any]) -> None:
-    """Serve until ``stopped``. ``ready`` is told the address; ConfigError when the port is taken."""
+    """Serve until ``stopped``. Calls ``ready`` with the address. ConfigError if the port is in use."""
     stop = asyncio.ensure_future(stopped)
     try:
         await _serve(settings, ready, stop)
@@ -77,10 +77,10 @@ async def _serve(settings: ConsoleSettings, ready: Callable[[str], None], stop: 
             listener.close()
 
 
-class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # the quicker one, where it is installed
-    """Ends when its peer neither ends a request nor reads an answer: ``MOST_CONNECTIONS`` of them keep all others out.
+class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # httptools if it is installed
+    """Closes the connection of a peer that neither completes a request nor reads a response.
 
-    (uvicorn waits for ever, except for the next request of a connection that has been answered.)
+    ``MOST_CONNECTIONS`` such peers would block all others. uvicorn has a timeout only for idle connections.
     """
 
     def connection_made(self, transport: Any) -> None:
@@ -88,7 +88,7 @@ class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # the qu
         self.loop.call_later(SLOW_SECONDS, self._look, None)
 
     def _look(self, before: Any) -> None:
-        """``before``: the request that it was at when it was last looked."""
+        """Close the connection without progress. ``before``: the request at the last check."""
         transport, cycle = self.transport, self.cycle
         if transport.is_closing():
             return
@@ -100,7 +100,7 @@ class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # the qu
 
 
 class _Server(uvicorn.Server):
-    """Says when it serves; signals are for who started it."""
+    """Sets ``begun`` when it serves. The caller handles signals."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -115,9 +115,9 @@ class _Server(uvicorn.Server):
 
 
 def address_of(settings: ConsoleSettings, port: int) -> str:
-    """An address for a browser: for a wildcard, the first allowed name, else this machine's address.
+    """Return the URL for a browser. For a wildcard: the first allowed name, else this machine's address.
 
-    A machine without a route to other networks has 127.0.0.1 only.
+    Without a route to other networks that is 127.0.0.1.
     """
     host = settings.host.strip("[]")
     if settings.is_wildcard:
@@ -138,6 +138,6 @@ def _listen(settings: ConsoleSettings) -> socket.socket:
         listener.close()
         raise ConfigError(
             f"The console cannot listen on {settings.host}:{settings.port}: {error.strerror or error}.",
-            remedy="Choose another port with --port, 0 for a free one (--console-port with rocket up).",
+            remedy="Use another port with --port, 0 for a free port (--console-port with rocket up).",
         ) from None
     return listener

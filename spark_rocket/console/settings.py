@@ -1,8 +1,8 @@
-"""Where the console listens, which cluster it shows, and who may see it.
+"""The console's address, cluster and users.
 
-On a loopback address there is no login unless users are given; on any other there must be users, or it does not start.
-Users are in a file of lines ``name:scrypt$…`` (made by ``rocket console --hash-password``), or one is in the
-environment: ``ROCKET_CONSOLE_USER`` (admin) and ``ROCKET_CONSOLE_PASSWORD``.
+On a loopback address, users are optional, and without users there is no login. On other addresses, users are required.
+Users are in a file with lines ``name:scrypt$…`` (hashes from ``rocket console --hash-password``). The environment can
+define one user: ``ROCKET_CONSOLE_USER`` (default admin) and ``ROCKET_CONSOLE_PASSWORD``.
 
 Immutable. Corresponds to application.yml and users.properties of RocketMQ's dashboard.
 """
@@ -29,7 +29,7 @@ LEAST_PASSWORD = 8
 
 @dataclass(frozen=True, slots=True)
 class ConsoleSettings:
-    """See the module."""
+    """The settings of a console. ConfigError if it would be open to other machines without a login."""
 
     name_server: str
     host: str = "127.0.0.1"
@@ -37,19 +37,19 @@ class ConsoleSettings:
     users: Mapping[str, str] = field(default_factory=dict, repr=False)
     allowed_hosts: tuple[str, ...] = ()
     tls: TlsSettings = field(default_factory=TlsSettings)
-    """The server's part of it: HTTPS if there is a certificate."""
+    """Only the server's settings: HTTPS if there is a certificate."""
     read_only: bool = False
     interval: float = 2.0
-    """Seconds from one round of questions to the next while somebody looks, unless they take long."""
+    """Minimum seconds between two samples of the cluster while pages are open."""
     connecting: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """What clients are told beside the name server: credentials, TLS."""
+    """Further arguments of the clients: credentials, TLS."""
 
     def __post_init__(self) -> None:
         ClientConfig.of(self.name_server, **self.connecting)
         if not self.is_loopback and not self.users:
             raise ConfigError(
-                f"The console is to listen on {self.host}, which others reach, and nobody has a password.",
-                remedy=f"Set {PASSWORD_VARIABLE}, or give --users FILE with lines made by rocket console"
+                f"The console requires users to listen on {self.host}, which other machines can reach.",
+                remedy=f"Set {PASSWORD_VARIABLE}, or give --users FILE with hashes from rocket console"
                 " --hash-password; or listen on 127.0.0.1.",
             )
 
@@ -72,7 +72,7 @@ class ConsoleSettings:
 
 
 def read_users(path: Path | None, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Names and password hashes of a file and of the environment."""
+    """Read names and password hashes from a file and the environment."""
     users: dict[str, str] = {}
     if path is not None:
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
@@ -82,17 +82,17 @@ def read_users(path: Path | None, environment: Mapping[str, str] = os.environ) -
             name, colon, secret = text.partition(":")
             if not colon or not name or not secret.startswith(PREFIX) or not check_hash(secret):
                 raise ConfigError(
-                    f"{path}, line {number} is not a user with a hashed password.",
-                    remedy="Write name:hash, with the hash that rocket console --hash-password prints.",
+                    f"{path}, line {number}: invalid user or password hash.",
+                    remedy="Use name:hash, with the output of rocket console --hash-password.",
                 )
             users[name] = secret
         if not users:
-            raise ConfigError(f"{path} names no user.", remedy="Write one line for each: name:hash.")
+            raise ConfigError(f"{path} has no users.", remedy="Add lines of name:hash.")
     password = environment.get(PASSWORD_VARIABLE)
     if password is not None:
         if len(password) < LEAST_PASSWORD:
             raise ConfigError(
-                f"{PASSWORD_VARIABLE} has fewer than {LEAST_PASSWORD} characters.", remedy="Choose a longer password."
+                f"{PASSWORD_VARIABLE} has fewer than {LEAST_PASSWORD} characters.", remedy="Use a longer password."
             )
         users[environment.get(USER_VARIABLE) or "admin"] = hashed(password)
     return users

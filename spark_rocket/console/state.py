@@ -1,6 +1,6 @@
-"""What the console knows of brokers, topics and groups: the last answers, the rates made of them, lag over time.
+"""The sampled state of brokers, topics and groups: last responses, rates, lag over time.
 
-Thread-safety: none of its own; the sampler's lock is held around it. Corresponds to nothing in RocketMQ.
+Thread-safety: callers hold the sampler's lock. RocketMQ has no counterpart.
 """
 
 from __future__ import annotations
@@ -16,48 +16,48 @@ from spark_rocket.model import RETRY_PREFIX, MessageQueue
 from spark_rocket.protocol.wire.bodies import TopicStatsTable
 
 GONE_SECONDS = 900.0
-"""So long a broker is shown that the name servers do not list any more."""
+"""Brokers that are no longer registered are shown for this time."""
 GONE = Trouble(
     "BROKER_GONE",
-    "The name servers do not list it any more.",
-    "Start it again if it was not stopped for good; then it disappears from here after a quarter of an hour.",
+    "It is no longer registered with the name servers.",
+    "Restart it, unless it was removed permanently: then it disappears from this page after 15 minutes.",
 )
 
 
 @dataclass(slots=True)
 class BrokerRecord:
-    """One broker process, as the name servers name it and as it speaks of itself."""
+    """A broker process: its registration at the name servers and its own statistics."""
 
     status: BrokerStatus
     rate_in: Rate = field(default_factory=Rate)
     rate_out: Rate = field(default_factory=Rate)
     trouble: Trouble | None = None
-    away_since: float = 0.0
+    unavailable_since: float = 0.0
     sampled: float = 0.0
 
     def answered(self, moment: float, status: BrokerStatus) -> None:
-        """One more sample; ``error`` in it says that there was no answer."""
+        """Add a sample. ``status.error`` is set if the broker did not respond."""
         if status.runtime is None:
             self.status = BrokerStatus(
                 status.cluster, status.name, status.broker_id, status.address, self.status.runtime, status.error
             )
-            self.trouble = said(status.error or "")
-            self.away_since = self.away_since or moment
+            self.trouble = parse_trouble(status.error or "")
+            self.unavailable_since = self.unavailable_since or moment
             self.rate_in, self.rate_out = Rate(), Rate()
             return
-        self.status, self.trouble, self.away_since, self.sampled = status, None, 0.0, moment
+        self.status, self.trouble, self.unavailable_since, self.sampled = status, None, 0.0, moment
         self.rate_in.count(moment, status.runtime.put_total)
         self.rate_out.count(moment, status.runtime.get_total)
 
     def gone(self, moment: float) -> bool:
-        """No name server lists it any more; True when that is so for long."""
+        """Mark it as no longer registered; True after ``GONE_SECONDS``."""
         if self.trouble is None or self.trouble.code != GONE.code:
-            self.trouble, self.away_since = GONE, self.away_since or moment
+            self.trouble, self.unavailable_since = GONE, self.unavailable_since or moment
             self.rate_in, self.rate_out = Rate(), Rate()
-        return moment - self.away_since > GONE_SECONDS
+        return moment - self.unavailable_since > GONE_SECONDS
 
     def rates(self) -> tuple[float, float]:
-        """Messages a second in and out, by the counters or, before they say, by the broker's own average."""
+        """Messages per second in and out: from the counters, or from the broker's average before the second sample."""
         runtime = self.status.runtime
         if runtime is None or self.trouble is not None:
             return 0.0, 0.0
@@ -83,7 +83,7 @@ class BrokerRecord:
             "oldestMessage": runtime.earliest_message_ms if runtime else None,
             "started": runtime.started_ms if runtime else None,
             "trouble": None if self.trouble is None else self.trouble.to_json(),
-            "awaySince": round(self.away_since * 1000) if self.away_since else None,
+            "awaySince": round(self.unavailable_since * 1000) if self.unavailable_since else None,
         }
 
 
@@ -95,7 +95,7 @@ class TopicRecord:
     stats: TopicStatsTable | None = None
     sampled: float = 0.0
     message_bytes: float | None = None
-    """Of one message, on average of some of the last ones."""
+    """Average size of the last messages, as an estimate."""
     measured: float = 0.0
     messages: int = 0
     last_update: int = 0
@@ -136,28 +136,28 @@ class GroupRecord:
     sampled: float = 0.0
     history: GroupHistory = field(default_factory=GroupHistory)
     delays: dict[MessageQueue, int] = field(default_factory=dict)
-    """For how long the next message of a queue waits, asked for while the group's own page is open."""
+    """The age of the next message of each queue, requested only for the group's page."""
     detailed: float = 0.0
     rate: Rate = field(default_factory=Rate)
     lag: Series = field(default_factory=Series)
 
     @property
     def is_own(self) -> bool:
-        """RocketMQ's own, or what this package reads by where no group is named."""
+        """Whether it is a system group, or the default group of this package's readers."""
         return self.info.is_system or self.info.name == DEFAULT_GROUP
 
     @property
     def kind(self) -> GroupKind | None:
-        """None until a broker has said how far it is."""
+        """None before the first sample."""
         return None if self.state is None else self.history.kind
 
     def kind_words(self) -> dict[str, str]:
-        """For scripts, and for people."""
+        """Return the kind for scripts and its label for users."""
         kind = self.kind
         return {"kind": "unknown", "label": "–"} if kind is None else {"kind": kind.value, "label": kind.label}
 
     def answered(self, moment: float, state: GroupState, topics: Container[str], *, delays: bool) -> None:
-        """One more sample of lag and rate; whether it says delays as well. ``topics``: the names of all topics."""
+        """Add a sample of lag and rate. ``delays``: it contains delays. ``topics``: the names of all topics."""
         if delays:
             self.delays, self.detailed = {queue.queue: queue.delay_ms for queue in state.queues}, moment
         self.state, self.sampled = state, moment
@@ -184,21 +184,21 @@ class GroupRecord:
         }
 
 
-def said(text: str) -> Trouble:
-    """Of an error that comes as text, ``[CODE] what happened and what to do``."""
+def parse_trouble(text: str) -> Trouble:
+    """Parse an error message of the form ``[CODE] message and remedy``."""
     code, bracket, rest = text.partition("] ")
     if bracket and code.startswith("["):
         return Trouble(code[1:], rest, "")
     if "(NO_PERMISSION)" in text:
         return Trouble("NO_PERMISSION", text, "")
-    return Trouble("NO_ANSWER", text or "It does not answer.", "")
+    return Trouble("NO_ANSWER", text or "It does not respond.", "")
 
 
 def queue_label(queue: MessageQueue) -> str:
-    """Of a queue in a drawing."""
+    """Return the label of a queue in a chart."""
     return f"{queue.topic} · {queue.broker_name} · {queue.queue_id}"
 
 
 def is_listed(kind: TopicKind, wanted: str) -> bool:
-    """Whether a list of ``user``, ``retry``, ``dlq``, ``system`` or ``all`` topics has this one."""
+    """Whether a list of ``user``, ``retry``, ``dlq``, ``system`` or ``all`` topics contains this kind."""
     return wanted == "all" or kind.value.lower() == wanted

@@ -1,6 +1,6 @@
-"""The gRPC endpoint for RocketMQ 5's own clients, in the broker's process: ``apache.rocketmq.v2.MessagingService``."""
+"""The gRPC proxy for RocketMQ 5 clients: ``apache.rocketmq.v2.MessagingService``."""
 
 import os
 
-# grpcio's C core writes a line to stderr for each invalid request; clients must not be able to fill a disk with that.
+# grpcio's C core writes a line to stderr for each invalid request, by which clients could fill a disk.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")

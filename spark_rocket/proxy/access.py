@@ -1,4 +1,4 @@
-"""Access control of the gRPC endpoint: who may call what, by the accounts of ``plain_acl.yml``.
+"""Access control of the gRPC endpoint: required permissions of each method, by the accounts of ``plain_acl.yml``.
 
 ==================================================  =================================================================
 SendMessage, EndTransaction, RecallMessage          PUB on the topic
@@ -10,7 +10,7 @@ QueryRoute                                          PUB or SUB on the topic
 QueryOffset                                         a signature
 ==================================================  =================================================================
 
-A method that is not in the list is refused. Who does not show who it is gets UNAUTHORIZED, who may not gets FORBIDDEN.
+Other methods are refused. Calls without valid authentication get UNAUTHORIZED, calls without permission FORBIDDEN.
 
 Thread-safety: event loop only. Corresponds to org.apache.rocketmq.proxy.grpc.interceptor.AuthenticationInterceptor and
 to PlainAccessResource.parse of a gRPC message.
@@ -37,26 +37,28 @@ DAY_MS = 86_400_000
 
 
 class GrpcAccessControl(AccountControl):
-    """The checks of gRPC calls, in two steps.
+    """Checks gRPC calls in two steps.
 
-    A signature covers metadata only, so the first step, :meth:`authenticate`, comes before a byte of the message is
-    looked at. The second, :meth:`authorize`, has the message.
+    A signature covers metadata only, so the first step, :meth:`authenticate`, runs before the message is read. The
+    second step, :meth:`authorize`, uses the message.
     """
 
     def __init__(self, path: Path, *, clock: Callable[[], int], clock_skew_ms: int = DAY_MS) -> None:
-        """ConfigError for a file that cannot be used. ``clock_skew_ms``: how far the time that a client has signed may
-        be away from ``clock``; 0 takes any."""
+        """ConfigError for an invalid file.
+
+        ``clock_skew_ms``: the maximum difference between the signed time and ``clock``; 0 for no limit.
+        """
         super().__init__(path, clock=clock)
         self._clock_skew_ms = clock_skew_ms
 
     async def watch(self) -> None:
-        """Look at the file every second, until cancelled."""
+        """Check the file for changes every second, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             await self.look()
 
     def authenticate(self, context: Context) -> None:
-        """StatusError with UNAUTHORIZED unless the call's metadata is signed by an account, or its address is white."""
+        """Raise UNAUTHORIZED unless an account signed the metadata or the address is on a white list."""
         try:
             account = self._account(context)
             if account is not None:
@@ -66,12 +68,12 @@ class GrpcAccessControl(AccountControl):
             raise StatusError(Code.UNAUTHORIZED, error.message) from None
 
     def authorize(self, context: Context, request: Any) -> None:
-        """StatusError with FORBIDDEN for what the account may not do, by the rules as they are now."""
+        """Raise FORBIDDEN if the account lacks a permission under the present rules."""
         try:
             account = self._account(context)
             if account is not None:
                 self.check_needs(account, needs_of(request))
-        except NotAuthenticatedError as error:  # its account is gone since the call began
+        except NotAuthenticatedError as error:  # the account was deleted after the call began
             self.log_refusal(context.peer, error)
             raise StatusError(Code.UNAUTHORIZED, error.message) from None
         except RefusedError as error:
@@ -79,7 +81,7 @@ class GrpcAccessControl(AccountControl):
             raise StatusError(Code.FORBIDDEN, error.message) from None
 
     def _account(self, context: Context) -> Account | None:
-        """The account that the metadata names; None if the address is enough."""
+        """Return the account of the metadata; None if the address is on a white list."""
         rules = self.rules
         parts = parts_of(context.peer.rpartition(":")[0])
         if any(pattern.matches(parts) for pattern in rules.white):
@@ -113,26 +115,26 @@ class GrpcAccessControl(AccountControl):
             raise self.not_authenticated(f"{error.message} {error.remedy}") from None
         if apart > self._clock_skew_ms:
             raise self.not_authenticated(
-                f"the request of accessKey {account.access_key} was signed {apart // 1000} s away from the proxy's "
-                f"time, more than aclMaxClockSkew allows"
+                f"the request of accessKey {account.access_key} was signed {apart // 1000} s before or after the "
+                f"proxy's time, more than aclMaxClockSkew allows"
             )
 
 
 def check_owner(context: Context, owner: str | None) -> None:
-    """StatusError with FORBIDDEN if ``owner``, the access key that this client id's settings came with, is another's.
+    """Raise FORBIDDEN if ``owner``, the access key that registered this client id, is another account's.
 
-    Client ids are no secret: whoever used another account's would be told what that client is told.
+    Client ids are not secret: a caller with another account's id would receive the data for that client.
     """
     if owner is not None and owner != access_key_of(context.metadata):
-        raise StatusError(Code.FORBIDDEN, "the client of this id is another account's: choose another id")
+        raise StatusError(Code.FORBIDDEN, "this client id belongs to another account: use another id")
 
 
 def needs_of(request: Any) -> Needs:
-    """What a request needs. StatusError where it names no legal topic or group."""
+    """Return the permissions that a request needs. StatusError for an invalid topic or group."""
     name = type(request).__name__
     find = _NEEDS.get(name)
     if find is None:
-        raise StatusError(Code.FORBIDDEN, f"nobody may ask for {name} where there is access control")
+        raise StatusError(Code.FORBIDDEN, f"{name} is not allowed with access control")
     return find(request)
 
 
@@ -161,8 +163,8 @@ def _of_group(request: Any) -> Needs:
     return ((GROUP, group_of(request.group), SUB),) if request.HasField("group") and request.group.name else ()
 
 
-def _told(request: Any) -> Needs:
-    """A client tells of its settings; what else it tells answers what it was asked."""
+def _telemetry(request: Any) -> Needs:
+    """Return the permissions for a client's settings. Other commands respond to requests of the proxy."""
     if not request.HasField("settings"):
         return ()
     settings = request.settings
@@ -191,7 +193,7 @@ _NEEDS: dict[str, Callable[[Any], Needs]] = {
     "GetOffsetRequest": _read_queue,
     "QueryOffsetRequest": lambda _: (),
     "EndTransactionRequest": _to_topic,
-    "TelemetryCommand": _told,
+    "TelemetryCommand": _telemetry,
     "NotifyClientTerminationRequest": _of_group,
     "ChangeInvisibleDurationRequest": _read,
     "RecallMessageRequest": _to_topic,

@@ -1,14 +1,15 @@
-"""The proxy's settings: the property names of Apache's proxy where it has them, checked values, one source for each.
+"""The proxy's settings, with the property names of Apache's proxy and validation.
 
-A file is Java properties text (``grpcServerPort=8081``) or JSON as in Apache's ``rmq-proxy.json``. It may hold:
+A file is Java properties text (``grpcServerPort=8081``) or JSON as in Apache's ``rmq-proxy.json``. It can contain:
 
-* settings of this proxy (the fields of :class:`ProxyConfig`) and of TLS (``tls.…``): a ConfigError names file and line;
-* other settings of Apache's proxy (``KNOWN_UNUSED``): they change nothing;
-* anything else: ignored with a warning that names the nearest known setting.
+* settings of this proxy (the fields of :class:`ProxyConfig`) and of TLS (``tls.…``): errors name file and line;
+* other settings of Apache's proxy (``KNOWN_UNUSED``): accepted without effect;
+* anything else: ignored with a warning that suggests the nearest known setting.
 
-Not Apache's: ``bindAddress``, ``aclEnable``, ``aclFile``, ``aclMaxClockSkew`` and the limits of connections, which are
-named as the broker's, and ``proxyProtocolTrustedAddresses``. ``innerClientAuthenticationCredentials`` is the account
-that the proxy signs its own requests to brokers with; it is in no ``repr``.
+Settings that Apache's proxy does not have: ``bindAddress``, ``aclEnable``, ``aclFile``, ``aclMaxClockSkew``, the limits
+of connections (with the broker's names), and ``proxyProtocolTrustedAddresses``.
+``innerClientAuthenticationCredentials`` is the account that signs the proxy's requests to brokers; it is not in
+``repr``.
 
 Immutable. Corresponds to org.apache.rocketmq.proxy.config.ProxyConfig.
 """
@@ -42,30 +43,30 @@ _WILDCARDS = ("0.0.0.0", "::", "")
 
 
 def _trusted(text: str) -> tuple[str, ...]:
-    """Addresses and networks (``10.0.0.0/8``) with commas between. ConfigError for anything else."""
+    """Parse comma-separated addresses and networks (``10.0.0.0/8``). ConfigError if one is invalid."""
     parts = [part for part in (part.strip() for part in text.split(",")) if part]
     for part in parts:
         try:
             ip_network(part)
         except ValueError as error:
             raise ConfigError(
-                f"proxyProtocolTrustedAddresses: '{part}' is not an address or a network: {error}.",
-                remedy="Write addresses and networks with commas between, for example 10.0.0.5,192.168.0.0/16.",
+                f"proxyProtocolTrustedAddresses: invalid address or network '{part}': {error}.",
+                remedy="Use comma-separated addresses and networks, for example 10.0.0.5,192.168.0.0/16.",
             ) from None
     return tuple(parts)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProxyConfig:
-    """Every setting that the proxy reads. Times are milliseconds, sizes bytes."""
+    """All settings of the proxy. Times are in milliseconds, sizes in bytes."""
 
     name_server: str = setting("", name="namesrvAddr")
-    """``host:port``, several with ``;`` between, or the URL of an address server."""
+    """``host:port``, separated by ``;``, or the URL of an address server."""
     host: str = setting("127.0.0.1", name="bindAddress")
     port: int = setting(DEFAULT_PORT, name="grpcServerPort", low=0, high=65535)
-    """0 takes a free one."""
+    """0 for a free port."""
     local_serve_addr: str = setting("")
-    """The host for clients that do not say what they called; empty: ``host``, or this machine's own address."""
+    """The host for clients that do not send the called host; empty: ``host``, or this machine's address."""
 
     tls_cert_path: str = setting("")
     tls_key_path: str = setting("")
@@ -80,7 +81,7 @@ class ProxyConfig:
 
     proxy_cluster_name: str = setting("DefaultCluster")
     proxy_name: str = setting("")
-    """What metrics call this proxy; empty: its address."""
+    """The name of this proxy in metrics; empty: its address."""
     metrics_exporter_type: MetricsExporterType = setting(MetricsExporterType.DISABLE)  # noqa: RUF009 - a field
     metrics_prom_exporter_host: str = setting("")
     metrics_prom_exporter_port: int = setting(5557, low=0, high=65535)
@@ -88,26 +89,26 @@ class ProxyConfig:
     max_message_size: int = setting(4 * _MIB, low=1, high=15 * _MIB)
     max_connections: int = setting(10_000, low=1)
     max_connections_per_address: int = setting(0, low=0)
-    """0: as many as there may be in total."""
+    """0: no limit but the total."""
     grpc_max_concurrent_calls_per_connection: int = setting(1_024, low=1, high=2**31 - 1)
     grpc_client_idle_time_mills: int = setting(120_000, low=1_000)
     max_connection_age_millis: int = setting(0, low=0)
     """0: no limit."""
     max_unread_answer_bytes: int = setting(64 * _MIB, low=_MIB)
-    """Over all connections together."""
+    """The limit for all connections together."""
 
-    #: The settings of TLS (``tls.…``): what this proxy serves with and how it calls brokers and name servers.
+    #: The TLS settings (``tls.…``), of the port and of the connections to brokers and name servers.
     tls: Mapping[str, str] = field(default_factory=dict, repr=False)  # with passwords
-    #: Where the settings were read from, if that was a file.
+    #: The file of the settings, if any.
     source: Path | None = None
-    #: Listen beside other processes on the same port, which share the connections (``rocket proxy --workers``).
+    #: Share the port with other processes (``rocket proxy --workers``).
     reuse_port: bool = False
 
     # --- where they come from -----------------------------------------------------------------------------------------
 
     @classmethod
     def from_file(cls, path: Path | str, **overrides: Any) -> ProxyConfig:
-        """Read a file; ConfigError names it, the line and the setting. ``overrides`` are fields and take precedence."""
+        """Read a file. ConfigError names file, line and setting. ``overrides`` are fields and take precedence."""
         path = Path(path)
         return cls._from_entries(
             _entries(read_settings(path, "proxy"), str(path)), str(path), {"source": path, **overrides}
@@ -115,14 +116,14 @@ class ProxyConfig:
 
     @classmethod
     def from_text(cls, text: str, source: str, **overrides: Any) -> ProxyConfig:
-        """Read properties text that is in memory, as :meth:`from_file`."""
+        """Parse properties text, like :meth:`from_file`."""
         return cls._from_entries(parse_properties(text, source), source, overrides)
 
     @classmethod
     def from_properties(
         cls, properties: Mapping[str, object], source: str = "the settings given", **overrides: Any
     ) -> ProxyConfig:
-        """Settings by their Apache names; Python values are taken as their properties text."""
+        """Read settings by their Apache names; Python values are converted to properties text."""
         entries = [(name, text_of(value), 0) for name, value in properties.items()]
         return cls._from_entries(entries, source, overrides)
 
@@ -145,17 +146,17 @@ class ProxyConfig:
                 _check_mode(name, text, where)
             elif name not in KNOWN_UNUSED:
                 near = get_close_matches(name, [*_SPECS, *KNOWN_UNUSED], 1)
-                meant = f" Did you mean '{near[0]}'?" if near else ""
-                _log.warning("%s: unknown setting '%s' is ignored.%s", where, name, meant)
+                suggestion = f" Did you mean '{near[0]}'?" if near else ""
+                _log.warning("%s: ignored unknown setting '%s'.%s", where, name, suggestion)
         return cls(**{**values, **overrides, "tls": tls | overrides.get("tls", {})})
 
     def __post_init__(self) -> None:
-        """ConfigError for settings that do not go together and for malformed addresses."""
+        """ConfigError for incompatible settings and malformed addresses."""
         if bool(self.tls_cert_path) != bool(self.tls_key_path):
-            there, missing = ("tlsCertPath", "tlsKeyPath") if self.tls_cert_path else ("tlsKeyPath", "tlsCertPath")
+            given, missing = ("tlsCertPath", "tlsKeyPath") if self.tls_cert_path else ("tlsKeyPath", "tlsCertPath")
             raise ConfigError(
-                f"{there} is set, and {missing} is not.",
-                remedy="Set both, or neither for the certificate of tls.server.certPath or a generated one.",
+                f"{given} is set, but {missing} is not.",
+                remedy="Set both, or neither to use tls.server.certPath or a generated certificate.",
             )
         if self.name_server and not address_server_of(self.name_server):
             parse_name_servers(self.name_server)
@@ -164,30 +165,30 @@ class ProxyConfig:
 
     @property
     def credentials(self) -> Credentials | None:
-        """The proxy's own account, which signs what it sends to brokers."""
+        """The proxy's own account, which signs its requests to brokers."""
         return inner_credentials(self.inner_client_authentication_credentials)
 
     @property
     def acl_path(self) -> Path:
-        """``aclFile``, else ``plain_acl.yml`` beside the configuration file, else in the working directory."""
-        beside = self.source.absolute().parent if self.source is not None else Path.cwd()
-        return beside / Path(self.acl_file or "plain_acl.yml").expanduser()
+        """``aclFile``, else ``plain_acl.yml`` in the configuration file's directory, else in the working directory."""
+        directory = self.source.absolute().parent if self.source is not None else Path.cwd()
+        return directory / Path(self.acl_file or "plain_acl.yml").expanduser()
 
     @property
     def trusted_addresses(self) -> tuple[str, ...]:
-        """Peers whose PROXY protocol header is used."""
+        """Peers whose PROXY protocol header is trusted."""
         return _trusted(self.proxy_protocol_trusted_addresses)
 
     @property
     def called_hosts(self) -> tuple[str, ...]:
-        """What a generated certificate is for; the first is told to clients that do not say what they called."""
+        """The hosts of a generated certificate. The first is for clients that do not send the called host."""
         own = self.local_serve_addr or (own_ip() if self.host in _WILDCARDS else self.host)
         return tuple(dict.fromkeys((own, self.host, "localhost", "127.0.0.1", "::1")))
 
     def server_tls_settings(self) -> TlsSettings:
-        """What the port serves with: ``tlsCertPath`` before ``tls.server.certPath``; a generated one for want of both.
+        """Return the TLS settings of the port: ``tlsCertPath``, else ``tls.server.certPath``, else generated.
 
-        ConfigError when they clash.
+        ConfigError if they conflict.
         """
         settings = self._tls_settings()
         if not settings.server_cert_path:
@@ -195,7 +196,7 @@ class ProxyConfig:
         return settings
 
     def client_tls(self) -> TlsSettings | None:
-        """What brokers and name servers are called with; None: without TLS."""
+        """Return the TLS settings for brokers and name servers; None without TLS."""
         settings = self._tls_settings()
         return settings if settings.is_client else None
 
@@ -207,7 +208,7 @@ class ProxyConfig:
         return TlsSettings.of(given, source=str(self.source or ""))
 
     def to_properties(self) -> list[tuple[str, str]]:
-        """Every setting by its Apache name, secrets hidden: for the log."""
+        """Return all settings by their Apache names for the log, with secrets hidden."""
         own = []
         for spec in _SPECS.values():
             value = text_of(getattr(self, spec.attribute))
@@ -215,15 +216,15 @@ class ProxyConfig:
         return own + sorted(self._tls_settings().properties().items())
 
     def to_text(self) -> str:
-        """Properties text with all settings and secrets: for another process that is to be the same proxy."""
+        """Return properties text with all settings and secrets, for another process with the same settings."""
         own = {spec.name: text_of(getattr(self, spec.attribute)) for spec in _SPECS.values()}
         return render_properties(({**own, "aclFile": str(self.acl_path)} | dict(self.tls)).items())
 
 
 _SPECS = settings_of(ProxyConfig)
 
-#: Settings whose only served value this is.
-_MODES = {"proxyMode": ("CLUSTER", "the proxy runs apart from brokers and serves a whole cluster")}
+#: Settings with only one supported value.
+_MODES = {"proxyMode": ("CLUSTER", "the proxy runs separately from brokers and serves a whole cluster")}
 
 
 def _check_mode(name: str, text: str, where: str) -> None:
@@ -233,13 +234,13 @@ def _check_mode(name: str, text: str, where: str) -> None:
 
 
 def _entries(text: str, source: str) -> list[tuple[str, str, int]]:
-    """Of properties text, or of one JSON object."""
+    """Parse properties text or a JSON object."""
     if not text.lstrip().startswith("{"):
         return parse_properties(text, source)
     try:
         values = json_codec.loads(text)
     except ValueError as error:
-        raise ConfigError(f"{source} is not JSON: {error}.", remedy="Correct it, or write name=value lines.") from None
+        raise ConfigError(f"{source}: invalid JSON: {error}.", remedy="Correct it, or use name=value lines.") from None
     return [(name, text_of(value), 0) for name, value in values.items()]
 
 
@@ -276,5 +277,5 @@ _UNUSED = """
     localProxyConnectTimeoutMs remotingAccessAddr remotingListenPort sendLatencyEnable startDetectorEnable detectTimeout
     detectInterval enableBatchAck
 """
-#: Of Apache's ProxyConfig: threads, caches and features that this proxy does not have or does not let you set.
+#: Settings of Apache's ProxyConfig for threads, caches and features that this proxy does not have or cannot configure.
 KNOWN_UNUSED = frozenset(_UNUSED.split())

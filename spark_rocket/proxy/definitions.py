@@ -1,10 +1,10 @@
-"""The protocol's messages, as classes: ``definitions.SendMessageRequest(...)``, ``definitions.Code.OK``.
+"""The protocol's messages as classes: ``definitions.SendMessageRequest(...)``, ``definitions.Code.OK``.
 
-They are built from the descriptor set messaging_service.binpb (``make protos``) when they are first used, in a
-descriptor pool of their own. Generated code would register in protobuf's default pool, where RocketMQ's own Python
-client registers the same names: a process that imports both would fail.
+They are built on first use from the descriptor set messaging_service.binpb (``make protos``), in a separate descriptor
+pool. Generated code would register in protobuf's default pool, where RocketMQ's Python client registers the same names:
+a process that imports both would fail.
 
-Thread-safety: all of it; what is built once does not change.
+Thread-safety: all functions; classes do not change after they are built.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SERVICE = f"{PACKAGE}.MessagingService"
 
 
 class Definitions:
-    """The messages and enumerations of a descriptor set with one file, by their names."""
+    """The messages and enumerations of a descriptor set with one file, by name."""
 
     def __init__(self, descriptor_set: bytes) -> None:
         (file,) = descriptor_pb2.FileDescriptorSet.FromString(descriptor_set).file
@@ -42,7 +42,7 @@ class Definitions:
 
 @cache
 def messaging() -> Definitions:
-    """Those of the messaging service."""
+    """Return the definitions of the messaging service."""
     return Definitions(files(__package__).joinpath("messaging_service.binpb").read_bytes())
 
 
@@ -52,6 +52,6 @@ def __getattr__(name: str) -> Any:
     try:
         found = messaging().types[name]
     except KeyError:
-        raise AttributeError(f"The protocol has no message or enumeration {name}.") from None
+        raise AttributeError(f"Unknown message or enumeration {name}.") from None
     globals()[name] = found
     return found

@@ -1,17 +1,17 @@
-"""The messaging service: its methods by name, from bytes to bytes.
+"""The methods of the messaging service, from bytes to bytes.
 
-The methods are in families, as a broker's request codes are in processors. A family gives its handlers by the methods'
-names, and they take and give messages of definitions.py:
+Methods are grouped in families, like the processors of a broker. A family returns its handlers by method name. Handlers
+use the messages of definitions.py:
 
 =======================  ===================================================================================
-unary                    ``async def handler(context, request) -> answer``
-stream out               ``async def handler(context, request)``, an asynchronous generator of answers
+unary                    ``async def handler(context, request) -> response``
+stream out               ``async def handler(context, request)``, an asynchronous generator of responses
 stream in and out        ``async def handler(context, requests)``, likewise
 =======================  ===================================================================================
 
-A request that fails with :class:`StatusError` is answered with that status and nothing else; what is a mistake of our
-own is logged and answered with INTERNAL_SERVER_ERROR. A client that does not say its id is refused before. The number
-of fields of a request is checked before it is parsed.
+A request that fails with :class:`StatusError` gets a response with only that status. Internal errors are logged and
+get INTERNAL_SERVER_ERROR. Calls without a client id are refused earlier. The number of fields of a request is checked
+before it is parsed.
 
 Thread-safety: used on the event loop only. Corresponds to org.apache.rocketmq.proxy.grpc.v2.GrpcMessagingApplication.
 """
@@ -39,14 +39,14 @@ MAX_CLIENT_ID = 1_024
 
 
 class Family:
-    """Some methods."""
+    """A group of methods."""
 
     def handlers(self) -> dict[str, Callable[..., Any]]:
-        """The handlers of its methods, by their names."""
+        """Return the handlers by method name."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """The server has stopped: end what goes on by itself, timers and tasks."""
+        """Stop timers and tasks, after the server has stopped."""
 
 
 Authorize = Callable[[Context, Any], None]
@@ -55,10 +55,10 @@ Authorize = Callable[[Context, Any], None]
 def rpcs(
     families: Iterable[Family], authorize: Authorize | None = None, max_fields: int = MAX_FIELDS
 ) -> dict[str, Rpc]:
-    """The table for a server: every method of the service; what no family has is UNIMPLEMENTED.
+    """Return the service's methods for a server; methods without a handler are UNIMPLEMENTED.
 
-    ``authorize`` sees each request before its handler does and raises StatusError for what is not allowed. A request
-    with more than ``max_fields`` fields is refused unparsed. The server has authenticated the call before.
+    ``authorize`` is called before the handler and raises StatusError for a request that is not allowed. A request with
+    more than ``max_fields`` fields is refused without parsing. The server authenticates calls before.
     """
     handlers: dict[str, Callable[..., Any]] = {}
     for family in families:
@@ -72,11 +72,11 @@ def rpcs(
                 method, handler, authorize or _let_pass, max_fields
             ).rpc()
     if handlers:
-        raise ValueError(f"The protocol has no methods {sorted(handlers)}.")
+        raise ValueError(f"Unknown methods of the protocol: {sorted(handlers)}.")
     return found
 
 
-# Methods that answer TOO_MANY_REQUESTS when too many calls are in progress: clients retry them later.
+# Methods that return TOO_MANY_REQUESTS if too many calls are in progress: clients retry them later.
 _RETRIED = {"SendMessage", "ReceiveMessage"}
 
 
@@ -85,7 +85,7 @@ def _let_pass(context: Context, request: Any) -> None:
 
 
 class _Method:
-    """One method: from bytes to the handler's messages and back."""
+    """A method: parses requests, calls the handler, serializes responses."""
 
     def __init__(self, method: Any, handler: Callable[..., Any], authorize: Authorize, max_fields: int) -> None:
         self._method = method
@@ -112,7 +112,7 @@ class _Method:
             request = self._request_class.FromString(raw)
         except DecodeError as error:
             name = self._request_class.__name__
-            raise RpcError(GrpcCode.INVALID_ARGUMENT, f"The request is no {name}: {error}") from None
+            raise RpcError(GrpcCode.INVALID_ARGUMENT, f"invalid {name}: {error}") from None
         self._authorize(context, request)
         return request
 
@@ -123,7 +123,7 @@ class _Method:
     async def _unary(self, context: Context, raw: bytes) -> bytes:
         try:
             answering = self._handler(context, self._request_of(context, raw))
-            del raw  # the message has what it says: it would occupy as much again while a broker is waited for
+            del raw  # parsed: do not hold the bytes too while the handler waits for a broker
             answer = await answering
         except RpcError:
             raise
@@ -136,13 +136,13 @@ class _Method:
     async def _stream(self, context: Context, given: Any) -> AsyncIterator[bytes]:
         read = self._requests_of if self._method.client_streaming else self._request_of
         try:
-            # A call that breaks off ends its handler now, not at some collection.
+            # A cancelled call ends its handler now, not at a garbage collection.
             async with aclosing(self._handler(context, read(context, given))) as answers:
                 async for answer in answers:
-                    if code := answer.status.code:  # of a stream one answer has it
+                    if code := answer.status.code:  # one response of a stream has the status
                         context.status_code = code
                     raw: bytes = answer.SerializeToString()
-                    del answer  # a large message is not kept twice while it is written
+                    del answer  # do not hold a large message twice while it is written
                     yield raw
         except RpcError:
             raise
@@ -158,25 +158,25 @@ class _Method:
 
     def _stream_failed(self, context: Context, error: Exception) -> bytes:
         if isinstance(error, StatusError) and error.code == definitions.Code.UNAUTHORIZED:
-            # Clients do not look at a command without settings.
+            # Clients ignore a command without settings.
             raise RpcError(GrpcCode.UNAUTHENTICATED, f"UNAUTHORIZED ({error.code}): {error.message}") from None
         return self._failed(context, error)
 
 
 def check_client(context: Context) -> None:
-    """Whoever calls has to say who it is."""
+    """Raise StatusError if the call has no valid client id."""
     client_id = context.metadata.get(CLIENT_ID)
     if not client_id:
         raise StatusError(definitions.Code.CLIENT_ID_REQUIRED, f"the metadata {CLIENT_ID} is missing")
     if len(client_id) > MAX_CLIENT_ID:
         raise StatusError(
             definitions.Code.REQUEST_HEADER_FIELDS_TOO_LARGE,
-            f"the metadata {CLIENT_ID} has {len(client_id)} characters, at most {MAX_CLIENT_ID} are taken",
+            f"the metadata {CLIENT_ID} has {len(client_id)} characters, at most {MAX_CLIENT_ID} are allowed",
         )
 
 
 def status_of(error: Exception, what: str) -> tuple[int, str]:
-    """Code and message of a failure; what is no refusal is logged."""
+    """Return code and message of a failure. Internal errors are logged."""
     if isinstance(error, StatusError):
         return error.code, error.message
     if isinstance(error, RemotingTimeoutError):

@@ -1,7 +1,7 @@
-"""What the proxy says at /metrics, /health and /ready.
+"""The proxy's /metrics, /health and /ready.
 
-Apache's proxy has one metric, ``rocketmq_proxy_up``. What brokers and name servers have too is under the names there;
-the rest has names of our own. With several workers each counts for itself.
+Apache's proxy has one metric, ``rocketmq_proxy_up``. Metrics that brokers and name servers also have use the same
+names; the others are specific to this proxy. Each worker has its own metrics.
 
 Thread-safety: event loop only. Corresponds to org.apache.rocketmq.proxy.metrics.ProxyMetricsManager.
 """
@@ -48,12 +48,12 @@ class ProxyMetrics:
         return {"cluster": config.proxy_cluster_name, "node_type": "proxy", "node_id": node_id}
 
     def problems(self) -> list[str]:
-        """Ask the name servers too, so that a later answer is newer: while it is not ready, no client does."""
+        """Report problems, and refresh the brokers: without ready clients, nothing else would refresh them."""
         families = self._proxy.families
         if families is None:
             return ["the proxy is starting or stopping"]
         families.cluster.look()
-        return [] if families.cluster.brokers else [f"no broker is known of {families.cluster.name_servers}"]
+        return [] if families.cluster.brokers else [f"no broker is registered with {families.cluster.name_servers}"]
 
     def facts(self) -> dict[str, Any]:
         families = self._proxy.families
@@ -95,6 +95,6 @@ def _add_method(exposition: Exposition, labels: str, stats: MethodStats) -> None
 
 
 def _name_of(code: int) -> str:
-    """Of one of ``definitions.Code`` (five digits), or of gRPC's own (two)."""
+    """Return the name of a ``definitions.Code`` (five digits) or of a gRPC status code (two digits)."""
     name: str = GrpcCode(code).name if code < 100 else definitions.Code.Name(code)
     return name

@@ -1,6 +1,6 @@
-"""A few blocking calls to a gRPC endpoint, ours or Apache's proxy, to see whether it serves.
+"""Blocking calls to a gRPC endpoint, of this package or of Apache's proxy, to check that it is serving.
 
-Errors are ClientErrors; of a call their ``code`` is the name of gRPC's status code. Thread-safety: one thread.
+Errors are ClientErrors. For a failed call, ``code`` is the name of the gRPC status code. Thread-safety: one thread.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from spark_rocket.remoting.tls.contexts import ClientTls
 from spark_rocket.remoting.tls.problems import problem_of
 from spark_rocket.remoting.tls.settings import TlsSettings
 
-# HTTP/2's connection preface and an empty SETTINGS frame. A server answers with a SETTINGS frame, which has type 4.
+# HTTP/2's connection preface and an empty SETTINGS frame. A server responds with a SETTINGS frame, which has type 4.
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
 _FRAME_HEADER_BYTES = 9
 _TYPE = slice(3, 4)
 
 
 def check_http2(endpoint: str, tls: TlsSettings | None, timeout: float) -> bytes:
-    """The server's certificate (DER); empty without ``tls``. ClientError when there is no HTTP/2."""
+    """Check for HTTP/2 and return the server's certificate (DER); empty without ``tls``. ClientError on failure."""
     host, port = parse_address(endpoint)
     try:
         with socket.create_connection((host, port), timeout) as sock:
@@ -55,11 +55,11 @@ def _check_settings(sock: socket.socket | SSLSocket) -> bytes:
 
 
 def _no_http2() -> ClientError:
-    return ClientError("it does not speak gRPC", remedy="Give the port of a gRPC proxy (8081).")
+    return ClientError("it does not speak gRPC", remedy="Use the port of a gRPC proxy (8081).")
 
 
 class Probe:
-    """Calls to one endpoint: over TLS if there is a ``certificate`` (DER), which must then be the server's."""
+    """Calls an endpoint, over TLS if the server's ``certificate`` (DER) is given."""
 
     def __init__(self, endpoint: str, certificate: bytes, credentials: Credentials | None, timeout: float) -> None:
         self._address = parse_address(endpoint)
@@ -76,13 +76,13 @@ class Probe:
         self._channel.close()
 
     def health(self) -> str:
-        """``SERVING``, ``NOT_SERVING`` or ``UNKNOWN``."""
+        """Return ``SERVING``, ``NOT_SERVING`` or ``UNKNOWN``."""
         found = health_pb2.HealthCheckResponse.FromString(self._call(f"/{health.SERVICE_NAME}/Check", b""))
         name: str = health_pb2.HealthCheckResponse.ServingStatus.Name(found.status)
         return name
 
     def route(self, topic: str) -> Any:
-        """The QueryRouteResponse."""
+        """Return the QueryRouteResponse of a topic."""
         host, port = self._address
         request = definitions.QueryRouteRequest(topic={"name": topic})
         request.endpoints.scheme = definitions.AddressScheme.Value("IPv6" if ":" in host else "IPv4")

@@ -1,9 +1,9 @@
-"""The proxy: the messaging service on a gRPC server, for all brokers that a name server knows.
+"""The proxy: the messaging service on a gRPC server, for all brokers of a name server.
 
-It keeps nothing on disk, and what it knows of clients it is told again by them, so that one can die and another serve.
-TLS and plaintext are taken on the same port, as the settings of TLS say.
+The proxy is stateless: it stores nothing on disk, and clients register again with another proxy. So a proxy can fail
+and another one serve its clients. TLS and plaintext share a port, depending on the TLS settings.
 
-Thread-safety: made, started and closed on one event loop.
+Thread-safety: create, start and close it on one event loop.
 Corresponds to org.apache.rocketmq.proxy.ProxyStartup in CLUSTER mode.
 """
 
@@ -35,11 +35,11 @@ from spark_rocket.proxy.transport.tool_services import ToolServices
 from spark_rocket.remoting.address import format_address
 from spark_rocket.remoting.tls.contexts import server_tls
 
-definitions.messaging()  # read where it is imported, beside the event loop
+definitions.messaging()  # load at import, not on the event loop
 
 
 class Families:
-    """Every method, for a cluster that is started. Made on the event loop."""
+    """All methods, for a cluster. Create it on the event loop."""
 
     def __init__(
         self,
@@ -51,11 +51,11 @@ class Families:
         expire_seconds: float = EXPIRE_SECONDS,
         min_polling_ms: int = MIN_POLLING_MS,
     ) -> None:
-        """``listening`` gives the endpoint's own address, for clients that do not say what they called.
+        """``listening`` returns the endpoint's address, for clients that do not send the called address.
 
-        ``access_control``: whose rules every call is checked by; None lets all pass. ``max_message_size``: bytes of a
-        body. ``expire_seconds``: a client that is silent for so long is forgotten. ``min_polling_ms``: the shortest
-        long polling of a receive.
+        ``access_control``: checks every call; None for no checks. ``max_message_size``: bytes of a body.
+        ``expire_seconds``: the timeout after which an inactive client is removed. ``min_polling_ms``: the shortest long
+        polling of a receive.
         """
         self.cluster = cluster
         self.access_control = access_control
@@ -66,7 +66,7 @@ class Families:
         )
         self.clients.on_gone.append(self.receiving.receipts.client_left)
         self._made: list[Family] = [
-            self.receiving,  # closed before its clients are forgotten
+            self.receiving,  # close it before its clients are removed
             RouteFamily(cluster, listening),
             ClientFamily(self.clients),
             SendFamily(cluster, self.clients, max_message_size=max_message_size),
@@ -78,11 +78,11 @@ class Families:
             self._watch = asyncio.get_running_loop().create_task(access_control.watch())
 
     def rpcs(self) -> dict[str, Rpc]:
-        """The messaging service's methods by their paths, for a server that calls :meth:`authenticate` first."""
+        """Return the methods by path, for a server that calls :meth:`authenticate` first."""
         return rpcs(self._made, None if self.access_control is None else self._authorize)
 
     def authenticate(self, context: Context, method: str) -> None:
-        """Check a call's metadata, before its message is read. StatusError without an id or a valid signature."""
+        """Check the metadata of a call before its message is read. StatusError without client id or valid signature."""
         check_client(context)
         if self.access_control is not None:
             self.access_control.authenticate(context)
@@ -93,9 +93,9 @@ class Families:
         check_owner(context, self.clients.owner(context.metadata[CLIENT_ID]))
 
     async def close(self) -> None:
-        """The server has stopped: end what goes on by itself, and give back what clients had.
+        """Stop timers and tasks, and release the messages of clients, after the server has stopped.
 
-        The cluster, closed next, waits until the brokers have heard of it.
+        Close the cluster next: it waits for these requests to brokers.
         """
         if self._watch is not None:
             self._watch.cancel()
@@ -104,28 +104,28 @@ class Families:
 
 
 class ProxyServer:
-    """One endpoint for one cluster."""
+    """A gRPC endpoint for a cluster."""
 
     def __init__(self, config: ProxyConfig) -> None:
         """``config.name_server`` must be set."""
         self.config = config
         self.families: Families | None = None
-        """What serves; None while it is not started."""
+        """The methods; None while it is not started."""
         self.transport: GrpcServer | None = None
         self._parts = AsyncExitStack()
 
     @property
     def port(self) -> int:
-        """The real port, also when 0 was asked for."""
+        """The bound port, also if 0 was configured."""
         return self.config.port if self.transport is None else self.transport.port
 
     @property
     def address(self) -> str:
-        """``host:port`` that it listens on."""
+        """The bound ``host:port``."""
         return format_address(self.config.host, self.port)
 
     async def start(self) -> None:
-        """Listen. ConfigError for an address that is in use, certificates and accounts that cannot be used."""
+        """Listen. ConfigError for an address in use, and for invalid certificates or accounts."""
         async with AsyncExitStack() as parts:
             cluster = Cluster(
                 self.config.name_server, credentials=self.config.credentials, tls=self.config.client_tls()
@@ -179,7 +179,7 @@ class ProxyServer:
         )
 
     async def close(self) -> None:
-        """Take no more calls, end those in progress and give back what clients had. Idempotent."""
+        """Refuse new calls, end those in progress, and release the messages of clients. Idempotent."""
         parts, self._parts = self._parts, AsyncExitStack()
         await parts.aclose()
         self.families = self.transport = None

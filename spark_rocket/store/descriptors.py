@@ -1,14 +1,13 @@
-"""File descriptors of the store, with a reserve for when the process has none left.
+"""Descriptors for the store's files: opened and closed here, with a reserve for when the process has no others left.
+Beside them what is done to directories and small files as a whole.
 
-Also helpers for directories and small files.
+A process may have a few thousand descriptors, and its connections are the first to take them all. So that the log can
+still roll over and be flushed then, a few descriptors are held open on the null device from the store's start on. When
+the system refuses one (EMFILE, ENFILE), a held one makes way; a descriptor that is closed becomes a held one again
+(``dup2``), so that no connection can take its place.
 
-A process may have only a few thousand descriptors, and its connections can use them all. The log must still be able to
-roll over and be flushed then. The store therefore holds a reserve of descriptors, open on the null device, from its
-start. When the system refuses a descriptor (EMFILE, ENFILE), one of the reserve is closed to make room. A closed
-descriptor refills the reserve (``dup2``), so that a connection cannot take it.
-
-Thread-safety: any thread. No state on disk.
-Apache's broker has no equivalent: it keeps a descriptor open for each of its files.
+Thread-safety: any thread. After a crash: nothing is kept.
+Apache's broker has nothing like it: it keeps a descriptor for each of its files.
 """
 
 from __future__ import annotations
@@ -26,34 +25,34 @@ _RESERVE = 16
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 _lock = threading.Lock()
-_reserve: list[int] = []
-_is_enabled = False
+_held: list[int] = []
+_is_kept = False
 
 
 class ShortageError(OSError):
-    """A file could not be opened: no descriptor or memory is left. Nothing was written or synced; retry later."""
+    """The system could not open a file: no descriptor or memory is left. Nothing was written or synced; retry later."""
 
 
 def keep_reserve() -> None:
-    """Start to hold reserve descriptors, up to ``_RESERVE`` if the system allows."""
-    global _is_enabled
+    """Hold descriptors from now on, as many as the system gives."""
+    global _is_kept
     with _lock:
-        _is_enabled = True
+        _is_kept = True
         _fill()
 
 
 def open_file(path: Path, flags: int, mode: int = 0o644) -> int:
-    """Open a file; close its descriptor with :func:`close_file`. OSError; :class:`ShortageError` if none is left."""
+    """A descriptor, to be closed with :func:`close_file`. OSError; :class:`ShortageError` if the system has none."""
     return with_reserve(lambda: os.open(path, flags | os.O_CLOEXEC, mode))
 
 
 def close_file(fd: int) -> None:
-    """Close a descriptor, or refill the reserve with it."""
+    """Close a descriptor; it becomes one of the reserve if that lacks one."""
     with _lock:
-        if _is_enabled and len(_reserve) < _RESERVE:
-            if _reserve:
-                os.dup2(_reserve[0], fd, inheritable=False)
-                _reserve.append(fd)
+        if _is_kept and len(_held) < _RESERVE:
+            if _held:
+                os.dup2(_held[0], fd, inheritable=False)
+                _held.append(fd)
                 return
             os.close(fd)
             _fill()
@@ -62,9 +61,9 @@ def close_file(fd: int) -> None:
 
 
 def with_reserve(operation: Callable[[], T]) -> T:
-    """Run an operation that needs a descriptor, with one of the reserve if no other is left; return its result.
+    """What an operation returns that needs a descriptor; held ones make way for it if there are no others.
 
-    Raises the operation's OSError; :class:`ShortageError` if no descriptor or memory is left.
+    OSError of its own; :class:`ShortageError` if there is no descriptor or memory for it.
     """
     while True:
         try:
@@ -73,21 +72,21 @@ def with_reserve(operation: Callable[[], T]) -> T:
             if error.errno not in _SHORTAGES:
                 raise
             with _lock:
-                if error.errno == errno.ENOMEM or not _reserve:
+                if error.errno == errno.ENOMEM or not _held:
                     raise ShortageError(error.errno, error.strerror, error.filename) from None
-                os.close(_reserve.pop())
+                os.close(_held.pop())
 
 
 def _fill() -> None:
     try:
-        while len(_reserve) < _RESERVE:
-            _reserve.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
-    except OSError:  # the next closed file refills the reserve
+        while len(_held) < _RESERVE:
+            _held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError:  # the next file that is closed makes up for it
         return
 
 
 def make_directory(directory: Path) -> None:
-    """Create a directory with its parents, and sync the names of all new ones to disk."""
+    """Make a directory, with its parents, and put the names of all that are new on the disk."""
     if not directory.is_dir():
         make_directory(directory.parent)
         directory.mkdir(exist_ok=True)
@@ -95,7 +94,7 @@ def make_directory(directory: Path) -> None:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Replace a small file atomically and durably. OSError."""
+    """Put a small file on disk, whole or as it was before. OSError."""
     make_directory(path.parent)
     temporary = path.with_suffix(".tmp")
     with temporary.open("w", encoding="utf-8") as file:
@@ -107,7 +106,7 @@ def replace_file(path: Path, text: str) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Sync a directory: a new file is durable only when its name is. OSError as from ``MappedFile.flush``."""
+    """Put names on the disk: a new file is safe only when its directory is. OSError as from ``MappedFile.flush``."""
     fd = open_file(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)

@@ -286,7 +286,7 @@ def test_messages_by_key_id_and_time(page: Page) -> None:
     assert len(page.get("/api/messages", topic="orders", by="time", limit="5")["rows"]) == 5
     assert page.get("/api/messages", topic="orders", by="time", begin="1", end="2")["rows"] == []
     assert page.get("/api/messages", 404, topic="nothing-like-it", by="time")["code"] == "TOPIC_NOT_FOUND"
-    assert page.get("/api/messages", 400, by="time")["text"] == "The request says no topic."
+    assert page.get("/api/messages", 400, by="time")["text"] == "Missing topic."
 
 
 def test_one_message_with_body_properties_and_times(page: Page) -> None:

@@ -48,7 +48,7 @@ def test_a_bomb_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(avro, "MOST_UNPACKED", 10_000)
     body = container("bytes", [b"\x00" * 100_000], codec="deflate")
     assert len(body) < 1_000
-    with pytest.raises(ProtocolError, match="unpacks to more"):
+    with pytest.raises(ProtocolError, match="is larger than"):
         avro_text(body, None)
     packer = zlib.compressobj(wbits=-15)
     assert len(packer.compress(b"") + packer.flush()) < 10
@@ -142,7 +142,7 @@ def test_a_body_is_decoded_in_another_process() -> None:
     assert (shown["kind"], shown["avro"]) == ("avro", avro_text(body, None))
     with pytest.raises(ProtocolError, match="contains itself"):
         decode_avro(bytes(10_000), json.dumps(TREE))
-    assert "cannot be used" in str(show(b"x", "{")["avroProblem"])
+    assert "Invalid Avro schema" in str(show(b"x", "{")["avroProblem"])
 
 
 @pytest.mark.live
@@ -158,10 +158,10 @@ def test_a_schema_of_a_few_lines_with_a_billion_values() -> None:
 @pytest.mark.parametrize(
     ("program", "wanted"),
     [
-        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "was ended by SIGSEGV"),
-        ("import sys; sys.exit(3)", "ended with status 3"),
-        ("print('nothing')", "ended with status 0"),
-        ("import sys; sys.stdin.read(); import threading; threading.Event().wait()", "takes longer than 0.5 s"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "was terminated by SIGSEGV"),
+        ("import sys; sys.exit(3)", "exited with status 3"),
+        ("print('nothing')", "exited with status 0"),
+        ("import sys; sys.stdin.read(); import threading; threading.Event().wait()", "timeout after 0.5 s"),
     ],
 )
 def test_a_decoder_that_dies_is_a_problem_of_its_body(
@@ -175,7 +175,7 @@ def test_a_decoder_that_dies_is_a_problem_of_its_body(
 
 @pytest.mark.live
 def test_no_process_can_be_started() -> None:
-    with pytest.raises(ProtocolError, match="no process can be started"):
+    with pytest.raises(ProtocolError, match="cannot start a process"):
         decode_avro(b"x", None, command=("/nowhere/python",))
 
 

@@ -123,7 +123,7 @@ def test_a_topic_is_searched_and_opened_by_keyboard(window: Window) -> None:
     assert window.driver.current_url.endswith("?search=ord")
     link = window.one("tbody a")
     link.send_keys(Keys.ENTER)
-    window.says("Groups that read it", "billing", "Where it is")
+    window.says("Consumer groups", "billing", "Route")
     assert window.js("return document.activeElement.tagName + document.activeElement.innerText") == "H1orders"
     window.driver.back()
     window.until(lambda: window.one("input[type=search]").get_attribute("value") == "ord")
@@ -150,17 +150,17 @@ def test_a_topic_is_made_and_deleted(window: Window) -> None:
     window.open("/topics")
     window.press("New topic")
     window.fill("Name", "from-the-page")
-    window.fill("Queues to read, on each broker", "3")
+    window.fill("Read queues per broker", "3")
     window.press("Create")
     window.says("from-the-page", "broker-a · 2")
     window.press("Delete")
-    window.fill("Write from-the-page to confirm", "something else")
+    window.fill("Enter from-the-page to confirm", "something else")
     window.press("Delete")
-    window.says("What was written is not the name.", "NOT_CONFIRMED", css="dialog")
-    window.fill("Write from-the-page to confirm", "from-the-page")
+    window.says("The entered name does not match.", "NOT_CONFIRMED", css="dialog")
+    window.fill("Enter from-the-page to confirm", "from-the-page")
     window.press("Delete")
     window.until(lambda: window.driver.current_url.endswith("/topics"))
-    window.says("is deleted", css="#notes")
+    window.says("Deleted topic from-the-page", css="#notes")
 
 
 def test_a_message_is_sent_found_and_sent_again(window: Window, page: Page) -> None:
@@ -170,13 +170,13 @@ def test_a_message_is_sent_found_and_sent_again(window: Window, page: Page) -> N
     window.fill("Properties", "note=from the page")
     window.press("Send", "main button")
     window.says("SEND_OK")
-    window.press("Look at it")
-    window.says("Who has it", '"paid": 12.50', "from the page", "browser-key")
+    window.press("Show it")
+    window.says("Consumer groups", '"paid": 12.50', "from the page", "browser-key")
     window.press("Hex")
     window.says("7b 22 70 61 69 64 22")
-    window.press("Send again")
-    window.press("Send")
-    window.says("Sent again to topic payments", css="#notes")
+    window.press("Resend")
+    window.press("Resend", "dialog button")
+    window.says("Resent to topic payments", css="#notes")
     eventually(
         lambda: page.get("/api/messages", topic="payments", by="key", key="browser-key")["rows"],
         lambda rows: len(rows) == 2,
@@ -194,9 +194,9 @@ def test_offsets_are_reset_after_a_preview(window: Window, page: Page) -> None:
     window.until(lambda: window.all("svg.chart path.line"))
     window.press("Reset offsets")
     window.press("Preview")
-    window.says("16 messages of orders are read again, 0 are skipped.", css="dialog")
+    window.says("16 messages of orders will be repeated, 0 will be skipped.", css="dialog")
     window.press("Reset")
-    window.says("goes on elsewhere in 4 queues", css="#notes")
+    window.says("Reset group billing in 4 queues", css="#notes")
     eventually(lambda: page.get("/api/groups/billing")["group"]["lag"], lambda lag: lag == 40)
     window.until(lambda: "40" in window.text(".tiles"))
 
@@ -206,11 +206,11 @@ def test_dead_letters_are_chosen_and_sent_again(window: Window) -> None:
     window.press("billing")
     window.says("3 messages.", "bad order 0")
     assert not window.one("button.primary").is_enabled()
-    window.field("All of these").click()
-    window.press("Send 3 again")
-    window.says("3 messages go to billing again", css="dialog")
-    window.press("Send")
-    window.says("3 of 3 sent again to billing.", css="#notes")
+    window.field("Select all").click()
+    window.press("Resend 3")
+    window.says("3 messages are sent to group billing only", css="dialog")
+    window.press("Resend", "dialog button")
+    window.says("Resent 3 of 3 to billing.", css="#notes")
 
 
 def test_script_in_bodies_properties_and_names_is_only_text(window: Window, page: Page) -> None:
@@ -218,7 +218,7 @@ def test_script_in_bodies_properties_and_names_is_only_text(window: Window, page
     window.open("/messages?topic=payments&by=key&key=harm")
     window.says("1 found.", SCRIPT)
     window.press(window.one("tbody th a").text)
-    window.says("Who has it", SCRIPT, css="main")
+    window.says("Consumer groups", SCRIPT, css="main")
     assert SCRIPT in window.text("pre")
     assert SCRIPT in window.text(".facts + *, .halves")
     assert row["preview"] == SCRIPT
@@ -236,10 +236,10 @@ def test_script_in_bodies_properties_and_names_is_only_text(window: Window, page
 
 def test_an_error_is_shown_with_code_and_remedy(window: Window) -> None:
     window.open("/topics/nothing-like-it")
-    window.says("No broker has a topic 'nothing-like-it'.", "TOPIC_NOT_FOUND", "It may have been deleted")
+    window.says("Unknown topic 'nothing-like-it'.", "TOPIC_NOT_FOUND", "It may have been deleted")
     window.says("stale", css="#live")
     window.open("/no/such/page")
-    window.says("There is no such page.")
+    window.says("This page does not exist.")
 
 
 def test_on_a_narrow_screen_nothing_is_cut_off(window: Window, page: Page) -> None:
@@ -294,7 +294,9 @@ def test_a_stopped_stream_is_no_alarm(window: Window, cluster: LocalCluster, mon
     window.until(lambda: state_of("left").text == "no consumers")
     assert "warn" in state_of("left").get_attribute("class")
     window.press("halted")
-    window.says("The Spark stream of this group has stopped", "Below is how far it had read.", "Spark stream, stopped")
+    window.says(
+        "The Spark stream of this group has stopped", "The last committed offsets are below.", "Spark stream, stopped"
+    )
     assert "warn" not in window.one(".tile .words").get_attribute("class")
     window.open("/")
     window.says("halted", "Spark stream, stopped")
@@ -302,7 +304,7 @@ def test_a_stopped_stream_is_no_alarm(window: Window, cluster: LocalCluster, mon
 
 def test_light_and_dark(window: Window) -> None:
     window.open("/console")
-    window.says("Samples kept")
+    window.says("Last sampling")
     colour = "return getComputedStyle(document.body).backgroundColor"
     for scheme in ("dark", "light"):
         features = [{"name": "prefers-color-scheme", "value": scheme}]
@@ -311,7 +313,7 @@ def test_light_and_dark(window: Window) -> None:
         window.one("#theme").click()
         assert window.js(colour) != first
         window.driver.refresh()
-        window.says("Samples kept")
+        window.says("Last sampling")
         assert window.js(colour) != first  # it is kept
         window.js("localStorage.clear()")
         window.driver.refresh()
@@ -327,7 +329,7 @@ def test_login_and_logout(driver: webdriver.Chrome, cluster: LocalCluster) -> No
         window.fill("User", "ada")
         window.fill("Password", "wrong")
         window.press("Log in", "main button")
-        window.says("User and password do not fit.", "LOGIN_FAILED")
+        window.says("Invalid user or password.", "LOGIN_FAILED")
         window.fill("Password", "correct horse")
         window.driver.switch_to.active_element.send_keys(Keys.ENTER)
         window.says("billing")

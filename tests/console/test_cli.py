@@ -106,7 +106,7 @@ def test_what_it_refuses(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.delenv("ROCKET_CONSOLE_PASSWORD", raising=False)
     said = run("console", "--host", "0.0.0.0", "--port", "0")
     assert said.status == 1
-    assert "nobody has a password" in said.err
+    assert "requires users to listen on" in said.err
     assert "--hash-password" in said.err
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -17,7 +17,7 @@ from spark_rocket.client.admin import (
     TopicKind,
 )
 from spark_rocket.console.sampler import GROUPS, OVERVIEW, SLOWEST, TOPICS, Sampler
-from spark_rocket.console.state import said
+from spark_rocket.console.state import parse_trouble
 from spark_rocket.errors import NameServerUnreachableError, RemotingConnectError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig, TopicConfig, TopicOffset, TopicStatsTable
@@ -244,5 +244,5 @@ def test_what_was_made_is_in_the_lists_at_once() -> None:
 
 
 def test_a_broker_that_refuses_is_not_one_that_is_silent() -> None:
-    assert said("rejected the query of runtime information with 16 (NO_PERMISSION): …").code == "NO_PERMISSION"
-    assert said("No connection.").code == "NO_ANSWER"
+    assert parse_trouble("rejected the query of runtime information with 16 (NO_PERMISSION): …").code == "NO_PERMISSION"
+    assert parse_trouble("No connection.").code == "NO_ANSWER"

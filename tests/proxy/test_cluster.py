@@ -318,12 +318,12 @@ def test_a_cluster_without_brokers(tmp_path: Path) -> None:
     with proxy_of(address) as proxy:
         for status in answers_without(proxy.client()):
             assert status.code == Code.INTERNAL_SERVER_ERROR
-            assert f"No name server answered at {address}" in status.message
+            assert f"No name server responded at {address}" in status.message
         server = NameServer("127.0.0.1", int(address.rpartition(":")[2]), kv_config_path=tmp_path / "kv.json")
         proxy.server.do(server.start())
         try:
             for status in answers_without(proxy.client()):
                 assert status.code == Code.INTERNAL_SERVER_ERROR
-                assert f"No broker is registered at name server {address}" in status.message
+                assert f"No broker is registered with name server {address}" in status.message
         finally:
             proxy.server.do(server.close())

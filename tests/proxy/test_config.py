@@ -93,7 +93,7 @@ def test_unknown_settings_are_named(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         ProxyConfig.from_properties({"grpcServerPorts": 1, "rocketmqMQClientNum": 6})
     (record,) = caplog.records
-    assert "unknown setting 'grpcServerPorts' is ignored. Did you mean 'grpcServerPort'?" in record.getMessage()
+    assert "ignored unknown setting 'grpcServerPorts'. Did you mean 'grpcServerPort'?" in record.getMessage()
 
 
 def test_names_that_brokers_hand_over_are_the_proxy_s() -> None:

@@ -58,7 +58,7 @@ def test_nothing_is_registered_for_others_to_meet() -> None:
 
 
 def test_what_there_is_not() -> None:
-    with pytest.raises(AttributeError, match="no message or enumeration Envelope"):
+    with pytest.raises(AttributeError, match="Unknown message or enumeration Envelope"):
         _ = definitions.Envelope
     with pytest.raises(DecodeError):
         definitions.Message.FromString(b"\xff")

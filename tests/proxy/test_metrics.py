@@ -116,7 +116,7 @@ def test_not_ready_without_a_broker(cluster: LocalCluster) -> None:
     def look(address: str) -> None:
         with monitored(address) as (proxy, url):
             status, text = get(f"{url}/ready")
-            assert (status, f"no broker is known of {address}" in text) == (503, True)
+            assert (status, f"no broker is registered with {address}" in text) == (503, True)
             assert get(f"{url}/health")[0] == 200
             families = proxy.server.families
             assert families is not None

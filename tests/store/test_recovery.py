@@ -281,7 +281,7 @@ def test_a_garbled_time_in_the_checkpoint_is_corrected_and_told_of(
             return
     store = opened(filled)
     name = {0: "physic", 8: "logics", 16: "index"}[at]
-    assert f"{name}MsgTimestamp {garbled}; last message of the log: {START + 10 * COUNT}" in caplog.text
+    assert f"{name}MsgTimestamp {garbled}: the log's last message is of {START + 10 * COUNT}" in caplog.text
     assert int.from_bytes(path.read_bytes()[at : at + 8], "big", signed=True) == 0
     assert store.query_message("T", "k7", 1, 0, 1 << 62).records
     store.close()
@@ -331,7 +331,7 @@ def test_a_list_of_deleted_topics_that_may_not_be_read(filled: StoreConfig, monk
     monkeypatch.setattr(DeletedTopics, "_read", staticmethod(forbid))
     with pytest.raises(StoreCorruptError, match=r"deletedTopic\.json cannot be read: Permission denied") as error:
         opened(filled)
-    assert "read permission" in error.value.remedy
+    assert "the right to read" in error.value.remedy
     assert "Delete" not in error.value.remedy
 
 
@@ -399,7 +399,7 @@ def test_entries_that_point_nowhere_are_an_error_not_a_gap(filled: StoreConfig) 
     path = sorted((filled.consume_queue_path / "T" / "2").iterdir())[0]
     overwrite(path, 40, b"\x11" * 8)
     store = opened(filled)
-    with pytest.raises(StoreCorruptError, match=r"0 at byte 40: entry 2 does not match"):
+    with pytest.raises(StoreCorruptError, match=r"0 at byte 40: entry 2 is not what"):
         store.get_message("T", 2, 2, 10, 1 << 20)
     assert store.get_message("T", 2, 0, 10, 1 << 20).next_begin_offset == 2
     store.close()

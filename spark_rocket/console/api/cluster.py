@@ -1,4 +1,4 @@
-"""The overview and the console's own health.
+"""Endpoints of the overview, of brokers and of the console's health.
 
 Corresponds to ClusterController and DashboardController of RocketMQ's dashboard.
 """
@@ -24,7 +24,7 @@ _STREAMS = (GroupKind.STREAM, GroupKind.STOPPED)
 
 
 class ClusterApi:
-    """See the module."""
+    """The overview, brokers, and the console's health."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -57,9 +57,9 @@ class ClusterApi:
             }
 
     def broker(self, asked: Asked) -> dict[str, Any]:
-        """One broker's figures and settings, under Apache's names."""
+        """Return a broker's statistics and settings, with Apache's names."""
         address = asked.text("address")
-        if not self._is_broker(address):  # a link could name any, which would be sent what the console signs
+        if not self._is_broker(address):  # a forged link must not direct signed requests elsewhere
             raise Refused(
                 f"No broker of this cluster is at {address[:80]!r}.",
                 remedy="Open it from the overview.",
@@ -78,7 +78,7 @@ class ClusterApi:
         return any(address in data.broker_addrs.values() for data in every)
 
     def health(self, asked: Asked) -> dict[str, Any]:
-        """Of this process: what it asks, how long that takes, what it holds."""
+        """Return the state of this process: its sampling, its duration, its memory."""
         sampler = self._context.sampler
         looking = sampler.looking
         with sampler.lock:

@@ -1,9 +1,9 @@
-"""What every part of the JSON interface has at hand, and how it reads a request.
+"""Common parts of the JSON API: parsing requests, running endpoints.
 
-An endpoint is a function of the request that gives a JSON value; it blocks, and runs on the pool's threads. Whatever it
-raises becomes ``{"error": {"code", "text", "remedy"}}``.
+An endpoint is a blocking function from a request to a JSON value. It runs on the thread pool. Its exceptions become
+``{"error": {"code", "text", "remedy"}}``.
 
-Thread-safety: values. Corresponds to nothing in RocketMQ.
+Thread-safety: immutable values. RocketMQ has no counterpart.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MOST_REFRESH = 15.0
 
 @dataclass(slots=True)
 class Asked:
-    """A request, read: what is in its path, its query and its body."""
+    """A parsed request: path, query and body parameters."""
 
     path: dict[str, str]
     query: dict[str, str]
@@ -43,12 +43,12 @@ class Asked:
     user: str = ""
 
     def text(self, name: str, default: str | None = None) -> str:
-        """From the body or the query; Refused when it is not there and there is no default."""
+        """Return a parameter of the body or the query. Refused if it is missing and there is no default."""
         value = self.body.get(name, self.query.get(name, default))
         if value is None:
             value = default
         if not isinstance(value, str):
-            raise Refused(f"The request says no {name}.", remedy=f"Fill in {name}.")
+            raise Refused(f"Missing {name}.", remedy=f"Fill in {name}.")
         return value
 
     def number(self, name: str, default: int | None = None, *, least: int = 0, most: int = 2**63 - 1) -> int:
@@ -56,24 +56,24 @@ class Asked:
         if value is None or value == "":
             value = default
         try:
-            found = int(value)  # type: ignore[arg-type]  # what is no number raises
+            found = int(value)  # type: ignore[arg-type]  # invalid values raise
         except (TypeError, ValueError, OverflowError):
-            raise Refused(f"{name} is no whole number.", remedy=f"Give {name} as a number.") from None
+            raise Refused(f"Invalid {name}: not an integer.", remedy=f"Use an integer for {name}.") from None
         if not least <= found <= most or isinstance(value, bool | float):
-            raise Refused(f"{name} is {found}.", remedy=f"Give one from {least} to {most}.")
+            raise Refused(f"Invalid {name} {found}.", remedy=f"Use {least} to {most}.")
         return found
 
     def flag(self, name: str) -> bool:
         return self.body.get(name, self.query.get(name)) in (True, "true", "1")
 
     def queue(self) -> tuple[MessageQueue, int]:
-        """A message's place: ``topic``, ``broker``, ``queue``, ``offset``."""
+        """Return a message's position: ``topic``, ``broker``, ``queue``, ``offset``."""
         return MessageQueue(self.text("topic"), self.text("broker"), self.number("queue")), self.number("offset")
 
 
 @dataclass(slots=True)
 class Context:
-    """The console's parts."""
+    """The components of the console."""
 
     settings: ConsoleSettings
     links: Links
@@ -85,19 +85,19 @@ class Context:
 
     @property
     def changing(self) -> Admin:
-        """For changes, which brokers may take longer to answer."""
+        """The admin for changes, with a longer timeout."""
         return self.links.changing
 
     def endpoint(
         self, answer: Callable[[Asked], Any], *, changes: str | None = None, body: bool = False
     ) -> Callable[[Request], Awaitable[Response]]:
-        """As Starlette calls it. ``changes``: what it does to the cluster, for the log; refused by --read-only."""
+        """Wrap an endpoint for Starlette. ``changes``: its change, for the log; --read-only refuses changes."""
 
         async def handle(request: Request) -> Response:
             try:
                 session: Session | None = request.state.session
-                said = await read_json(request) if body or changes is not None else {}
-                asked = Asked(request.path_params, dict(request.query_params), said, session.user if session else "")
+                values = await read_json(request) if body or changes is not None else {}
+                asked = Asked(request.path_params, dict(request.query_params), values, session.user if session else "")
                 if changes is not None:
                     self._note(changes, asked, request)
                 value = await self.links.run(lambda: answer(asked))
@@ -112,8 +112,8 @@ class Context:
     def _note(self, changes: str, asked: Asked, request: Request) -> None:
         if self.settings.read_only:
             raise Refused(
-                "This console is for reading only.",
-                remedy="Start it without --read-only to change things.",
+                "This console is read-only.",
+                remedy="Start it without --read-only to make changes.",
                 status=403,
                 code="READ_ONLY",
             )
@@ -124,21 +124,21 @@ class Context:
         log.info("%s: %s by %s from %s", changes, asked.path | what, asked.user or "the user", peer)
 
     def fresh_ms(self) -> int:
-        """After how long the page of one thing, which asks for that itself, does so again."""
+        """The refresh interval of a page of one topic or group."""
         return round(self.settings.interval * 1000)
 
     def refresh_ms(self) -> int:
-        """After how long a page that shows many asks again."""
+        """The refresh interval of a list."""
         return round(min(self.sampler.pace, MOST_REFRESH) * 1000)
 
 
 def page_of(rows: Sequence[dict[str, Any]], asked: Asked, *, order: str, names: Iterable[str]) -> dict[str, Any]:
-    """``search``, ``sort``, ``desc``, ``page`` and ``size`` of a list."""
+    """Apply ``search``, ``sort``, ``desc``, ``page`` and ``size`` to a list."""
     wanted = asked.text("search", "").strip().lower()
     found = [row for row in rows if wanted in row["name"].lower()] if wanted else list(rows)
     order = asked.text("sort", order)
     if order not in names:
-        raise Refused(f"There is no column {order[:40]!r}.", remedy="Sort by one of the table's columns.")
+        raise Refused(f"Unknown column {order[:40]!r}.", remedy="Sort by a column of the table.")
     found.sort(key=lambda row: row["name"])
     found.sort(key=lambda row: _place(row.get(order)), reverse=asked.flag("desc"))
     size = asked.number("size", 50, least=1, most=MOST_PAGE)
@@ -148,7 +148,7 @@ def page_of(rows: Sequence[dict[str, Any]], asked: Asked, *, order: str, names: 
 
 
 def _place(value: Any) -> tuple[int, float, str]:
-    """What is not known comes before everything."""
+    """The sort key of a value: unknown values come first."""
     if value is None:
         return 0, 0.0, ""
     if isinstance(value, str):
@@ -157,7 +157,7 @@ def _place(value: Any) -> tuple[int, float, str]:
 
 
 def attachment(body: bytes, name: str) -> Response:
-    """A download, never shown by the browser itself."""
+    """Return a download, which the browser never displays."""
     headers = {"content-disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}"}
     return Response(body, media_type="application/octet-stream", headers=headers)
 
@@ -167,6 +167,6 @@ def place(queue: MessageQueue) -> dict[str, Any]:
 
 
 def confirmed(asked: Asked, name: str) -> None:
-    """Whoever deletes has written the name."""
+    """Check that the user entered the name to confirm a deletion."""
     if asked.text("confirm", "") != name:
-        raise Refused("What was written is not the name.", remedy=f"Write {name} to confirm.", code="NOT_CONFIRMED")
+        raise Refused("The entered name does not match.", remedy=f"Enter {name} to confirm.", code="NOT_CONFIRMED")

@@ -1,4 +1,4 @@
-"""Consumer groups: the list, one with its lag, its members and its queues, where it reads from, and what changes it.
+"""Endpoints of consumer groups: the list, a group with lag, members and queues, resets and other changes.
 
 Corresponds to ConsumerController of RocketMQ's dashboard.
 """
@@ -21,12 +21,12 @@ EARLIEST, LATEST = 0, -1
 
 
 def _place(progress: QueueProgress) -> tuple[bool, MessageQueue]:
-    """What is consumed once more comes last."""
+    """The sort key of a queue: retry topics come last."""
     return progress.queue.topic.startswith(RETRY_PREFIX), progress.queue
 
 
 class GroupApi:
-    """See the module."""
+    """Consumer groups."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -49,14 +49,14 @@ class GroupApi:
             return {"names": sorted(name for name, record in self._sampler.groups.items() if not record.is_own)}
 
     def show(self, asked: Asked) -> dict[str, Any]:
-        """As it is now; with ``known`` what is known of it already, if it is: for a page's first moment."""
+        """Return a group's present state; with ``known`` the cached sample, if any, for a fast first display."""
         group = asked.path["group"]
         known = self._sampler.groups.get(group) if asked.flag("known") else None
         refresh = 0 if known is not None else self._context.fresh_ms()
         record = known or self._record(group)
         with self._sampler.lock:
             shown = {"refresh": refresh, "group": record.to_json(), **self._details(record)}
-        if known is not None and known.state is None:  # nothing is known, which is not that there is nothing
+        if known is not None and known.state is None:  # unknown, not empty
             shown |= {"queues": None, "members": None, "subscriptions": None}
         return shown
 
@@ -64,7 +64,7 @@ class GroupApi:
         record = self._sampler.fresh_group(group)
         if record is None:
             raise ClientError(
-                f"No broker knows a group {group!r}.",
+                f"Unknown group {group!r}.",
                 remedy="It may have been deleted: see the list.",
                 code="NO_SUCH_GROUP",
             )
@@ -128,7 +128,7 @@ class GroupApi:
             retry_max_times=asked.number("retries", 16, least=-1, most=1000) if "retries" in asked.body else None,
         )
         self._sampler.ask_lists_again()
-        return {"done": f"Group {group} is there on all brokers."}
+        return {"done": f"Group {group} exists on all brokers."}
 
     def delete(self, asked: Asked) -> dict[str, Any]:
         group = asked.path["group"]
@@ -137,10 +137,10 @@ class GroupApi:
         with self._sampler.lock:
             self._sampler.groups.pop(group, None)
         self._sampler.ask_lists_again()
-        return {"done": f"Group {group} is deleted, with how far it was."}
+        return {"done": f"Deleted group {group} with its offsets."}
 
     def plan(self, asked: Asked) -> dict[str, Any]:
-        """Where a reset would go, queue by queue; nothing is changed."""
+        """Preview a reset for each queue, without changes."""
         group, topic, moment = self._reset(asked)
         plan = self._context.admin.plan_reset(group, topic, moment)
         rows = []
@@ -162,12 +162,12 @@ class GroupApi:
         online = asked.flag("online")
         found: dict[MessageQueue, int] = self._context.changing.reset_offsets(group, topic, moment, online=online)
         self._sampler.fresh_group(group)
-        return {"done": f"Group {group} goes on elsewhere in {len(found)} queues of {topic}."}
+        return {"done": f"Reset group {group} in {len(found)} queues of {topic}."}
 
     def _reset(self, asked: Asked) -> tuple[str, str, int]:
         to = asked.text("to")
         moments = {"earliest": EARLIEST, "latest": LATEST}
         moment = moments[to] if to in moments else asked.number("timestamp", least=1)
         if to not in (*moments, "time"):
-            raise Refused(f"{to[:40]!r} is no place to go to.", remedy="Go to earliest, latest or a time.")
+            raise Refused(f"Invalid reset target {to[:40]!r}.", remedy="Use earliest, latest or a time.")
         return asked.path["group"], asked.text("topic"), moment

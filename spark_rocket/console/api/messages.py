@@ -1,7 +1,7 @@
-"""Messages: found by key, id or time; one with its body in every form; sent, sent again; dead letters.
+"""Endpoints of messages: search by key, id or time; show, send and resend; dead letters.
 
-A message is named by its place, ``topic``, ``broker``, ``queue``, ``offset``: unlike its ids that is always there and
-names one only.
+A message is identified by its position (``topic``, ``broker``, ``queue``, ``offset``), which unlike its ids always
+exists and is unique.
 Corresponds to MessageController, DlqMessageController and MessageTraceController of RocketMQ's dashboard.
 """
 
@@ -28,7 +28,7 @@ _DAY_MS = 24 * 3600 * 1000
 
 
 class MessageApi:
-    """See the module."""
+    """Messages and dead letters."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -50,11 +50,11 @@ class MessageApi:
             found, failed = self._by_time(topic, begin, end, limit)
             return {"rows": summaries(found), "limit": limit, "failed": failed}
         else:
-            raise Refused(f"Nothing is found by {by[:40]!r}.", remedy="Search by key, id or time.")
+            raise Refused(f"Invalid search by {by[:40]!r}.", remedy="Search by key, id or time.")
         return {"rows": summaries(found), "limit": limit, "failed": {}}
 
     def _by_time(self, topic: str, begin: int, end: int, limit: int) -> tuple[list[MessageExt], dict[str, Any]]:
-        """The newest, and why there are none of some brokers: what the others have is found all the same."""
+        """Return the newest messages of the available brokers, and the errors of the others."""
         admin = self._context.admin
         try:
             return admin.messages_by_time(topic, begin, end, limit=limit), {}
@@ -81,14 +81,14 @@ class MessageApi:
         return found[:limit], failed
 
     def _of_slave(self, queue: MessageQueue, begin: int, end: int, limit: int) -> list[MessageExt]:
-        """What the slave of a master that is away has at the end of a queue."""
+        """Return messages at the end of a queue from the slave of an unavailable master."""
         try:
             last = self._context.links.reader.slave_max_offset(queue)
             if not last:
                 return []
             first = max(last - limit, 0)
             messages = self._context.admin.messages_at(queue, first, last - first)
-        except RocketError:  # why there is nothing of this broker is said already
+        except RocketError:  # the broker's error is reported already
             return []
         return [message for message in messages if begin <= message.store_timestamp <= end]
 
@@ -97,7 +97,7 @@ class MessageApi:
         return {"message": details(message), "body": bodies.show(message.body), "avro": can_avro()}
 
     def decode(self, asked: Asked) -> dict[str, Any]:
-        """The body by an Avro schema."""
+        """Decode the body with an Avro schema."""
         return {"body": bodies.show(self._message(asked).body, asked.text("schema"))}
 
     def body(self, asked: Asked) -> Response:
@@ -105,7 +105,7 @@ class MessageApi:
         return attachment(message.body, f"{message.topic}-{message.queue_id}-{message.queue_offset}.bin")
 
     def track(self, asked: Asked) -> dict[str, Any]:
-        """Which groups have had it."""
+        """Return the groups that consumed the message."""
         message = self._message(asked)
         try:
             tracks = self._context.admin.message_track(message)
@@ -115,7 +115,7 @@ class MessageApi:
         return {"rows": rows, "trouble": None}
 
     def trace(self, asked: Asked) -> dict[str, Any]:
-        """What clients that trace have said of it."""
+        """Return the trace events of the message."""
         events = self._context.admin.message_trace(asked.text("id")).events
         return {
             "rows": [
@@ -140,7 +140,7 @@ class MessageApi:
                 return message
         raise ClientError(
             f"Queue {queue.queue_id} of {queue.topic} on {queue.broker_name} has no message at offset {offset}.",
-            remedy="It may be deleted by now: brokers keep messages for a time only.",
+            remedy="It may have expired.",
             code="NO_SUCH_MESSAGE",
         )
 
@@ -161,11 +161,11 @@ class MessageApi:
         }
 
     def resend(self, asked: Asked) -> dict[str, Any]:
-        """A copy of a message, to its topic for all groups, or to one group alone."""
+        """Send a copy of a message to its topic for all groups, or to one group only."""
         group = asked.text("group", "") or None
         result = self._context.admin.resend(self._message(asked), group=group)
-        to = f"group {group} alone" if group else f"topic {result.queue.topic}"
-        return {"done": f"Sent again to {to}; its id is {result.msg_id}.", "msgId": result.msg_id}
+        to = f"group {group}" if group else f"topic {result.queue.topic}"
+        return {"done": f"Resent to {to} with id {result.msg_id}.", "msgId": result.msg_id}
 
     # --- dead letters -----------------------------------------------------------------------------------------
 
@@ -187,13 +187,13 @@ class MessageApi:
         return {"rows": summaries(found), "limit": limit}
 
     def resend_dead(self, asked: Asked) -> dict[str, Any]:
-        """Each by itself: one that fails is said, and the others go on."""
+        """Resend each message; a failure is reported and does not stop the others."""
         group = asked.path["group"]
         places = asked.body.get("messages")
         if not isinstance(places, list) or not places or not all(isinstance(place, dict) for place in places):
-            raise Refused("No message is chosen.", remedy="Choose one or more.")
+            raise Refused("No messages selected.", remedy="Select at least one.")
         if len(places) > MOST_RESENT:
-            raise Refused(f"{len(places)} messages are chosen.", remedy=f"Choose up to {MOST_RESENT} at once.")
+            raise Refused(f"Too many messages selected ({len(places)}).", remedy=f"Select at most {MOST_RESENT}.")
         sent, failures = 0, []
         for place in places:
             one = Asked({}, {}, place)
@@ -203,25 +203,25 @@ class MessageApi:
             except RocketError as error:
                 at = {name: place.get(name) for name in ("topic", "broker", "queue", "offset")}
                 failures.append({**at, "error": describe(error).to_json()})
-        return {"done": f"{sent} of {len(places)} sent again to {group}.", "sent": sent, "failures": failures}
+        return {"done": f"Resent {sent} of {len(places)} to {group}.", "sent": sent, "failures": failures}
 
 
 def _message_of(asked: Asked) -> Message:
-    """What the form says."""
+    """Build the message of the form."""
     text = asked.text("body", "")
     if asked.text("encoding", "text") == "base64":
         try:
             body = base64.b64decode(text, validate=True)
         except (binascii.Error, ValueError):
-            raise Refused("The body is not base64.", remedy="Send it as text, or as base64.") from None
+            raise Refused("Invalid base64 body.", remedy="Send it as text or as base64.") from None
     else:
         body = text.encode()
     properties = asked.body.get("properties") or {}
     if not isinstance(properties, dict) or not all(isinstance(value, str) for value in properties.values()):
-        raise Refused("The properties are not names with texts.", remedy="Write each as name=value.")
+        raise Refused("Invalid properties: values must be strings.", remedy="Write each as name=value.")
     clash = sorted(properties.keys() & {KEYS, TAGS, SHARDING_KEY})
     if clash:
-        raise Refused(f"{clash[0]} is not a property of yours.", remedy="Use the field of that name.")
+        raise Refused(f"{clash[0]} cannot be set as a property.", remedy="Use the field of that name.")
     delay = asked.number("delay", 0)
     return Message.of(
         asked.text("topic").strip(),

@@ -1,4 +1,4 @@
-"""Topics: the list, one of them with its queues and its groups, and what changes them.
+"""Endpoints of topics: the list, a topic with its queues and groups, changes.
 
 Corresponds to TopicController of RocketMQ's dashboard.
 """
@@ -20,7 +20,7 @@ MOST_QUEUES = 1_024
 
 
 class TopicApi:
-    """See the module."""
+    """Topics."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -30,7 +30,7 @@ class TopicApi:
         self._sampler.look(TOPICS)
         kind = asked.text("kind", "user")
         if kind not in _KINDS:
-            raise Refused(f"There are no topics of the kind {kind[:40]!r}.", remedy=f"Kinds are {', '.join(_KINDS)}.")
+            raise Refused(f"Unknown kind of topics {kind[:40]!r}.", remedy=f"Use {', '.join(_KINDS)}.")
         with self._sampler.lock:
             rows = [r.to_json() for r in self._sampler.topics.values() if is_listed(r.info.kind, kind)]
             counts = dict.fromkeys(_KINDS, 0)
@@ -46,13 +46,13 @@ class TopicApi:
         }
 
     def names(self, asked: Asked) -> dict[str, Any]:
-        """For fields that name a topic."""
+        """Return the names of topics, for input fields."""
         with self._sampler.lock:
             names = sorted(r.info.name for r in self._sampler.topics.values() if r.info.kind.value != "SYSTEM")
         return {"names": names}
 
     def show(self, asked: Asked) -> dict[str, Any]:
-        """As it is now; with ``known`` what is known of it already, if it is: for a page's first moment."""
+        """Return a topic's present state; with ``known`` the cached sample, if any, for a fast first display."""
         topic = asked.path["topic"]
         if asked.flag("known"):
             known = self._known(topic)
@@ -60,9 +60,7 @@ class TopicApi:
                 return known
         record = self._sampler.fresh_topic(topic)
         if record is None:
-            raise TopicNotFoundError(
-                f"No broker has a topic {topic!r}.", remedy="It may have been deleted: see the list."
-            )
+            raise TopicNotFoundError(f"Unknown topic {topic!r}.", remedy="It may have been deleted: see the list.")
         problems = []
         try:
             route: Any = self._context.admin.topic_route(topic)
@@ -95,7 +93,7 @@ class TopicApi:
         }
 
     def _known(self, topic: str) -> dict[str, Any] | None:
-        """What the sampler has. What it has not is None, which the page leaves open: it asks again at once."""
+        """Return the cached sample. Unknown values are None; the page requests them next."""
         with self._sampler.lock:
             record = self._sampler.topics.get(topic)
             if record is None:
@@ -108,7 +106,7 @@ class TopicApi:
             return self._shown(record) | {"refresh": 0, "route": None, "groups": readers or None, "problems": []}
 
     def _shown(self, record: TopicRecord) -> dict[str, Any]:
-        """With the sampler's lock held."""
+        """Hold the sampler's lock."""
         stats = record.stats
         return {
             "topic": record.to_json(),
@@ -146,11 +144,11 @@ class TopicApi:
     # --- changes ----------------------------------------------------------------------------------------------
 
     def put(self, asked: Asked) -> dict[str, Any]:
-        """Create a topic, or give it these numbers."""
+        """Create or change a topic."""
         topic = asked.text("topic").strip()
         kind = asked.text("type", "") or None
         if kind is not None and kind not in _TYPES:
-            raise Refused(f"{kind[:40]!r} is no type of messages.", remedy=f"Types are {', '.join(_TYPES)}.")
+            raise Refused(f"Invalid message type {kind[:40]!r}.", remedy=f"Use {', '.join(_TYPES)}.")
         queues = asked.number("queues", 8, least=1, most=MOST_QUEUES)
         self._context.changing.create_topic(
             topic,
@@ -171,4 +169,4 @@ class TopicApi:
         with self._sampler.lock:
             self._sampler.topics.pop(topic, None)
         self._sampler.ask_lists_again()
-        return {"done": f"Topic {topic} is deleted, with its messages."}
+        return {"done": f"Deleted topic {topic} with its messages."}

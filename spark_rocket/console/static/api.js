@@ -1,4 +1,4 @@
-// Questions to the console. Whatever goes wrong is a Failure with code, text and remedy.
+// Requests to the console. Every error is a Failure with code, text and remedy.
 export class Failure extends Error {
   constructor({ code, text, remedy, response = null }, status) {
     super(text);
@@ -30,16 +30,16 @@ export async function ask(path, { method = "GET", body = null, signal = null } =
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Failure({
-      code: "CONSOLE_AWAY", text: "The console does not answer.",
-      remedy: "See whether its process (rocket console, or rocket up) still runs. This page goes on by itself when it does.",
+      code: "CONSOLE_AWAY", text: "The console does not respond.",
+      remedy: "Check that its process (rocket console, or rocket up) is running. This page then reconnects automatically.",
     }, 0);
   }
   let value = null;
-  try { value = await response.json(); } catch { /* said below */ }
+  try { value = await response.json(); } catch { /* reported below */ }
   if (response.ok && value !== null) return value;
   if (response.status === 401 && path !== "/api/login") loggedOut();
   throw new Failure(value?.error ?? {
-    code: `HTTP_${response.status}`, text: "The console gave an answer that is none.", remedy: "Load the page again.",
+    code: `HTTP_${response.status}`, text: "Invalid response of the console.", remedy: "Reload the page.",
   }, response.status);
 }
 

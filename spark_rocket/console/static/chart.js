@@ -1,4 +1,4 @@
-// Lines over time, as SVG: the pointer or the arrow keys read single moments.
+// Time series charts as SVG. The pointer or the arrow keys select a moment.
 import { h, put, s } from "./dom.js";
 import { moment, zone } from "./format.js";
 
@@ -59,12 +59,12 @@ export class Chart {
     this.x = (t) => LEFT + ((t - first) / (last - first || 1)) * (width - LEFT - RIGHT);
     this.y = (v) => TOP + (1 - v / top) * (HEIGHT - TOP - BOTTOM);
     const parts = [];
-    let said = null;
+    let shown = null;
     for (const part of [0, 0.5, 1]) {
       const y = this.y(top * part);
       const text = this.format(top * part);
-      if (part === 0.5 && (text === this.format(top) || text === said)) continue; // half a message
-      said = text;
+      if (part === 0.5 && (text === this.format(top) || text === shown)) continue; // half a message
+      shown = text;
       parts.push(s("line", { x1: LEFT, x2: width - RIGHT, y1: y, y2: y, class: "grid" }));
       parts.push(s("text", { x: LEFT - 8, y: y + 4, class: "axis", "text-anchor": "end" }, text));
     }
@@ -89,7 +89,7 @@ export class Chart {
     this.legend.replaceChildren(...this.items.map((item) => item.element));
     this.select(this.at);
     const now = this.lines.map(([column, title]) => `${title} ${this.text(columns[column].at(-1))}`).join(", ");
-    this.svg.setAttribute("aria-label", `${this.title} from ${clock(first)} to ${clock(last)} ${zone(last)}; now ${now}. Arrow keys read single moments.`);
+    this.svg.setAttribute("aria-label", `${this.title} from ${clock(first)} to ${clock(last)} ${zone(last)}; now ${now}. Use the arrow keys to select a moment.`);
   }
 
   text(value) {

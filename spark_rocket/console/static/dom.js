@@ -1,7 +1,7 @@
-// Elements out of texts. Nothing here, or anywhere in the console, reads text as HTML: the Content-Security-Policy
-// (trusted-types 'none') would stop it.
+// Creates elements. No code of the console parses strings as HTML: the Content-Security-Policy (trusted-types 'none')
+// would block it.
 
-/** h("a", {href, class, onclick, …}, ...children): children are nodes or texts; null and false are left out. */
+/** h("a", {href, class, onclick, …}, ...children): children are nodes or strings; null and false are skipped. */
 export function h(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -31,10 +31,10 @@ export function s(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** Puts a text where it is not yet: what did not change is not touched. */
+/** Set the text of a node, unless it is unchanged. */
 export function put(node, text) {
-  const said = text === null || text === undefined ? "" : String(text);
-  if (node.textContent !== said) node.textContent = said;
+  const shown = text === null || text === undefined ? "" : String(text);
+  if (node.textContent !== shown) node.textContent = shown;
 }
 
 export const topicPath = (name) => `/topics/${encodeURIComponent(name)}`;

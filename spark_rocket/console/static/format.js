@@ -1,4 +1,4 @@
-// Numbers, sizes and times as people read them.
+// Readable numbers, sizes and times.
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const one = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
@@ -32,7 +32,7 @@ export function moment(ms, { millis = false } = {}) {
   return `${day} ${time}${millis ? `.${String(d.getMilliseconds()).padStart(3, "0")}` : ""}`;
 }
 
-/** What the clock of `moment` is: UTC, or UTC+01:00. */
+/** The time zone of `moment`: UTC, or UTC+01:00. */
 export function zone(ms = Date.now()) {
   const minutes = -new Date(ms).getTimezoneOffset();
   const off = Math.abs(minutes);

@@ -1,4 +1,4 @@
-// The frame: which page is shown for a path, its life, the session, light and dark.
+// The frame: routing, page lifecycle, session, theme.
 import { onLoggedOut, openSession, post, session } from "./api.js";
 import { h, put } from "./dom.js";
 import { zone } from "./format.js";
@@ -26,7 +26,7 @@ const PAGES = [
 
 let view = null;
 
-/** One page while it is shown: its elements, its query, what it asks again and again. */
+/** A displayed page: its elements, its query, its polling. */
 class View {
   constructor(argument) {
     this.argument = argument;
@@ -44,7 +44,7 @@ class View {
 
   title(text) { document.title = `${text} · rocket console`; }
 
-  /** The console answers, and the cluster does not: figures are old, or there are none. */
+  /** Note whether the cluster is unavailable: then the data is stale or missing. */
   cluster(data) {
     this.stale = Boolean(data.trouble);
     this.unknown = this.stale && !data.known;
@@ -54,7 +54,7 @@ class View {
 
   go(path) { go(path); }
 
-  /** Keep what was chosen in the address, so that it can be kept and sent on. */
+  /** Store the state of the page in the URL, so that it can be bookmarked and shared. */
   remember(values) {
     for (const [name, value] of Object.entries(values)) {
       if (value === null || value === undefined || value === "" || value === false) this.query.delete(name);
@@ -64,7 +64,7 @@ class View {
     history.replaceState(null, "", location.pathname + (text ? `?${text}` : ""));
   }
 
-  /** Calls `load` now and again after as many ms as it says, while the page is looked at. */
+  /** Call `load` now and again after the returned number of ms, while the page is visible. */
   poll(load) {
     let running = false;
     let wanted = false;
@@ -76,14 +76,14 @@ class View {
       try {
         wait = (await load()) ?? 5000;
         this.alerts.replaceChildren();
-        this.alerts.said = "";
+        this.alerts.shown = "";
         this.root.classList.toggle("nothing", this.unknown);
         this.came = !this.unknown;
         setLive(!this.stale);
       } catch (error) {
         if (error.name === "AbortError") return;
         this.fail(error);
-        this.root.classList.toggle("nothing", !this.came); // tables of what is not there say nothing
+        this.root.classList.toggle("nothing", !this.came); // empty tables would be misleading
         setLive(false);
       } finally { running = false; }
       if (!this.isOpen) return;
@@ -95,14 +95,14 @@ class View {
   }
 
   fail(error) {
-    const said = asTrouble(error);
+    const found = asTrouble(error);
     if (!error.code) console.error(error);
-    if (this.alerts.said === said.text) return;
-    this.alerts.said = said.text;
-    this.alerts.replaceChildren(trouble(said));
+    if (this.alerts.shown === found.text) return;
+    this.alerts.shown = found.text;
+    this.alerts.replaceChildren(trouble(found));
   }
 
-  /** Do something that may fail, and say so. */
+  /** Run an action and show its error. */
   async try(action) {
     try { return await action(); } catch (error) { this.fail(error); this.alerts.scrollIntoView({ block: "nearest" }); return null; }
   }
@@ -116,7 +116,7 @@ class View {
 function setLive(is) {
   live.classList.toggle("away", !is);
   put(live.lastElementChild, is ? "live" : "stale");
-  live.setAttribute("aria-label", is ? "Live: the console's own health" : "Stale: the last answer was an error, or the cluster is away");
+  live.setAttribute("aria-label", is ? "Live: show the console's health" : "Stale: the last request failed, or the cluster is unavailable");
 }
 
 function decoded(text) {
@@ -134,8 +134,8 @@ async function open(path, { focus = true } = {}) {
     if (is) { link.setAttribute("aria-current", "page"); nav.scrollLeft = link.offsetLeft - nav.clientWidth / 3; } else link.removeAttribute("aria-current");
   }
   if (!found) {
-    mine.title("Nothing here");
-    mine.show(h("h1", { tabindex: "-1" }, "Nothing here"), h("p", {}, "There is no such page. ", h("a", { href: "/" }, "Go to the overview.")));
+    mine.title("Page not found");
+    mine.show(h("h1", { tabindex: "-1" }, "Page not found"), h("p", {}, "This page does not exist. ", h("a", { href: "/" }, "Go to the overview.")));
     main.replaceChildren(mine.root);
     return;
   }
@@ -172,12 +172,12 @@ document.getElementById("theme").addEventListener("click", () => {
   const now = document.documentElement.dataset.theme ?? (dark ? "dark" : "light");
   const next = now === "dark" ? "light" : "dark";
   document.documentElement.dataset.theme = next;
-  try { localStorage.setItem("rocket-theme", next); } catch { /* for this page only, then */ }
+  try { localStorage.setItem("rocket-theme", next); } catch { /* then only for this page */ }
 });
 
 const logout = document.getElementById("logout");
 logout.addEventListener("click", async () => {
-  try { await post("/api/logout"); } catch { /* it is over either way */ }
+  try { await post("/api/logout"); } catch { /* the session ends either way */ }
   location.assign("/");
 });
 
@@ -198,7 +198,7 @@ async function begin() {
   if (session.login && !session.user) { showLogin(); return; }
   nav.hidden = live.hidden = false;
   const place = Intl.DateTimeFormat().resolvedOptions().timeZone;
-  put(zoneLine, `Times are ${zone()}${place && place !== "UTC" ? `, ${place}` : ""}, as this browser is set.`);
+  put(zoneLine, `Times are in this browser's time zone: ${zone()}${place && place !== "UTC" ? `, ${place}` : ""}.`);
   zoneLine.hidden = false;
   setLive(true);
   logout.hidden = !session.login;

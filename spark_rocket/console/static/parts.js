@@ -1,4 +1,4 @@
-// What pages are made of: heads, tiles, tables, pagers, troubles, notes, dialogs, fields.
+// Components of pages: heads, tiles, tables, pagers, errors, notes, dialogs, fields.
 import { h, put } from "./dom.js";
 import { NONE } from "./format.js";
 
@@ -19,7 +19,7 @@ export function section(title, ...children) {
   return h("section", { "aria-labelledby": id }, h("h2", { id }, title), children);
 }
 
-/** Figures side by side: tiles.set("lag", "12", {tone, sub}). */
+/** Numbers side by side: tiles.set("lag", "12", {tone, sub}). */
 export class Tiles {
   constructor(names) {
     this.tiles = new Map();
@@ -42,7 +42,7 @@ export class Tiles {
 }
 
 /**
- * A table whose rows keep their elements, so that focus and selection outlive what comes in.
+ * A table that reuses the elements of its rows, so that updates preserve focus and selection.
  * columns: {key, title, text(row), href?(row), tone?(row), sub?(row), hint?(row), node?(row), num?, sort?, main?}
  */
 export class Table {
@@ -59,7 +59,7 @@ export class Table {
       return cell;
     });
     this.body = h("tbody");
-    this.empty = h("div", { class: "empty", hidden: true }, empty ?? "Nothing here.");
+    this.empty = h("div", { class: "empty", hidden: true }, empty ?? "No entries.");
     this.table = h("table", {}, h("caption", { class: "hidden" }, caption), h("thead", {}, h("tr", {}, this.heads)), this.body);
     this.element = h("div", { class: "table" }, this.table, this.empty);
   }
@@ -103,7 +103,7 @@ export class Table {
       if (sub) cell.append(sub);
       return { cell, text, sub };
     });
-    return { line: h("tr", {}, cells.map((c) => c.cell)), cells, said: "" };
+    return { line: h("tr", {}, cells.map((c) => c.cell)), cells };
   }
 
   fill(known, row) {
@@ -123,8 +123,8 @@ export class Table {
 
 export function pager(onPage) {
   const text = h("span", { class: "muted", "aria-live": "polite" });
-  const back = button("‹ Back", () => onPage(state.page - 1), "quiet");
-  const on = button("More ›", () => onPage(state.page + 1), "quiet");
+  const back = button("‹ Previous", () => onPage(state.page - 1), "quiet");
+  const on = button("Next ›", () => onPage(state.page + 1), "quiet");
   const state = { page: 0 };
   const element = h("div", { class: "pager" }, text, h("span", {}, back, on));
   return {
@@ -139,23 +139,23 @@ export function pager(onPage) {
   };
 }
 
-/** Code, what happened, what to do. */
+/** An error: code, message, remedy. */
 export function trouble({ code, text, remedy, response }, { who = "", tone = "bad" } = {}) {
   return h("div", { class: `trouble ${tone}`, role: "alert" },
     h("p", {}, who && h("strong", {}, `${who}: `), text), remedy && h("p", { class: "remedy" }, remedy), h("code", {}, response === null || response === undefined ? code : `${code} · ${response}`));
 }
 
-/** A place for troubles that come and go; what is said already is not said again. */
+/** A list of current errors; unchanged lists are not announced again. */
 export class Troubles {
   constructor() {
     this.element = h("div", { class: "troubles" });
-    this.said = "";
+    this.shown = "";
   }
 
   show(list) {
-    const said = JSON.stringify(list);
-    if (said === this.said) return;
-    this.said = said;
+    const shown = JSON.stringify(list);
+    if (shown === this.shown) return;
+    this.shown = shown;
     this.element.replaceChildren(...list.map(([who, one]) => trouble(one, { who })));
   }
 }
@@ -174,9 +174,9 @@ export function field(title, input, { hint = "" } = {}) {
   fields += 1;
   const id = `f-${fields}`;
   input.id = id;
-  const says = hint ? h("small", { id: `${id}-h`, class: "muted" }, hint) : null;
-  if (says) input.setAttribute("aria-describedby", `${id}-h`);
-  return h("div", { class: "field" }, h("label", { for: id }, title), input, says);
+  const note = hint ? h("small", { id: `${id}-h`, class: "muted" }, hint) : null;
+  if (note) input.setAttribute("aria-describedby", `${id}-h`);
+  return h("div", { class: "field" }, h("label", { for: id }, title), input, note);
 }
 
 export function choice(title, name, options, value, onchange) {
@@ -193,8 +193,8 @@ export function names(list) {
 }
 
 /**
- * A dialog that ends with its action done or given up. `act` may fail: the reason is shown in the dialog, which stays.
- * The promise gives what `act` gave, or null.
+ * Show a dialog until its action succeeds or is canceled. If `act` fails, the dialog shows the error and stays open.
+ * Resolves to the result of `act`, or null.
  */
 export function dialog({ title, content, action, danger = false, act }) {
   return new Promise((resolve) => {
@@ -222,18 +222,18 @@ export function dialog({ title, content, action, danger = false, act }) {
   });
 }
 
-/** A dialog in which the name has to be written. */
-export function confirmName({ title, says, name, action, act }) {
+/** Show a dialog in which the user must enter the name. */
+export function confirmName({ title, warning, name, action, act }) {
   const input = h("input", { autocomplete: "off", spellcheck: "false", autocapitalize: "off", required: true });
   return dialog({
     title, action, danger: true,
-    content: [h("p", {}, says), field(`Write ${name} to confirm`, input)],
+    content: [h("p", {}, warning), field(`Enter ${name} to confirm`, input)],
     act: () => act(input.value.trim()),
   });
 }
 
 export function asTrouble(error) {
-  return error.code ? error : { code: "PAGE_FAULT", text: `The page itself failed: ${error.message}`, remedy: "Load it again." };
+  return error.code ? error : { code: "PAGE_FAULT", text: `Internal error of the page: ${error.message}`, remedy: "Reload it." };
 }
 
 export function facts(pairs) {

@@ -1,7 +1,7 @@
-// Before anything is drawn: light or dark, if somebody chose.
+// Applies the chosen theme before the first paint.
 "use strict";
 {
   let chosen = null;
-  try { chosen = localStorage.getItem("rocket-theme"); } catch { /* storage may be closed */ }
+  try { chosen = localStorage.getItem("rocket-theme"); } catch { /* storage may be disabled */ }
   if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
 }

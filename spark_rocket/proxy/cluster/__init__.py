@@ -1,1 +1,1 @@
-"""The brokers of a cluster, asked over Remoting."""
+"""The brokers of a cluster, called over Remoting."""

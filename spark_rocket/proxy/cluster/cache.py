@@ -1,15 +1,15 @@
-"""What brokers and name servers said, kept for a while: one question at a time for each name.
+"""A cache of responses of brokers and name servers, with one request in flight for each name.
 
 =========================  ==========================================================================================
-age of an entry            what is done
+age of an entry            action
 =========================  ==========================================================================================
-below ``fresh``            it is the answer
-below three times that     it is the answer, and asked again beside
-older                      asked again first
+below ``fresh``            returned
+below three times that     returned, and refreshed in the background
+older                      refreshed before it is returned
 =========================  ==========================================================================================
 
-That there is nothing of a name (None) is believed for ``MISS_SECONDS``. When nobody answers, what was known stays the
-answer and is asked again after ``RETRY_SECONDS``; without anything known the error is the caller's.
+A missing value (None) is cached for ``MISS_SECONDS``. If a refresh fails, the old value is returned and the refresh is
+retried after ``RETRY_SECONDS``. Without an old value, the caller gets the error.
 
 Thread-safety: used on the event loop only. Corresponds to the Caffeine caches of org.apache.rocketmq.proxy.service.
 """
@@ -28,7 +28,7 @@ FRESH_SECONDS = 20.0
 MISS_SECONDS = 1.0
 RETRY_SECONDS = 2.0
 HURRY_SECONDS = 0.5
-"""A suspicion is followed up at most so often for each name."""
+"""The minimum interval of invalidations for each name."""
 MOST = 20_000
 
 
@@ -43,7 +43,7 @@ class _Entry(Generic[T]):
 
 
 class Cache(Generic[T]):
-    """Values by name. ``load`` asks for one: the value, None if there is none, or a RocketError."""
+    """Values by name. ``load`` requests a value: returns it, or None if it does not exist, or raises RocketError."""
 
     def __init__(
         self,
@@ -60,12 +60,12 @@ class Cache(Generic[T]):
         self._loading: dict[str, asyncio.Task[T | None]] = {}
 
     def last(self, name: str) -> T | None:
-        """The last value, however old."""
+        """Return the last value of any age."""
         entry = self._entries.get(name)
         return None if entry is None else entry.value
 
     async def get(self, name: str) -> T | None:
-        """The value, asked for if need be; None when there is none. RocketError when nobody says."""
+        """Return the value, requested if necessary; None if it does not exist. RocketError without a response."""
         now = self._monotonic()
         if now < self._missing.get(name, 0.0):
             return None
@@ -79,13 +79,13 @@ class Cache(Generic[T]):
         return await asyncio.shield(self._start(name))
 
     def suspect(self, name: str) -> None:
-        """The value may be outdated: ask again before it is next used."""
+        """Mark the value as possibly outdated: it is refreshed before its next use."""
         entry = self._entries.get(name)
         if entry is not None and self._monotonic() - entry.loaded >= min(HURRY_SECONDS, self._fresh):
             entry.fresh_until = entry.usable_until = 0.0
 
     def forget(self, name: str) -> None:
-        """Ask again before it is next used, whatever was known."""
+        """Remove the value."""
         self._entries.pop(name, None)
         self._missing.pop(name, None)
 
@@ -93,7 +93,7 @@ class Cache(Generic[T]):
         task = self._loading.get(name)
         if task is None:
             task = self._loading[name] = asyncio.get_running_loop().create_task(self._reload(name))
-            task.add_done_callback(_seen)
+            task.add_done_callback(_retrieve_exception)
         return task
 
     async def _reload(self, name: str) -> T | None:
@@ -120,18 +120,18 @@ class Cache(Generic[T]):
         return value
 
     def close(self) -> None:
-        """Ask no more."""
+        """Cancel pending requests."""
         for task in self._loading.values():
             task.cancel()
 
 
 def _bound(table: dict[str, Any]) -> None:
-    """The oldest goes. What is there and what is missing are apart: names that clients invent crowd nothing out."""
+    """Evict the oldest entry. Missing names have a separate table, so that invented names do not evict values."""
     if len(table) > MOST:
         del table[next(iter(table))]
 
 
-def _seen(task: asyncio.Task[T | None]) -> None:
-    """Whoever asked beside has no use for the error."""
+def _retrieve_exception(task: asyncio.Task[T | None]) -> None:
+    """Mark the exception of a background refresh as retrieved."""
     if not task.cancelled():
         task.exception()

@@ -1,10 +1,9 @@
-"""A cluster of brokers, asked over Remoting: where they are, what topics and groups there are, and any request to one.
+"""A cluster of brokers over Remoting: addresses, topics, groups, and requests to brokers.
 
-One connection to each broker serves all clients of the proxy. What is known is cached (cache.py); what a failed
-request casts doubt on is asked again. A broker that could not be reached is avoided for ``AWAY_SECONDS`` where there
-is a choice.
+One connection to each broker serves all clients of the proxy. Metadata is cached (cache.py), and refreshed after failed
+requests. An unreachable broker is avoided for ``AWAY_SECONDS`` if there is a choice.
 
-Thread-safety: used on the event loop only. Nothing is kept on disk.
+Thread-safety: used on the event loop only. Nothing is stored on disk.
 Corresponds to org.apache.rocketmq.proxy.service.ClusterServiceManager and service.message.ClusterMessageService.
 """
 
@@ -34,15 +33,15 @@ _often = RateLimited(_log, 60.0)
 REQUEST_SECONDS = 10.0
 AWAY_SECONDS = 10.0
 MAX_UNSENT_BYTES = 32 << 20
-"""Of requests that one broker has not read; further ones are TOO_MANY_REQUESTS."""
+"""The limit of unsent requests to one broker; further requests get TOO_MANY_REQUESTS."""
 _MASTERS = "masters"
 
 Pushed = Callable[[str, RemotingCommand], "Answer | RemotingCommand | None"]
-"""Serves what a broker asks its clients, by the broker's name."""
+"""Handles requests of brokers to clients; the first argument is the broker's name."""
 
 
 Queue = tuple[str, int]
-"""A broker's name and a queue's id there."""
+"""The name of a broker and the id of a queue there."""
 
 
 class Topic(NamedTuple):
@@ -50,12 +49,12 @@ class Topic(NamedTuple):
 
     name: str
     brokers: tuple[QueueData, ...]
-    """What each broker with a master has of it."""
+    """The topic's queues on each broker with a master."""
     writable: tuple[Queue, ...]
     in_turn: tuple[Queue, ...]
-    """The writable queues, the brokers taking turns."""
+    """The writable queues, alternating between brokers."""
     readable: tuple[str, ...]
-    """The brokers that have queues to read from."""
+    """The brokers with readable queues."""
     attributes: Mapping[str, str]
 
     @classmethod
@@ -81,7 +80,7 @@ class Topic(NamedTuple):
         )
 
     def on(self, broker_name: str) -> QueueData | None:
-        """What a broker has of it."""
+        """Return the topic's queues on a broker."""
         return next((queues for queues in self.brokers if queues.broker_name == broker_name), None)
 
 
@@ -97,7 +96,7 @@ def wall_clock_ms() -> int:
 
 
 class Cluster:
-    """See the module. ``credentials``: the proxy's own account, which all requests are signed with."""
+    """The brokers of a cluster. ``credentials``: the proxy's own account, which signs all requests."""
 
     def __init__(
         self,
@@ -126,34 +125,34 @@ class Cluster:
         self.topics: Cache[Topic] = Cache(self._topic, fresh=fresh_seconds, monotonic=monotonic)
         self.groups: Cache[SubscriptionGroupConfig] = Cache(self._group, fresh=fresh_seconds, monotonic=monotonic)
         self._tables: Cache[dict[str, str]] = Cache(self._masters, fresh=fresh_seconds, monotonic=monotonic)
-        self._names: dict[str, str] = {}  # of every master that was ever known, by its address
+        self._names: dict[str, str] = {}  # names of all masters seen, by address
         self._known: set[str] = set()
         self._away: dict[str, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.on_push: dict[int, Pushed] = {}
         self.on_connect: list[Callable[[str], None]] = []
-        """Called with a broker's name when there is a new connection to it."""
+        """Called with the broker's name after a new connection to it."""
 
     async def start(self) -> None:
-        """Look once whether there is a name server; it may also come later."""
+        """Try to reach a name server once; it may also become available later."""
         try:
             await self.masters()
         except RocketError as error:
-            _often.warning("start", "the cluster is not reachable yet: %s %s", error.message, error.remedy)
+            _often.warning("start", "cluster not reachable yet: %s %s", error.message, error.remedy)
 
     def look(self) -> None:
-        """Have ``brokers`` asked for again beside, unless they are fresh."""
+        """Refresh ``brokers`` in the background unless they are fresh."""
         if not self.brokers:
             self._tables.suspect(_MASTERS)
         self.spawn(self.start())
 
     @property
     def brokers(self) -> Mapping[str, str]:
-        """What :meth:`masters` gave last, without asking."""
+        """The last result of :meth:`masters`."""
         return self._tables.last(_MASTERS) or {}
 
     async def close(self) -> None:
-        """Wait for what goes on beside, then close all connections."""
+        """Wait for background tasks, then close all connections."""
         if self._tasks:
             _, pending = await asyncio.wait(set(self._tasks), timeout=ASK_SECONDS)
             for task in pending:
@@ -163,7 +162,7 @@ class Cluster:
         await self.remoting.close()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Have something done beside. Its mistakes are logged."""
+        """Start a background task. Its exceptions are logged."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._spawned)
@@ -175,7 +174,7 @@ class Cluster:
             _log.error("a background task of the proxy failed", exc_info=error)
 
     async def settle(self) -> None:
-        """Until nothing goes on beside."""
+        """Wait until there are no background tasks."""
         while self._tasks:
             await asyncio.wait(set(self._tasks))
 
@@ -190,9 +189,9 @@ class Cluster:
         seconds: float = REQUEST_SECONDS,
         language: LanguageCode = LanguageCode.PYTHON,
     ) -> Answer:
-        """Send a request to a broker's master: the future of its answer, which fails with a RemotingError.
+        """Send a request to a broker's master; return the future of the response, which may fail with RemotingError.
 
-        RemotingConnectError when nothing was sent.
+        RemotingConnectError if the request was not sent.
         """
         try:
             address = await self._address(broker)
@@ -214,7 +213,7 @@ class Cluster:
         seconds: float = REQUEST_SECONDS,
         **more: LanguageCode,
     ) -> RemotingCommand:
-        """The answer of a broker's master, whatever its code is. RemotingError when there is none."""
+        """Return the response of a broker's master with any code. RemotingError without a response."""
         answer = await self.begin(broker, code, ext, body, seconds, **more)
         try:
             return await answer
@@ -224,26 +223,26 @@ class Cluster:
             raise type(error)(f"Broker {broker}: {error.message}", remedy=error.remedy) from None
 
     async def demand(self, broker: str, code: int, ext: dict[str, str], body: Buffer = b"") -> RemotingCommand:
-        """The answer of a request that succeeded. StatusError for any other."""
+        """Return the response of a successful request. StatusError for other responses."""
         answer = await self.ask(broker, code, ext, body)
         if answer.code != ResponseCode.SUCCESS:
             raise refusal_of(answer)
         return answer
 
     def failed(self, broker: str) -> None:
-        """A broker could not be reached, or did not answer."""
+        """Record that a broker is unreachable or did not respond."""
         self._away[broker] = self.monotonic() + AWAY_SECONDS
         self._tables.suspect(_MASTERS)
 
     def is_away(self, broker: str) -> bool:
-        """Whether a broker could not be reached lately."""
+        """Whether a broker was unreachable within ``AWAY_SECONDS``."""
         until = self._away.get(broker)
         return until is not None and self.monotonic() < until
 
     # --- brokers ------------------------------------------------------------------------------------------------
 
     async def masters(self) -> Mapping[str, str]:
-        """The addresses of the masters by their brokers' names."""
+        """Return the addresses of the masters by broker name."""
         return await self._tables.get(_MASTERS) or {}
 
     async def _masters(self, _: str) -> dict[str, str]:
@@ -255,11 +254,11 @@ class Cluster:
         return found
 
     def knows_broker(self, name: str) -> bool:
-        """Whether there has been a broker of this name."""
+        """Whether a broker of this name has been registered."""
         return name in self._known
 
     async def is_broker(self, name: str) -> bool:
-        """Whether there is, or has been, a broker of this name."""
+        """Whether a broker of this name is or has been registered, after a refresh if necessary."""
         if name in self._known:
             return True
         if name not in await self.masters():
@@ -273,8 +272,8 @@ class Cluster:
             address = (await self.masters()).get(broker)
         if address is None:
             raise RemotingConnectError(
-                f"it has no master at name server {self.name_servers}.",
-                remedy="Start it again, or wait until it is back.",
+                f"no master is registered with name server {self.name_servers}.",
+                remedy="Restart it, or wait until it is available.",
             )
         return address
 
@@ -304,20 +303,20 @@ class Cluster:
         return None if attributes is None else Topic.of(name, data, attributes)
 
     async def _missing_topic(self, name: str) -> Topic | None:
-        """A name server forgets a topic when its last broker goes, which may be about to come back."""
-        there = await self.name_servers.masters()
-        if not there:
+        """Return the cached topic if all of its brokers are unavailable: name servers then drop its route."""
+        masters = await self.name_servers.masters()
+        if not masters:
             raise NoBrokerError(
-                f"No broker is registered at name server {self.name_servers}.",
-                remedy="Start a broker that registers there, or wait until it has.",
+                f"No broker is registered with name server {self.name_servers}.",
+                remedy="Start a broker that registers there, or wait until one is registered.",
             )
         known = self.topics.last(name)
-        if known is not None and not any(queues.broker_name in there for queues in known.brokers):
+        if known is not None and not any(queues.broker_name in masters for queues in known.brokers):
             return known
         return None
 
     async def _attributes(self, name: str, data: TopicRouteData) -> Mapping[str, str] | None:
-        """The first that one of its masters says; None if they say that there is no such topic."""
+        """Return the attributes from the first master that responds; None if the topic does not exist."""
         known = self.topics.last(name)
         gone = False
         for broker in sorted(data.broker_datas, key=lambda broker: self.is_away(broker.broker_name)):
@@ -336,7 +335,7 @@ class Cluster:
         return {} if known is None else known.attributes
 
     async def _group(self, name: str) -> SubscriptionGroupConfig | None:
-        """The first that a master says. It counts as missing when some master says so, and no other has it."""
+        """Return the first configuration of the masters; None if a master responded and none has the group."""
         failure: RocketError | None = None
         answered = False
         masters = await self.masters()
@@ -351,7 +350,7 @@ class Cluster:
             except (RemotingError, ProtocolError) as error:
                 failure = error
         if failure is not None and (not answered or self.groups.last(name) is not None):
-            raise failure  # an ordered group must not be taken for any other
+            raise failure  # an ordered group must not be treated as unordered
         return None
 
     async def _look_up(self, broker: str, address: str, code: int, ext: dict[str, str]) -> RemotingCommand:

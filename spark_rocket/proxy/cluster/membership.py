@@ -1,11 +1,11 @@
-"""The proxy's clients as members at the brokers: heartbeats (34) and goodbyes (35) under the clients' own ids.
+"""Registers the proxy's clients with brokers: heartbeats (34) and unregistrations (35) under the clients' own ids.
 
-A client is a producer in one group for each topic that it names, called as the topic, at the brokers of that topic; and
-a member of its consumer groups at the brokers of the topics that it subscribes to. All of it goes over the proxy's one
-connection to each broker. (An Apache broker keeps one member per connection and group, the last: its tools show one of
-the proxy's clients, and it asks the proxy about transactions all the same.)
+A client is registered as a producer in one group per topic, named like the topic, at the brokers of that topic. It is
+registered in its consumer groups at the brokers of its subscribed topics. The requests use the proxy's single
+connection to each broker. (An Apache broker stores only the last member per connection and group: its tools show one
+of the proxy's clients, but its transaction checks reach the proxy.)
 
-A broker hears of a client when it comes or changes, every 30 s, and at once when the connection to it is new.
+Heartbeats are sent when a client registers or changes, every 30 s, and at once over a new connection.
 
 Thread-safety: used on the event loop only. Corresponds to the heartbeats of
 org.apache.rocketmq.proxy.service.transaction.ClusterTransactionService.
@@ -32,7 +32,7 @@ _AT_ONCE = 50
 
 
 class Announced(Protocol):
-    """A client, as brokers are to know it."""
+    """A client to register."""
 
     @property
     def id(self) -> str: ...
@@ -42,19 +42,19 @@ class Announced(Protocol):
 
     @property
     def topics(self) -> Collection[str]:
-        """What it produces to."""
+        """The topics that it produces to."""
 
     @property
     def data(self) -> Mapping[str, ConsumerData]:
-        """What it consumes, by consumer group."""
+        """Its subscriptions by consumer group."""
 
     @property
     def unsubscribed(self) -> Collection[str]:
-        """Those groups whose subscriptions are not its to say."""
+        """The groups whose subscriptions it does not define."""
 
 
 class Membership:
-    """See the module. ``clients`` gives all there are."""
+    """Sends the heartbeats of clients. ``clients`` returns all clients."""
 
     def __init__(self, cluster: Cluster, clients: Callable[[], Iterable[Announced]]) -> None:
         self._cluster = cluster
@@ -62,11 +62,11 @@ class Membership:
         cluster.on_connect.append(self._greet)
 
     def announce(self, client: Announced) -> asyncio.Task[None]:
-        """Tell all brokers that are concerned."""
+        """Send heartbeats of a client to its brokers."""
         return self._cluster.spawn(self._announce(client, None))
 
     async def announce_all(self, broker: str | None = None) -> None:
-        """Tell all brokers, or one, of all clients."""
+        """Send heartbeats of all clients to their brokers, or to one broker."""
         clients = list(self._clients())
         for start in range(0, len(clients), _AT_ONCE):
             await asyncio.gather(*(self._announce(client, broker) for client in clients[start : start + _AT_ONCE]))
@@ -95,18 +95,22 @@ class Membership:
 
     async def _heartbeat(self, broker: str, data: HeartbeatData, language: LanguageCode) -> None:
         try:
-            answer = await self._cluster.ask(broker, RequestCode.HEART_BEAT, {}, data.to_json(), language=language)
-            if answer.code != ResponseCode.SUCCESS:
+            response = await self._cluster.ask(broker, RequestCode.HEART_BEAT, {}, data.to_json(), language=language)
+            if response.code != ResponseCode.SUCCESS:
                 _log.warning(
-                    "broker %s refused a heartbeat of %s: %d, %s", broker, data.client_id, answer.code, answer.remark
+                    "broker %s refused a heartbeat of %s: %d, %s",
+                    broker,
+                    data.client_id,
+                    response.code,
+                    response.remark,
                 )
         except RocketError as error:
-            _log.debug("no heartbeat of %s to broker %s: %s", data.client_id, broker, error.message)
+            _log.debug("failed to send a heartbeat of %s to broker %s: %s", data.client_id, broker, error.message)
 
     def leave(
         self, client_id: str, producer_groups: Iterable[str], consumers: Mapping[str, ConsumerData]
     ) -> asyncio.Task[None]:
-        """Tell brokers that a client is gone from these groups."""
+        """Unregister a client from these groups."""
         return self._cluster.spawn(self._leave(client_id, list(producer_groups), dict(consumers)))
 
     async def _leave(self, client_id: str, producer_groups: list[str], consumers: dict[str, ConsumerData]) -> None:
@@ -129,16 +133,16 @@ class Membership:
         try:
             await self._cluster.ask(broker, RequestCode.UNREGISTER_CLIENT, ext, seconds=GOODBYE_SECONDS)
         except RocketError as error:
-            _log.debug("no goodbye of %s to broker %s: %s", ext["clientID"], broker, error.message)
+            _log.debug("failed to unregister %s from broker %s: %s", ext["clientID"], broker, error.message)
 
     async def _brokers(self, topics: Iterable[str]) -> list[str]:
-        """The brokers of topics, as far as they are known."""
+        """Return the known brokers of topics."""
         found: dict[str, None] = {}
         for name in topics:
             try:
                 topic = await self._cluster.topics.get(name)
             except RocketError as error:
-                _log.debug("the brokers of topic %s are not known: %s", name, error.message)
+                _log.debug("unknown brokers of topic %s: %s", name, error.message)
                 continue
             if topic is not None:
                 found.update((queues.broker_name, None) for queues in topic.brokers)

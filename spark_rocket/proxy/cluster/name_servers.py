@@ -1,7 +1,7 @@
-"""The name servers of a cluster: asked in turn until one answers, beginning with the one that answered last.
+"""The name servers of a cluster: tried in turn until one responds, starting with the last one that responded.
 
-They are given as addresses, or as the URL of an address server (``http://host:8080/rocketmq/nsaddr``), which is asked
-for them at the first request and then every two minutes.
+They are configured as addresses, or as the URL of an address server (``http://host:8080/rocketmq/nsaddr``), which is
+requested first and then every two minutes.
 
 Thread-safety: used on the event loop only. Corresponds to the name server part of MQClientAPIExt.
 """
@@ -28,13 +28,13 @@ ASK_SECONDS = 3.0
 
 
 class NameServers:
-    """See the module."""
+    """The name servers of a cluster."""
 
     def __init__(self, remoting: AsyncRemotingClient, text: str, monotonic: Callable[[], float]) -> None:
         """``text``: ``a:9876;b:9876``, or a URL. ConfigError for anything else."""
         self._url = address_server_of(text)
         self.addresses = () if self._url else parse_name_servers(text)
-        """Empty until the address server has answered."""
+        """Empty until the address server has responded."""
         self._looked_up: Cache[tuple[str, ...]] = Cache(self._look_up, fresh=LOOK_UP_SECONDS, monotonic=monotonic)
         self._remoting = remoting
         self._best = 0
@@ -50,15 +50,15 @@ class NameServers:
             found = await asyncio.to_thread(look_up, url, ASK_SECONDS)
         except NameServerUnreachableError as error:
             if self.addresses:
-                _log.warning("the name servers stay as they are: %s", error.message)
+                _log.warning("keeping the present name servers: %s", error.message)
             raise
         if found != self.addresses:
-            _log.info("%s names the name servers %s", url, ", ".join(found))
+            _log.info("name servers from %s: %s", url, ", ".join(found))
             self.addresses = found
         return found
 
     async def route(self, topic: str) -> TopicRouteData | None:
-        """Where a topic is (105); None when the name server knows no such topic."""
+        """Return the route of a topic (105); None if the topic does not exist."""
         ext = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True).to_ext()
         answer = await self._ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)
         if answer.code == ResponseCode.TOPIC_NOT_EXIST or not answer.body:
@@ -66,7 +66,7 @@ class NameServers:
         return TopicRouteData.from_json(answer.body)
 
     async def masters(self) -> dict[str, str]:
-        """The address of each broker's master, by the broker's name (106)."""
+        """Return the address of each broker's master by the broker's name (106)."""
         answer = await self._ask(RequestCode.GET_BROKER_CLUSTER_INFO, {})
         if not answer.body:
             return {}
@@ -74,7 +74,7 @@ class NameServers:
         return {name: address for name, data in table.items() if (address := data.master_addr) is not None}
 
     async def _ask(self, code: RequestCode, ext: dict[str, str]) -> RemotingCommand:
-        """The first answer. The error of an answer with an error code comes before that of a silent server."""
+        """Return the first response. An error response takes precedence over an unreachable server."""
         if self._url:
             await self._looked_up.get(self._url)
         addresses, failures = self.addresses, []
@@ -92,6 +92,6 @@ class NameServers:
                 return answer
             refused = error_of(answer, f"Name server {address}", f"request {code.value} ({code.name})")
         raise refused or NameServerUnreachableError(
-            f"No name server answered at {self}: {' '.join(failures)}",
+            f"No name server responded at {self}: {' '.join(failures)}",
             remedy="Check the address and that a name server runs there.",
         )

@@ -1,1 +1,1 @@
-"""Between the messaging service's messages and stored records: messages, names, filters, statuses."""
+"""Conversion between the messaging service and stored records: messages, names, filters, statuses."""

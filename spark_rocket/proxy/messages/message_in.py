@@ -1,24 +1,24 @@
-"""A message of the messaging service to what the broker's own send requests carry.
+"""Converts a message of the messaging service to the fields of a broker's send request.
 
 ==================================  ====================================================================================
 of the message                      in the stored record
 ==================================  ====================================================================================
-tag, keys, message id, group        the properties TAGS, KEYS (joined with blanks), UNIQ_KEY, __SHARDINGKEY
+tag, keys, message id, group        the properties TAGS, KEYS (joined with spaces), UNIQ_KEY, __SHARDINGKEY
 trace context, born host            TRACE_CONTEXT, __BORNHOST
 user properties                     properties under their own names
 delivery timestamp                  TIMER_DELIVER_MS
 message type TRANSACTION            TRAN_MSG, PGROUP (the topic's name), CHECK_IMMUNITY_TIME_IN_SECONDS
-born timestamp                      the record's own; of several messages in one request BORN_TIMESTAMP if they differ
+born timestamp                      the record's field; in requests with several messages BORN_TIMESTAMP if they differ
 ==================================  ====================================================================================
 
-What a message is follows from what it has, as in Apache's proxy, which looks at ``message_type`` for transactions only.
+The type of a message follows from its fields. As in Apache's proxy, ``message_type`` is used for transactions only.
 
-``body_encoding`` GZIP means zlib when RocketMQ's own Java client says it, and gzip in other languages. Readers of the
-classic protocol undo zlib, so zlib is stored, with bit 0 of the system flag; a body that is LZ4 or Zstandard is stored
-as it is, with the bits that say so. A body that is none of these is refused: nobody could read it.
+``body_encoding`` GZIP means zlib from RocketMQ's Java client, and gzip from clients in other languages. Classic clients
+decompress zlib, so zlib is stored, with bit 0 of the system flag. LZ4 and Zstandard bodies are stored unchanged, with
+their bits. Other bodies are refused because consumers could not read them.
 
-Limits and refusals are those of Apache's proxy and its defaults. Our own are those of a digest that does not fit the
-body, and of control characters in ids, hosts and trace contexts.
+Limits and refusals are those of Apache's proxy with its defaults. Additional checks: the digest must match the body,
+and ids, hosts and trace contexts must not contain control characters.
 Thread-safety: pure functions. Corresponds to org.apache.rocketmq.proxy.grpc.v2.producer.SendMessageActivity.
 """
 
@@ -37,13 +37,13 @@ from spark_rocket.proxy.messages.statuses import StatusError
 MAX_USER_PROPERTIES = 128
 MAX_USER_PROPERTY_BYTES = 16 * 1024
 MAX_STORED_BYTES = 32_000
-"""Of all properties together: a record has 32,767, of which the broker needs some."""
+"""The limit of all properties: a record has at most 32,767 bytes, of which the broker needs some."""
 MAX_GROUP_BYTES = 64
 MAX_DELAY_MS = 24 * 3_600_000
 MAX_RECOVERY_SECONDS = 3_600
 MAX_UNPACKED_GZIP = 16 << 20
-MAX_GZIP_MEMBERS = 64  # clients write one; each costs a copy of all that are behind it
-"""A small body can claim to be a huge one, and all others wait while it is packed again."""
+"""A small gzip body can decompress to a huge one and delay other requests while it is recompressed."""
+MAX_GZIP_MEMBERS = 64  # clients write one; each copies the remaining members
 
 SYSTEM_PROPERTIES = frozenset(
     """
@@ -58,7 +58,7 @@ SYSTEM_PROPERTIES = frozenset(
     BORN_TIMESTAMP __CRC32# DLQ_ORIGIN_TOPIC DLQ_ORIGIN_MESSAGE_ID _SYS_MSG_PRIORITY_ __LITE_TOPIC
     """.split()  # noqa: SIM905 (ninety lines of quotes)
 )
-"""Names that no user property may have: Apache's MessageConst.STRING_HASH_SET, and more that this broker acts on."""
+"""Reserved property names: Apache's MessageConst.STRING_HASH_SET, and others that this broker evaluates."""
 
 _Code = definitions.Code
 _Type = definitions.MessageType
@@ -66,9 +66,9 @@ NORMAL, FIFO, DELAY, TRANSACTION, LITE, PRIORITY = (
     int(_Type.Value(name)) for name in ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "LITE", "PRIORITY")
 )
 _GZIP = int(definitions.Encoding.GZIP)
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # what Java's Character.isISOControl says
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # as Java's Character.isISOControl
 _COMPRESSED = 1
-# Of UTF-8: all that is in no control character (0xC2 begins the upper ones, and harmless ones too).
+# UTF-8 bytes that are not part of a control character (0xC2 starts the upper control characters, and others).
 _HARMLESS = bytes(byte for byte in range(256) if byte >= 32 and byte not in (0x7F, 0xC2))
 _SEPARATORS = b"\x01\x02" * (MAX_USER_PROPERTIES + 8)
 _REFUSED_NAMES = SYSTEM_PROPERTIES | {""}
@@ -76,13 +76,13 @@ _YEAR_10000 = 253_402_300_800_000
 
 
 class Incoming(NamedTuple):
-    """One message, checked, as its send request has it."""
+    """A validated message, with the fields of a send request."""
 
     message_id: str
     kind: int
-    """One of ``definitions.MessageType``, by what the message has."""
+    """One of ``definitions.MessageType``, derived from the message's fields."""
     declared: int
-    """What its sender says."""
+    """The type that the sender declared."""
     group: str
     body: bytes
     sys_flag: int
@@ -91,7 +91,7 @@ class Incoming(NamedTuple):
 
 
 def read_message(message: Any, topic: str, now_ms: int, max_body: int) -> Incoming:
-    """The message of a request to ``topic``; StatusError with the code that Apache's proxy gives in the same case."""
+    """Convert a message to ``topic``. StatusError with the same code as Apache's proxy."""
     system = message.system_properties
     body: bytes = message.body
     if not body:
@@ -116,7 +116,7 @@ def read_message(message: Any, topic: str, now_ms: int, max_body: int) -> Incomi
 
 
 def _properties(message: Any) -> str:
-    """The properties that a message has whatever its kind, checked."""
+    """Validate the properties of all message types and return them encoded."""
     system = message.system_properties
     message_id: str = system.message_id
     if not message_id or message_id.isspace():
@@ -142,7 +142,7 @@ def _properties(message: Any) -> str:
     ]
     properties = "\x02".join(pairs)
     raw = properties.encode()
-    # One look at all the texts says of most messages that nothing is wrong with any of them.
+    # Fast path: one pass over all strings, which accepts most messages.
     if (
         len(raw) > MAX_USER_PROPERTY_BYTES
         or not _REFUSED_NAMES.isdisjoint(users)
@@ -162,7 +162,7 @@ def _properties(message: Any) -> str:
 
 
 def _kind(system: Any, topic: str, now_ms: int) -> tuple[int, str]:
-    """What kind of message it is, by what it has, and the properties that only this kind has."""
+    """Return the message type, derived from its fields, and the properties of this type."""
     kind, properties = FIFO if system.message_group else NORMAL, ""
     if system.HasField("delivery_timestamp"):
         kind = DELAY
@@ -187,7 +187,7 @@ def _kind(system: Any, topic: str, now_ms: int) -> tuple[int, str]:
 
 
 def _check_texts(message: Any) -> None:
-    """The closer look: StatusError that says which text is wrong and why."""
+    """Check each string. StatusError names the invalid string and the reason."""
     system = message.system_properties
     users = message.user_properties
     size = len(system.tag.encode()) + sum(len(key.encode()) for key in system.keys)
@@ -226,7 +226,7 @@ def _no_control(code: int, what: str, text: str) -> None:
 
 
 def _delivery_time(timestamp: Any, now_ms: int) -> int:
-    """When to deliver; times that are over are delivered at once."""
+    """Return the delivery time; messages with a past time are delivered at once."""
     due: int = timestamp.seconds * 1000 + timestamp.nanos // 1_000_000
     if due - now_ms > MAX_DELAY_MS:
         raise StatusError(
@@ -246,7 +246,7 @@ def _recovery_seconds(duration: Any) -> int:
 
 
 def _check_digest(body: bytes, digest: Any) -> None:
-    """Of the body as it was sent; a digest without a type or a checksum says nothing."""
+    """Check the digest of the body as sent; a digest without type or checksum is ignored."""
     expected: str = digest.checksum
     compute = _DIGESTS.get(digest.type)
     if compute is None or not expected:
@@ -265,7 +265,7 @@ _DIGESTS: dict[int, Callable[[bytes], str]] = {
 
 
 def _to_store(body: bytes, most: int) -> tuple[bytes, int]:
-    """A compressed body as classic readers undo it, and its system flag. Gzip may hold ``most`` bytes."""
+    """Return a compressed body in a form for classic clients, and its system flag. Gzip may contain ``most`` bytes."""
     if body.startswith(b"\x1f\x8b"):
         return compress_body(_gunzip(body, most)), _COMPRESSED
     if body.startswith(b"\x04\x22\x4d\x18"):
@@ -292,8 +292,8 @@ def _gunzip(body: bytes, most: int) -> bytes:
         except zlib.error as error:
             raise StatusError(_Code.MESSAGE_CORRUPTED, f"the body is damaged gzip: {error}") from None
         if len(content) > most:
-            raise StatusError(_Code.MESSAGE_BODY_TOO_LARGE, f"the gzip body holds more than {most} bytes")
+            raise StatusError(_Code.MESSAGE_BODY_TOO_LARGE, f"the gzip body has more than {most} bytes decompressed")
         if not member.eof:
-            raise StatusError(_Code.MESSAGE_CORRUPTED, "the body is damaged gzip: it ends too early")
+            raise StatusError(_Code.MESSAGE_CORRUPTED, "the body is damaged gzip: truncated")
         body = member.unused_data
     return bytes(content)

@@ -1,23 +1,22 @@
-"""A stored record to a message of the messaging service.
+"""Converts a stored record to a message of the messaging service.
 
 ===========================  ===========================================================================================
 of the record                in the message
 ===========================  ===========================================================================================
-topic                        topic, with its namespace apart; a retry topic's message shows the topic it was sent to
-body                         body, unpacked if it is stored compressed; its MD5 as digest, as Apache's proxy
+topic                        topic, with a separate namespace; messages of a retry topic have their original topic
+body                         body, decompressed; its MD5 as digest, like Apache's proxy
 UNIQ_KEY                     message id; without one the offset id
-TAGS, KEYS, __SHARDINGKEY    tag, keys (split at blanks), message group
+TAGS, KEYS, __SHARDINGKEY    tag, keys (split at spaces), message group
 TRAN_MSG, delays             message type and delivery timestamp
-BORN_TIMESTAMP, __BORNHOST   born timestamp and host, where they are not the record's own
-all other properties         user properties, unless the name is one of RocketMQ's own
+BORN_TIMESTAMP, __BORNHOST   born timestamp and host, if they differ from the record's
+all other properties         user properties, unless the name is reserved
 reconsume times              delivery attempt, counted from 1
-RETRY_TOPIC, UNIQ_KEY        of a dead letter: the topic that it was sent to, and its id there, unless DLQ_ORIGIN_TOPIC
-                             and DLQ_ORIGIN_MESSAGE_ID say them
+RETRY_TOPIC, UNIQ_KEY        of a dead letter: its original topic and id, unless DLQ_ORIGIN_TOPIC and
+                             DLQ_ORIGIN_MESSAGE_ID are set
 ===========================  ===========================================================================================
 
-A compressed body that is damaged, or larger than ``maxMessageSize`` when it is unpacked, is given as it is stored and
-called GZIP: what cannot read it does what it does with corrupt messages, where a refusal here would keep all behind it
-from being delivered.
+A compressed body that is damaged, or larger than ``maxMessageSize`` when decompressed, is returned as stored with
+encoding GZIP. Consumers then handle it as a corrupt message; a refusal would block the delivery of later messages.
 
 CRC-32 is not used as the digest: clients write it with and without leading zeros.
 
@@ -67,21 +66,21 @@ _NORMAL, _FIFO, _DELAY, _TRANSACTION = (
 
 
 def properties_of(record: RecordView) -> dict[str, str]:
-    """All properties of a record, the system's too."""
+    """Return all properties of a record, including system properties."""
     return decode_properties(record.properties)
 
 
 def message_id_of(record: RecordView, properties: dict[str, str]) -> str:
-    """The id that clients know a message by."""
+    """Return the message id for clients."""
     return properties.get(UNIQ_KEY) or encode_offset_msg_id(record.store_host, record.physical_offset)
 
 
 Body = tuple[bytes, int]
-"""What clients get of a record's body, and its ``definitions.Encoding``."""
+"""A body for clients and its ``definitions.Encoding``."""
 
 
 def body_of(record: RecordView, most: int) -> Body:
-    """The body, unpacked if it then has at most ``most`` bytes."""
+    """Return the body, decompressed if it then has at most ``most`` bytes."""
     stored = bytes(record.body)
     if not record.sys_flag & COMPRESSED:
         return stored, _IDENTITY
@@ -92,7 +91,7 @@ def body_of(record: RecordView, most: int) -> Body:
 
 
 async def body_with_room(record: RecordView, most: int, batch: Batch) -> Body:
-    """Likewise. What is unpacked has room in memory until the next body of the batch is asked for."""
+    """Like ``body_of``, with memory reserved for the decompressed body until the batch's next body is requested."""
     if not record.sys_flag & COMPRESSED:
         return body_of(record, most)
     await batch.reserve(most)
@@ -102,9 +101,9 @@ async def body_with_room(record: RecordView, most: int, batch: Batch) -> Body:
 
 
 def write_message(message: Any, record: RecordView, properties: dict[str, str], topic: str, body: Body) -> None:
-    """Fill an empty ``definitions.Message`` from a record; ``topic`` is the one that its reader asked for.
+    """Fill an empty ``definitions.Message`` from a record; ``topic`` is the requested one.
 
-    What only a popped message has, receipt handle and invisible duration, is left to the caller.
+    The caller sets the fields of popped messages: receipt handle and invisible duration.
     """
     namespace, name = _names_of(topic)
     resource = message.topic
@@ -121,7 +120,7 @@ def write_message(message: Any, record: RecordView, properties: dict[str, str], 
     for key, value in properties.items():
         if key not in SYSTEM_PROPERTIES:
             user[key] = value
-        elif key in _DELAYS and value != "0":  # a level of 0 is no delay: brokers write it into dead letters
+        elif key in _DELAYS and value != "0":  # level 0 means no delay; brokers write it into dead letters
             delayed = True
     get = properties.get
     system.message_id = get(UNIQ_KEY) or encode_offset_msg_id(record.store_host, record.physical_offset)
@@ -154,12 +153,12 @@ def write_message(message: Any, record: RecordView, properties: dict[str, str], 
 
 
 def attempt_of(reconsume_times: int) -> int:
-    """The delivery attempt, from 1 on; a producer of the classic protocol may have stored any number."""
+    """Return the delivery attempt, from 1; classic producers may have stored any number."""
     return min(max(reconsume_times, 0), _MOST_TIMES) + 1
 
 
 def write_time(timestamp: Any, milliseconds: int) -> None:
-    """Set a ``Timestamp``, or a ``Duration``, to milliseconds; what no timestamp can say becomes what comes nearest."""
+    """Set a ``Timestamp`` or a ``Duration`` to milliseconds, limited to the valid range."""
     if not _FIRST_MS <= milliseconds <= _LAST_MS:
         milliseconds = _FIRST_MS if milliseconds < 0 else _LAST_MS
     timestamp.seconds, rest = divmod(milliseconds, 1000)
@@ -167,13 +166,13 @@ def write_time(timestamp: Any, milliseconds: int) -> None:
 
 
 def milliseconds_of(timestamp: Any) -> int:
-    """Whole milliseconds of a ``Timestamp`` or a ``Duration``."""
+    """Return the whole milliseconds of a ``Timestamp`` or a ``Duration``."""
     milliseconds: int = timestamp.seconds * 1000 + timestamp.nanos // 1_000_000
     return milliseconds
 
 
 def _write_origin(system: Any, get: Callable[[str], str | None]) -> None:
-    """Of a dead letter: what it was before."""
+    """Set the original topic and id of a dead letter."""
     origin = get("DLQ_ORIGIN_TOPIC") or get("RETRY_TOPIC")
     origin_id = get("DLQ_ORIGIN_MESSAGE_ID") or get(UNIQ_KEY) or get("ORIGIN_MESSAGE_ID")
     if origin and origin_id:

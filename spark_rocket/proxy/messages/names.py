@@ -1,7 +1,7 @@
-"""What a request names: topics and groups, as the broker calls them, and filters.
+"""Topics, groups and filters of requests, with the names that brokers use.
 
-A resource of a namespace is ``namespace%name`` at the broker; a retry or dead-letter topic keeps its prefix in front of
-that: ``%RETRY%namespace%group``. System topics have no namespace.
+A resource in a namespace is ``namespace%name`` at the broker. A retry or dead-letter topic has its prefix before that:
+``%RETRY%namespace%group``. System topics have no namespace.
 
 Thread-safety: pure functions behind small caches. Corresponds to remoting.protocol.NamespaceUtil, FilterAPI.build and
 org.apache.rocketmq.proxy.grpc.v2.common.GrpcValidator.
@@ -27,12 +27,12 @@ from spark_rocket.proxy.messages.statuses import StatusError
 
 
 def topic_of(resource: Any) -> str:
-    """The topic that a ``Resource`` names. StatusError when it is no legal name, or a system topic's."""
+    """Return the topic of a ``Resource``. StatusError for an invalid name or a system topic."""
     return _topic(resource.resource_namespace, resource.name)
 
 
 def group_of(resource: Any) -> str:
-    """The consumer group that a ``Resource`` names. StatusError when it is no legal name, or a system group's."""
+    """Return the consumer group of a ``Resource``. StatusError for an invalid name or a system group."""
     return _group(resource.resource_namespace, resource.name)
 
 
@@ -41,7 +41,7 @@ def _topic(namespace: str, name: str) -> str:
     topic = join_namespace(namespace, name)
     problem = topic_problem(topic)
     if problem is None and is_system_topic(topic):
-        problem = f"The topic[{topic}] is the system's own."
+        problem = f"The topic[{topic}] is a system topic."
     if problem is not None:
         raise StatusError(Code.ILLEGAL_TOPIC, problem)
     return topic
@@ -52,14 +52,14 @@ def _group(namespace: str, name: str) -> str:
     group = join_namespace(namespace, name)
     problem = group_problem(group)
     if problem is None and group.startswith(SYSTEM_GROUP_PREFIX):
-        problem = f"The group[{group}] is the system's own."
+        problem = f"The group[{group}] is a system group."
     if problem is not None:
         raise StatusError(Code.ILLEGAL_CONSUMER_GROUP, problem)
     return group
 
 
 def join_namespace(namespace: str, name: str) -> str:
-    """What the broker calls a resource of a namespace."""
+    """Return the broker's name of a resource."""
     if not namespace or not name or _is_systems(name):
         return name
     prefix, rest = _split_prefix(name)
@@ -67,7 +67,7 @@ def join_namespace(namespace: str, name: str) -> str:
 
 
 def split_namespace(full_name: str) -> tuple[str, str]:
-    """Namespace and name of what the broker calls so; the namespace is empty when it has none."""
+    """Split a broker's name into namespace (may be empty) and name."""
     if _is_systems(full_name):
         return "", full_name
     prefix, rest = _split_prefix(full_name)
@@ -76,7 +76,7 @@ def split_namespace(full_name: str) -> tuple[str, str]:
 
 
 def resource_of(full_name: str) -> Any:
-    """The ``Resource`` of what the broker calls so."""
+    """Return the ``Resource`` of a broker's name."""
     namespace, name = split_namespace(full_name)
     return Resource(resource_namespace=namespace, name=name)
 
@@ -93,16 +93,16 @@ def _is_systems(name: str) -> bool:
 
 
 class Filter(NamedTuple):
-    """What a filter expression says."""
+    """A parsed filter expression."""
 
     kind: str
     expression: str
     tags: TagExpression | None
-    """To compare tags with, for brokers compare hashes; None when the broker's answer is exact."""
+    """For comparing tags, because brokers compare hashes; None if the broker's filter is exact."""
 
 
 def read_filter(expression: Any) -> Filter:
-    """The filter of a request; StatusError with ILLEGAL_FILTER_EXPRESSION. What SQL says is left to the broker."""
+    """Parse the filter of a request. StatusError with ILLEGAL_FILTER_EXPRESSION. Brokers check SQL expressions."""
     text = expression.expression or SUB_ALL
     if expression.type == FilterType.SQL:
         return Filter(TYPE_SQL92, text, None)

@@ -1,6 +1,6 @@
-"""The status of an answer: the codes of the messaging service, and what they are of the broker's response codes.
+"""Response statuses: the codes of the messaging service for the response codes of brokers.
 
-Thread-safety: values only. Corresponds to org.apache.rocketmq.proxy.grpc.v2.common.ResponseBuilder.
+Thread-safety: immutable values. Corresponds to org.apache.rocketmq.proxy.grpc.v2.common.ResponseBuilder.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from spark_rocket.proxy import definitions
 
 
 class StatusError(Exception):
-    """Ends a request with a status of the messaging service; ``code`` is one of ``definitions.Code``."""
+    """Ends a request with a status; ``code`` is one of ``definitions.Code``."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -22,12 +22,12 @@ class StatusError(Exception):
 
 
 def status(code: int, message: str = "OK") -> Any:
-    """A ``definitions.Status``."""
+    """Create a ``definitions.Status``."""
     return definitions.Status(code=code, message=message)
 
 
 _Code = definitions.Code
-#: All others are INTERNAL_SERVER_ERROR, as are most of these with Apache's proxy.
+#: All other codes become INTERNAL_SERVER_ERROR, as do most of these in Apache's proxy.
 _OF_RESPONSE: dict[int, int] = {
     ResponseCode.SUCCESS: _Code.OK,
     ResponseCode.SYSTEM_BUSY: _Code.TOO_MANY_REQUESTS,
@@ -56,12 +56,12 @@ _OF_RESPONSE: dict[int, int] = {
 
 
 def refusal_of(answer: RemotingCommand, code: int | None = None) -> StatusError:
-    """What a broker's answer that is no success means; ``code`` where the answer's own says too little."""
-    message = answer.remark or f"the broker answered {answer.code}"
+    """Convert a broker's error response; ``code`` overrides the response's code."""
+    message = answer.remark or f"the broker responded with code {answer.code}"
     return StatusError(status_code_of(answer.code) if code is None else code, message)
 
 
 def status_code_of(response_code: int) -> int:
-    """The messaging service's code for a broker's."""
+    """Return the messaging service's code for a broker's response code."""
     code: int = _OF_RESPONSE.get(response_code, _Code.INTERNAL_SERVER_ERROR)
     return code

@@ -1,1 +1,1 @@
-"""The methods of the messaging service, in families."""
+"""The families of methods of the messaging service."""

@@ -1,7 +1,7 @@
-"""One client, and its Telemetry streams: commands wait there until the client reads them.
+"""A client and its Telemetry streams, which queue commands until the client reads them.
 
-Answers to the client wait for room, so that one who sends and does not read is not read from either. Commands that the
-server sends by itself find room or end the stream, and the client opens another.
+Responses wait for room in the queue, as backpressure for a client that sends without reading. Commands of the server
+that find the queue full end the stream; the client then opens another.
 
 Thread-safety: used on the event loop only.
 """
@@ -23,7 +23,7 @@ ANSWER_SECONDS = 5.0
 
 
 class CommandStream:
-    """Commands in order, and then the end."""
+    """A queue of commands with an end."""
 
     __slots__ = ("_changed", "_commands", "_ended", "_error", "_taken")
 
@@ -35,25 +35,25 @@ class CommandStream:
         self._error: RpcError | None = None
 
     def tell(self, command: Any) -> bool:
-        """Send a command; False when the stream is over, or is over now because the client does not read."""
+        """Queue a command. False if the stream has ended, or ends now because the client does not read."""
         if self._ended:
             return False
         if len(self._commands) >= MAX_WAITING:
-            self.end(RpcError(GrpcCode.RESOURCE_EXHAUSTED, f"{MAX_WAITING} commands of this stream are not read"))
+            self.end(RpcError(GrpcCode.RESOURCE_EXHAUSTED, f"{MAX_WAITING} commands of this stream are unread"))
             return False
         self._commands.append(command)
         self._changed.set()
         return True
 
     async def answer(self, command: Any) -> None:
-        """Send a command when there is room."""
+        """Wait for room and queue a command."""
         while len(self._commands) >= MAX_WAITING and not self._ended:
             self._taken.clear()
             await self._taken.wait()
         self.tell(command)
 
     def end(self, error: RpcError | None = None) -> None:
-        """After what waits: the end, or the status of a failure."""
+        """End the stream after the queued commands, optionally with an error."""
         if not self._ended:
             self._ended = True
             self._error = error
@@ -61,7 +61,7 @@ class CommandStream:
             self._taken.set()
 
     async def __aiter__(self) -> AsyncIterator[Any]:
-        """What there is to send; RpcError at the end when there is one."""
+        """Yield the commands to send. Raises RpcError at the end if there is an error."""
         while True:
             while self._commands:
                 command = self._commands.popleft()
@@ -76,7 +76,7 @@ class CommandStream:
 
 
 class Client:
-    """One client, as its settings tell."""
+    """A client, as defined by its settings."""
 
     __slots__ = (
         "_waiting",
@@ -100,14 +100,14 @@ class Client:
     def __init__(self, client_id: str, address: str, settings: Any, now_ms: int) -> None:
         self.id = client_id
         self.access_key = ""
-        """Whose it is, where there is access control: nobody else may speak for it."""
+        """The owner, with access control: other accounts cannot use this client id."""
         self.address = address
         self.settings = settings
-        """As the client sent them."""
+        """The settings that the client sent."""
         self.shown: Any = None
-        """As it was told them last."""
+        """The settings that were last sent to the client."""
         self.size = 0
-        """Bytes of its settings."""
+        """Size of its settings in bytes."""
         self.kind: int = settings.client_type
         self.language = LanguageCode.OTHER.name
         self.version = ""
@@ -115,19 +115,19 @@ class Client:
         self.last_seen = 0.0
         self.streams: list[CommandStream] = []
         self.data: dict[str, ConsumerData] = {}
-        """The consumer groups that it is a member of, and what it consumes there."""
+        """Its subscriptions by consumer group."""
         self.unsubscribed: set[str] = set()
-        """Those of them that its settings do not name."""
+        """The groups that its settings do not name."""
         self.topics: set[str] = set()
-        """The topics that it produces to, as far as it has said."""
+        """The known topics that it produces to."""
         self._waiting: dict[str, asyncio.Future[Any]] = {}
 
     def tell(self, command: Any) -> bool:
-        """Send a TelemetryCommand; False when no stream takes it."""
+        """Send a TelemetryCommand. False if no stream accepts it."""
         return any(stream.tell(command) for stream in reversed(self.streams))
 
     async def ask(self, command: Any, nonce: str, seconds: float = ANSWER_SECONDS) -> Any:
-        """Send a command that is answered, by its nonce; the answer. RemotingError when there is none."""
+        """Send a command with a nonce and return the client's response. RemotingError without a response."""
         if not self.tell(command):
             raise RemotingConnectError(f"{self.id} has no open Telemetry stream.")
         self._waiting[nonce] = answer = asyncio.get_running_loop().create_future()
@@ -135,20 +135,20 @@ class Client:
             async with asyncio.timeout(seconds):
                 return await answer
         except TimeoutError:
-            raise RemotingTimeoutError(f"{self.id} has not answered within {seconds:.0f} s.") from None
+            raise RemotingTimeoutError(f"{self.id} did not respond within {seconds:.0f} s.") from None
         finally:
             self._waiting.pop(nonce, None)
 
     def answered(self, nonce: str, command: Any) -> None:
-        """The client's answer has come; nobody waits for one that is late, or twice there."""
+        """Deliver a response of the client. Late and duplicate responses are ignored."""
         waiting = self._waiting.pop(nonce, None)
         if waiting is not None and not waiting.done():
             waiting.set_result(command)
 
     def end(self) -> None:
-        """It is gone: nobody waits for it any longer."""
+        """Fail pending requests after the client was removed."""
         self.streams.clear()
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             if not future.done():
-                future.set_exception(RemotingConnectError(f"{self.id} has gone."))
+                future.set_exception(RemotingConnectError(f"{self.id} has disconnected."))

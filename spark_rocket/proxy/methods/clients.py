@@ -1,22 +1,21 @@
-"""The clients of this endpoint, by the ids that they send with every call.
+"""The clients of this endpoint, by the ids in the metadata of their calls.
 
-A client is known from its settings on, which come by Telemetry. Brokers are told of it under its own id
-(cluster/membership.py), so that their lists of members, their tools and their check-backs know these clients beside
-those of the classic protocol. Settings of a consumer group that change are told to its members within half a minute.
+A client is registered when its settings arrive by Telemetry. It is registered with brokers under its own id
+(cluster/membership.py). So their member lists, tools and transaction checks include these clients and those of the
+classic protocol. Changed settings of a consumer group are sent to its members within half a minute.
 
 =======================================  ==============================================================================
-a client is forgotten                    when
+a client is removed                      when
 =======================================  ==============================================================================
-it says NotifyClientTermination          at once
-neither settings nor heartbeats come     after 120 s, whatever streams are open
-the proxy stops                          then
+it sends NotifyClientTermination         at once
+it sends neither settings nor heartbeat  after 120 s, regardless of open streams
+the proxy stops                          at once
 =======================================  ==============================================================================
 
-A Telemetry stream that breaks changes nothing else: clients open another. Commands go to the newest stream on which
-settings came. After a client was forgotten its heartbeats are answered with UNRECOGNIZED_CLIENT_TYPE, and it sends its
-settings again.
+A broken Telemetry stream has no other effect: clients open another. Commands go to the newest stream on which settings
+arrived. Heartbeats of a removed client get UNRECOGNIZED_CLIENT_TYPE; it then sends its settings again.
 
-Thread-safety: used on the event loop only. Nothing is kept on disk.
+Thread-safety: used on the event loop only. Nothing is stored on disk.
 Corresponds to org.apache.rocketmq.proxy.grpc.v2.channel.GrpcChannelManager and GrpcClientSettingsManager.
 """
 
@@ -51,32 +50,34 @@ MAX_TOPICS = 10_000
 MAX_GROUPS = 1_000
 MAX_SETTINGS = 4 << 20
 MAX_ALL_SETTINGS = 256 << 20
-"""Bytes of a client's settings, and of all clients': they are kept, and are larger in memory."""
+"""The limits of a client's settings and of all settings, in bytes: they are retained, and larger in memory."""
 EXPIRE_SECONDS = 120.0
-HEARD_SECONDS = 1.0
+BROKER_WAIT_SECONDS = 1.0
 _SCAN_SECONDS = 10.0
 _Code = definitions.Code
 _ClientType = definitions.ClientType
 
-#: What a client of each kind is at the broker; the others are not served.
+#: The consume type at the broker for each client type; other types are not supported.
 _CONSUME_TYPES: dict[int, str] = {
     _ClientType.PUSH_CONSUMER: CONSUME_PASSIVELY,
     _ClientType.SIMPLE_CONSUMER: CONSUME_ACTIVELY,
     _ClientType.PULL_CONSUMER: CONSUME_ACTIVELY,
 }
 _LITE = (_ClientType.LITE_PUSH_CONSUMER, _ClientType.LITE_SIMPLE_CONSUMER)
-_LANGUAGES = {"GOLANG": "GO", "DOT_NET": "DOTNET"}  # where the two protocols' names differ
+_LANGUAGES = {"GOLANG": "GO", "DOT_NET": "DOTNET"}  # names that differ between the protocols
 _EXPRESSIONS = {definitions.FilterType.SQL: TYPE_SQL92}
 
 
 class ClientRegistry:
-    """Every client. ``on_gone`` is called with a client's id and its groups when it is forgotten."""
+    """All clients. ``on_gone`` is called with id and groups of a removed client."""
 
     def __init__(
         self, cluster: Cluster, *, max_body_size: int = MAX_MESSAGE_SIZE, expire_seconds: float = EXPIRE_SECONDS
     ) -> None:
-        """``max_body_size``: what producers are told, and up to which size bodies are unpacked. ``expire_seconds``: how
-        long a client may be silent."""
+        """``max_body_size``: the limit for producers and for decompressed bodies.
+
+        ``expire_seconds``: the timeout of inactive clients.
+        """
         self._cluster = cluster
         self.max_body_size = max_body_size
         self._expire_seconds = expire_seconds
@@ -92,14 +93,14 @@ class ClientRegistry:
     def __len__(self) -> int:
         return len(self._clients)
 
-    # --- asking -------------------------------------------------------------------------------------------------
+    # --- queries -------------------------------------------------------------------------------------------------
 
     def of(self, context: Context) -> Client | None:
-        """The client that calls; None before its settings have come."""
+        """Return the calling client; None before its settings arrive."""
         return self._clients.get(context.metadata[CLIENT_ID])
 
     def owner(self, client_id: str) -> str | None:
-        """The access key of a client; None if it is not known."""
+        """Return the access key of a client; None for an unknown client."""
         client = self._clients.get(client_id)
         return None if client is None else client.access_key
 
@@ -109,48 +110,48 @@ class ClientRegistry:
         return client is not None and group in client.data
 
     def named(self, client_id: str) -> Client:
-        """The client of this id. RemotingConnectError if there is none."""
+        """Return the client with this id. RemotingConnectError for an unknown client."""
         client = self._clients.get(client_id)
         if client is None:
             raise RemotingConnectError(f"{client_id} is not a client of this proxy.")
         return client
 
     def required(self, context: Context) -> Client:
-        """The client that calls. StatusError with UNRECOGNIZED_CLIENT_TYPE before its settings have come."""
+        """Return the calling client. StatusError with UNRECOGNIZED_CLIENT_TYPE before its settings arrive."""
         client = self.of(context)
         if client is None:
             raise StatusError(
                 _Code.UNRECOGNIZED_CLIENT_TYPE,
-                f"client {context.metadata[CLIENT_ID]} is not known, or no longer: it has to send its settings by "
+                f"client {context.metadata[CLIENT_ID]} is unknown or was removed: it must send its settings by "
                 "Telemetry first",
             )
         return client
 
     def tell_producer_of(self, topic: str, command: Any) -> bool:
-        """Send a command to some client that produces to the topic; False when there is none with an open stream."""
+        """Send a command to a random producer of the topic. False if none has an open stream."""
         producers = [client for client in self._publishers.get(topic, ()) if client.streams]
         random.shuffle(producers)
         return any(client.tell(command) for client in producers)
 
-    # --- what clients say ---------------------------------------------------------------------------------------
+    # --- calls of clients ---------------------------------------------------------------------------------------
 
     async def take_settings(self, context: Context, settings: Any, stream: CommandStream) -> Any:
-        """A client's first settings, or others than before: the TelemetryCommand to answer with."""
+        """Handle new or changed settings of a client; return the TelemetryCommand to respond with."""
         topics, group, data = self._checked(settings)
         client = self._client(context, settings)
-        told = self._settle_topics(client, topics)
-        told += [self._leave(client, other) for other in client.data.keys() - {group}]
+        requests = self._settle_topics(client, topics)
+        requests += [self._leave(client, other) for other in client.data.keys() - {group}]
         if data is not None:
             self._join(client, data)
         if stream in client.streams:
             client.streams.remove(stream)
         client.streams.append(stream)
-        await _heard([*told, self._membership.announce(client)])
+        await _wait_briefly([*requests, self._membership.announce(client)])
         client.shown = await self._merged(client)
         return definitions.TelemetryCommand(status=status(_Code.OK), settings=client.shown)
 
     async def heartbeat(self, context: Context, request: Any) -> None:
-        """A client lives. StatusError when it is not known."""
+        """Handle a heartbeat of a client. StatusError for an unknown client."""
         client = self.required(context)
         self._touch(client, context)
         if client.kind not in _CONSUME_TYPES:
@@ -160,44 +161,44 @@ class ClientRegistry:
             return
         if len(client.data) >= MAX_GROUPS:
             raise StatusError(
-                _Code.TOO_MANY_REQUESTS, f"client {client.id} is a member of {MAX_GROUPS} groups, which is the most"
+                _Code.TOO_MANY_REQUESTS, f"client {client.id} is a member of {MAX_GROUPS} groups, the maximum"
             )
         subscribed = group_of(client.settings.subscription.group) == group
         self._join(client, self._consumer_data(client.settings, group), with_subscriptions=subscribed)
-        await _heard([self._membership.announce(client)])
+        await _wait_briefly([self._membership.announce(client)])
 
     async def terminate(self, context: Context) -> None:
-        """A client says goodbye. StatusError when it is not known."""
-        await _heard(self.forget(self.required(context)))
+        """Handle the termination of a client. StatusError for an unknown client."""
+        await _wait_briefly(self.forget(self.required(context)))
 
     async def produces(self, context: Context, topic: str) -> None:
-        """A client sends a transaction to a topic, which its settings may name only minutes later."""
+        """Register a client as producer of a transaction's topic, which its settings may name only minutes later."""
         client = self.of(context)
         if client is None or client.kind != _ClientType.PRODUCER or topic in client.topics:
             return
         if len(client.topics) < MAX_TOPICS:
             self._settle_topics(client, client.topics | {topic})
-            await _heard([self._membership.announce(client)])
+            await _wait_briefly([self._membership.announce(client)])
 
     def stream_ended(self, context: Context, stream: CommandStream) -> None:
-        """A Telemetry stream is over, for whatever reason."""
+        """Remove an ended Telemetry stream."""
         client = self.of(context)
         if client is not None and stream in client.streams:
             client.streams.remove(stream)
 
     def _checked(self, settings: Any) -> tuple[set[str], str | None, ConsumerData | None]:
-        """What the settings name: topics to produce to, or a group with its subscriptions."""
+        """Validate settings; return the topics of a producer, or the group and the subscriptions of a consumer."""
         size = settings.ByteSize()
         if size > MAX_SETTINGS:
-            raise StatusError(_Code.BAD_REQUEST, f"the settings have {size} bytes, at most {MAX_SETTINGS} are taken")
+            raise StatusError(_Code.BAD_REQUEST, f"the settings have {size} bytes, at most {MAX_SETTINGS} are allowed")
         kind, which = settings.client_type, settings.WhichOneof("pub_sub")
         if kind in _LITE:
             raise StatusError(
                 _Code.UNSUPPORTED,
-                "lite topics are not served here, and so no lite consumers: use a PushConsumer or a SimpleConsumer",
+                "lite topics and consumers are not supported: use a PushConsumer or a SimpleConsumer",
             )
         if which is None:
-            raise StatusError(_Code.BAD_REQUEST, "there is no publishing or subscription in the settings")
+            raise StatusError(_Code.BAD_REQUEST, "the settings have neither publishing nor subscription")
         if which == "publishing":
             named = settings.publishing.topics
             expected = kind == _ClientType.PRODUCER
@@ -207,12 +208,12 @@ class ClientRegistry:
         if not expected:
             raise StatusError(
                 _Code.UNRECOGNIZED_CLIENT_TYPE,
-                f"settings with {which} do not fit the client type {_kind_name(kind)}: publishing goes with PRODUCER, "
-                "subscription with PUSH_CONSUMER, SIMPLE_CONSUMER or PULL_CONSUMER",
+                f"invalid settings with {which} for client type {_kind_name(kind)}: publishing needs PRODUCER, "
+                "subscription needs PUSH_CONSUMER, SIMPLE_CONSUMER or PULL_CONSUMER",
             )
         if len(named) > MAX_TOPICS:
             raise StatusError(
-                _Code.BAD_REQUEST, f"the settings name {len(named)} topics, at most {MAX_TOPICS} are taken"
+                _Code.BAD_REQUEST, f"the settings name {len(named)} topics, at most {MAX_TOPICS} are allowed"
             )
         if which == "publishing":
             return {topic_of(topic) for topic in named}, None, None
@@ -228,7 +229,7 @@ class ClientRegistry:
             if kind == TYPE_SQL92 and length > MAX_EXPRESSION:
                 raise StatusError(
                     _Code.ILLEGAL_FILTER_EXPRESSION,
-                    f"an SQL92 expression has {length} characters, {MAX_EXPRESSION} are possible",
+                    f"an SQL92 expression has {length} characters, at most {MAX_EXPRESSION} are allowed",
                 )
             try:
                 built = SubscriptionData.build(topic_of(entry.topic), entry.expression.expression, now, kind)
@@ -250,11 +251,11 @@ class ClientRegistry:
         more = size - (0 if client is None else client.size)
         if more > 0 and self._size + more > MAX_ALL_SETTINGS:
             raise StatusError(
-                _Code.TOO_MANY_REQUESTS, f"the settings of all clients have {self._size} bytes, which is the most"
+                _Code.TOO_MANY_REQUESTS, f"the settings of all clients have {self._size} bytes, the maximum"
             )
         if client is None:
             if len(self._clients) >= MAX_CLIENTS:
-                raise StatusError(_Code.TOO_MANY_REQUESTS, f"there are {MAX_CLIENTS} clients, which is the most")
+                raise StatusError(_Code.TOO_MANY_REQUESTS, f"there are {MAX_CLIENTS} clients, the maximum")
             client = self._clients[client_id] = Client(client_id, context.peer, settings, self._cluster.clock())
             client.access_key = access_key_of(context.metadata)
         client.settings = settings
@@ -271,7 +272,7 @@ class ClientRegistry:
         client.last_seen = self._cluster.monotonic()
 
     def _settle_topics(self, client: Client, topics: set[str]) -> list[asyncio.Task[None]]:
-        """Produce to these topics, and no longer to others."""
+        """Set the topics that a client produces to; return the tasks that unregister it from others."""
         gone = client.topics - topics
         for topic in gone:
             _drop(self._publishers, topic, client)
@@ -294,20 +295,20 @@ class ClientRegistry:
         return self._membership.leave(client.id, (), {group: client.data.pop(group)})
 
     def forget(self, client: Client) -> list[asyncio.Task[None]]:
-        """It is gone: from here, and for whoever keeps something for it. The tasks tell the brokers."""
+        """Remove a client and call ``on_gone``; return the tasks that unregister it from brokers."""
         if self._clients.get(client.id) is not client:
             return []
         del self._clients[client.id]
         self._size -= client.size
         groups = tuple(client.data)
-        told = self._settle_topics(client, set())
-        told += [self._leave(client, group) for group in groups]
+        requests = self._settle_topics(client, set())
+        requests += [self._leave(client, group) for group in groups]
         client.end()
         for gone in self.on_gone:
             gone(client.id, groups)
-        return told
+        return requests
 
-    # --- from time to time --------------------------------------------------------------------------------------
+    # --- timer --------------------------------------------------------------------------------------
 
     def _scan(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(_SCAN_SECONDS, self._scan)
@@ -319,14 +320,14 @@ class ClientRegistry:
             self._cluster.spawn(self._membership.announce_all())
 
     def expire(self) -> None:
-        """Forget clients that have been silent for too long."""
+        """Remove inactive clients after the timeout."""
         limit = self._cluster.monotonic() - self._expire_seconds
         for client in [one for one in self._clients.values() if one.last_seen < limit]:
-            _log.info("forgot client %s of %s: it is silent", client.id, client.address)
+            _log.info("removed client %s of %s: no heartbeat", client.id, client.address)
             self.forget(client)
 
     async def tell_changes(self) -> None:
-        """Tell members of groups whose settings are others than they were told, if that means something to them."""
+        """Send changed group settings to the members that they concern."""
         for group, members in list(self._members.items()):
             for client in list(members):
                 if client.shown is None:
@@ -334,7 +335,7 @@ class ClientRegistry:
                 try:
                     merged = await self._merged(client)
                 except RocketError as error:
-                    _log.debug("the settings of group %s are not known: %s", group, error.message)
+                    _log.debug("unknown settings of group %s: %s", group, error.message)
                     break
                 if merged != client.shown and client.tell(
                     definitions.TelemetryCommand(status=status(_Code.OK), settings=merged)
@@ -342,13 +343,13 @@ class ClientRegistry:
                     client.shown = merged
 
     def end_streams(self) -> None:
-        """The proxy is about to stop: Telemetry streams would go on."""
+        """End Telemetry streams before the proxy stops."""
         for client in self._clients.values():
             for stream in client.streams:
                 stream.end(RpcError(GrpcCode.UNAVAILABLE, "the proxy stops"))
 
     def close(self) -> None:
-        """The proxy stops."""
+        """Remove all clients when the proxy stops."""
         self._timer.cancel()
         for client in list(self._clients.values()):
             self.forget(client)
@@ -361,10 +362,10 @@ class ClientRegistry:
         return merged_settings(sent, max_body_size=self.max_body_size, group=group)
 
 
-async def _heard(told: list[asyncio.Task[None]]) -> None:
-    """Until brokers have heard of a change, but no longer than a second: one that is away must not keep a client."""
-    if told:
-        await asyncio.wait(told, timeout=HEARD_SECONDS)
+async def _wait_briefly(requests: list[asyncio.Task[None]]) -> None:
+    """Wait for requests to brokers, at most a second: an unavailable broker must not block a client."""
+    if requests:
+        await asyncio.wait(requests, timeout=BROKER_WAIT_SECONDS)
 
 
 def _drop(table: dict[str, dict[Client, None]], name: str, client: Client) -> None:
@@ -383,6 +384,6 @@ def _kind_name(kind: int) -> str:
     return name
 
 
-def _language(said: str) -> str:
-    name = _LANGUAGES.get(said.upper(), said.upper())
+def _language(text: str) -> str:
+    name = _LANGUAGES.get(text.upper(), text.upper())
     return name if name in LanguageCode.__members__ else LanguageCode.OTHER.name

@@ -1,11 +1,11 @@
-"""Receipt handles: what a client holds for a message that it was given.
+"""Receipt handles, by which clients identify received messages.
 
-A handle is the broker's receipt with a ninth part, blanks between:
+A handle is the broker's receipt with a ninth part, separated by spaces:
 
 ``startOffset popTime invisibleTime reviveQueueId topicFlag brokerName queueId offset commitLogOffset``
 
-Clients hand it back with every ack and change, which go to the broker that it names. One that says nothing, is of no
-broker of the cluster, or whose time is over, is refused with INVALID_RECEIPT_HANDLE.
+Clients send it with every ack and change, which go to the broker in it. Malformed and expired handles, and handles of
+other clusters, are refused with INVALID_RECEIPT_HANDLE.
 
 Thread-safety: pure functions behind a small cache. Corresponds to org.apache.rocketmq.common.consumer.ReceiptHandle.
 """
@@ -30,9 +30,9 @@ _MOST_LENGTH = 1_000
 
 
 class Handle(NamedTuple):
-    """A handle that was read: what the messages of one queue in one pop have in common, and which of them it is.
+    """A parsed handle: the common part of the messages of one queue in one pop, and the message's offset.
 
-    ``physical_offset`` is −1 when it does not say where in the log the message is.
+    ``physical_offset`` is −1 if the handle does not contain the position in the log.
     """
 
     info: ExtraInfo
@@ -41,26 +41,28 @@ class Handle(NamedTuple):
     text: str
 
     def topic(self, topic: str, group: str) -> str:
-        """Where the message really is: ``topic`` itself, or the group's retry topic for it."""
+        """Return the message's stored topic: ``topic`` itself, or the group's retry topic for it."""
         return real_topic(topic, group, self.info.flag)
 
 
 def read_handle(text: str, now: int) -> Handle:
-    """StatusError with INVALID_RECEIPT_HANDLE when it is none, or not any more."""
+    """Parse a handle. StatusError with INVALID_RECEIPT_HANDLE if it is malformed or expired."""
     parts = text.rsplit(" ", 2 if text.count(" ", 0, _MOST_LENGTH) > 7 else 1)
     try:
         info = _info_of(parts[0])
         offset = int(parts[1])
         physical_offset = int(parts[2]) if len(parts) > 2 else -1
     except (ProtocolError, ValueError, IndexError):
-        raise invalid_handle(f"{text[:100]!r} is no receipt handle: it comes with each message received") from None
+        raise invalid_handle(
+            f"malformed receipt handle {text[:100]!r}: use the handle of the received message"
+        ) from None
     if (
         info.offset >= 0
         or max(info.queue_id, info.revive_queue_id) > _MAX_QUEUE
         or not info.start_offset <= offset < info.start_offset + _MAX_SPAN
         or max(offset, physical_offset) > _MAX_OFFSET
     ):
-        raise invalid_handle(f"{text[:100]!r} names no message")
+        raise invalid_handle(f"receipt handle {text[:100]!r} has an invalid offset")
     if info.pop_time + info.invisible_time <= now:
         raise invalid_handle("receipt handle is expired: the message is delivered again, with a new one")
     return Handle(info, offset, physical_offset, text)
@@ -68,14 +70,14 @@ def read_handle(text: str, now: int) -> Handle:
 
 @lru_cache(4096)
 def _info_of(head: str) -> ExtraInfo:
-    """All of a handle but the offsets."""
+    """Parse a handle without its offsets."""
     if len(head) > _MOST_LENGTH:
         raise ValueError
     return parse_extra_info(head)
 
 
 def fields_of(group: str, topic: str, handle: Handle) -> dict[str, str]:
-    """What ACK_MESSAGE says, and CHANGE_MESSAGE_INVISIBLETIME besides the time."""
+    """Return the fields of ACK_MESSAGE, and of CHANGE_MESSAGE_INVISIBLETIME without the time."""
     info = handle.info
     return {
         "consumerGroup": group,
@@ -87,7 +89,7 @@ def fields_of(group: str, topic: str, handle: Handle) -> dict[str, str]:
 
 
 def refusal(answer: RemotingCommand, handle: Handle) -> StatusError:
-    """What an answer of the broker's to an ack or a change means, that is not success."""
+    """Convert a broker's error response to an ack or a change."""
     forged = answer.code == ResponseCode.TOPIC_NOT_EXIST and handle.info.flag != FLAG_NORMAL
     if answer.code in _NO_RECEIPT or forged:
         return refusal_of(answer, Code.INVALID_RECEIPT_HANDLE)
@@ -95,11 +97,11 @@ def refusal(answer: RemotingCommand, handle: Handle) -> StatusError:
 
 
 def unreachable(error: RocketError) -> StatusError:
-    """What a broker that does not answer means for one handle."""
+    """Convert the error of an unavailable broker for a handle."""
     code = Code.PROXY_TIMEOUT if isinstance(error, RemotingTimeoutError) else Code.INTERNAL_SERVER_ERROR
     return StatusError(code, f"{error.message} {error.remedy}".rstrip())
 
 
 def invalid_handle(message: str) -> StatusError:
-    """INVALID_RECEIPT_HANDLE, with what is wrong."""
+    """Create an INVALID_RECEIPT_HANDLE error."""
     return StatusError(Code.INVALID_RECEIPT_HANDLE, message)

@@ -1,17 +1,17 @@
-"""PullMessage, UpdateOffset, GetOffset, QueryOffset: reading by queue and offset, which Apache's proxy leaves out.
+"""PullMessage, UpdateOffset, GetOffset, QueryOffset: reading by queue and offset. Apache's proxy does not support them.
 
 =================  =====================================================================================================
-PullMessage        the status, the messages from the offset on, and the offset to go on from, which comes always: with
-                   nothing there (MESSAGE_NOT_FOUND), and with an offset that is not in the queue (ILLEGAL_OFFSET: where
-                   the queue begins or ends). The filter is applied; what it leaves out is passed. Waits for messages as
-                   long as the request says, 20 s at most; not at all if it says nothing
-UpdateOffset       the group's offset of a queue; negative ones are ILLEGAL_OFFSET
-GetOffset          that offset; OFFSET_NOT_FOUND when the group has none
-QueryOffset        the queue's first offset, its end, or the first of a time
+PullMessage        returns the status, the messages from the offset, and always the next offset: also without messages
+                   (MESSAGE_NOT_FOUND), and for an offset outside the queue (ILLEGAL_OFFSET; the queue's begin or end).
+                   The filter is applied; filtered messages are skipped. Long polling as requested, at most 20 s; none
+                   by default
+UpdateOffset       sets the group's offset of a queue; negative offsets are ILLEGAL_OFFSET
+GetOffset          returns that offset; OFFSET_NOT_FOUND if the group has none
+QueryOffset        returns the queue's first offset, its end, or the first offset of a time
 =================  =====================================================================================================
 
-Nothing is made invisible and nothing is acked: a pull can be repeated. The queue is the one that the request names, on
-the broker that it names; no broker need be named where the topic is on one only.
+Messages do not become invisible and are not acked: a pull can be repeated. The request names queue and broker. The
+broker can be omitted if the topic is on one broker only.
 
 Thread-safety: used on the event loop only. Corresponds to the broker's PullMessageProcessor and
 ConsumerManageProcessor, for which Apache's proxy has no counterpart.
@@ -40,7 +40,7 @@ from spark_rocket.proxy.transport.memory_budgets import Batch
 
 MAX_WAIT_MS = 20_000
 
-_ANSWER_MS = 500  # of a call's time, this is left for the answer
+_ANSWER_MS = 500  # part of the call's deadline that is reserved for the response
 _SUSPEND = 2
 _SUBSCRIPTION = 4
 _USUAL_BATCH = 32
@@ -52,10 +52,10 @@ _OK = status(_Code.OK)
 
 
 class PullFamily(Family):
-    """The four methods."""
+    """Pulling messages, and offsets."""
 
     def __init__(self, cluster: Cluster, *, max_message_size: int = MAX_MESSAGE_SIZE) -> None:
-        """``max_message_size``: up to which size bodies are unpacked."""
+        """``max_message_size``: the limit of decompressed bodies."""
         self._cluster = cluster
         self._max_message_size = max_message_size
 
@@ -73,9 +73,9 @@ class PullFamily(Family):
         broker, topic, queue_id = await self._queue_of(request.message_queue)
         group = group_of(request.group)
         if request.offset < 0:
-            raise StatusError(_Code.ILLEGAL_OFFSET, f"the offset is {request.offset}: QueryOffset says the first")
+            raise StatusError(_Code.ILLEGAL_OFFSET, f"invalid offset {request.offset}: QueryOffset returns the first")
         if request.batch_size < 1:
-            raise StatusError(_Code.BAD_REQUEST, f"batch_size is {request.batch_size}, it must be 1 at least")
+            raise StatusError(_Code.BAD_REQUEST, f"invalid batch_size {request.batch_size}: use at least 1")
         wanted = read_filter(request.filter_expression)
         wait_ms = _wait_ms(context, request)
         ext = {
@@ -109,27 +109,27 @@ class PullFamily(Family):
                 yield _response(status=status(_Code.MESSAGE_NOT_FOUND, "no new message"))
             elif answer.code == ResponseCode.PULL_OFFSET_MOVED:
                 first, end = answer.ext_fields["minOffset"], answer.ext_fields["maxOffset"]
-                message = f"offset {request.offset} is not in the queue, which has {first} to {end}"
+                message = f"offset {request.offset} is outside the queue, which has {first} to {end}"
                 yield _response(status=status(_Code.ILLEGAL_OFFSET, message))
             else:
                 raise refusal_of(answer)
         yield _response(next_offset=int(answer.ext_fields["nextBeginOffset"]))
 
     async def _pull(self, batch: Batch, broker: str, ext: dict[str, str], seconds: float) -> RemotingCommand:
-        """The broker's answer. One that there is no room for is asked for again later."""
+        """Return the broker's response. The request is retried later if there is no room for the response."""
         while True:
             await batch.wait()
             answer = await self._cluster.ask(broker, RequestCode.PULL_MESSAGE, ext, seconds=seconds)
             if batch.take(len(answer.body)):
                 return answer
-            del answer  # it must not stay in memory while the next one waits
+            del answer  # free the memory while waiting for room
 
     # --- offsets ------------------------------------------------------------------------------------------------
 
     async def update_offset(self, context: Context, request: Any) -> Any:
         broker, topic, queue_id = await self._queue_of(request.message_queue)
         if request.offset < 0:
-            raise StatusError(_Code.ILLEGAL_OFFSET, f"the offset is {request.offset}, it must be 0 at least")
+            raise StatusError(_Code.ILLEGAL_OFFSET, f"invalid offset {request.offset}: use at least 0")
         ext = _place(topic, queue_id, group_of(request.group))
         ext["commitOffset"] = str(request.offset)
         await self._cluster.demand(broker, RequestCode.UPDATE_CONSUMER_OFFSET, ext)
@@ -156,13 +156,13 @@ class PullFamily(Family):
             code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
             ext["timestamp"] = str(min(max(milliseconds_of(request.timestamp), 0), _LATEST_MS))
         else:
-            wrong = "TIMESTAMP without one" if policy == _Policy.TIMESTAMP else f"{policy}, which means nothing"
-            raise StatusError(_Code.BAD_REQUEST, f"query_offset_policy is {wrong}")
+            problem = "TIMESTAMP without timestamp" if policy == _Policy.TIMESTAMP else str(policy)
+            raise StatusError(_Code.BAD_REQUEST, f"invalid query_offset_policy {problem}")
         answer = await self._cluster.demand(broker, code, ext)
         return definitions.QueryOffsetResponse(status=_OK, offset=int(answer.ext_fields["offset"]))
 
     async def _queue_of(self, queue: Any) -> tuple[str, str, int]:
-        """Broker, topic and queue id; StatusError when there is no such queue, which brokers do not always say."""
+        """Return broker, topic and queue id. StatusError for an unknown queue, which brokers do not always report."""
         topic = await existing_topic(self._cluster, topic_of(queue.topic))
         name = queue.broker.name
         if not name:
@@ -170,16 +170,16 @@ class PullFamily(Family):
                 brokers = ", ".join(queues.broker_name for queues in topic.brokers)
                 raise StatusError(
                     _Code.BAD_REQUEST,
-                    f"topic {topic.name} is on brokers {brokers}: name one, as QueryRoute gives it with each queue",
+                    f"topic {topic.name} is on brokers {brokers}: specify the broker of the queue, as in QueryRoute",
                 )
             name = topic.brokers[0].broker_name
         queues = topic.on(name)
         if queues is None:
-            raise StatusError(_Code.BAD_REQUEST, f"topic {topic.name} is not on broker {name[:80]!r} now")
+            raise StatusError(_Code.BAD_REQUEST, f"topic {topic.name} is not on broker {name[:80]!r}")
         if not 0 <= queue.id < queues.read_queue_nums:
             raise StatusError(
                 _Code.BAD_REQUEST,
-                f"topic {topic.name} has {queues.read_queue_nums} queues on {name}, there is no queue {queue.id}",
+                f"invalid queue {queue.id}: topic {topic.name} has {queues.read_queue_nums} queues on {name}",
             )
         return name, topic.name, queue.id
 
@@ -188,15 +188,15 @@ _response = definitions.PullMessageResponse
 
 
 def _chosen(body: Any, wanted: Filter) -> Iterator[tuple[RecordView, dict[str, str]]]:
-    """Records and properties; messages of another tag with the same hash are left out."""
-    for record in list(iter_records(body)):  # a malformed run is an error before its first message is sent
+    """Yield records and properties, without messages of other tags with the same hash."""
+    for record in list(iter_records(body)):  # fail on malformed data before the first message is sent
         properties = properties_of(record)
         if wanted.tags is None or wanted.tags.matches(properties.get(TAGS)):
             yield record, properties
 
 
 def _message(record: RecordView, properties: dict[str, str], topic: str, body: Body) -> Any:
-    """A response: made in a call of its own, so that nothing holds the message while it is written."""
+    """Create a response in a separate function, so that no variable holds the message while it is written."""
     response = _response()
     write_message(response.message, record, properties, topic, body)
     return response

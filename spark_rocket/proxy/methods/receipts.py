@@ -1,18 +1,18 @@
-"""What is done with receipt handles (handles.py) at brokers, and the renewal of those that are to be renewed.
+"""Requests to brokers with receipt handles (handles.py), and automatic renewal of the invisible time.
 
-A message received with ``auto_renew`` is invisible for a minute. Ten seconds before that is over it is made invisible
-again, for longer each time (1, 3, 5, 10, 30, 60 minutes), until it is acked or three hours have passed; then it comes
-back. The client goes on using the handle that it was given first. When a client is no longer a member of its group,
-its messages come back within a second.
+A message received with ``auto_renew`` is invisible for a minute. Ten seconds before the end, its invisible time is
+renewed, each time for longer (1, 3, 5, 10, 30, 60 minutes), until it is acked or for three hours; then it becomes
+visible again. The client always uses its first handle. When a client leaves its group, its messages become visible
+within a second.
 
 =============================  =======================================================================================
-what goes wrong                what becomes of the message
+problem                        effect on the message
 =============================  =======================================================================================
-the change is refused          not renewed any more: it was acked, or comes back when its time is over
-the client is gone             looked at every 5 s, and when its time comes: made visible
-too many are renewed           ReceiveMessage with ``auto_renew`` is refused with TOO_MANY_REQUESTS
-the proxy stops                it comes back soon; one that was not yet renewed can be acked for its minute
-the proxy or broker is killed  it comes back when its time is over
+a renewal is refused           no more renewals: it was acked, or becomes visible at the end of its time
+the client is gone             checked every 5 s and at each renewal: the message becomes visible
+too many renewed messages      ReceiveMessage with ``auto_renew`` is refused with TOO_MANY_REQUESTS
+the proxy stops                renewed messages become visible soon; others can be acked for their minute
+proxy or broker is killed      it becomes visible at the end of its time
 =============================  =======================================================================================
 
 Thread-safety: used on the event loop only. Corresponds to
@@ -49,11 +49,11 @@ from spark_rocket.remoting.wall_clock_timer import WallClockTimer
 _log = logging.getLogger(__name__)
 
 RENEWED_FOR_MS = 60_000
-"""How long a message that is renewed is invisible at first."""
+"""The first invisible time of a renewed message."""
 SOON_MS = 1_000
-"""After how long a message comes back that its receiver does not have any more."""
+"""The invisible time of a message whose receiver is gone."""
 LEAST_MS = 1
-"""After how long one comes back that nobody was given."""
+"""The invisible time of a message that was not delivered to a client."""
 MAX_RENEWED = 200_000
 
 _AHEAD_MS = 10_000
@@ -69,7 +69,7 @@ _MOST_GIVEN_UP = 10_000
 
 
 class _Renewed:
-    """A message that is renewed. ``handle`` is the one that the client was given, ``latest`` the one that counts."""
+    """A renewed message. ``handle``: the client's handle; ``latest``: the valid one."""
 
     __slots__ = ("dropped", "handle", "kept", "latest", "since", "times", "topic")
 
@@ -84,7 +84,7 @@ class _Renewed:
 
 
 class _Kept:
-    """What a client of a group has. ``seen``: it was registered in the group at some time."""
+    """The messages of a client in a group. ``seen``: it has been registered in the group."""
 
     __slots__ = ("client_id", "group", "messages", "seen")
 
@@ -96,10 +96,10 @@ class _Kept:
 
 
 class Receipts:
-    """The handles that are renewed, and what is done with handles at the broker."""
+    """Sends requests with handles to brokers, and renews handles."""
 
     def __init__(self, cluster: Cluster, is_member: Callable[[str, str], bool]) -> None:
-        """``is_member(client_id, group)``: whether a client is a member of a group now."""
+        """``is_member(client_id, group)``: whether a client is currently a member of a group."""
         self._cluster = cluster
         self._is_member = is_member
         self._kept: dict[tuple[str, str], _Kept] = {}
@@ -110,10 +110,10 @@ class Receipts:
         self._look_at = 0
         self.timer = WallClockTimer(asyncio.get_running_loop(), cluster.clock, self._run)
         self.count = 0
-        """How many are renewed."""
+        """The number of renewed messages."""
 
     def close(self) -> None:
-        """Renew no more. What was renewed comes back: after a restart nobody could ack it, its first handle is over."""
+        """Stop renewals. Renewed messages become visible: their first handle is expired, so clients cannot ack them."""
         self.timer.close()
         given_back: dict[tuple[str, str], list[str]] = {}
         for kept in tuple(self._kept.values()):
@@ -125,15 +125,15 @@ class Receipts:
             self.release(group, topic, handles)
 
     async def read(self, text: str) -> Handle:
-        """A handle that a client says."""
+        """Parse a client's handle."""
         handle = read_handle(text, self._cluster.clock())
         broker = handle.info.broker_name
         if not self._cluster.knows_broker(broker) and not await self._cluster.is_broker(broker):
-            raise invalid_handle(f"the receipt handle is of broker {broker[:100]!r}, which is not in this cluster")
+            raise invalid_handle(f"broker {broker[:100]!r} of the receipt handle is not in this cluster")
         return handle
 
     def given(self, broker: str, topic: str, queue_id: int, offset: int) -> None:
-        """A message of a queue was received: that offset, and those before it, are there."""
+        """Record that a message was received: its offset and those before exist."""
         place = broker, topic, queue_id
         if offset >= self._ends.get(place, 0):
             if place not in self._ends and len(self._ends) >= _MOST_ENDS:
@@ -143,9 +143,9 @@ class Receipts:
     # --- at the broker ------------------------------------------------------------------------------------------
 
     async def change_invisible(self, group: str, topic: str, handle: Handle, ms: int, *, suspend: bool = False) -> str:
-        """Make a message invisible for ``ms`` from now on; its new handle. StatusError when that cannot be.
+        """Make a message invisible for ``ms`` from now; return its new handle. StatusError on failure.
 
-        ``suspend``: that it comes again then counts as no attempt.
+        ``suspend``: the next delivery does not count as an attempt.
         """
         info = handle.info
         ext = fields_of(group, topic, handle)
@@ -156,7 +156,7 @@ class Receipts:
         if answer.code != ResponseCode.SUCCESS:
             raise refusal(answer, handle)
         fields = answer.ext_fields
-        if not fields.get("popTime"):  # popped in order, and acked already
+        if not fields.get("popTime"):  # ordered pop, and already acked
             return handle.text
         changed = info._replace(
             start_offset=handle.offset,
@@ -168,10 +168,10 @@ class Receipts:
         return f"{changed.text()} {handle.physical_offset}"
 
     async def ack(self, group: str, topic: str, handles: Sequence[Handle]) -> list[StatusError | None]:
-        """Messages are consumed: for each what was wrong. Twice is not wrong.
+        """Ack messages; return the error of each, or None. A duplicate ack is not an error.
 
-        Those of a broker go to it together, if this proxy has given them out: a batch says nothing of a message that is
-        not there. All others are asked about one by one.
+        Messages that this proxy delivered are acked in a batch per broker. Others are acked one by one, because a batch
+        does not report missing messages.
         """
         if len(handles) == 1:
             return [await self._ack(group, topic, handles[0])]
@@ -229,7 +229,7 @@ class Receipts:
                 for at in members:
                     results[at] = unreachable(error)
             return
-        if answer.code != ResponseCode.SUCCESS:  # some were taken: acked again, each gets its own answer
+        if answer.code != ResponseCode.SUCCESS:  # partly accepted: ack each again to get its own result
             every = [at for members in pops.values() for at in members]
             await self._ack_each(group, topic, handles, every, results)
 
@@ -241,7 +241,7 @@ class Receipts:
         places: Sequence[int],
         results: list[StatusError | None],
     ) -> None:
-        for start in range(0, len(places), _AT_ONCE):  # whoever forges thousands keeps nobody else waiting
+        for start in range(0, len(places), _AT_ONCE):  # thousands of forged handles must not block others
             some = places[start : start + _AT_ONCE]
             answers = await asyncio.gather(*(self._ack(group, topic, handles[at]) for at in some))
             for at, answer in zip(some, answers, strict=True):
@@ -256,9 +256,9 @@ class Receipts:
         return None if answer.code == ResponseCode.SUCCESS else refusal(answer, handle)
 
     async def give_up(self, group: str, topic: str, handle: Handle, message_id: str) -> None:
-        """Put a message into the group's dead-letter topic, and ack it. StatusError when that cannot be.
+        """Send a message to the group's dead-letter topic and ack it. StatusError on failure.
 
-        Twice is not wrong: a client whose answer was lost says it again.
+        A duplicate request is not an error: clients retry after a lost response.
         """
         done = (group, topic, handle.text)
         if done in self._given_up:
@@ -281,9 +281,9 @@ class Receipts:
             del self._given_up[next(iter(self._given_up))]
 
     async def _check_place(self, group: str, topic: str, handle: Handle) -> None:
-        """StatusError unless the handle's place in the log is its message's: another would be given up for this one.
+        """Verify the handle's log position, because it selects the message that becomes a dead letter.
 
-        A pull (11) of its offset says where the message is.
+        A pull (11) of its offset returns the message's position. StatusError if they differ.
         """
         where = handle.topic(topic, group)
         ext = {
@@ -307,12 +307,12 @@ class Receipts:
                 handle.physical_offset,
             ):
                 return
-        raise invalid_handle(f"{handle.text[:100]!r} is not the handle of a message of topic[{topic}]")
+        raise invalid_handle(f"receipt handle {handle.text[:100]!r} does not belong to a message of topic[{topic}]")
 
     def release(self, group: str, topic: str, handles: Iterable[str], *, unseen: bool = False) -> None:
-        """Let messages come back soon: nobody has them. It goes on beside; what is refused was acked or is back.
+        """Make messages visible soon, in the background. A refused request means acked or already visible.
 
-        ``unseen``: nobody had them, so that it counts as no attempt.
+        ``unseen``: they were not delivered to a client, so the delivery does not count as an attempt.
         """
         self._cluster.spawn(self._release(group, topic, list(handles), unseen))
 
@@ -329,7 +329,7 @@ class Receipts:
     # --- renewal ------------------------------------------------------------------------------------------------
 
     def keep(self, client_id: str, group: str, topic: str, handle: str) -> None:
-        """Renew a message from now on. Look at ``count`` before."""
+        """Start renewing a message. Check ``count`` before."""
         key = client_id, group
         kept = self._kept.get(key)
         if kept is None:
@@ -346,7 +346,7 @@ class Receipts:
         self._plan(renewed, now + RENEWED_FOR_MS - _AHEAD_MS)
 
     def take(self, client_id: str, group: str, handle: str) -> str:
-        """Renew a message no more: it is acked, changed or given up. The handle that counts now."""
+        """Stop renewing a message that is acked, changed or dead; return its valid handle."""
         kept = self._kept.get((client_id, group))
         renewed = kept.messages.get(handle) if kept is not None else None
         if renewed is None:
@@ -355,12 +355,12 @@ class Receipts:
         return renewed.latest
 
     def client_left(self, client_id: str, groups: Iterable[str]) -> None:
-        """A client has said goodbye, or is silent for too long."""
+        """Handle the end of a client."""
         for group in groups:
             self.client_gone(client_id, group)
 
     def client_gone(self, client_id: str, group: str) -> None:
-        """What a client had comes back soon."""
+        """Make the messages of a client visible soon."""
         kept = self._kept.get((client_id, group))
         if kept is None:
             return
@@ -378,7 +378,7 @@ class Receipts:
         self.count -= 1
         if not kept.messages:
             del self._kept[kept.client_id, kept.group]
-        if len(self._due) > 2 * self.count + _SLACK:  # most are acked long before their time
+        if len(self._due) > 2 * self.count + _SLACK:  # most messages are acked before their renewal
             self._due = [entry for entry in self._due if not entry[2].dropped]
             heapq.heapify(self._due)
 
@@ -387,7 +387,7 @@ class Receipts:
         self.timer.expect(due)
 
     def _run(self, now: int) -> int | None:
-        """Called by the timer; return when to call again."""
+        """Called by the timer; return the next time."""
         if not self._kept:
             return None
         if self._look_at <= now:
@@ -430,13 +430,13 @@ class Receipts:
         ms = _RENEWALS_MS[min(renewed.times, len(_RENEWALS_MS) - 1)]
         try:
             renewed.latest = await self.change_invisible(group, topic, await self.read(renewed.latest), ms)
-        except RemotingError as error:  # the broker is away: there are some seconds left
-            _log.debug("a message of %s for %s is not renewed yet: %s", topic, group, error.message)
+        except RemotingError as error:  # broker unavailable: some seconds are left for a retry
+            _log.debug("renewal of a message of %s for %s will be retried: %s", topic, group, error.message)
             if not renewed.dropped:
                 self._plan(renewed, now + _AGAIN_MS)
             return
         except (StatusError, RocketError) as error:
-            _log.debug("a message of %s for %s is not renewed: %s", topic, group, error.message)
+            _log.debug("stopped renewal of a message of %s for %s: %s", topic, group, error.message)
             if not renewed.dropped:
                 self._drop(renewed)
             return

@@ -1,31 +1,31 @@
-"""ReceiveMessage, acks, changes and dead letters: consuming as SimpleConsumer and PushConsumer do it, by POP.
+"""ReceiveMessage, acks, changes and dead letters: consuming by POP, for SimpleConsumer and PushConsumer.
 
-A receive is one POP_MESSAGE over all queues that one broker has of the topic, whichever of them the client names: a
-client of RocketMQ 5 receives from a broker, and Node.js's knows no queue but 0. If it names no broker, or one that the
-topic is not on now, the brokers take turns. A group that is set to consume in order pops in order.
+A receive is one POP_MESSAGE for all queues of the topic on one broker, regardless of the requested queue: RocketMQ 5
+clients receive from a broker, and the Node.js client knows only queue 0. Without a valid broker in the request, the
+brokers alternate. Ordered groups use ordered pops.
 
 =========================  =========================================================================================
-of a ReceiveMessage        what is done
+ReceiveMessage             effect
 =========================  =========================================================================================
-batch size                 1 at least; above 32 as 32
+batch size                 at least 1, at most 32; larger sizes count as 32
 invisible duration         10 s to 12 h, else ILLEGAL_INVISIBLE_TIME; with ``auto_renew`` 60 s, renewed (receipts.py)
-long polling timeout       5 to 20 s, and half a second less than the call; a call that has less than 5 s left is
-                           refused with ILLEGAL_POLLING_TIME (BAD_REQUEST to clients before 5.0.3)
-a message's tag            compared again, for brokers compare hashes; a message of another tag is acked
-a message's attempts       after as many as the group allows it goes to the dead-letter topic instead; who reads that
-                           topic has as many again, where Apache's gives nothing that had been tried often enough before
+long polling timeout       5 to 20 s, and half a second less than the call's deadline; calls with less than 5 s left
+                           get ILLEGAL_POLLING_TIME (BAD_REQUEST for clients before 5.0.3)
+tag of a message           compared again, because brokers compare hashes; messages of other tags are acked
+attempts of a message      after the group's maximum it goes to the dead-letter topic. Consumers of that topic start
+                           with new attempts, while Apache's proxy does not deliver these messages
 =========================  =========================================================================================
 
-The answers are the status, the messages, and when they were delivered; an empty receive is MESSAGE_NOT_FOUND. When the
-call ends before all of that was taken, its messages come back within a second rather than after their invisible time,
-and no attempt is counted: a client that gives up a call does not look at what came of it.
+The responses are the status, the messages, and the delivery time; an empty receive is MESSAGE_NOT_FOUND. If the call
+ends before the client has read all of them, the messages become visible within a second, and the delivery does not
+count as an attempt: a client ignores the messages of a cancelled call.
 
-AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue take the handle that came with the message, or
-with its last change. An ack twice is not wrong. A message that is given up is put into the group's dead-letter topic by
-its broker's CONSUMER_SEND_MSG_BACK (36), and acked then: a stop in between leaves it in both places.
+AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue accept the handle of the message or of its last
+change. A duplicate ack is not an error. A dead letter is stored in the group's dead-letter topic by the broker's
+CONSUMER_SEND_MSG_BACK (36), and then acked: a crash in between leaves the message in both places.
 
-Thread-safety: used on the event loop only. A broker goes on holding the receive of a call that ended, for 5 s at most:
-messages that it answers with are given back.
+Thread-safety: used on the event loop only. A broker continues the receive of an ended call for at most 5 s; messages of
+its response are released.
 Corresponds to org.apache.rocketmq.proxy.grpc.v2.consumer.{ReceiveMessageActivity, ReceiveMessageResponseStreamWriter,
 AckMessageActivity, ChangeInvisibleDurationActivity}, v2.producer.ForwardMessageToDLQActivity and
 org.apache.rocketmq.proxy.processor.ConsumerProcessor.
@@ -77,17 +77,17 @@ MAX_INVISIBLE_MS = 12 * 3_600_000
 MIN_POLLING_MS = 5_000
 MAX_POLLING_MS = 20_000
 SLICE_MS = 5_000
-"""For how long a broker is asked to hold a receive; then it is asked again, if its client still waits."""
+"""The polling time of one request to a broker; it is repeated while the client waits."""
 MAX_ATTEMPT_ID = 256
 MAX_ACKS = 4_096
-"""Of one request: the others wait meanwhile. Java's client sends 1,024."""
+"""The limit of one request, because others wait meanwhile. The Java client sends at most 1,024."""
 
 _CLIENT_VERSION = "x-mq-client-version"
 _KNOWS_ILLEGAL_POLLING_TIME = (5, 0, 3)
 _INIT_MAX = "1"
 _NOTHING_YET = (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND)
-_LEFT_OVER_MS = 500  # of a call's time, where it has that, for the answer
-_ANSWER_MS = 1_500  # of a call that does not say how long to poll, this is left for the answer
+_LEFT_OVER_MS = 500  # part of the call's deadline, if possible, for the response
+_ANSWER_MS = 1_500  # reserved for the response of a call without polling time
 _Code = definitions.Code
 _OK_CODE = int(_Code.OK)
 _OK = status(_OK_CODE)
@@ -95,7 +95,7 @@ _USUAL_SETTINGS = SubscriptionGroupConfig()
 
 
 class _Asked(NamedTuple):
-    """A ReceiveMessage, its checks passed."""
+    """A validated ReceiveMessage."""
 
     client_id: str
     group: str
@@ -108,7 +108,7 @@ class _Asked(NamedTuple):
 
 
 class _Popped(NamedTuple):
-    """One message of a pop."""
+    """A popped message."""
 
     record: RecordView
     properties: dict[str, str]
@@ -117,7 +117,7 @@ class _Popped(NamedTuple):
 
 
 class ReceiveFamily(Family):
-    """The four methods, and the handles that are renewed."""
+    """Receives, acks, changes and dead letters, and the renewed handles."""
 
     def __init__(
         self,
@@ -128,9 +128,9 @@ class ReceiveFamily(Family):
         min_polling_ms: int = MIN_POLLING_MS,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``is_member(client_id, group)``: whether a client is a member of a group now.
+        """``is_member(client_id, group)``: whether a client is currently a member of a group.
 
-        ``max_message_size``: up to which size bodies are unpacked.
+        ``max_message_size``: the limit of decompressed bodies.
         """
         self._cluster = cluster
         self._max_message_size = max_message_size
@@ -166,7 +166,7 @@ class ReceiveFamily(Family):
                     yield self._last()
                     popped = []
                 finally:
-                    self._take_back(asked, popped)
+                    self._release(asked, popped)
                 return
         if answer.code in _NOTHING_YET:
             yield _response(status=status(_Code.MESSAGE_NOT_FOUND, "no new message"))
@@ -179,7 +179,7 @@ class ReceiveFamily(Family):
         yield self._last()
 
     def _last(self) -> Any:
-        """The end of the answers: when they were delivered."""
+        """Return the last response, with the delivery time."""
         last = _response()
         write_time(last.delivery_timestamp, self._cluster.clock())
         return last
@@ -188,14 +188,14 @@ class ReceiveFamily(Family):
         polling_ms = self._polling_ms(context, request)
         name, group = topic_of(request.message_queue.topic), group_of(request.group)
         if request.batch_size < 1:
-            raise StatusError(_Code.BAD_REQUEST, f"batch_size is {request.batch_size}, it must be 1 at least")
+            raise StatusError(_Code.BAD_REQUEST, f"invalid batch_size {request.batch_size}: use at least 1")
         auto_renew = request.auto_renew
         if auto_renew:
             invisible_ms = RENEWED_FOR_MS
             if self.receipts.count >= MAX_RENEWED:
                 raise StatusError(
                     _Code.TOO_MANY_REQUESTS,
-                    f"{MAX_RENEWED} messages are being renewed already: ack some, or receive without auto_renew",
+                    f"too many renewed messages ({MAX_RENEWED}): ack some, or receive without auto_renew",
                 )
         else:
             invisible_ms = milliseconds_of(request.invisible_duration)
@@ -217,10 +217,10 @@ class ReceiveFamily(Family):
             "order": "true" if settings.consume_message_orderly else "false",
         }
         if request.HasField("attempt_id"):
-            if len(request.attempt_id) > MAX_ATTEMPT_ID:  # it is kept, and written to disk, with the queue's order
+            if len(request.attempt_id) > MAX_ATTEMPT_ID:  # the broker stores it on disk
                 raise StatusError(
                     _Code.BAD_REQUEST,
-                    f"attempt_id has {len(request.attempt_id)} characters, at most {MAX_ATTEMPT_ID} are taken",
+                    f"attempt_id has {len(request.attempt_id)} characters, at most {MAX_ATTEMPT_ID} are allowed",
                 )
             ext["attemptId"] = request.attempt_id
         client_id = context.metadata[CLIENT_ID]
@@ -228,18 +228,18 @@ class ReceiveFamily(Family):
         return _Asked(client_id, group, name, broker, wanted, invisible_ms, auto_renew, most_attempts), ext
 
     def _broker_of(self, topic: Topic, named: str) -> str:
-        """The broker to receive from."""
+        """Choose the broker to receive from."""
         readable = topic.readable
         if named in readable:
             return named
         if not readable:
-            raise StatusError(_Code.FORBIDDEN, f"topic {topic.name} has no queue to read from")
+            raise StatusError(_Code.FORBIDDEN, f"topic {topic.name} has no readable queue")
         self._turns += 1
-        there = [broker for broker in readable if not self._cluster.is_away(broker)] or readable
-        return there[self._turns % len(there)]
+        available = [broker for broker in readable if not self._cluster.is_away(broker)] or readable
+        return available[self._turns % len(available)]
 
     def _polling_ms(self, context: Context, request: Any) -> int:
-        """How long to wait for messages."""
+        """Return the polling time in milliseconds."""
         deadline = context.deadline
         left_ms = MAX_POLLING_MS if deadline is None else int((deadline - self._monotonic()) * 1000)
         asked_ms = left_ms - _ANSWER_MS
@@ -249,16 +249,16 @@ class ReceiveFamily(Family):
             known = _version_of(context.metadata.get(_CLIENT_VERSION, "")) >= _KNOWS_ILLEGAL_POLLING_TIME
             raise StatusError(
                 _Code.ILLEGAL_POLLING_TIME if known else _Code.BAD_REQUEST,
-                f"the call ends in {left_ms} ms, which is not enough for polling: {self._min_polling_ms} ms at least",
+                f"the call's deadline is in {left_ms} ms, polling needs at least {self._min_polling_ms} ms",
             )
-        if deadline is not None:  # what comes as the call ends, nobody takes
+        if deadline is not None:  # responses after the deadline would be lost
             left_ms = max(left_ms - _LEFT_OVER_MS, self._min_polling_ms)
         return min(max(asked_ms, self._min_polling_ms), MAX_POLLING_MS, left_ms)
 
     async def _pop(self, asked: _Asked, ext: dict[str, str], batch: Batch) -> RemotingCommand:
-        """The broker's answer. It is asked for some seconds at a time: what it holds cannot be withdrawn.
+        """Return the broker's response. Each request polls for some seconds, because it cannot be cancelled.
 
-        Messages that there is no room for are given back.
+        Messages without room in memory are released.
         """
         left_ms = int(ext["pollTime"])
         while True:
@@ -267,8 +267,8 @@ class ReceiveFamily(Family):
             now = str(self._cluster.clock())
             answer = await self._pop_once(asked, {**ext, "pollTime": str(slice_ms), "bornTime": now}, slice_ms)
             if not batch.take(len(answer.body)):
-                self._take_back(asked, self._popped_of(answer, asked))
-                del answer  # it must not stay in memory while the next one waits
+                self._release(asked, self._popped_of(answer, asked))
+                del answer  # free the memory while waiting for room
                 continue
             left_ms -= slice_ms
             if left_ms <= 0 or answer.code not in _NOTHING_YET:
@@ -279,26 +279,26 @@ class ReceiveFamily(Family):
         answer = await self._cluster.begin(asked.broker, RequestCode.POP_MESSAGE, ext, seconds=seconds)
         try:
             return await asyncio.shield(answer)
-        except asyncio.CancelledError:  # the client is gone
-            answer.add_done_callback(partial(self._nobody_takes, asked))
+        except asyncio.CancelledError:  # the client cancelled the call
+            answer.add_done_callback(partial(self._release_unread, asked))
             raise
         except RemotingError as error:
             self._cluster.failed(asked.broker)
             self._cluster.topics.suspect(asked.topic)
             raise type(error)(
-                f"Broker {asked.broker}: {error.message}", remedy="Receive again; other brokers of the topic go on."
+                f"Broker {asked.broker}: {error.message}", remedy="Retry; other brokers of the topic are available."
             ) from None
 
-    def _nobody_takes(self, asked: _Asked, answer: asyncio.Future[RemotingCommand]) -> None:
-        """A call has ended before its receive was answered."""
+    def _release_unread(self, asked: _Asked, answer: asyncio.Future[RemotingCommand]) -> None:
+        """Release the messages of a broker's response to an ended call."""
         if not answer.cancelled() and answer.exception() is None and answer.result().code == ResponseCode.SUCCESS:
-            self._take_back(asked, self._popped_of(answer.result(), asked))
+            self._release(asked, self._popped_of(answer.result(), asked))
 
     def _popped_of(self, answer: RemotingCommand, asked: _Asked) -> list[_Popped]:
         return _popped_of(answer, asked, self.receipts.given)
 
     async def _choose(self, asked: _Asked, popped: list[_Popped]) -> list[_Popped]:
-        """Those to deliver. Whose tag only has the same hash is acked; what was tried often enough is given up."""
+        """Select the messages to deliver. Ack those of other tags; make those without attempts left dead letters."""
         tags = asked.wanted.tags
         chosen, others = popped, []
         if tags is not None:
@@ -313,17 +313,17 @@ class ReceiveFamily(Family):
         return [each for each in chosen if each.attempt <= most or not await self._give_up(asked, each)]
 
     async def _give_up(self, asked: _Asked, popped: _Popped) -> bool:
-        """Whether it is a dead letter now; a message that cannot become one is delivered once more."""
+        """Make a message a dead letter; return whether it succeeded. If not, it is delivered again."""
         message_id = message_id_of(popped.record, popped.properties)
         try:
             await self.receipts.give_up(asked.group, asked.topic, await self.receipts.read(popped.handle), message_id)
         except (StatusError, RemotingError) as error:
-            _log.warning("message %s of %s is not given up: %s", message_id, asked.topic, error.message)
+            _log.warning("message %s of %s could not become a dead letter: %s", message_id, asked.topic, error.message)
             return False
         return True
 
     def _first(self, asked: _Asked, chosen: list[_Popped]) -> Any:
-        """The status. From now on the messages are renewed, if that was asked for."""
+        """Return the status, and start renewing the messages if requested."""
         if not chosen:
             return _response(status=status(_Code.MESSAGE_NOT_FOUND, "no match message"))
         if asked.auto_renew:
@@ -331,8 +331,8 @@ class ReceiveFamily(Family):
                 self.receipts.keep(asked.client_id, asked.group, asked.topic, popped.handle)
         return _response(status=_OK)
 
-    def _take_back(self, asked: _Asked, popped: list[_Popped]) -> None:
-        """Nobody has these."""
+    def _release(self, asked: _Asked, popped: list[_Popped]) -> None:
+        """Release messages that the client did not receive."""
         if popped:
             take = self.receipts.take
             handles = [take(asked.client_id, asked.group, each.handle) for each in popped]
@@ -344,10 +344,10 @@ class ReceiveFamily(Family):
         topic, group = topic_of(request.topic), group_of(request.group)
         entries = request.entries
         if not entries:
-            raise StatusError(_Code.BAD_REQUEST, "the request names no message to ack")
+            raise StatusError(_Code.BAD_REQUEST, "the request has no messages to ack")
         if len(entries) > MAX_ACKS:
             raise StatusError(
-                _Code.BAD_REQUEST, f"{len(entries)} messages to ack in one request, at most {MAX_ACKS} are taken"
+                _Code.BAD_REQUEST, f"{len(entries)} messages to ack in one request, at most {MAX_ACKS} are allowed"
             )
         client_id = context.metadata[CLIENT_ID]
         receipts = self.receipts
@@ -398,11 +398,11 @@ class ReceiveFamily(Family):
 
 
 def check_invisible_time(milliseconds: int, least: int) -> None:
-    """StatusError with ILLEGAL_INVISIBLE_TIME for what is too short or too long."""
+    """Raise StatusError with ILLEGAL_INVISIBLE_TIME if the time is too short or too long."""
     if not least <= milliseconds <= MAX_INVISIBLE_MS:
         raise StatusError(
             _Code.ILLEGAL_INVISIBLE_TIME,
-            f"the invisible time is {milliseconds} ms; it must be {least} ms to {MAX_INVISIBLE_MS} ms (12 h)",
+            f"invalid invisible time {milliseconds} ms: use {least} ms to {MAX_INVISIBLE_MS} ms (12 h)",
         )
 
 
@@ -421,7 +421,7 @@ def _message(asked: _Asked, popped: _Popped, body: Body) -> Any:
 
 
 def _popped_of(answer: RemotingCommand, asked: _Asked, given: Callable[[str, str, int, int], None]) -> list[_Popped]:
-    """The messages of a pop's answer. Its offset infos are in the order of its records."""
+    """Return the messages of a pop's response. Its offset infos are in the order of its records."""
     fields = answer.ext_fields
     starts: dict[str, str] = {}
     for part in fields["startOffsetInfo"].split(";"):
@@ -429,7 +429,7 @@ def _popped_of(answer: RemotingCommand, asked: _Asked, given: Callable[[str, str
         starts[queue] = start
     counts = _order_counts(fields.get("orderCountInfo"))
     times = f"{fields['popTime']} {fields['invisibleTime']} {fields['reviveQid']}"
-    anew = asked.topic.startswith(DLQ_PREFIX)  # dead letters: what was tried before was another group's doing
+    is_dead_letter = asked.topic.startswith(DLQ_PREFIX)  # its previous attempts were another group's
     records = iter_records(answer.body)
     popped: list[_Popped] = []
     for part in fields["msgOffsetInfo"].split(";"):
@@ -439,8 +439,8 @@ def _popped_of(answer: RemotingCommand, asked: _Asked, given: Callable[[str, str
         for offset in offsets.split(","):
             record = next(records, None)
             if record is None:
-                raise ProtocolError(f"broker {asked.broker} sent fewer messages than it says")
-            tried = 0 if anew and flag == FLAG_NORMAL else record.reconsume_times
+                raise ProtocolError(f"broker {asked.broker} sent fewer messages than offsets")
+            tried = 0 if is_dead_letter and flag == FLAG_NORMAL else record.reconsume_times
             if counts:
                 tried = counts.get(f"{flag} qo{queue_id}%{offset}") or counts.get(queue) or tried
             handle = f"{head} {offset} {record.physical_offset}"
@@ -459,7 +459,7 @@ def _order_counts(info: str | None) -> dict[str, int]:
 
 
 def _version_of(text: str) -> tuple[int, ...]:
-    """``5.0.3`` as numbers; what follows the first that is none does not count."""
+    """Parse ``5.0.3`` as numbers, up to the first part that is not a number."""
     numbers: list[int] = []
     for part in text.split("."):
         if not (part.isascii() and part.isdigit() and len(part) < 6):

@@ -1,15 +1,15 @@
-"""What brokers, for their tools, want of a consumer, asked of a gRPC client by its Telemetry stream.
+"""Relays requests of brokers (for administration tools) to gRPC clients by their Telemetry streams.
 
 ====  ============================  ===================================================================================
-code  the client is sent            what becomes of its answer
+code  command to the client         result
 ====  ============================  ===================================================================================
-307   PrintThreadStackTraceCommand  the stacks, beside what is known of the client here; without ``jstackEnable`` it is
-                                    not asked
+307   PrintThreadStackTraceCommand  the stacks, and the proxy's data of the client; without ``jstackEnable`` no command
+                                    is sent
 309   VerifyMessageCommand          OK: CR_SUCCESS; FAILED_TO_CONSUME_MESSAGE: CR_LATER; MESSAGE_CORRUPTED:
                                     CR_RETURN_NULL; others: CR_THROW_EXCEPTION
 ====  ============================  ===================================================================================
 
-A client that does not answer within 5 s is told of to whoever asked, as one of the classic protocol would be.
+If a client does not respond within 5 s, the broker gets the same error as for a classic client.
 
 Thread-safety: used on the event loop only. Corresponds to org.apache.rocketmq.proxy.service.relay.
 {ProxyRelayService, ProxyChannel}.
@@ -59,7 +59,7 @@ _RESULTS: dict[int, str] = {
 
 
 class Relay:
-    """Answers brokers' requests to clients, for the clients."""
+    """Handles requests of brokers to clients."""
 
     def __init__(self, cluster: Cluster, clients: ClientRegistry) -> None:
         self._cluster = cluster
@@ -71,18 +71,18 @@ class Relay:
             cluster.on_push[code] = partial(_begin, handle)
 
     async def running_info(self, request: RemotingCommand) -> RemotingCommand:
-        """307."""
+        """Handle GET_CONSUMER_RUNNING_INFO (307)."""
         header = GetConsumerRunningInfoRequestHeader.from_ext(request.ext_fields)
         client = self._clients.named(header.client_id)
         info = self._known(client, header.consumer_group)
         if header.jstack_enable:
             command = definitions.TelemetryCommand()
             command.print_thread_stack_trace_command.nonce = nonce = uuid.uuid4().hex
-            said = await client.ask(command, nonce)
-            if said.status.code != _Code.OK:
-                remark = said.status.message or f"the client said {said.status.code}"
+            response = await client.ask(command, nonce)
+            if response.status.code != _Code.OK:
+                remark = response.status.message or f"the client responded with {response.status.code}"
                 return RemotingCommand.response(request, ResponseCode.SYSTEM_ERROR, remark)
-            info.jstack = said.thread_stack_trace.thread_stack_trace
+            info.jstack = response.thread_stack_trace.thread_stack_trace
         return RemotingCommand.response(request, body=info.to_json())
 
     def _known(self, client: Client, group: str) -> ConsumerRunningInfo:
@@ -100,7 +100,7 @@ class Relay:
         )
 
     async def consume_directly(self, request: RemotingCommand) -> RemotingCommand:
-        """309: the message is the request's body, as it is stored."""
+        """Handle CONSUME_MESSAGE_DIRECTLY (309): the request's body is the stored message."""
         header = ConsumeMessageDirectlyResultRequestHeader.from_ext(request.ext_fields)
         client = self._clients.named(header.client_id or "")
         record = next(iter(iter_records(request.body)))
@@ -115,10 +115,10 @@ class Relay:
             body_of(record, self._clients.max_body_size),
         )
         started = time.monotonic()
-        said = await client.ask(command, nonce)
+        response = await client.ask(command, nonce)
         result = ConsumeMessageDirectlyResult(
-            consume_result=_RESULTS.get(said.status.code, CR_THROW_EXCEPTION),
-            remark=said.status.message or "from a gRPC client",
+            consume_result=_RESULTS.get(response.status.code, CR_THROW_EXCEPTION),
+            remark=response.status.message or "from a gRPC client",
             spent_time_mills=int((time.monotonic() - started) * 1000),
         )
         return RemotingCommand.response(request, body=result.to_json())

@@ -1,17 +1,17 @@
-"""Where a topic is (QueryRoute), and what of it a push consumer is to receive from (QueryAssignment).
+"""The route of a topic (QueryRoute) and the assignments of a push consumer (QueryAssignment).
 
-A route has the queues of all brokers of the topic that have a master now, each with its broker's name and with the
-endpoints that the client called, as it says: so routes are right behind a port mapping too, and whichever of several
-endpoints a client calls serves all brokers.
+A route contains the queues of all brokers of the topic with a master. Each queue has its broker's name and the
+endpoints that the client reports to have called: so routes are valid behind a port mapping too, and each of several
+endpoints serves all brokers.
 
-A client chooses a broker to receive from, not a queue: the proxy receives from all of that broker's. Clients that know
-only queue 0 of each broker (Node.js) lack nothing.
+A client chooses a broker to receive from, not a queue: the proxy receives from all queues of that broker. Clients that
+know only queue 0 of each broker (Node.js) receive all messages.
 
 =====================================  ===============================================================================
-topic's attribute ``message.type``     what may be sent to it
+topic's attribute ``message.type``     accepted message types
 =====================================  ===============================================================================
-none, UNSPECIFIED, MIXED               NORMAL, FIFO, DELAY, TRANSACTION; Apache's proxy takes none for NORMAL
-NORMAL, FIFO, DELAY, TRANSACTION       that
+missing, UNSPECIFIED, MIXED            NORMAL, FIFO, DELAY, TRANSACTION; Apache's proxy treats missing as NORMAL
+NORMAL, FIFO, DELAY, TRANSACTION       only this type
 =====================================  ===============================================================================
 
 Thread-safety: used on the event loop only. Corresponds to org.apache.rocketmq.proxy.grpc.v2.route.RouteActivity.
@@ -57,24 +57,24 @@ MAX_HOST = 255
 
 
 def accepted_types(topic: Topic) -> tuple[int, ...]:
-    """The ``MessageType`` values that may be sent to a topic."""
+    """Return the ``MessageType`` values that a topic accepts."""
     return _ACCEPTED.get(topic.attributes.get("message.type", "UNSPECIFIED"), _UNKNOWN)
 
 
 async def existing_topic(cluster: Cluster, name: str) -> Topic:
-    """The topic. StatusError with TOPIC_NOT_FOUND, and what to do, when there is none."""
+    """Return a topic. StatusError with TOPIC_NOT_FOUND and a remedy if it does not exist."""
     topic = await cluster.topics.get(name)
     if topic is None:
         raise StatusError(
             _Code.TOPIC_NOT_FOUND,
-            f"topic {name} does not exist, and RocketMQ's gRPC endpoint never creates one: create it first, for "
+            f"topic {name} does not exist, and gRPC clients cannot create topics: create it first, for "
             f"example with: rocket topic create {name}",
         )
     return topic
 
 
 class RouteFamily(Family):
-    """QueryRoute and QueryAssignment. ``listening`` gives this endpoint's own address."""
+    """QueryRoute and QueryAssignment. ``listening`` returns this endpoint's address."""
 
     def __init__(self, cluster: Cluster, listening: Callable[[], tuple[str, int]]) -> None:
         self._cluster = cluster
@@ -98,12 +98,12 @@ class RouteFamily(Family):
         return answer
 
     async def query_assignment(self, context: Context, request: Any) -> Any:
-        """Everything to everyone: POP shares out messages, not queues. An ordered group's queues are told apart."""
+        """Assign all brokers to each client: POP distributes messages, not queues. Ordered groups get single queues."""
         name, group = topic_of(request.topic), group_of(request.group)
         topic = await existing_topic(self._cluster, name)
         if not topic.readable:
             perms = ", ".join(str(queues.perm) for queues in topic.brokers)
-            raise StatusError(_Code.FORBIDDEN, f"topic {name} has no queue to read from: its perm is {perms}")
+            raise StatusError(_Code.FORBIDDEN, f"topic {name} has no readable queue: its perm is {perms}")
         settings = await self._cluster.groups.get(group)
         fifo = settings is not None and settings.consume_message_orderly
         answer = definitions.QueryAssignmentResponse(status=status(_Code.OK))
@@ -130,17 +130,17 @@ class RouteFamily(Family):
             called = definitions.Endpoints(scheme=_scheme(host))
             called.addresses.add(host=host, port=port)
             return called
-        if len(endpoints.addresses) > MAX_ADDRESSES:  # they come back with every queue
+        if len(endpoints.addresses) > MAX_ADDRESSES:  # they are repeated for every queue
             raise StatusError(
                 _Code.ILLEGAL_ACCESS_POINT,
-                f"{len(endpoints.addresses)} endpoints in one request, at most {MAX_ADDRESSES} are taken",
+                f"{len(endpoints.addresses)} endpoints in one request, at most {MAX_ADDRESSES} are allowed",
             )
         called = definitions.Endpoints(scheme=endpoints.scheme)
         for address in endpoints.addresses:
             if not 0 < len(address.host) <= MAX_HOST or not 0 < address.port <= 65_535:
                 raise StatusError(
                     _Code.ILLEGAL_ACCESS_POINT,
-                    f"invalid endpoint {address.host[:100]}:{address.port}: give the host and port that clients call",
+                    f"invalid endpoint {address.host[:100]}:{address.port}: use the host and port that clients call",
                 )
             called.addresses.add(host=address.host, port=address.port)
         return called
@@ -151,12 +151,12 @@ def _broker(name: str, endpoints: Any) -> Any:
 
 
 def _named_as(resource: Any) -> Any:
-    """What a request names, and nothing else of it: it comes back with every queue."""
+    """Copy only the name of a request's resource, because it is repeated for every queue."""
     return definitions.Resource(name=resource.name, resource_namespace=resource.resource_namespace)
 
 
 def _queue_permissions(queues: QueueData) -> Iterator[int]:
-    """What may be done with each queue, from 0 on; without queues there is one with no permission."""
+    """Yield the permission of each queue from 0; a topic without queues has one without permission."""
     for queue_id in range(max(queues.read_queue_nums, queues.write_queue_nums, 1)):
         readable = PERM_READ if queue_id < queues.read_queue_nums else 0
         writable = PERM_WRITE if queue_id < queues.write_queue_nums else 0

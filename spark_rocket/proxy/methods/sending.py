@@ -1,20 +1,21 @@
-"""SendMessage and RecallMessage: requests of the messaging service to the broker's own 310, 320 and 370.
+"""SendMessage and RecallMessage: converted to the broker's requests 310, 320 and 370.
 
-The proxy chooses the queue, whatever the request says: messages without a group go to the writable queues of all the
-topic's brokers in turn, a group to the one that its hash names among all of them, as in Apache's proxy. (Classic
-producers that choose by the hash of a sharding key use another hash, so a group's messages are in one order only if one
-kind of client sends them.) A group's queue changes when a broker comes or goes.
+The proxy chooses the queue, regardless of the request. Messages without a group go to the writable queues of all
+brokers in turn. The hash of a message group selects one of all queues, as in Apache's proxy. (Classic producers that
+choose by the hash of a sharding key use another hash, so a group is ordered only if one type of client sends it.) The
+queue of a group changes when a broker is added or removed.
 
-A message without a group is sent to another broker when one cannot be reached, or is lost before it answers: then the
-message may be stored twice, with one id, as when a client sends again. Transactions, and messages of a group, fail.
+A message without a group is sent to another broker if one is unreachable or its connection is lost before the response.
+Then the message may be stored twice with the same id, as after a client's retry. Transactions and messages of a group
+fail instead.
 
-Several messages of a request are stored as one batch, all or none; they are alike: one topic, one type, one group, one
-encoding, and NORMAL or FIFO. What makes a message an ordinary one or not is in message_in.py.
+The messages of a request are stored as one atomic batch. They must be homogeneous: one topic, one type, one group, one
+encoding, and NORMAL or FIFO. message_in.py defines the type of a message.
 
-Topics are never created by a message. One with the attribute ``message.type`` takes messages of that type only, as in
-Apache's proxy; where it is not set, and where it is MIXED, every type is welcome.
+Messages never create a topic. A topic with the attribute ``message.type`` accepts only messages of that type, as in
+Apache's proxy. Without the attribute, and with MIXED, it accepts all types.
 
-Not served, because this broker has no such queues: priorities and lite topics (NOT_IMPLEMENTED).
+Priorities and lite topics are not supported, because this broker does not have them (NOT_IMPLEMENTED).
 Thread-safety: used on the event loop only. Corresponds to SendMessageActivity, RecallMessageActivity and
 ProducerProcessor of org.apache.rocketmq.proxy.
 """
@@ -56,13 +57,13 @@ from spark_rocket.proxy.methods.transactions import transaction_id
 from spark_rocket.proxy.transport.context import Context
 
 MAX_MESSAGES = 4096
-"""Of one request: the others wait meanwhile."""
+"""The limit of one request, because others wait meanwhile."""
 
 _Code = definitions.Code
 _SEND = int(RequestCode.SEND_MESSAGE_V2)
 _SEND_BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
 _SUCCESS = int(ResponseCode.SUCCESS)
-#: Of a message that is stored, though not as safely as the settings want.
+#: Codes for a message that is stored, but less durably than configured.
 _STORED = frozenset(
     (ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE)
 )
@@ -71,14 +72,14 @@ _MOST_TURNS = 100_000
 _LEAST_SECONDS, _MOST_SECONDS = 0.1, 60.0
 _NAMES = {kind: definitions.MessageType.Name(kind) for kind in (NORMAL, FIFO, DELAY, TRANSACTION, LITE, PRIORITY)}
 _NOT_HERE = {
-    LITE: "lite topics are not implemented: this broker has no queues of them. Send to a topic of its own instead",
+    LITE: "lite topics are not implemented: use a separate topic instead",
     PRIORITY: "priorities are not implemented: this broker delivers in the order of arrival. "
-    "Send to a topic for each priority instead",
+    "Use a topic for each priority instead",
 }
 
 
 class SendFamily(Family):
-    """Takes messages, and takes them back."""
+    """Sends and recalls messages."""
 
     def __init__(self, cluster: Cluster, clients: ClientRegistry, *, max_message_size: int = MAX_MESSAGE_SIZE) -> None:
         """``max_message_size``: bytes of a body, and of all bodies and properties of a request."""
@@ -95,7 +96,7 @@ class SendFamily(Family):
         topic = self._topic_of(request)
         found = await existing_topic(self._cluster, topic)
         incoming = await self._read(request, topic)
-        del request  # the bodies would be in memory twice while the broker is waited for
+        del request  # do not hold the bodies twice while waiting for the broker
         first = incoming[0]
         _check_type(found, first.kind)
         ext = {
@@ -127,12 +128,12 @@ class SendFamily(Family):
             raise StatusError(_Code.MESSAGE_CORRUPTED, "no message to send")
         if count > MAX_MESSAGES:
             raise StatusError(
-                _Code.MESSAGE_CORRUPTED, f"{count} messages in one request, at most {MAX_MESSAGES} are taken"
+                _Code.MESSAGE_CORRUPTED, f"{count} messages in one request, at most {MAX_MESSAGES} are allowed"
             )
         return topic_of(request.messages[0].topic)
 
     async def _read(self, request: Any, topic: str) -> list[Incoming]:
-        """The messages of a request, checked. Those of one request together are no larger than a message may be."""
+        """Validate the messages of a request. Together they must not be larger than the maximum of one message."""
         now, left = self._cluster.clock(), self._max_message_size
         messages = request.messages
         if len(messages) == 1:
@@ -142,24 +143,24 @@ class SendFamily(Family):
             one = read_message(message, topic, now, self._max_message_size)
             incoming.append(one)
             left -= len(one.body) + len(one.properties)
-            if left < 0:  # before all of 130 MiB are looked at
+            if left < 0:  # fail before all of up to 130 MiB are checked
                 raise StatusError(
                     _Code.MESSAGE_BODY_TOO_LARGE, f"the messages have more than {self._max_message_size} bytes together"
                 )
-            if one.sys_flag:  # to pack a body anew takes time
+            if one.sys_flag:  # recompressing a body takes time
                 await asyncio.sleep(0)
-        _check_alike(request, incoming)
+        _check_homogeneous(request, incoming)
         return incoming
 
     def _batch_body(self, incoming: list[Incoming]) -> bytes:
         born = incoming[0].born
-        is_alike = all(message.born == born for message in incoming)
+        is_uniform = all(message.born == born for message in incoming)
         body = encode_batch_body(
             [
                 (
                     0,
                     message.body,
-                    (message.properties + ("" if is_alike else f"\x02BORN_TIMESTAMP\x01{message.born}")).encode(),
+                    (message.properties + ("" if is_uniform else f"\x02BORN_TIMESTAMP\x01{message.born}")).encode(),
                 )
                 for message in incoming
             ]
@@ -174,7 +175,7 @@ class SendFamily(Family):
     async def _send(
         self, context: Context, topic: Topic, first: Incoming, code: int, ext: dict[str, str], body: Buffer
     ) -> tuple[str, RemotingCommand]:
-        """The broker that took the request, and its answer."""
+        """Send the request; return the broker and its response."""
         seconds = REQUEST_SECONDS
         if context.deadline is not None:
             seconds = min(max(context.deadline - time.monotonic(), _LEAST_SECONDS), _MOST_SECONDS)
@@ -192,22 +193,22 @@ class SendFamily(Family):
                 ext = dict(ext)
 
     def _queue(self, topic: Topic, group: str, tried: Collection[str]) -> Queue:
-        """A group's queue, or the next one in turn, not of a broker that was tried, nor of one that is away."""
+        """Choose the queue of a group, or the next queue of a broker that is available and not yet tried."""
         if not topic.writable:
-            raise StatusError(_Code.FORBIDDEN, f"no writable queue: topic[{topic.name}] is not for sending")
+            raise StatusError(_Code.FORBIDDEN, f"topic[{topic.name}] has no writable queue")
         if group:
             return topic.writable[queue_of_group(group, len(topic.writable))]
         turns = self._turns
         queues = topic.in_turn
         turn = turns.get(topic.name, -1) + 1
-        if turn == 0 and len(turns) >= _MOST_TURNS:  # of topics long deleted, mostly
+        if turn == 0 and len(turns) >= _MOST_TURNS:  # mostly of deleted topics
             turns.clear()
         step = 0
         for step in range(len(queues)):
             broker = queues[(turn + step) % len(queues)][0]
             if broker not in tried and not self._cluster.is_away(broker):
                 break
-        else:  # all are away: one that was not tried may be back
+        else:  # all are unavailable: try one that was not tried yet
             step = next(at for at in range(len(queues)) if queues[(turn + at) % len(queues)][0] not in tried)
         turns[topic.name] = turn + step
         return queues[(turn + step) % len(queues)]
@@ -247,19 +248,19 @@ class SendFamily(Family):
         except ProtocolError:
             broker = ""
         if topic.on(broker) is None:
-            raise StatusError(_Code.BAD_REQUEST, "recall handle is invalid: give the one that SendMessage answered")
+            raise StatusError(_Code.BAD_REQUEST, "invalid recall handle: use the handle in the response of SendMessage")
         answer = await self._cluster.demand(broker, RequestCode.RECALL_MESSAGE, ext)
         return definitions.RecallMessageResponse(status=self._ok, message_id=answer.ext_fields["msgId"])
 
 
 @lru_cache(8192)
 def queue_of_group(group: str, queues: int) -> int:
-    """The queue of a message group: by the consistent hash of its hash code, as in Apache's proxy."""
+    """Return the queue of a message group, by the consistent hash of its hash code, as in Apache's proxy."""
     return consistent_hash(java_hash(group), queues)
 
 
 def consistent_hash(number: int, buckets: int) -> int:
-    """A bucket for a number, mostly the same one when there are more buckets: Guava's Hashing.consistentHash."""
+    """Return a bucket for a number, like Guava's Hashing.consistentHash: mostly stable when buckets are added."""
     state = number & _MASK
     bucket = 0
     while True:
@@ -276,27 +277,27 @@ def _check_type(topic: Topic, kind: int) -> None:
     if kind not in accepted_types(topic) and not topic.name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
         raise StatusError(
             _Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
-            f"topic[{topic.name}] takes {topic.attributes['message.type']} messages (its attribute "
+            f"topic[{topic.name}] accepts only {topic.attributes['message.type']} messages (its attribute "
             f"message.type), this one is {_NAMES[kind]}",
         )
 
 
-def _check_alike(request: Any, incoming: list[Incoming]) -> None:
-    """What messages of one request have in common, as in Apache's proxy."""
+def _check_homogeneous(request: Any, incoming: list[Incoming]) -> None:
+    """Check that the messages of a request are homogeneous, as in Apache's proxy."""
     resource = request.messages[0].topic
     first = incoming[0]
-    alike = (first.kind, first.declared, first.group)
+    expected = (first.kind, first.declared, first.group)
     for message, one in zip(request.messages, incoming, strict=True):
         if message.topic != resource:
             raise StatusError(_Code.MESSAGE_CORRUPTED, "topic in message is not same")
         if one.sys_flag != first.sys_flag:
             raise StatusError(_Code.MESSAGE_CORRUPTED, "body encoding in message is not same")
-        if (one.kind, one.declared, one.group) != alike:
-            raise _conflict("messages of one request have one type and one message group")
+        if (one.kind, one.declared, one.group) != expected:
+            raise _conflict("messages of one request must have the same type and message group")
     if first.kind not in (NORMAL, FIFO):
-        raise _conflict(f"{_NAMES[first.kind]} messages are sent one in a request")
+        raise _conflict(f"{_NAMES[first.kind]} messages must be sent one per request")
     if first.declared and first.declared != first.kind:
-        raise _conflict(f"the messages' type does not fit their properties, which make them {_NAMES[first.kind]}")
+        raise _conflict(f"the messages' type does not match their properties, which define {_NAMES[first.kind]}")
 
 
 def _conflict(why: str) -> StatusError:

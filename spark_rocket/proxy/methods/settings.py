@@ -1,12 +1,12 @@
-"""A client's settings as it is to use them: what it sent, with what is the server's to say.
+"""Settings for a client: the sent settings, with the values that the server defines.
 
 ==================  ====================================================================================================
-of a producer       bodies of ``maxMessageSize`` at most (4 MiB), types of messages are checked; sends are tried 3
-                    times, 10 ms, 20 ms … 1 s apart
-of a consumer       32 messages at once, polls of 20 s; ordered (``fifo``), number of attempts and the pauses between
-                    them as its group has it; 17 attempts by default, 1 s, 5 s, 10 s, 30 s, 1 min … 2 h apart
-of both             no metrics: clients report none
-the rest            as the client sent it
+producers           bodies of at most ``maxMessageSize`` (4 MiB), validation of message types; 3 attempts per send with
+                    a backoff of 10 ms, 20 ms … 1 s
+consumers           batches of 32 messages, polls of 20 s; order (``fifo``), attempts and backoff from the group;
+                    by default 17 attempts with a backoff of 1 s, 5 s, 10 s, 30 s, 1 min … 2 h
+both                no metrics
+other settings      as sent by the client
 ==================  ====================================================================================================
 
 Thread-safety: pure functions. Corresponds to org.apache.rocketmq.proxy.grpc.v2.common.GrpcClientSettingsManager and
@@ -29,12 +29,12 @@ CONSUMER_BACKOFF_MS = (
     *(_MINUTE * minutes for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)),
     *(_HOUR * hours for hours in (1, 2)),
 )
-_EXPONENTIAL_MS = (5_000, 2 * _HOUR, 2.0)  # of a group that has the policy without numbers
+_EXPONENTIAL_MS = (5_000, 2 * _HOUR, 2.0)  # for a group with this policy but without numbers
 _LONGEST_MS = 365 * 24 * _HOUR
 
 
 def merged_settings(sent: Any, *, max_body_size: int, group: SubscriptionGroupConfig | None) -> Any:
-    """A ``definitions.Settings`` to answer with; ``group`` is the consumer's, as the broker has it."""
+    """Return the ``definitions.Settings`` for a client. ``group``: the broker's configuration of its group."""
     merged = type(sent)()
     merged.CopyFrom(sent)
     merged.metric.Clear()
@@ -57,7 +57,7 @@ def _merge_group(merged: Any, group: SubscriptionGroupConfig) -> None:
     subscription.long_polling_timeout.nanos = 0
     backoff = merged.backoff_policy
     backoff.max_attempts = min(max(group.retry_max_times, 0), 2**31 - 2) + 1
-    policy = group.group_retry_policy  # JSON of a group's settings, from whoever set them
+    policy = group.group_retry_policy  # unvalidated JSON
     kind = policy.get("type") if isinstance(policy, dict) else None
     if kind == "EXPONENTIAL":
         found = _part(policy, "exponentialRetryPolicy")
@@ -91,7 +91,7 @@ def _part(policy: object, name: str) -> dict[str, Any]:
 
 
 def _number(value: object, default: float) -> float:
-    """A number of milliseconds, or of times, that means something."""
+    """Return a number of milliseconds or times if it is valid, else the default."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LONGEST_MS:
         return default
     return value

@@ -1,9 +1,9 @@
-"""What clients say of themselves: Telemetry, Heartbeat, NotifyClientTermination, SyncLiteSubscription.
+"""The lifecycle of clients: Telemetry, Heartbeat, NotifyClientTermination, SyncLiteSubscription.
 
-Telemetry is a stream both ways for as long as the client lives. The client sends its settings, is answered with those
-that count, and hears from then on what the broker wants of it: see clients.py and relay.py. Settings that cannot be end
-the stream with gRPC's INVALID_ARGUMENT, as Apache's proxy does; the text says what is wrong with them. (Clients log
-that, and do not look at the status of a command without settings.)
+Telemetry is a bidirectional stream for the lifetime of the client. The client sends its settings, receives the
+effective settings, and then commands of the broker: see clients.py and relay.py. Invalid settings end the stream with
+gRPC's INVALID_ARGUMENT and an error message, like Apache's proxy. (Clients log that error, but ignore the status of a
+command without settings.)
 
 Thread-safety: used on the event loop only. Corresponds to org.apache.rocketmq.proxy.grpc.v2.client.ClientActivity.
 """
@@ -26,7 +26,7 @@ _OK = status(_Code.OK)
 
 
 class ClientFamily(Family):
-    """The clients' comings and goings."""
+    """The lifecycle of clients."""
 
     def __init__(self, clients: ClientRegistry) -> None:
         self._clients = clients
@@ -53,7 +53,7 @@ class ClientFamily(Family):
     async def sync_lite_subscription(self, context: Context, request: Any) -> Any:
         raise StatusError(
             _Code.NOT_IMPLEMENTED,
-            "lite topics are not served here: give each subject a topic, or a tag in one, and use a PushConsumer or a "
+            "lite topics are not supported: use a topic or a tag for each subject, with a PushConsumer or a "
             "SimpleConsumer",
         )
 
@@ -68,7 +68,7 @@ class ClientFamily(Family):
             self._clients.stream_ended(context, stream)
 
     async def _read(self, context: Context, requests: AsyncIterator[Any], stream: CommandStream) -> None:
-        """Until the client has said all, or something that cannot be."""
+        """Read commands until the end of the stream or an error."""
         try:
             async for command in requests:
                 await self._take(context, command, stream)

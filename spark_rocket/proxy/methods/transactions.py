@@ -1,15 +1,14 @@
-"""EndTransaction: a producer decides a transaction, and producers asked about one that nobody decided.
+"""EndTransaction: commits and rollbacks of producers, and checks of undecided transactions.
 
-The transaction id that SendMessage gives says where the half message is, ``<offset in the half topic>-<offset in the
-log>-<broker>``: all that END_TRANSACTION (37) needs is in it, so that a transaction can be decided after a restart of
-the broker and however much later. (Apache's proxy keeps that in memory, for 30 s.) The broker checks it: an id that
-names no half message of the topic's producers is refused.
+The transaction id of SendMessage contains the position of the half message, ``<offset in the half topic>-<offset in the
+log>-<broker>``. END_TRANSACTION (37) needs nothing else, so a transaction can be ended after a restart of the broker
+and without a time limit. (Apache's proxy stores this in memory for 30 s.) The broker refuses an id that does not belong
+to a half message of the topic's producers.
 
-Producers have no groups; a transaction belongs to the topic's name, as in Apache's proxy, and any producer that
-publishes the topic may be asked. A broker's CHECK_TRANSACTION_STATE (39) becomes a RecoverOrphanedTransactionCommand
-of its Telemetry.
+Producers have no groups. A transaction belongs to its topic, as in Apache's proxy, and checks can go to any producer of
+the topic. A broker's CHECK_TRANSACTION_STATE (39) becomes a RecoverOrphanedTransactionCommand of Telemetry.
 
-Thread-safety: used on the event loop only; nothing is kept. Corresponds to
+Thread-safety: used on the event loop only; stateless. Corresponds to
 org.apache.rocketmq.proxy.grpc.v2.transaction.EndTransactionActivity and proxy.service.transaction.TransactionId.
 """
 
@@ -46,17 +45,17 @@ _MAX_OFFSET = (1 << 63) - 1
 
 
 def transaction_id(sent: Mapping[str, str], broker_name: str) -> str:
-    """The id of a half message, from the broker's answer when it was stored."""
+    """Return the transaction id of a half message, from the broker's response to its send."""
     return make_transaction_id(int(sent["queueOffset"]), int(sent["msgId"][-16:], 16), broker_name)
 
 
 def make_transaction_id(half_offset: int, log_offset: int, broker_name: str) -> str:
-    """The id of the half message at this offset of the half topic, and of the log."""
+    """Return the transaction id of the half message at these offsets of the half topic and of the log."""
     return f"{half_offset}-{log_offset}-{broker_name}"
 
 
 def parse_transaction_id(text: str) -> tuple[str, str, str] | None:
-    """Offsets in the half topic and the log, and the broker's name."""
+    """Parse a transaction id: offsets in the half topic and the log, and the broker's name. None if it is malformed."""
     half_offset, _, rest = text.partition("-")
     log_offset, _, broker_name = rest.partition("-")
     if not broker_name or not (_is_offset(half_offset) and _is_offset(log_offset)):
@@ -69,7 +68,7 @@ def _is_offset(text: str) -> bool:
 
 
 class TransactionFamily(Family):
-    """Takes decisions, and asks for them."""
+    """Ends transactions, and checks undecided ones."""
 
     def __init__(self, cluster: Cluster, clients: ClientRegistry) -> None:
         self._cluster = cluster
@@ -85,14 +84,14 @@ class TransactionFamily(Family):
         parts = parse_transaction_id(request.transaction_id)
         if parts is None:
             raise StatusError(
-                _Code.INVALID_TRANSACTION_ID, "transaction id is none: give the one that SendMessage answered"
+                _Code.INVALID_TRANSACTION_ID, "malformed transaction id: use the id in the response of SendMessage"
             )
         if not await self._cluster.is_broker(parts[2]):
             raise StatusError(
                 _Code.INVALID_TRANSACTION_ID,
-                f"the transaction is one of broker {parts[2][:80]!r}, which is not in this cluster",
+                f"broker {parts[2][:80]!r} of the transaction id is not in this cluster",
             )
-        if decision is not None:  # else it stays undecided, and a producer will be asked
+        if decision is not None:  # otherwise it stays undecided until a check
             await self._decide(topic, decision, parts, request)
         return definitions.EndTransactionResponse(status=status(_Code.OK))
 
@@ -109,15 +108,15 @@ class TransactionFamily(Family):
             "transactionId": request.transaction_id,
         }
         answer = await self._cluster.ask(broker, RequestCode.END_TRANSACTION, ext)
-        if answer.code == ResponseCode.SYSTEM_ERROR:  # no such half message, another's, or decided before
-            raise StatusError(_Code.INVALID_TRANSACTION_ID, answer.remark or "there is no such transaction")
+        if answer.code == ResponseCode.SYSTEM_ERROR:  # unknown half message, another producer's, or already ended
+            raise StatusError(_Code.INVALID_TRANSACTION_ID, answer.remark or "unknown transaction")
         if answer.code == ResponseCode.ILLEGAL_OPERATION:
-            raise StatusError(_Code.PRECONDITION_FAILED, answer.remark or "the transaction cannot be decided now")
+            raise StatusError(_Code.PRECONDITION_FAILED, answer.remark or "the transaction cannot be ended now")
         if answer.code != ResponseCode.SUCCESS:
             raise refusal_of(answer)
 
     def recover(self, broker: str, request: RemotingCommand) -> None:
-        """CHECK_TRANSACTION_STATE (39), for some producer of the topic; if none can be told, the broker asks again."""
+        """Relay CHECK_TRANSACTION_STATE (39) to a producer of the topic. Without one, the broker retries."""
         header = CheckTransactionStateRequestHeader.from_ext(request.ext_fields)
         record = view_record(request.body)
         topic = str(record.topic, "utf-8")
@@ -127,5 +126,5 @@ class TransactionFamily(Family):
         body = body_of(record, self._clients.max_body_size)
         write_message(recovery.message, record, properties_of(record), topic, body)
         if not self._clients.tell_producer_of(topic, command):
-            text = "No producer of topic %s has an open Telemetry stream to be asked about a transaction."
+            text = "cannot check a transaction of topic %s: no producer has an open Telemetry stream"
             _often.warning(topic, text, topic)

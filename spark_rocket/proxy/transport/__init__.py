@@ -1,1 +1,1 @@
-"""gRPC on ``grpc.aio``: connections, calls and their limits. Knows nothing of messages."""
+"""gRPC on ``grpc.aio``: connections, calls and their limits, independent of the messages."""

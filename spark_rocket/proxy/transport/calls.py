@@ -1,16 +1,16 @@
-"""One gRPC call: authentication, its request within the limits, its handler, its responses.
+"""A gRPC call: authentication, request limits, handler, responses.
 
-grpcio sees every method as a stream of requests, raw bytes in and out. So nothing of a message is read, and nothing is
-unpacked, before its metadata has been authenticated:
+For grpcio, every method is a stream of requests with raw bytes. So a message is neither read nor parsed before its
+metadata is authenticated:
 
-1. too many calls in progress: the method's ``busy`` response
-2. ``authenticate`` with the metadata alone
-3. the request is read; above the method's limit: RESOURCE_EXHAUSTED; too many bytes of requests in progress, which
-   wait for brokers: the ``busy`` response
-4. the handler parses it (messaging.py bounds its number of fields first) and answers
+1. Too many calls in progress: the method's ``busy`` response.
+2. ``authenticate`` with only the metadata.
+3. Read the request. Above the method's limit: RESOURCE_EXHAUSTED. Too many bytes of requests in progress (waiting for
+   brokers): the ``busy`` response.
+4. The handler parses the request (messaging.py limits its number of fields before) and responds.
 
-A handler's RpcError ends the call with its status, any other error with UNKNOWN and a line in the log. When the client
-cancels, its deadline passes or its connection breaks, grpcio cancels the task.
+A handler's RpcError ends the call with its status, other errors with UNKNOWN and a log line. When the client cancels,
+its deadline expires or its connection breaks, grpcio cancels the task.
 
 Thread-safety: event loop only.
 """
@@ -41,31 +41,31 @@ _often = RateLimited(_log)
 _STATUS = {code.value[0]: code for code in grpc.StatusCode}
 _MAX_TEXT_BYTES = 3072  # clients accept 8 KiB of metadata, and 4 KiB through nginx
 _SMALL_RESPONSE = 4096
-"""Responses up to this size are not counted while they are written, one of each call: ``max_calls`` bounds them."""
+"""Responses up to this size are not counted while they are written: there is one per call, limited by ``max_calls``."""
 _SMALL_REQUEST = 4096
-"""Requests likewise, so that acks are taken beside sends that wait for a broker."""
+"""Requests up to this size are not counted, so that acks are accepted while sends wait for a broker."""
 _COPIES = 2
-"""Of a response that is being written: the second is in grpcio."""
+"""Copies of a response while it is written; the second is in grpcio."""
 
 
 DURATION_BOUNDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
-"""In seconds: calls are counted in between."""
+"""Bounds of the histogram in seconds."""
 
 
 class _BusyError(RpcError):
-    """Too much is in progress: clients may try again later."""
+    """Too many calls or bytes are in progress; clients can retry later."""
 
     def __init__(self, what: str) -> None:
         super().__init__(GrpcCode.RESOURCE_EXHAUSTED, f"too many {what} are in progress: retry later")
 
 
 class MethodStats:
-    """The calls of one method."""
+    """Statistics of a method."""
 
     def __init__(self) -> None:
         self.running = 0
         self.codes: Counter[int] = Counter()
-        """Calls that ended, by the messaging service's code, or gRPC's own."""
+        """Ended calls by the messaging service's code or the gRPC status code."""
         self.durations = [0] * (len(DURATION_BOUNDS) + 1)
         self.seconds = 0.0
 
@@ -77,13 +77,13 @@ class MethodStats:
 
 
 class Call:
-    """A ``Context``."""
+    """A gRPC call, as a ``Context``."""
 
     def __init__(self, servicer: Any, connection: Forwarder, unread: ResponseBytes) -> None:
         self.connection = connection
         self.status_code: int = GrpcCode.OK
         self.request_bytes = 0
-        """Of its request, while they are counted."""
+        """The counted bytes of its request."""
         self._servicer = servicer
         self._unread = unread
         self._batch: Batch | None = None
@@ -109,12 +109,12 @@ class Call:
         return self._batch
 
     def is_counted(self, size: int) -> bool:
-        """Whether a response needs no room of its own: small ones, and messages of this call's batch."""
+        """Whether a response needs no reservation: it is small, or a message of this call's batch."""
         return size <= _SMALL_RESPONSE + (0 if self._batch is None else self._batch.size)
 
 
 class Calls:
-    """Makes grpcio's handlers of methods."""
+    """Creates grpcio's handlers of methods."""
 
     def __init__(
         self,
@@ -124,17 +124,17 @@ class Calls:
     ) -> None:
         self.running = 0
         self.refused = 0
-        """Calls refused because too many, or too large ones, were in progress."""
+        """Calls refused because too many calls or bytes were in progress."""
         self.request_bytes = 0
-        """Of complete requests whose calls are in progress."""
+        """Bytes of complete requests whose calls are in progress."""
         self.stats: dict[str, MethodStats] = defaultdict(MethodStats)
-        """By ``/service/Method``."""
+        """Statistics by ``/service/Method``."""
         self._connection_of = connection_of
         self._limits = limits
         self._unread = unread
 
     def handler(self, path: str, rpc: Rpc, authenticate: Authenticate | None = None) -> grpc.RpcMethodHandler:
-        """For the method ``/service/Method``."""
+        """Create the handler of the method ``/service/Method``."""
 
         async def unary(_: Any, servicer: Any) -> Any:
             return await self._run(path, rpc, servicer, authenticate)
@@ -149,7 +149,7 @@ class Calls:
         return grpc.stream_unary_rpc_method_handler(unary)
 
     async def _run(self, path: str, rpc: Rpc, servicer: Any, authenticate: Authenticate | None) -> bytes | None:
-        """The response, or None when there is none or all were written."""
+        """Run a call; return the response, or None if there is none or all are written."""
         connection = self._connection_of(servicer.peer())
         if connection is None:
             await servicer.abort(grpc.StatusCode.UNAVAILABLE, "the connection is closed")
@@ -172,12 +172,12 @@ class Calls:
                     call.status_code = error.code
                     return rpc.busy
             ended = error
-        except asyncio.CancelledError:
-            ended = RpcError(GrpcCode.CANCELLED, "the call was cancelled")  # by its handler: grpcio would not end it
+        except asyncio.CancelledError:  # if the handler cancelled the call, grpcio would not end it
+            ended = RpcError(GrpcCode.CANCELLED, "the call was cancelled")
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-        except grpc.aio.InternalError as error:  # the client has gone or cancelled
+        except grpc.aio.InternalError as error:  # the client disconnected or cancelled
             _log.debug("%s of %s: %s", path, call.peer, error)
             ended = RpcError(GrpcCode.CANCELLED, str(error))
             raise
@@ -192,7 +192,7 @@ class Calls:
         return None
 
     def _refusal(self, path: str, rpc: Rpc, call: Call, authenticate: Authenticate | None) -> bytes | None:
-        """The response of a call that is not authenticated; None when it is served."""
+        """Return the response of a call that is not authenticated; None if it is."""
         if self.running > self._limits.max_calls:
             raise _BusyError("calls")
         if authenticate is None:
@@ -241,14 +241,14 @@ class Calls:
                     await unread.wait_for_room(connection, size)
                 unread.write_begins(connection)
                 try:
-                    await servicer.write(response)  # until the client's window has room
+                    await servicer.write(response)  # waits for the client's flow control window
                 finally:
                     unread.write_ends(connection)
                     if size:
                         unread.sent(connection, size)
 
     async def _request(self, path: str, servicer: Any, call: Call) -> bytes:
-        """The one message of a request that is not a stream."""
+        """Read the message of a request that is not a stream."""
         connection, size = call.connection, 0
         connection.request_begins()
         try:
@@ -276,13 +276,11 @@ class Calls:
     def _check_size(self, path: str, size: int) -> None:
         limit = self._limits.of_method(path)
         if size > limit:
-            raise RpcError(
-                GrpcCode.RESOURCE_EXHAUSTED, f"the request has {size} bytes, at most {limit} are accepted by {path}"
-            )
+            raise RpcError(GrpcCode.RESOURCE_EXHAUSTED, f"the request has {size} bytes, {path} accepts at most {limit}")
 
 
 def cut_text(text: str) -> str:
-    """A status message that has at most 3 KiB when it is percent-encoded."""
+    """Cut a status message to at most 3 KiB when it is percent-encoded."""
     size, raw = 0, text.encode("utf-8", "replace")
     for at, byte in enumerate(raw):
         size += 1 if 0x20 <= byte < 0x7F and byte != 0x25 else 3

@@ -1,6 +1,6 @@
-"""What a gRPC handler sees of its call, and how it fails: the same for every server that carries it.
+"""The interface between gRPC handlers and servers: the context of a call, and errors.
 
-A handler takes its :class:`Context` and serialized messages, and gives serialized messages:
+A handler receives its :class:`Context` and serialized messages, and returns serialized messages:
 
 =======================  ===================================================================================
 call                     handler
@@ -10,7 +10,7 @@ stream out               ``async def handler(context, request: bytes)``, an asyn
 stream in and out        ``async def handler(context, requests: AsyncIterator[bytes])``, a generator likewise
 =======================  ===================================================================================
 
-When the client cancels, its deadline passes or its connection breaks, the handler's task is cancelled.
+When the client cancels, its deadline expires or its connection breaks, the handler's task is cancelled.
 
 Thread-safety: used on the event loop only.
 """
@@ -25,7 +25,7 @@ from spark_rocket.proxy.transport.memory_budgets import Batch
 
 
 class GrpcCode(IntEnum):
-    """gRPC's own status codes, those that are used here. What the messaging service says is in its answers instead."""
+    """The gRPC status codes in use. Codes of the messaging service are in its responses instead."""
 
     OK = 0
     CANCELLED = 1
@@ -42,7 +42,7 @@ class GrpcCode(IntEnum):
 
 
 class RpcError(Exception):
-    """Ends a call with a status of gRPC's own."""
+    """Ends a call with a gRPC status."""
 
     def __init__(self, code: GrpcCode, message: str) -> None:
         super().__init__(message)
@@ -51,11 +51,11 @@ class RpcError(Exception):
 
 
 class Context(Protocol):
-    """One call."""
+    """A call."""
 
     @property
     def metadata(self) -> Mapping[str, str]:
-        """What the client sent along, by lower-case names; of several values of a name the last."""
+        """The client's metadata by lower-case names, with the last value of each name."""
 
     @property
     def peer(self) -> str:
@@ -63,26 +63,26 @@ class Context(Protocol):
 
     @property
     def deadline(self) -> float | None:
-        """When the client stops waiting, by ``time.monotonic``; None for never."""
+        """The deadline in ``time.monotonic`` seconds; None for no deadline."""
 
     status_code: int
-    """The messaging service's code of the response, for the metrics: set by who makes the response."""
+    """The messaging service's code of the response, for the metrics; set by the handler."""
 
     def batch(self) -> Batch:
-        """Room in memory for the messages that this call asks a broker for."""
+        """Return the memory budget for the messages that this call requests from a broker."""
 
 
 class Rpc(NamedTuple):
-    """A method: its handler and what of it is a stream."""
+    """A method: its handler, and which sides are streams."""
 
     handler: Callable[..., Any]
     request_streaming: bool = False
     response_streaming: bool = False
     failed: Callable[[Context, Exception], bytes] | None = None
-    """The response for an error of authentication; without it the call ends with UNAUTHENTICATED."""
+    """Creates the response to an authentication error; without it the call ends with UNAUTHENTICATED."""
     busy: bytes = b""
-    """The response when too many calls are in progress; without it the call ends with RESOURCE_EXHAUSTED."""
+    """The response if too many calls are in progress; without it the call ends with RESOURCE_EXHAUSTED."""
 
 
 Authenticate = Callable[[Context, str], None]
-"""Given a call's context and method, before its message is read: raises RpcError, or what ``Rpc.failed`` takes."""
+"""Called with context and method before the message is read. Raises RpcError, or an error for ``Rpc.failed``."""

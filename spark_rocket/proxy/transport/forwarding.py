@@ -1,11 +1,11 @@
-"""Bytes between a client's connection and grpcio's local socket, with backpressure in both directions.
+"""Forwards bytes between a client's connection and grpcio's local socket, with backpressure in both directions.
 
-grpcio listens on a Unix socket in a directory that only this user may open. The local side of each connection is bound
-to a name of its own there (``…/17``), which grpcio reports as the call's peer: so calls find their connection, and with
-it the client's address. The name is removed from the directory at once.
+grpcio listens on a Unix socket in a directory that only this user can open. The local side of each connection is bound
+to a unique name there (``…/17``), which grpcio reports as the call's peer. So a call finds its connection and the
+client's address. The name is removed from the directory at once.
 
-When one side's write buffer exceeds 64 KiB, reading from the other side pauses. So a connection occupies at most a few
-hundred KiB here, whatever its client does.
+When one side's write buffer exceeds 64 KiB, reading from the other side pauses. So a connection uses at most a few
+hundred KiB here, regardless of its client.
 
 Thread-safety: event loop only.
 """
@@ -31,18 +31,18 @@ _log = logging.getLogger(__name__)
 
 _BUFFER_BYTES = 64 * 1024
 _LINGER_S = 10.0
-_CALL_OVERHEAD_BYTES = 512  # an estimate of a request's frames and headers, rather too high
+_CALL_OVERHEAD_BYTES = 512  # a conservative estimate of a request's frames and headers
 _MAX_DIRECTORY = 80  # a Unix socket's path has at most 104 bytes on some systems
 
 
 class LocalSocket:
-    """grpcio's listening address, and the connections to it by their names."""
+    """grpcio's listening address, and the connections to it by name."""
 
     def __init__(self) -> None:
         base = tempfile.gettempdir()
         if len(os.fsencode(base)) > _MAX_DIRECTORY:
             raise ConfigError(
-                f"The temporary directory {base} has a path that is too long for a Unix socket.",
+                f"The path of the temporary directory {base} is too long for a Unix socket.",
                 remedy=f"Set TMPDIR to a directory of at most {_MAX_DIRECTORY} bytes.",
             )
         self._directory = Path(tempfile.mkdtemp(prefix="rocket-grpc-"))  # mode 0700
@@ -53,7 +53,7 @@ class LocalSocket:
         self.target = f"unix:{self._path}"
 
     def connect(self, forwarder: Forwarder) -> tuple[str, socket.socket]:
-        """A socket connected to grpcio, and its name. OSError when descriptors or grpcio's backlog are used up."""
+        """Return a socket connected to grpcio, and its name. OSError if descriptors or the backlog are exhausted."""
         name = str(next(self._numbers))
         bound = self._directory / name
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -72,11 +72,11 @@ class LocalSocket:
         return name, sock
 
     def connection_of(self, peer: str) -> Forwarder | None:
-        """By the peer that grpcio reports; None when the connection has just been closed."""
+        """Return the connection of a peer reported by grpcio; None if it has just been closed."""
         return self.connections.get(peer.rpartition("/")[2])
 
     def forget(self, name: str) -> None:
-        """A connection is closed."""
+        """Remove a closed connection."""
         self.connections.pop(name, None)
         if self._all_closed is not None and not self.connections:
             self._all_closed.set()
@@ -99,11 +99,11 @@ class Forwarder(asyncio.Protocol):
     ) -> None:
         self.peer = peer
         self.reading = 0
-        """Calls whose request is one message that is incomplete."""
+        """Unary calls whose request is incomplete."""
         self.forwarded = 0
         """Bytes written to the client so far."""
         self.streaming = 0
-        """Calls whose request is a stream that has not ended."""
+        """Calls with an open request stream."""
         self._front = front
         self._local = local
         self._pending = pending
@@ -127,7 +127,7 @@ class Forwarder(asyncio.Protocol):
         try:
             self._name, sock = self._local.connect(self)
         except OSError as error:
-            self._front.reject("descriptors", self.peer, f"no local connection can be made ({error})")
+            self._front.reject("descriptors", self.peer, f"cannot create a local connection ({error})")
             self.abort()
             return
         if not leaves_reserve(sock, NAME, self.peer):
@@ -141,12 +141,12 @@ class Forwarder(asyncio.Protocol):
         try:
             await asyncio.get_running_loop().create_unix_connection(lambda: _ServerSide(self), sock=sock)
         except OSError as error:
-            _log.debug("%s: no local connection: %s", self.peer, error)
+            _log.debug("%s: failed local connection: %s", self.peer, error)
             sock.close()
             self.abort()
 
     def connected(self, server: asyncio.Transport) -> None:
-        """grpcio has the connection."""
+        """Start forwarding to grpcio."""
         self.server = server
         if self._is_closed:
             server.abort()
@@ -181,7 +181,7 @@ class Forwarder(asyncio.Protocol):
             self.server.abort()
 
     def abort(self) -> None:
-        """Close the connection at once, and so cancel its calls."""
+        """Close the connection at once, which cancels its calls."""
         self.transport.abort()
 
     # --- calls ------------------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ class Forwarder(asyncio.Protocol):
         self.reading += 1
 
     def request_ends(self, size: int) -> None:
-        """A request has ``size`` bytes, or is not read any further."""
+        """Record the end of a request with ``size`` bytes."""
         self.reading -= 1
         if self.reading or self.streaming:
             self._pending.taken(self, size + _CALL_OVERHEAD_BYTES)
@@ -198,7 +198,7 @@ class Forwarder(asyncio.Protocol):
             self._pending.forget(self)
 
     def message_taken(self, size: int) -> None:
-        """A message of a request stream."""
+        """Record a message of a request stream."""
         self._pending.taken(self, size + _CALL_OVERHEAD_BYTES)
 
 
@@ -225,7 +225,7 @@ class _ServerSide(asyncio.Protocol):
         self._client.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """grpcio has closed it: what it said last is written, as far as the client reads."""
+        """Close the client's side after its remaining bytes are written, at most after a timeout."""
         if self._client.get_write_buffer_size():
             asyncio.get_running_loop().call_later(_LINGER_S, self._client.abort)
         self._client.close()

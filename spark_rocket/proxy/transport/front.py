@@ -1,15 +1,15 @@
-"""The public port of the gRPC endpoint: accepts connections and hands them to a forwarder once their kind is known.
+"""The public port of the gRPC endpoint: accepts connections, detects their kind, and passes them to a forwarder.
 
-The first bytes say what a connection is (proxy_protocol.py). They are read with MSG_PEEK, so that TLS and HTTP/2 find
-them in the socket. TLS is terminated here, with the project's TLS settings, because one port takes both kinds and a
-certificate that changes is loaded without a restart.
+The first bytes identify the kind of a connection (proxy_protocol.py). They are read with MSG_PEEK, so that they stay in
+the socket for TLS and HTTP/2. TLS is terminated here, with the project's TLS settings, because one port accepts both
+kinds, and a changed certificate is loaded without a restart.
 
 A connection is closed, and the reason logged at most once in ten seconds for each kind, when
 
-* the descriptors or connections of the process, or the connections of its address, are used up,
+* the limits of descriptors or connections of the process, or of connections of its address, are reached,
 * its first bytes do not arrive in time, or are invalid,
-* it sends a PROXY header and its address is not trusted, or sends a second one,
-* it speaks plaintext in mode ``enforcing``, or TLS where TLS is disabled, or its handshake fails.
+* it sends a PROXY header from an untrusted address, or a second one,
+* it uses plaintext in mode ``enforcing``, or TLS while TLS is disabled, or its handshake fails.
 
 Thread-safety: event loop only. Corresponds to org.apache.rocketmq.proxy.grpc.ProxyAndTlsProtocolNegotiator.
 """
@@ -46,10 +46,10 @@ from spark_rocket.remoting.tls.settings import TlsMode
 _log = logging.getLogger(__name__)
 
 _BACKLOG = 1024
-_MAX_ACCEPTS = 64  # of one turn of the loop
+_MAX_ACCEPTS = 64  # per turn of the loop
 _PEEK_AGAIN_S = 0.02
 _DESCRIPTORS = 3
-"""Of a connection that is served: its own, and both ends of the local one to grpcio (forwarding.py)."""
+"""Descriptors per connection: its own, and both ends of the local one to grpcio (forwarding.py)."""
 _NO_SOCKETS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 NAME = "gRPC endpoint"
 _PORT_OPTIONS = " with --grpc-port"
@@ -57,7 +57,7 @@ _PORT_OPTIONS = " with --grpc-port"
 
 @dataclass(slots=True)
 class _Newcomer:
-    """A connection whose kind is unknown yet."""
+    """A connection of unknown kind."""
 
     peer: str
     timer: asyncio.TimerHandle
@@ -65,9 +65,9 @@ class _Newcomer:
 
 
 class Front:
-    """``make_protocol(peer)`` gives the protocol of a connection whose kind is known.
+    """Accepts connections. ``make_protocol(peer)`` creates the protocol of a connection of known kind.
 
-    ``forget(peer)`` has to be called when that connection is closed.
+    Call ``forget(peer)`` when that connection is closed.
     """
 
     def __init__(
@@ -101,11 +101,11 @@ class Front:
 
     @property
     def connections(self) -> int:
-        """Accepted connections, those of unknown kind included."""
+        """Accepted connections, including those of unknown kind."""
         return len(self._newcomers) + self._of_address.total()
 
     async def bind(self) -> None:
-        """Take the address; connections queue. ConfigError when it is in use or not of this machine."""
+        """Bind the address; connections queue. ConfigError if it is in use or not an address of this machine."""
         self._loop = asyncio.get_running_loop()
         sock = await bind(self._host, self.port, NAME, _PORT_OPTIONS, reuse_port=self._reuse_port)
         try:
@@ -118,7 +118,7 @@ class Front:
         self.port = sock.getsockname()[1]
 
     def accept(self) -> None:
-        """Accept connections from now on."""
+        """Start accepting connections."""
         if self._socket is not None:
             with self._socket.dup() as next_one:
                 self._others = next_one.fileno()
@@ -134,23 +134,23 @@ class Front:
             self._retry.cancel()
         for sock in list(self._newcomers):
             self._drop(sock)
-        for sock in self._handshakes.values():  # not cancelled: a transport that is half made would never end
+        for sock in self._handshakes.values():  # do not cancel: a half-created transport would never end
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
         if self._handshakes:
             await asyncio.wait(list(self._handshakes))
 
     def forget(self, peer: str) -> None:
-        """A connection that had a protocol is closed."""
+        """Record that a connection with a protocol is closed."""
         host = host_of(peer)
         self._of_address[host] -= 1
         if self._of_address[host] <= 0:
             del self._of_address[host]
 
     def reject(self, reason: str, peer: str, text: str) -> None:
-        """Count and log a connection that a limit refuses."""
+        """Count and log a connection refused by a limit."""
         self.refused[reason] += 1
-        self._often.warning(reason, "%s", f"The gRPC endpoint refused the connection of {peer}: {text}.")
+        self._often.warning(reason, "%s", f"refused gRPC connection {peer}: {text}")
 
     # --- accepting --------------------------------------------------------------------------------------------
 
@@ -166,7 +166,7 @@ class Front:
             except OSError as error:
                 if error.errno not in _NO_SOCKETS:
                     raise
-                self._often.warning("accept", "%s", f"The gRPC endpoint accepts no connections for a second: {error}.")
+                self._often.warning("accept", "%s", f"accepting no gRPC connections for 1 s: {error}")
                 self._loop.remove_reader(listening)
                 self._retry = self._loop.call_later(1.0, self._loop.add_reader, listening, self._accept)
                 return
@@ -189,7 +189,7 @@ class Front:
         sock.close()
 
     def _has_descriptors(self, sock: socket.socket, peer: str, more: int) -> bool:
-        """Whether the connections leave ``more`` descriptors, those counted that a connection is yet to open."""
+        """Whether ``more`` descriptors are available, after those that open connections still need."""
         in_use = self._others + len(self._newcomers) + _DESCRIPTORS * self._of_address.total()
         return leaves_reserve(sock, NAME, peer, in_use + more - 1)
 
@@ -204,7 +204,7 @@ class Front:
         return newcomer.peer
 
     def _look(self, sock: socket.socket) -> None:
-        """Read the first bytes until they show the connection's kind."""
+        """Read the first bytes until they identify the connection's kind."""
         newcomer = self._newcomers.get(sock)
         if newcomer is None:
             return
@@ -226,7 +226,7 @@ class Front:
         if not start or kind == BAD:
             self._drop(sock)
         elif kind == PROXIED:
-            reason = "a second PROXY header" if newcomer.is_proxied else "a PROXY header, and its address is not in"
+            reason = "a second PROXY header" if newcomer.is_proxied else "a PROXY header, but its address is not in"
             more = "" if newcomer.is_proxied else " proxyProtocolTrustedAddresses"
             self._refuse(sock, "PROXY", f"sent {reason}{more}")
         elif kind == MORE:  # the socket stays readable: look again later
@@ -243,7 +243,7 @@ class Front:
     def _refuse(self, sock: socket.socket, kind: str, text: str) -> None:
         peer = self._newcomers[sock].peer
         self._drop(sock)
-        self._often.warning(kind, "%s", f"The gRPC endpoint closed the connection of {peer}: it {text}.")
+        self._often.warning(kind, "%s", f"closed gRPC connection {peer}: it {text}")
 
     # --- connections of known kind ----------------------------------------------------------------------------
 
@@ -268,7 +268,7 @@ class Front:
             context = self._tls.context() if tls and self._tls is not None else None
         except Exception as error:  # a missing library, unreadable files
             self._often.warning(
-                "certificate", "%s", f"{peer} calls with TLS, for which there is no certificate: {error}."
+                "certificate", "%s", f"closed gRPC connection {peer}: it uses TLS, but there is no certificate: {error}"
             )
             sock.close()
             self.forget(peer)
@@ -286,4 +286,4 @@ class Front:
             if tls:
                 problem = problem_of(error, server=True)
                 text = f"it {problem.text}. {problem.remedy}".rstrip(". ")
-                self._often.warning(problem.kind, "%s", f"The gRPC endpoint closed the connection of {peer}: {text}.")
+                self._often.warning(problem.kind, "%s", f"closed gRPC connection {peer}: {text}")

@@ -1,9 +1,9 @@
-"""Limits of the gRPC endpoint, and the number of fields that a serialized protobuf message has.
+"""Limits of the gRPC endpoint, and counting the fields of a serialized protobuf message.
 
-An empty submessage has two bytes on the wire and about a hundred in memory, so a request's size does not bound what
-parsing it costs. A message has at most half as many fields as bytes: only larger requests are counted at all.
+An empty submessage has two bytes on the wire and about a hundred in memory, so the size of a request does not limit the
+cost of parsing it. A message has at most half as many fields as bytes, so only larger requests are counted.
 
-Thread-safety: values and pure functions.
+Thread-safety: immutable values and pure functions.
 Corresponds to the grpc settings of org.apache.rocketmq.proxy.config.ProxyConfig.
 """
 
@@ -16,15 +16,15 @@ from typing import Any
 
 MIB = 1024 * 1024
 MAX_REQUEST_BYTES = 32 * MIB
-"""The largest limit of a method."""
+"""The maximum of all method limits."""
 MAX_FIELDS = 131_072
-"""Fields of one request, at all levels together."""
+"""The limit of a request's fields, at all levels together."""
 _VARINT, _FIXED64, _LENGTH, _START_GROUP, _END_GROUP, _FIXED32 = range(6)
 
 
 @dataclass(frozen=True, slots=True)
 class GrpcLimits:
-    """What clients may use. Times are seconds; 0 means no limit where a field says so."""
+    """Limits for clients. Times are in seconds."""
 
     max_connections: int = 10_000
     max_connections_per_address: int = 0
@@ -36,40 +36,40 @@ class GrpcLimits:
     request_bytes: int = 4 * MIB
     """The largest request of a method that ``method_request_bytes`` does not list."""
     method_request_bytes: Mapping[str, int] = field(default_factory=dict)
-    """By ``/service/Method``; at most MAX_REQUEST_BYTES."""
+    """Limits by ``/service/Method``; at most MAX_REQUEST_BYTES."""
     max_pending_request_bytes: int = 64 * MIB
-    """Request bytes of all connections that were received and are not part of a complete request yet."""
+    """Received bytes of incomplete requests on all connections."""
     max_request_bytes: int = 32 * MIB
     """Bytes of complete requests whose calls are in progress: most of them wait for a broker."""
     max_unread_bytes: int = 32 * MIB
-    """Response bytes of all connections that clients have not read; as many more may wait to be written."""
+    """Unread response bytes of all connections; the same number can wait to be written."""
     first_bytes_timeout: float = 10.0
-    """For the first byte of a connection, and for a TLS handshake."""
+    """The timeout of a connection's first byte, and of the TLS handshake."""
     idle_timeout: float = 120.0
-    """After the last call of a connection."""
+    """The timeout after the last call of a connection."""
     max_age: float = 0.0
-    """0: no limit. Telemetry streams of a connection that is older are ended, and its client connects again."""
+    """0: no limit. The Telemetry streams of an older connection are ended, and its client reconnects."""
 
     def of_method(self, path: str) -> int:
-        """The size limit of a method's request."""
+        """Return the size limit of a method's request."""
         return min(self.method_request_bytes.get(path, self.request_bytes), MAX_REQUEST_BYTES)
 
 
 def send_request_bytes(max_message_size: int, max_messages: int) -> int:
-    """The size limit of SendMessage requests."""
+    """Return the size limit of SendMessage requests."""
     return min(max_message_size * max_messages + MIB, MAX_REQUEST_BYTES)
 
 
 def has_more_fields(raw: bytes, message_class: Any, limit: int) -> bool:
-    """Whether ``raw`` has more than ``limit`` fields, those of submessages included.
+    """Whether ``raw`` has more than ``limit`` fields, including those of submessages.
 
-    Malformed input counts as far as it can be read; parsing refuses it.
+    Malformed input is counted up to the error; parsing then refuses it.
     """
     return len(raw) > 2 * limit and _count(raw, 0, len(raw), message_class.DESCRIPTOR, limit) > limit
 
 
 def _count(raw: bytes, at: int, end: int, descriptor: Any, limit: int) -> int:
-    """Fields from ``at`` to ``end``; stops above ``limit``."""
+    """Count the fields from ``at`` to ``end``; stop above ``limit``."""
     submessages = _submessages(descriptor)
     count = 0
     while at < end and count <= limit:
@@ -108,5 +108,5 @@ def _varint(raw: bytes, at: int, end: int) -> tuple[int, int]:
 
 @cache
 def _submessages(descriptor: Any) -> dict[int, Any]:
-    """Descriptors of the fields that are messages, by number."""
+    """Return the descriptors of message fields by number."""
     return {field.number: field.message_type for field in descriptor.fields if field.message_type is not None}

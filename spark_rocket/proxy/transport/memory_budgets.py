@@ -1,23 +1,22 @@
-"""Bytes that connections occupy in this process, bounded over all of them.
+"""Limits of the memory for all connections in this process.
 
 =======================  ==================================================  ==========================================
-budget                   counts                                              when it is exhausted
+budget                   counts                                              if it is exhausted
 =======================  ==================================================  ==========================================
 :class:`PendingBytes`    received bytes of incomplete requests               the connection with the most is closed
-:class:`ResponseBytes`   responses that the client does not read, and the    further ones wait; connections that do not
-                         brokers' answers that they are made of, with        read are closed
-                         their copies
+:class:`ResponseBytes`   unread responses, the brokers' responses that they  further ones wait; connections that do not
+                         are created from, and their copies                  read are closed
 =======================  ==================================================  ==========================================
 
-An answer of a broker cannot be stopped, and its size is not known before it comes. So a call that asks for messages
-waits for room first, and its answer is dropped if there is no room left when it comes (:class:`Batch`). Then the call
-waits for room of that size, and asks again. After 15 s it fails with TOO_MANY_REQUESTS.
+A broker's response cannot be cancelled, and its size is not known before it arrives. So a call that requests messages
+first waits for room, and its response is dropped if there is no room when it arrives (:class:`Batch`). Then the call
+waits for room of that size and retries. After 15 s it fails with TOO_MANY_REQUESTS.
 
-The size of a compressed message is not known before it is unpacked either. So its call waits for room for the largest
-that is unpacked, half as much room as others have, and gives back what the message does not need.
+The size of a compressed message is not known before it is decompressed either. So its call waits for room for the
+largest allowed message, in a separate budget of half the size, and releases what the message does not need.
 
-While calls wait, a connection is closed that has not read for 2 s, neither a whole response nor 16 KiB. When none of
-them gets room for 10 s, the connection with the most is closed.
+While calls wait, a connection is closed if it has read neither a complete response nor 16 KiB within 2 s. If no call
+gets room for 10 s, the connection with the most is closed.
 
 Thread-safety: event loop only. Nothing survives a restart.
 """
@@ -40,25 +39,25 @@ _CHECK_INTERVAL_S = 2.0
 _MAX_WAIT_S = 10.0
 _MAX_BATCH_WAIT_S = 15.0
 _MIN_PROGRESS_BYTES = 16 * 1024
-"""Of a connection, between two checks. Answers to pings count too, and are smaller."""
+"""Required progress of a connection between two checks. Ping responses count too, but are smaller."""
 _COPIES = 3
-"""Of a message that is being written: in the broker's answer, serialized, and in grpcio."""
+"""Copies of a message while it is written: in the broker's response, serialized, and in grpcio."""
 _UNPACKED_COPIES = 2
-"""Of a message that was unpacked: serialized, and in grpcio."""
+"""Copies of a decompressed message: serialized, and in grpcio."""
 
 
 class Connection(Protocol):
-    """What a budget needs of a connection: a hashable object."""
+    """The interface of connections for a budget. Connections must be hashable."""
 
     forwarded: int
     """Bytes written to the client so far."""
 
     def abort(self) -> None:
-        """Close it now."""
+        """Close the connection at once."""
 
 
 class _Budget:
-    """``what`` names the bytes in log lines."""
+    """A limit of bytes. ``what`` names the bytes in log lines."""
 
     def __init__(self, limit: int, what: str) -> None:
         self.limit = limit
@@ -69,11 +68,11 @@ class _Budget:
         self._held: dict[Connection, int] = {}
 
     def held(self, connection: Connection) -> int:
-        """Bytes of one connection."""
+        """Return the bytes of a connection."""
         return self._held.get(connection, 0)
 
     def forget(self, connection: Connection) -> None:
-        """The connection is closed."""
+        """Remove a closed connection."""
         self.used -= self._held.pop(connection, 0)
 
     def _add(self, connection: Connection, count: int) -> None:
@@ -102,7 +101,7 @@ class _Budget:
         self.closed += 1
         _often.warning(
             self._what,
-            "closed connection %s: it occupied %d bytes with %s, and the limit of all connections is %d bytes",
+            "closed connection %s: %d bytes of %s, the limit of all connections is %d bytes",
             connection,
             held,
             self._what,
@@ -118,24 +117,24 @@ class PendingBytes(_Budget):
         super().__init__(limit, "incomplete requests")
 
     def received(self, connection: Connection, count: int) -> None:
-        """May close connections, this one too."""
+        """Count received bytes. May close connections, including this one."""
         self._add(connection, count)
         self._shrink(self.limit)
 
     def taken(self, connection: Connection, count: int) -> None:
-        """A message is complete."""
+        """Remove the bytes of a complete message."""
         self._remove(connection, count)
 
 
 class _Room:
-    """Bytes that may be in memory. Connections take turns, the calls of each in their order.
+    """Admits bytes into memory. Connections take turns; the calls of a connection are served in order.
 
-    More than ``limit`` bytes at once are let in when nothing else is.
+    A request for more than ``limit`` bytes is admitted only when nothing else is.
     """
 
     def __init__(self, limit: int) -> None:
         self.full_since = 0.0
-        """When a call last began to wait before all others, or was let in."""
+        """When the first call began to wait, or a call was last admitted."""
         self._limit = limit
         self._taken = 0
         self._waiters: dict[Connection, dict[asyncio.Future[None], int]] = {}
@@ -145,11 +144,11 @@ class _Room:
         return bool(self._waiters)
 
     def has(self, count: int) -> bool:
-        """Whether ``count`` bytes are let in at once."""
+        """Whether ``count`` bytes are admitted without waiting."""
         return not self._waiters and self._fits(count)
 
     async def take(self, connection: Connection, count: int) -> None:
-        """Wait until ``count`` bytes are let in."""
+        """Wait until ``count`` bytes are admitted."""
         if self.has(count):
             self._taken += count
             return
@@ -162,13 +161,13 @@ class _Room:
         except BaseException:
             if waiter.cancelled():
                 self._dequeue(connection, waiter)
-            else:  # it has just been let in
+            else:  # it has just been admitted
                 self._taken -= count
             self._wake()
             raise
 
     def leave(self, count: int) -> None:
-        """Give room back; a negative ``count`` takes it without waiting."""
+        """Release room; a negative ``count`` takes it without waiting."""
         self._taken -= count
         self._wake()
 
@@ -190,27 +189,27 @@ class _Room:
     def _dequeue(self, connection: Connection, waiter: asyncio.Future[None]) -> None:
         waiters = self._waiters.pop(connection, {})
         waiters.pop(waiter, None)
-        if waiters:  # the other connections are first now
+        if waiters:  # now the other connections are first
             self._waiters[connection] = waiters
 
 
 class ResponseBytes(_Budget):
-    """Responses until they are written, and batches of messages until all of a batch is written."""
+    """Counts responses until they are written, and batches of messages until the batch is written."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(limit, "unread responses")
         self._room = _Room(limit)
-        self._unpacked = _Room(limit // 2)  # of their own: who waits for it has room already that others wait for
+        self._unpacked = _Room(limit // 2)  # separate: its waiters already hold room that others wait for
         self._writes: Counter[Connection] = Counter()
         self._progressed: set[Connection] = set()
         self._timer: asyncio.TimerHandle | None = None
 
     def batch(self, connection: Connection) -> Batch:
-        """For a call that asks a broker for messages."""
+        """Create a batch for a call that requests messages from a broker."""
         return Batch(self, connection)
 
     async def wait_for_room(self, connection: Connection, count: int) -> None:
-        """Count a response as soon as the budget has room; a response above the limit needs an empty budget."""
+        """Wait for room and count a response. A response above the limit needs an empty budget."""
         self._add(connection, count)
         self._shrink(2 * self.limit)
         try:
@@ -220,16 +219,16 @@ class ResponseBytes(_Budget):
             raise
 
     def sent(self, connection: Connection, count: int) -> None:
-        """A response that had room is written, or its call has ended."""
+        """Release the room of a response that is written or whose call has ended."""
         self._remove(connection, count)
         self.leave(count)
 
     def write_begins(self, connection: Connection) -> None:
-        """A response waits for the client's flow control window."""
+        """Record that a response waits for the client's flow control window."""
         self._writes[connection] += 1
 
     def write_ends(self, connection: Connection) -> None:
-        """It is written, or its call has ended."""
+        """Record that a response is written or its call has ended."""
         self._writes[connection] -= 1
         if not self._writes[connection]:
             del self._writes[connection]
@@ -239,29 +238,29 @@ class ResponseBytes(_Budget):
     # --- room -------------------------------------------------------------------------------------------------
 
     def has_room(self, count: int) -> bool:
-        """Whether ``count`` bytes are admitted at once."""
+        """Whether ``count`` bytes are admitted without waiting."""
         return self._room.has(count)
 
     async def admit(self, connection: Connection, count: int) -> None:
-        """Take room for ``count`` bytes that may come."""
+        """Wait for room for ``count`` expected bytes."""
         await self._take(self._room, connection, count)
 
     def grow(self, connection: Connection, admitted: int, count: int) -> None:
-        """``count`` bytes of a connection are here, of which ``admitted`` have room already."""
+        """Count ``count`` arrived bytes of a connection, of which ``admitted`` have room already."""
         self._room.leave(admitted - count)
         self._add(connection, count)
 
     def leave(self, count: int) -> None:
-        """Give room back."""
+        """Release room."""
         self._room.leave(count)
 
     async def admit_unpacked(self, connection: Connection, count: int) -> None:
-        """Take room for a message that is to be unpacked."""
+        """Wait for room to decompress a message."""
         await self._take(self._unpacked, connection, count)
         self._add(connection, count)
 
     def leave_unpacked(self, connection: Connection, count: int) -> None:
-        """It is smaller than that by so much, or is written."""
+        """Release room that a decompressed message does not need any more."""
         self._remove(connection, count)
         self._unpacked.leave(count)
 
@@ -302,24 +301,24 @@ class ResponseBytes(_Budget):
 
 
 class Batch:
-    """The messages that one call asks a broker for. A context manager: at its end they are written or dropped.
+    """The memory for the messages that a call requests from a broker. A context manager that releases it at the end.
 
-    A broker may be asked when :meth:`wait` returns. Its answer is kept if :meth:`take` has room for it; else it is
-    dropped, and the broker is asked again when there is room for an answer of that size.
+    Send the request after :meth:`wait` returns. Keep the response if :meth:`take` returns True. Otherwise drop it and
+    retry after another :meth:`wait`, which waits for room of that size.
     """
 
     def __init__(self, budget: ResponseBytes, connection: Connection) -> None:
-        self._size = 0  # of the answer that was taken
+        self._size = 0  # bytes of the accepted response
         self._budget = budget
         self._connection = connection
-        self._admitted = 0  # bytes that may come
-        self._held = 0  # bytes that are here
+        self._admitted = 0  # expected bytes
+        self._held = 0  # arrived bytes
         self._needed = 0
-        self._unpacked = 0  # bytes of the message that is being written
+        self._unpacked = 0  # bytes of the message in progress
 
     @property
     def size(self) -> int:
-        """Bytes that one message may have: of the answer that was taken, and of what is unpacked."""
+        """The maximum size of a message: of the accepted response, and of the decompressed message."""
         return self._size + self._unpacked
 
     async def __aenter__(self) -> Batch:
@@ -333,7 +332,7 @@ class Batch:
             self._budget.leave(self._admitted)
 
     async def wait(self) -> None:
-        """Until a broker may be asked. RemotingTooMuchRequestError when clients do not read for too long."""
+        """Wait until a request can be sent. RemotingTooMuchRequestError if clients do not read in time."""
         self._budget.leave(self._admitted)
         self._admitted = 0
         try:
@@ -341,13 +340,13 @@ class Batch:
                 await self._budget.admit(self._connection, self._needed)
         except TimeoutError:
             raise RemotingTooMuchRequestError(
-                f"{self._budget.used} bytes of responses wait to be read by clients (maxUnreadAnswerBytes).",
-                remedy="Try again in a moment.",
+                f"{self._budget.used} bytes of responses are unread by clients (maxUnreadAnswerBytes).",
+                remedy="Retry later.",
             ) from None
         self._admitted = self._needed
 
     def take(self, size: int) -> bool:
-        """Keep an answer of ``size`` bytes; False if there is no room."""
+        """Accept a response of ``size`` bytes; False if there is no room."""
         needed = _COPIES * size
         if needed > self._admitted and not self._budget.has_room(needed - self._admitted):
             self._needed = needed
@@ -357,12 +356,12 @@ class Batch:
         return True
 
     async def reserve(self, size: int) -> None:
-        """Wait for room to unpack one message of up to ``size`` bytes. The message before it is written."""
+        """Wait for room to decompress a message of up to ``size`` bytes. The previous message is written."""
         self.keep(0)
         await self._budget.admit_unpacked(self._connection, _UNPACKED_COPIES * size)
         self._unpacked = size
 
     def keep(self, size: int) -> None:
-        """The message has ``size`` bytes now that it is unpacked."""
+        """Set the actual size of the decompressed message and release the rest."""
         unused, self._unpacked = self._unpacked - size, size
         self._budget.leave_unpacked(self._connection, _UNPACKED_COPIES * unused)

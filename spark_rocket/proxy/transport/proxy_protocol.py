@@ -36,9 +36,9 @@ _V2_HEAD = 16
 
 
 def classify(start: bytes) -> tuple[int, int, str | None]:
-    """PLAIN, TLS, BAD, MORE (too few bytes), or PROXIED with the header's length and the client's address.
+    """Return PLAIN, TLS, BAD, MORE (too few bytes), or PROXIED with the header's length and the client's address.
 
-    The address is None where the load balancer speaks for itself.
+    The address is None for the load balancer's own connections.
     """
     if not start:
         return MORE, 0, None
@@ -76,7 +76,7 @@ def _classify_v2(start: bytes) -> tuple[int, int, str | None]:
     if len(start) < end:
         return MORE, 0, None
     address = None
-    if command & 0x0F == 1:  # else LOCAL: a health check of the load balancer
+    if command & 0x0F == 1:  # otherwise LOCAL: a health check of the load balancer
         for number, kind, size in ((1, socket.AF_INET, 4), (2, socket.AF_INET6, 16)):
             if family >> 4 == number and end >= _V2_HEAD + 2 * size + 4:
                 host = socket.inet_ntop(kind, start[_V2_HEAD : _V2_HEAD + size])
@@ -101,7 +101,7 @@ class TrustedAddresses:
             except ValueError:
                 raise ConfigError(
                     f"Invalid address {entry!r} in proxyProtocolTrustedAddresses.",
-                    remedy="Give IP addresses or networks such as 10.0.0.0/8, separated by commas.",
+                    remedy="Use IP addresses or networks such as 10.0.0.0/8, separated by commas.",
                 ) from None
 
     def __contains__(self, host: str) -> bool:

@@ -1,20 +1,20 @@
-"""The gRPC server: methods as raw bytes on ``grpc.aio``, behind a front that bounds connections.
+"""The gRPC server: methods with raw bytes on ``grpc.aio``, behind a front that limits connections.
 
 =================  ==============================================================================
-module             does
+module             purpose
 =================  ==============================================================================
-front              accepts; PROXY header, TLS or plaintext; limits on connections
-forwarding         bytes between a client and grpcio's local socket; who the client is
-calls              authentication, limits and handler of one call
-memory_budgets     request and response bytes over all connections
+front              accepting; PROXY header, TLS or plaintext; limits of connections
+forwarding         bytes between a client and grpcio's local socket; the client's address
+calls              authentication, limits and handler of a call
+memory_budgets     request and response bytes of all connections
 tool_services      health checking and reflection
 =================  ==============================================================================
 
-HTTP/2, its flow control and its protection against floods (rapid reset, CONTINUATION, SETTINGS, PING) are grpcio's.
-Compressed gRPC messages are not accepted: a few KiB would become 32 MiB before anyone sees their size. Clients of
-RocketMQ compress bodies instead.
+grpcio implements HTTP/2, flow control, and protection against floods (rapid reset, CONTINUATION, SETTINGS, PING).
+Compressed gRPC messages are refused: a few KiB would be decompressed to 32 MiB before their size can be checked.
+RocketMQ clients compress bodies instead.
 
-Thread-safety: made, started and closed on the event loop. Nothing is kept on disk.
+Thread-safety: create, start and close it on the event loop. Nothing is stored on disk.
 Corresponds to org.apache.rocketmq.proxy.grpc.GrpcServer.
 """
 
@@ -49,7 +49,7 @@ _ONLY_IDENTITY = 1  # bit 0 of grpcio's compression algorithms
 
 
 def _rarely(record: logging.LogRecord) -> bool:
-    """grpcio logs a traceback for each call whose client broke the protocol: one line in ten seconds is enough."""
+    """Limit grpcio's tracebacks of protocol violations by clients to one line in ten seconds."""
     if record.levelno >= logging.WARNING:
         _often.warning(record.msg, "grpcio: %s", record.getMessage())
     return False
@@ -59,7 +59,7 @@ logging.getLogger("grpc._cython.cygrpc").addFilter(_rarely)
 
 
 class GrpcServer:
-    """Serves ``rpcs`` (by ``/service/Method``) on one address; with ``tls`` it takes TLS on the same port too."""
+    """Serves ``rpcs`` (by ``/service/Method``) on an address, with ``tls`` also TLS on the same port."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class GrpcServer:
 
     @property
     def port(self) -> int:
-        """The real port, also when 0 was asked for."""
+        """The bound port, also if 0 was configured."""
         return self.front.port
 
     @property
@@ -105,7 +105,7 @@ class GrpcServer:
         return [] if self._local is None else list(self._local.connections.values())
 
     async def start(self) -> None:
-        """Serve. ConfigError when the address cannot be taken."""
+        """Start serving. ConfigError if the address cannot be bound."""
         await self.front.bind()
         try:
             self._local = LocalSocket()
@@ -121,7 +121,7 @@ class GrpcServer:
         self.front.accept()
 
     async def close(self, grace: float = 1.0) -> None:
-        """Refuse new calls, give running ones ``grace`` seconds, then cancel them."""
+        """Refuse new calls, wait ``grace`` seconds for running calls, then cancel them."""
         await self.front.close()
         server, self._server = self._server, None
         if server is not None:
@@ -161,7 +161,7 @@ def _options(limits: GrpcLimits) -> list[tuple[str, int]]:
         # Clients ping every 10 to 60 s, also between calls.
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", _MIN_PING_INTERVAL_MS),
-        # A client that vanished without closing its connection is found by pings of this server.
+        # Pings of this server detect clients that disappeared without closing their connections.
         ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
         ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
         ("grpc.so_reuseport", 0),

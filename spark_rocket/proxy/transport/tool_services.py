@@ -1,7 +1,7 @@
 """Health checking (grpc.health.v1) and reflection (grpc.reflection.v1 and v1alpha), for load balancers and tools.
 
-The services are those of grpcio-health-checking and grpcio-reflection. They are served as methods like all others, so
-the same limits hold for them, but need no authentication. The two versions of reflection differ by name only.
+The services are those of grpcio-health-checking and grpcio-reflection. They are served like all other methods, with the
+same limits, but without authentication. The two versions of reflection differ only in their names.
 
 Thread-safety: event loop only.
 """
@@ -23,7 +23,7 @@ _REFLECTION = ("grpc.reflection.v1.ServerReflection", reflection.SERVICE_NAME)
 
 
 class ToolServices:
-    """For a server of the services of a descriptor: a file with services, and the files that it imports."""
+    """Health and reflection for the services of a file descriptor and its imports."""
 
     def __init__(self, served: Any) -> None:
         self._services = [service.full_name for service in served.services_by_name.values()]
@@ -35,12 +35,12 @@ class ToolServices:
         self._reflection = reflection.aio.ReflectionServicer(names, pool=_Pool(pool))
 
     async def start(self) -> None:
-        """The services are SERVING."""
+        """Set the services to SERVING."""
         for name in self._services:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
     async def close(self) -> None:
-        """They are NOT_SERVING; watchers learn it."""
+        """Set the services to NOT_SERVING and notify watchers."""
         await self._health.enter_graceful_shutdown()
 
     def rpcs(self) -> dict[str, Rpc]:
@@ -78,7 +78,7 @@ class ToolServices:
 
 
 class _Pool:
-    """A descriptor pool that finds methods as well: protobuf's own finds a method's service only."""
+    """A descriptor pool that also finds methods: protobuf's pool finds only their services."""
 
     def __init__(self, pool: descriptor_pool.DescriptorPool) -> None:
         self._pool = pool
@@ -96,7 +96,7 @@ class _Pool:
 
 
 class _HealthContext:
-    """What grpcio-health-checking needs of a call."""
+    """The part of a servicer context that grpcio-health-checking uses."""
 
     def __init__(self, write: Callable[[Any], Any]) -> None:
         self.write = write

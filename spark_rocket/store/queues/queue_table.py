@@ -1,4 +1,4 @@
-"""Table of a store's consume queues by topic and queue id. Found on disk at start, opened on first use.
+"""All consume queues of a store, by topic and queue id; found on disk at start, opened at first use.
 
 Thread-safety: for the store's one thread; ``take_dirty`` may be called from the flush thread.
 Corresponds to DefaultMessageStore's consumeQueueTable (ConsumeQueueStore in 5.x).
@@ -18,11 +18,11 @@ from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.layout import MAX_TOPIC
 from spark_rocket.store.queues.consume_queue import ConsumeQueue, MappingCache
 
-_DELETED = ".deleted-"  # a deleted topic's directory: the name of the queues' directory, this, and a number
+_DELETED = ".deleted-"  # behind the name of the queues' directory, and a number: a topic's that was deleted
 
 
 def is_storable(topic: str, queue_id: int) -> bool:
-    """Return whether topic and queue are valid directory names that stay inside the store."""
+    """Whether topic and queue can be names of directories, and stay inside the store's."""
     return (
         queue_id >= 0
         and topic not in ("", ".", "..")
@@ -33,7 +33,7 @@ def is_storable(topic: str, queue_id: int) -> bool:
 
 
 def _entries(directory: Path | str) -> list[os.DirEntry[str]]:
-    """Return a directory's entries by name; unlike with ``Path.iterdir``, their types need no further system call."""
+    """What is in a directory, by name; unlike ``Path.iterdir`` it knows what is a directory without asking again."""
     try:
         with os.scandir(directory) as entries:
             return sorted(entries, key=lambda entry: entry.name)
@@ -42,7 +42,7 @@ def _entries(directory: Path | str) -> list[os.DirEntry[str]]:
 
 
 def _foreign(entry: os.DirEntry[str], what: str) -> StoreCorruptError:
-    remedy = "Move it elsewhere; `rocket store check` then reports missing files."
+    remedy = "Move it elsewhere; `rocket store check` tells what is then missing."
     return StoreCorruptError(f"{entry.path} is not {what}.", remedy=remedy)
 
 
@@ -55,16 +55,16 @@ class ConsumeQueueTable:
         self._cache = MappingCache(config.max_mapped_consume_queue_files)
         self.table: dict[tuple[str, int], ConsumeQueue] = {}
         self._dirty: deque[ConsumeQueue] = deque()
-        self._min_physical_offset = -1  # unknown: before recovery an entry may be garbage
+        self._min_physical_offset = -1  # not known yet; before recovery an entry may be garbage
 
     def load(self) -> None:
-        """Find the queues that have a directory, without opening them."""
+        """Find the queues that have a directory. Opens none of them."""
         for topic in _entries(self._root):
             if not topic.is_dir():
                 raise _foreign(topic, "a topic's directory")
             for queue in _entries(topic.path):
                 if not queue.name.isdecimal() or not queue.is_dir():
-                    raise _foreign(queue, "a queue's directory: its name must be a number")
+                    raise _foreign(queue, "a queue's directory: those have numbers for names")
                 self._make(topic.name, int(queue.name), Path(queue.path))
 
     def _make(self, topic: str, queue_id: int, directory: Path) -> ConsumeQueue:
@@ -73,14 +73,14 @@ class ConsumeQueueTable:
         return queue
 
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """Return the queue, opened; None if it has never had a message."""
+        """The queue, opened; None if it has never had a message."""
         queue = self.table.get((topic, queue_id))
         if queue is not None and queue.log_min_offset != self._min_physical_offset:
             self._open(queue)
         return queue
 
     def find_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Return the queue, opened. A new queue's directory is created with its first message."""
+        """The queue, opened; a new one gets its directory with its first message."""
         queue = self.find(topic, queue_id)
         if queue is None:
             queue = self._make(topic, queue_id, self._root / topic / str(queue_id))
@@ -89,7 +89,7 @@ class ConsumeQueueTable:
         return queue
 
     def _open(self, queue: ConsumeQueue) -> None:
-        """Load a queue if necessary, and correct its minimum offset for the log's beginning."""
+        """Have it loaded, and its minimum where the log's is now."""
         if not queue.loaded:
             queue.load()
         if self._min_physical_offset > 0:
@@ -97,23 +97,22 @@ class ConsumeQueueTable:
         queue.log_min_offset = self._min_physical_offset
 
     def correct_min_offsets(self, min_physical_offset: int) -> None:
-        """Set the log's new beginning. Each queue is corrected on its next use, not ten thousand at once."""
+        """The log now begins there. Each queue follows when it is next asked for: nobody waits for ten thousand."""
         self._min_physical_offset = min_physical_offset
 
     def opened(self) -> Iterator[ConsumeQueue]:
-        """Yield every queue, opened one by one."""
+        """Every queue, opened one after the other."""
         for topic, queue_id in list(self.table):
             queue = self.find(topic, queue_id)
             if queue is not None:
                 yield queue
 
     def mark_dirty(self, queue: ConsumeQueue) -> None:
-        """Add a queue to those returned by the next ``take_dirty``."""
         queue.dirty = True
         self._dirty.append(queue)
 
     def take_dirty(self) -> list[ConsumeQueue]:
-        """Return the queues written since the last call. The flag is reset before a queue's end is read."""
+        """The queues written to since the last call. The flag falls before a queue's end is read: nothing is missed."""
         taken = []
         while self._dirty:
             queue = self._dirty.popleft()
@@ -122,9 +121,9 @@ class ConsumeQueueTable:
         return taken
 
     def delete_topic(self, topic: str) -> tuple[int, list[Path]]:
-        """Remove a topic's queues; return their number, and directories to delete in the background.
+        """Let go of every queue of a topic; how many there were, and directories to delete beside everything else.
 
-        The topic's directory is renamed at once: deleting thousands of files takes seconds.
+        The topic's directory gets another name at once: deleting thousands of files takes seconds.
         """
         keys = [key for key in self.table if key[0] == topic]
         for key in keys:
@@ -138,17 +137,17 @@ class ConsumeQueueTable:
         name = next(name for number in count() if (name := f"{root.name}{_DELETED}{number}") not in taken)
         try:
             return len(keys), [directory.rename(root.with_name(name))]
-        except OSError:  # the root is a separate file system
+        except OSError:  # the root is a file system of its own
             shutil.rmtree(directory)
             return len(keys), []
 
     def leftovers(self) -> list[Path]:
-        """Return directories of deleted topics that still exist."""
+        """Directories of deleted topics that are still there."""
         root = self._root.resolve()
         return [Path(entry.path) for entry in _entries(root.parent) if entry.name.startswith(root.name + _DELETED)]
 
     def known(self) -> Iterator[tuple[str, int]]:
-        """Yield topic and queue id of every queue that has or once had a message."""
+        """Topic and queue id of every queue that has, or once had, a message."""
         return (key for key, queue in self.table.items() if queue.files.files or not queue.loaded)
 
     def close(self) -> None:

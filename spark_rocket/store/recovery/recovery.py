@@ -152,7 +152,7 @@ class Recovery:
         self._go_on_counting()
         for queue in self._queues.opened():
             if not report.clean:
-                queue.mark_unflushed(report.start_offset)
+                queue.distrust(report.start_offset)
             if queue.unflushed and not queue.dirty:
                 self._queues.mark_dirty(queue)
         if report.records:
@@ -173,7 +173,7 @@ class Recovery:
             if queue.min_offset == queue.max_offset:
                 _log.warning("%s queue %d goes on at %d, where it ended at the last stop", *key, end)
                 queue.truncate(queue.min_offset)
-                queue.continue_at(end)
+                queue.go_on_at(end)
 
     def _without_log(self, report: RecoveryReport) -> None:
         """No commit log: fine for a new store, and for nothing else."""

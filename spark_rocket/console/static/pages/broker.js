@@ -1,4 +1,4 @@
-// One broker: what it says about itself, and its settings.
+// A broker: its statistics and settings.
 import { get } from "../api.js";
 import { h } from "../dom.js";
 import { facts, head, section } from "../parts.js";

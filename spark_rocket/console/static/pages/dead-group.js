@@ -1,4 +1,4 @@
-// One group's dead letters: look at them, send one or many again.
+// Dead letters of a group: view and resend them.
 import { get, post } from "../api.js";
 import { groupPath, h } from "../dom.js";
 import { count } from "../format.js";
@@ -10,13 +10,13 @@ export default function deadGroup(view) {
   view.title(`Dead letters of ${group}`);
   view.again = () => {};
   const chosen = new Map();
-  const said = h("p", { class: "muted", "aria-live": "polite" });
+  const status = h("p", { class: "muted", "aria-live": "polite" });
   const failures = h("div");
-  const resend = button("Send again", async () => {
+  const resend = button("Resend", async () => {
     const messages = [...chosen.values()].map(({ topic, broker, queue, offset }) => ({ topic, broker, queue, offset }));
     const done = await dialog({
-      title: "Send again", action: "Send",
-      content: h("p", {}, `${count(messages.length)} messages go to ${group} again, and to no other group. They stay here as well, until the broker deletes them by their age.`),
+      title: "Resend", action: "Resend",
+      content: h("p", {}, `${count(messages.length)} messages are sent to group ${group} only. The dead letters also stay here until they expire.`),
       act: () => post(`/api/dead-letters/${encodeURIComponent(group)}/resend`, { messages }),
     });
     if (!done) return;
@@ -29,7 +29,7 @@ export default function deadGroup(view) {
   }, "primary change");
   const show = () => {
     resend.disabled = chosen.size === 0;
-    resend.textContent = chosen.size > 1 ? `Send ${count(chosen.size)} again` : "Send again";
+    resend.textContent = chosen.size > 1 ? `Resend ${count(chosen.size)}` : "Resend";
   };
   const choose = (m, is) => { if (is) chosen.set(messageKey(m), m); else chosen.delete(messageKey(m)); show(); };
   const all = h("input", { type: "checkbox", id: "all", onchange: () => {
@@ -41,7 +41,7 @@ export default function deadGroup(view) {
   const table = new Table({
     caption: `Dead letters of ${group}`, key: messageKey, empty: "This group has no dead letters.",
     columns: [
-      { key: "choose", title: "", sort: false, node: (m) => h("input", { type: "checkbox", "aria-label": `Choose the message at ${m.queue} · ${m.offset}`, onchange: (event) => choose(m, event.target.checked) }) },
+      { key: "choose", title: "", sort: false, node: (m) => h("input", { type: "checkbox", "aria-label": `Select the message at ${m.queue} · ${m.offset}`, onchange: (event) => choose(m, event.target.checked) }) },
       ...messageColumns,
     ],
   });
@@ -49,11 +49,11 @@ export default function deadGroup(view) {
   show();
   view.show(
     head(`Dead letters of ${group}`, { back: ["/dead-letters", "Dead letters"], actions: [linkButton("Group", groupPath(group)), resend] }),
-    failures, h("div", { class: "toolbar" }, h("span", { class: "check" }, all, h("label", { for: "all" }, "All of these")), said), table.element);
+    failures, h("div", { class: "toolbar" }, h("span", { class: "check" }, all, h("label", { for: "all" }, "Select all")), status), table.element);
   view.try(async () => {
     const data = await get(`/api/dead-letters/${encodeURIComponent(group)}`, { limit: 200 }, { signal: view.gone.signal });
     table.update(data.rows);
     table.element.hidden = false;
-    said.textContent = data.rows.length >= data.limit ? `The newest ${count(data.rows.length)}.` : `${count(data.rows.length)} messages.`;
+    status.textContent = data.rows.length >= data.limit ? `The newest ${count(data.rows.length)}.` : `${count(data.rows.length)} messages.`;
   });
 }

@@ -1,4 +1,4 @@
-// One group: how far it is behind, drawn over time; its queues, members, subscriptions; going elsewhere.
+// A group: lag over time, queues, members, subscriptions, offset reset.
 import { get, post, remove } from "../api.js";
 import { Chart } from "../chart.js";
 import { deadPath, h, put, topicPath } from "../dom.js";
@@ -7,8 +7,8 @@ import { button, choice, confirmName, dialog, facts, field, head, linkButton, no
 import { create, isLeft, stateText } from "./groups.js";
 
 const STREAMS = {
-  stream: () => "This group has no members: a Spark stream (or another reader that commits by itself) reads it. Its checkpoint, not the group, says where it goes on after a restart.",
-  stopped: (g) => `The Spark stream of this group has stopped, or makes no progress: messages wait, and it has committed nothing for ${duration((Date.now() - g.stillSince) / 1000)}. Below is how far it had read. Started again, it goes on where its checkpoint says.`,
+  stream: () => "This group has no members: a Spark stream (or another reader that commits its own offsets) uses it. After a restart, the stream continues from its checkpoint, not from the group's offsets.",
+  stopped: (g) => `The Spark stream of this group has stopped or makes no progress: messages are pending, and it has not committed for ${duration((Date.now() - g.stillSince) / 1000)}. The last committed offsets are below. After a restart, it continues from its checkpoint.`,
 };
 const TYPES = { CONSUME_PASSIVELY: "push", CONSUME_ACTIVELY: "pull", CONSUME_POP: "pop" };
 
@@ -17,22 +17,22 @@ export default function group(view) {
   const path = `/api/groups/${encodeURIComponent(name)}`;
   view.title(name);
   let data = null;
-  const tiles = new Tiles([["lag", "Lag"], ["delay", "Behind by"], ["rate", "Reads"], ["members", "Members"], ["state", "State"]]);
+  const tiles = new Tiles([["lag", "Lag"], ["delay", "Delay"], ["rate", "Rate"], ["members", "Members"], ["state", "State"]]);
   const stream = h("p", { class: "trouble info", hidden: true });
   const chart = new Chart({ title: "Lag", format: brief, area: true });
   const queues = new Table({
-    caption: "Queues", key: (q) => `${q.topic}/${q.broker}/${q.queue}`, empty: "It has read nothing yet.",
+    caption: "Queues", key: (q) => `${q.topic}/${q.broker}/${q.queue}`, empty: "No messages consumed yet.",
     columns: [
       { key: "queue", title: "Queue", main: true, text: (q) => q.topic, href: (q) => topicPath(q.topic), sub: (q) => `${q.broker} · ${q.queue}` },
-      { key: "committed", title: "Read up to", num: true, text: (q) => count(q.committed) },
+      { key: "committed", title: "Committed", num: true, text: (q) => count(q.committed) },
       { key: "end", title: "End", num: true, text: (q) => count(q.end) },
       { key: "lag", title: "Lag", num: true, text: (q) => count(q.lag), tone: (q) => (q.lag ? "strong" : "") },
-      { key: "delay", title: "Behind by", num: true, text: (q) => (q.delay ? duration(q.delay / 1000) : "–") },
-      { key: "last", title: "Last read message", num: true, text: (q) => ago(q.lastConsumed), hint: (q) => moment(q.lastConsumed) },
+      { key: "delay", title: "Delay", num: true, text: (q) => (q.delay ? duration(q.delay / 1000) : "–") },
+      { key: "last", title: "Last consumed message", num: true, text: (q) => ago(q.lastConsumed), hint: (q) => moment(q.lastConsumed) },
     ],
   });
   const members = new Table({
-    caption: "Members", key: (m) => m.id, empty: "Nobody is online.",
+    caption: "Members", key: (m) => m.id, empty: "No members online.",
     columns: [
       { key: "id", title: "Client", main: true, text: (m) => m.id, sub: (m) => m.address },
       { key: "language", title: "Language", text: (m) => m.language },
@@ -41,7 +41,7 @@ export default function group(view) {
     ],
   });
   const subscriptions = new Table({
-    caption: "Subscriptions", key: (s) => s.topic, empty: "Nobody is online to say.",
+    caption: "Subscriptions", key: (s) => s.topic, empty: "Unknown: no members online.",
     columns: [
       { key: "topic", title: "Topic", main: true, text: (s) => s.topic, href: (s) => topicPath(s.topic) },
       { key: "expression", title: "Filter", text: (s) => s.expression },
@@ -52,7 +52,7 @@ export default function group(view) {
   const drawn = h("p", { class: "muted", hidden: true });
   const drop = async () => {
     const done = await confirmName({
-      title: `Delete ${name}`, says: "The group and how far it has read go on all brokers. Consumers that come back begin anew.",
+      title: `Delete ${name}`, warning: "The group and its offsets are deleted on all brokers. Consumers that return start without offsets.",
       name, action: "Delete", act: (confirm) => remove(path, { confirm }),
     });
     if (done) { note(done.done); view.go("/groups"); }
@@ -68,8 +68,8 @@ export default function group(view) {
     stream, tiles.element,
     section("Lag over time", h("div", { class: "card" }, chart.element, drawn)), section("Queues", queues.element),
     h("div", { class: "halves" }, section("Members", members.element), section("Subscriptions", subscriptions.element)), section("Settings", settings));
-  let said = "";
-  let known = "1"; // first what the console knows already, and at once; then what the brokers say
+  let shownConfigs = "";
+  let known = "1"; // first the console's cached sample, then the brokers' present state
   view.poll(async () => {
     data = await get(path, { known }, { signal: view.gone.signal });
     known = "";
@@ -86,44 +86,44 @@ export default function group(view) {
     chart.update(data.series, [["total", "all queues"], ...(shown.length > 1 ? shown.map((column) => [column, sameTopic ? column.split(" · ").slice(1).join(" · ") : column]) : [])]);
     const isMore = data.queues?.length > data.drawn;
     drawn.hidden = !isMore;
-    put(drawn, isMore ? `Drawn are the ${data.drawn} queues that are furthest behind.` : "");
+    put(drawn, isMore ? `The chart shows the ${data.drawn} queues with the highest lag.` : "");
     if (data.queues) queues.update(data.queues);
     if (data.members) members.update(data.members);
     if (data.subscriptions) subscriptions.update(data.subscriptions);
     const now = JSON.stringify(data.configs);
-    if (now !== said) {
-      said = now;
+    if (now !== shownConfigs) {
+      shownConfigs = now;
       settings.replaceChildren(...Object.entries(data.configs).map(([broker, c]) => [h("h3", {}, broker), facts([
-        ["May consume", c.consumeEnable ? "yes" : "no"], ["Retries", count(c.retries)], ["Retry queues", count(c.retryQueues)], ["In order", c.ordered ? "yes" : "no"], ["Broadcasting", c.broadcast ? "allowed" : "no"],
+        ["Can consume", c.consumeEnable ? "yes" : "no"], ["Retries", count(c.retries)], ["Retry queues", count(c.retryQueues)], ["In order", c.ordered ? "yes" : "no"], ["Broadcasting", c.broadcast ? "allowed" : "no"],
       ])]).flat());
     }
     return data.refresh;
   });
 }
 
-/** First where it would go, then going there. */
+/** Preview a reset, then apply it. */
 async function reset(view, name, path, data) {
   const topics = [...new Set([...(data?.queues ?? []).map((q) => q.topic), ...(data?.subscriptions ?? []).map((s) => s.topic)])].filter((t) => !t.startsWith("%RETRY%"));
   const list = h("datalist", { id: "reset-topics" }, topics.map((t) => h("option", { value: t })));
   const topic = h("input", { required: true, value: topics[0] ?? "", list: "reset-topics", autocomplete: "off" });
   const at = h("input", { type: "datetime-local", step: 1 });
-  const when = field("Time", at, { hint: `${zone()}. The first messages stored then or later.` });
+  const when = field("Time", at, { hint: `${zone()}. Starts with the first message stored at or after this time.` });
   when.hidden = true;
   let to = "earliest";
   const body = () => ({ topic: topic.value.trim(), to, ...(to === "time" ? { timestamp: new Date(at.value).getTime() || 0 } : {}) });
-  const where = choice("Where to", "to", [["earliest", "The first message"], ["latest", "The end"], ["time", "A time"]], to, (value) => { to = value; when.hidden = to !== "time"; });
+  const where = choice("Reset to", "to", [["earliest", "First message"], ["latest", "End"], ["time", "Time"]], to, (value) => { to = value; when.hidden = to !== "time"; });
   const plan = await dialog({
     title: `Reset offsets of ${name}`, action: "Preview", content: [field("Topic", topic), list, where, when],
     act: () => post(`${path}/plan`, body()),
   });
   if (!plan) return;
   const table = new Table({
-    caption: "Where it would go", key: (q) => `${q.broker}/${q.queue}`, empty: "The topic has no queue.",
+    caption: "New offsets", key: (q) => `${q.broker}/${q.queue}`, empty: "The topic has no queues.",
     columns: [
       { key: "queue", title: "Queue", main: true, text: (q) => `${q.broker} · ${q.queue}` },
       { key: "now", title: "Now", num: true, text: (q) => count(q.committed) },
-      { key: "then", title: "Then", num: true, text: (q) => count(q.target) },
-      { key: "moved", title: "Moved by", num: true, text: (q) => (q.moved > 0 ? `+${count(q.moved)}` : count(q.moved)) },
+      { key: "then", title: "New", num: true, text: (q) => count(q.target) },
+      { key: "moved", title: "Change", num: true, text: (q) => (q.moved > 0 ? `+${count(q.moved)}` : count(q.moved)) },
     ],
   });
   table.update(plan.rows);
@@ -131,8 +131,8 @@ async function reset(view, name, path, data) {
   const done = await dialog({
     title: `Reset offsets of ${name}`, action: "Reset", danger: true,
     content: [
-      h("p", {}, `${count(plan.again)} messages of ${chosen.topic} are read again, ${count(plan.skipped)} are skipped.`),
-      plan.members ? h("p", { class: "trouble warn" }, `${plan.members} members are online. They are told to go there; members that are no Java or spark_rocket clients may not listen, and write over it.`) : null,
+      h("p", {}, `${count(plan.again)} messages of ${chosen.topic} will be repeated, ${count(plan.skipped)} will be skipped.`),
+      plan.members ? h("p", { class: "trouble warn" }, `${plan.members} members are online. Brokers notify them of the reset. Clients other than Java and spark_rocket may ignore it and overwrite the new offsets.`) : null,
       table.element,
     ],
     act: () => post(`${path}/reset`, { ...chosen, online: plan.members > 0 }),

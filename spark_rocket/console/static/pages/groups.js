@@ -1,4 +1,4 @@
-// All consumer groups: search, sort, make one.
+// Consumer groups: search, sort, create.
 import { get, post } from "../api.js";
 import { groupPath, h, put } from "../dom.js";
 import { brief, count, rate } from "../format.js";
@@ -7,7 +7,7 @@ import { button, dialog, field, head, note, pager, Table, Troubles } from "../pa
 const TONES = { online: "pill good", stream: "pill info", stopped: "pill", idle: "pill", new: "pill" };
 export const stateText = (group) => group.label;
 export const stateTone = (group) => (isLeft(group) ? "pill warn" : TONES[group.kind] ?? "");
-/** Messages wait, and nobody reads them; a stream that was stopped is no reason to worry. */
+/** Whether messages are pending without a consumer. A stopped stream is not reported as a problem. */
 export const isLeft = (group) => group.kind === "idle" && group.lag > 0;
 export const lagTone = (group) => (isLeft(group) ? "warn" : "");
 
@@ -28,24 +28,24 @@ export default function groups(view) {
   const table = new Table({
     caption: "Consumer groups", key: (g) => g.name,
     onSort: (key, now) => change({ sort: key, desc: now?.key === key ? !now.desc : key !== "name" }),
-    empty: h("p", {}, none, button("Make one", () => create(view), "quiet change")),
+    empty: h("p", {}, none, button("Create a group", () => create(view), "quiet change")),
     columns: [
       { key: "name", title: "Group", main: true, text: (g) => g.name, href: (g) => groupPath(g.name), sub: (g) => some(g.topics) },
       { key: "kind", title: "State", text: stateText, tone: stateTone },
       { key: "members", title: "Members", num: true, text: (g) => count(g.members) },
       { key: "lag", title: "Lag", num: true, text: (g) => brief(g.lag), hint: (g) => count(g.lag), tone: lagTone },
-      { key: "rate", title: "Reads", num: true, text: (g) => rate(g.rate) },
+      { key: "rate", title: "Rate", num: true, text: (g) => rate(g.rate) },
     ],
   });
   view.show(
     head("Groups", { actions: [button("New group", () => create(view), "primary change")] }), troubles.element,
-    h("div", { class: "toolbar" }, search, h("span", { class: "check" }, own, h("label", { for: "own" }, "RocketMQ's own too"))), table.element, pages.element);
+    h("div", { class: "toolbar" }, search, h("span", { class: "check" }, own, h("label", { for: "own" }, "Include system groups"))), table.element, pages.element);
   view.poll(async () => {
     const data = await get("/api/groups", { ...state, own: state.own ? 1 : "", desc: state.desc ? 1 : "" }, { signal: view.gone.signal });
     if (!data.known && !data.trouble && !data.rows.length) return 300;
     troubles.show([...(data.trouble ? [["Cluster", data.trouble]] : []), ...Object.entries(data.failed)]);
     view.cluster(data);
-    put(none, Object.keys(data.failed).length ? "No broker that answers has any. " : state.search ? "No group is named like that. " : "No group yet. Groups appear with their first consumer, or with a Spark stream's consumerGroup. ");
+    put(none, Object.keys(data.failed).length ? "No groups on the available brokers. " : state.search ? "No matching groups. " : "No groups yet. A group appears with its first consumer, or with a Spark stream's consumerGroup. ");
     table.showSort(state.sort, state.desc);
     table.update(data.rows);
     pages.show(data, "groups");
@@ -63,8 +63,8 @@ export async function create(view, known = null) {
   const done = await dialog({
     title: known ? `Change ${known.group}` : "New group", action: known ? "Change" : "Create",
     content: [
-      field("Name", name), field("Retries", retries, { hint: "A message that failed once more than that is a dead letter." }),
-      field("In order", ordered, { hint: "For consumers by POP, RocketMQ 5's own clients among them." }),
+      field("Name", name), field("Retries", retries, { hint: "After so many failed retries, a message becomes a dead letter." }),
+      field("In order", ordered, { hint: "For POP consumers, such as RocketMQ 5 clients." }),
     ],
     act: () => post("/api/groups", { group: name.value.trim(), retries: Number(retries.value), ordered: ordered.checked }),
   });

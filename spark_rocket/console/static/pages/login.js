@@ -1,4 +1,4 @@
-// Who are you?
+// The login form.
 import { post } from "../api.js";
 import { h } from "../dom.js";
 import { asTrouble, field, trouble } from "../parts.js";
@@ -7,10 +7,10 @@ export default function login(main, then) {
   document.title = "Log in · rocket console";
   const user = h("input", { name: "user", autocomplete: "username", required: true, autocapitalize: "off", spellcheck: "false" });
   const password = h("input", { name: "password", type: "password", autocomplete: "current-password", required: true });
-  const said = h("div");
+  const problem = h("div");
   const go = h("button", { type: "submit", class: "primary" }, "Log in");
   const form = h("form", { class: "card login" },
-    h("h1", { tabindex: "-1" }, "Log in"), said, field("User", user), field("Password", password), h("div", { class: "actions" }, go));
+    h("h1", { tabindex: "-1" }, "Log in"), problem, field("User", user), field("Password", password), h("div", { class: "actions" }, go));
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     go.disabled = true;
@@ -18,7 +18,7 @@ export default function login(main, then) {
       await post("/api/login", { user: user.value, password: password.value });
       then();
     } catch (error) {
-      said.replaceChildren(trouble(asTrouble(error)));
+      problem.replaceChildren(trouble(asTrouble(error)));
       password.value = "";
       password.focus();
     } finally { go.disabled = false; }

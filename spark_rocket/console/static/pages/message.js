@@ -1,4 +1,4 @@
-// One message: its body in every form, its properties and times, who has had it; sending it again.
+// A message: body in every form, properties, times, consumer status, resending.
 import { get, post } from "../api.js";
 import { groupPath, h, topicPath } from "../dom.js";
 import { count, moment, size, zone } from "../format.js";
@@ -6,8 +6,8 @@ import { button, choice, dialog, facts, field, head, linkButton, note, section, 
 
 const FORMS = { json: "JSON", avro: "Avro", text: "Text", binary: "Hex" };
 const STATUS = {
-  CONSUMED: ["has it", "pill good"], CONSUMED_BUT_FILTERED: ["filtered out", "pill"], PULL: ["pulls by itself", "pill info"],
-  NOT_CONSUME_YET: ["not yet", "pill warn"], NOT_CONSUMED_YET: ["not yet", "pill warn"], NOT_ONLINE: ["nobody online", "pill"], CONSUME_BROADCASTING: ["broadcasting", "pill info"], UNKNOWN: ["not known", "pill"],
+  CONSUMED: ["consumed", "pill good"], CONSUMED_BUT_FILTERED: ["filtered out", "pill"], PULL: ["pull consumer", "pill info"],
+  NOT_CONSUME_YET: ["not yet", "pill warn"], NOT_CONSUMED_YET: ["not yet", "pill warn"], NOT_ONLINE: ["not online", "pill"], CONSUME_BROADCASTING: ["broadcasting", "pill info"], UNKNOWN: ["unknown", "pill"],
 };
 
 export default function message(view) {
@@ -18,8 +18,8 @@ export default function message(view) {
   view.show(
     head("Message", { sub: `${place.topic} · ${place.broker} · queue ${place.queue} · offset ${place.offset}`, back: [`/messages?${new URLSearchParams({ topic: place.topic })}`, `Messages of ${place.topic}`], actions: [
       h("a", { class: "button", href: `/api/message/body?${new URLSearchParams(place)}`, download: true }, "Download body"),
-      linkButton("Send one like it", `/send?${new URLSearchParams({ like: JSON.stringify(key) })}`, "change"),
-      button("Send again", () => again(view, key), "change"),
+      linkButton("Send a copy", `/send?${new URLSearchParams({ like: JSON.stringify(key) })}`, "change"),
+      button("Resend", () => again(view, key), "change"),
     ] }), content);
   view.again = () => {};
   view.try(async () => {
@@ -37,20 +37,20 @@ export default function message(view) {
           ["Sent", `${moment(m.born, { millis: true })} ${zone(m.born)} by ${m.bornHost}`], ["Stored", `${moment(m.stored, { millis: true })} ${zone(m.stored)} at ${m.storeHost}`],
           ["Size", `${count(m.size)} bytes, ${count(m.storeSize)} in the log at ${count(m.physicalOffset)}`], ["Deliveries before", count(m.retries)], ["Flags", `${m.flag}, system ${m.sysFlag}`],
         ]))),
-        section("Properties", h("div", { class: "card" }, Object.keys(m.properties).length ? facts(Object.entries(m.properties)) : h("p", { class: "muted" }, "It has none.")))),
-      section("Who has it", tracks(view, place)),
+        section("Properties", h("div", { class: "card" }, Object.keys(m.properties).length ? facts(Object.entries(m.properties)) : h("p", { class: "muted" }, "No properties.")))),
+      section("Consumer groups", tracks(view, place)),
       section("Trace", traces(view, m.msgId)),
-      h("p", { class: "pager" }, at ? h("a", { href: `/message?${new URLSearchParams(at)}` }, "‹ The one before") : h("span"), h("a", { href: `/message?${new URLSearchParams(next)}` }, "The next ›")));
+      h("p", { class: "pager" }, at ? h("a", { href: `/message?${new URLSearchParams(at)}` }, "‹ Previous") : h("span"), h("a", { href: `/message?${new URLSearchParams(next)}` }, "Next ›")));
   });
 }
 
 function bodyOf(view, place, data) {
   let body = data.body;
   const shown = h("pre", { tabindex: "0", "aria-label": "Body" });
-  const said = h("div");
+  const notes = h("div");
   const holder = h("div", { class: "card" });
   const schema = h("textarea", { rows: 5, spellcheck: "false", placeholder: '{"type": "record", "name": …}' });
-  const avro = h("details", {}, h("summary", {}, "Read it by an Avro schema"), field("Schema", schema), button("Read", () => view.try(async () => {
+  const avro = h("details", {}, h("summary", {}, "Decode with an Avro schema"), field("Schema", schema), button("Decode", () => view.try(async () => {
     body = (await post("/api/message/decode", { ...place, queue: Number(place.queue), offset: Number(place.offset), schema: schema.value })).body;
     draw(body.avro === null ? "binary" : "avro");
   })));
@@ -59,26 +59,26 @@ function bodyOf(view, place, data) {
     shown.textContent = form === "binary" ? body.hex : body[form];
     if (!body.size) shown.textContent = "(empty)";
     const cut = form === "binary" ? body.hexCut : body.textCut;
-    said.replaceChildren(...[
+    notes.replaceChildren(...[
       body.avroProblem ? trouble({ code: "NOT_AVRO", text: body.avroProblem, remedy: "" }, { tone: "warn" }) : null,
-      cut ? h("p", { class: "muted" }, `The beginning of ${size(body.size)}; download it to see all.`) : null].filter(Boolean));
-    holder.replaceChildren(choice("Form", "form", forms, form, draw), said, shown, avro);
+      cut ? h("p", { class: "muted" }, `The beginning of ${size(body.size)}. Download the body to see all of it.`) : null].filter(Boolean));
+    holder.replaceChildren(choice("Form", "form", forms, form, draw), notes, shown, avro);
   };
   draw(body.kind);
   return holder;
 }
 
 function tracks(view, place) {
-  const holder = h("div", { class: "card" }, h("p", { class: "muted" }, "Asking the groups …"));
+  const holder = h("div", { class: "card" }, h("p", { class: "muted" }, "Loading the status of groups …"));
   view.try(async () => {
     const data = await get("/api/message/track", place, { signal: view.gone.signal });
     if (data.trouble) { holder.replaceChildren(trouble(data.trouble)); return; }
     const table = new Table({
-      caption: "Who has it", key: (t) => t.group, empty: "No group reads this topic.",
+      caption: "Consumer groups", key: (t) => t.group, empty: "No groups consume this topic.",
       columns: [
         { key: "group", title: "Group", main: true, text: (t) => t.group, href: (t) => groupPath(t.group) },
         { key: "status", title: "State", text: (t) => (STATUS[t.status] ?? [t.status])[0], tone: (t) => (STATUS[t.status] ?? ["", "pill"])[1] },
-        { key: "detail", title: "Why", text: (t) => t.detail },
+        { key: "detail", title: "Reason", text: (t) => t.detail },
       ],
     });
     table.update(data.rows);
@@ -89,12 +89,12 @@ function tracks(view, place) {
 
 function traces(view, id) {
   const table = new Table({
-    caption: "Trace", key: (e) => e.key, empty: "No client has traced it. Clients do if they are told to (enableMsgTrace), and brokers keep it as long as messages.",
+    caption: "Trace", key: (e) => e.key, empty: "No trace events. Clients record them if message trace is enabled (enableMsgTrace). They expire like other messages.",
     columns: [
       { key: "kind", title: "What", main: true, text: (e) => e.kind.toLowerCase().replace(/_/g, " ") },
       { key: "time", title: "When", text: (e) => moment(e.time, { millis: true }) },
       { key: "group", title: "Group", text: (e) => e.group, sub: (e) => e.client },
-      { key: "outcome", title: "State", text: (e) => (e.outcome ?? "under way").toLowerCase(), tone: (e) => (e.outcome === "SUCCESS" ? "pill good" : e.outcome === null ? "pill" : "pill warn") },
+      { key: "outcome", title: "State", text: (e) => (e.outcome ?? "pending").toLowerCase(), tone: (e) => (e.outcome === "SUCCESS" ? "pill good" : e.outcome === null ? "pill" : "pill warn") },
       { key: "cost", title: "Took", num: true, text: (e) => (e.cost === null ? "–" : `${count(e.cost)} ms`) },
     ],
   });
@@ -109,8 +109,8 @@ function traces(view, id) {
 async function again(view, key) {
   const group = h("input", { autocomplete: "off", spellcheck: "false", placeholder: "all groups" });
   const done = await dialog({
-    title: "Send again", action: "Send",
-    content: [h("p", {}, "A copy with a new id goes to the topic, for every group that reads it; or to one group alone."), field("Only to the group", group)],
+    title: "Resend", action: "Resend",
+    content: [h("p", {}, "Sends a copy with a new id to the topic, for every group, or to one group only."), field("Only to this group", group)],
     act: () => post("/api/message/resend", { ...key, ...(group.value.trim() ? { group: group.value.trim() } : {}) }),
   });
   if (done) note(done.done);

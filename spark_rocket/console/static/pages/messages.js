@@ -1,4 +1,4 @@
-// Messages found by time, key or id.
+// Message search by time, key or id.
 import { get } from "../api.js";
 import { h, messagePath } from "../dom.js";
 import { count, moment, size, zone } from "../format.js";
@@ -27,13 +27,13 @@ export default function messages(view) {
   const end = h("input", { type: "datetime-local", step: 1, value: query.get("end") ?? "" });
   const parts = {
     time: h("div", { class: "fields" }, choice("How long ago", "past", [...PAST, ["from", "From … to"]], state.past, (past) => { state.past = past; show(); })),
-    key: field("Key", key, { hint: "One of its keys, or its unique key, whole." }),
-    id: field("Message id", id, { hint: "The id that its sender was told, or its offset id." }),
+    key: field("Key", key, { hint: "A complete key or unique key." }),
+    id: field("Message id", id, { hint: "The id that the producer received, or the offset id." }),
   };
   const between = h("div", { class: "fields" }, field("From", begin, { hint: zone() }), field("To", end, { hint: zone() }));
   const troubles = new Troubles();
-  const said = h("p", { class: "muted", "aria-live": "polite" });
-  const table = new Table({ caption: "Messages found", key: messageKey, columns: messageColumns, empty: "No message was found. Look further back, or see on the topic's page whether it has any." });
+  const status = h("p", { class: "muted", "aria-live": "polite" });
+  const table = new Table({ caption: "Messages found", key: messageKey, columns: messageColumns, empty: "No messages found. Search a longer time range, or check the topic's page for messages." });
   table.element.hidden = true;
   const show = () => {
     for (const [name, part] of Object.entries(parts)) part.hidden = name !== state.by;
@@ -55,20 +55,20 @@ export default function messages(view) {
       if (begin.value) asked.begin = new Date(begin.value).getTime();
       if (end.value) asked.end = new Date(end.value).getTime() + 999;
     } else if (state.by === "time" && state.past !== "0") asked.begin = Date.now() - Number(state.past);
-    said.textContent = "Searching …";
+    status.textContent = "Searching …";
     try {
       const data = await get("/api/messages", asked, { signal: view.gone.signal });
       view.alerts.replaceChildren();
-      view.alerts.said = "";
+      view.alerts.shown = "";
       troubles.show(Object.entries(data.failed));
       table.update(data.rows);
       table.element.hidden = false;
-      said.textContent = data.rows.length >= data.limit ? `The newest ${count(data.rows.length)} of them.` : `${count(data.rows.length)} found.`;
-    } catch (error) { said.textContent = ""; table.element.hidden = true; throw error; }
+      status.textContent = data.rows.length >= data.limit ? `The newest ${count(data.rows.length)}.` : `${count(data.rows.length)} found.`;
+    } catch (error) { status.textContent = ""; table.element.hidden = true; throw error; }
   });
   form.addEventListener("submit", (event) => { event.preventDefault(); search(); });
   show();
-  view.show(head("Messages"), form, troubles.element, said, table.element);
+  view.show(head("Messages"), form, troubles.element, status, table.element);
   view.again = () => {};
   view.try(async () => list.replaceChildren(...(await get("/api/topic-names", {}, { signal: view.gone.signal })).names.map((name) => h("option", { value: name }))));
   if (topic.value) search();

@@ -1,4 +1,4 @@
-// The cluster at a glance.
+// Overview of the cluster.
 import { get, session } from "../api.js";
 import { Chart } from "../chart.js";
 import { brokerPath, groupPath, h, put } from "../dom.js";
@@ -6,7 +6,7 @@ import { brief, count, duration, NONE, percent, rate, size } from "../format.js"
 import { head, section, Table, Tiles, Troubles } from "../parts.js";
 import { isLeft, lagTone, stateText, stateTone } from "./groups.js";
 
-const AWAY = { BROKER_GONE: "gone", NO_PERMISSION: "refused" };
+const STATES = { BROKER_GONE: "gone", NO_PERMISSION: "refused" };
 
 export default function overview(view) {
   view.title("Overview");
@@ -23,7 +23,7 @@ export default function overview(view) {
     columns: [
       { key: "name", title: "Broker", main: true, text: (b) => b.name, href: (b) => brokerPath(b.address), sub: (b) => b.address },
       { key: "role", title: "Role", text: (b) => b.role, sub: (b) => b.cluster },
-      { key: "state", title: "State", text: (b) => (b.trouble ? AWAY[b.trouble.code] ?? "no answer" : "up"), tone: (b) => (b.trouble ? "pill bad" : "pill good"), sub: (b) => (b.trouble ? `for ${duration((Date.now() - b.awaySince) / 1000)}` : b.started ? `for ${duration((Date.now() - b.started) / 1000)}` : "") },
+      { key: "state", title: "State", text: (b) => (b.trouble ? STATES[b.trouble.code] ?? "no response" : "up"), tone: (b) => (b.trouble ? "pill bad" : "pill good"), sub: (b) => (b.trouble ? `for ${duration((Date.now() - b.awaySince) / 1000)}` : b.started ? `for ${duration((Date.now() - b.started) / 1000)}` : "") },
       { key: "in", title: "In", num: true, text: (b) => rate(b.in) },
       { key: "out", title: "Out", num: true, text: (b) => rate(b.out) },
       { key: "log", title: "Log", num: true, text: (b) => size(b.logBytes) },
@@ -39,11 +39,11 @@ export default function overview(view) {
   const servers = new Table({
     caption: "Name servers",
     key: (n) => n.address,
-    empty: "Their addresses come from an address server.",
+    empty: "An address server provides their addresses.",
     columns: [
       { key: "address", title: "Name server", main: true, text: (n) => n.address },
-      { key: "state", title: "State", text: (n) => (n.trouble ? "no answer" : "up"), tone: (n) => (n.trouble ? "pill bad" : "pill good"), hint: (n) => n.trouble?.text },
-      { key: "ms", title: "Answers in", num: true, text: (n) => (n.millis === null ? "–" : `${n.millis} ms`) },
+      { key: "state", title: "State", text: (n) => (n.trouble ? "no response" : "up"), tone: (n) => (n.trouble ? "pill bad" : "pill good"), hint: (n) => n.trouble?.text },
+      { key: "ms", title: "Response time", num: true, text: (n) => (n.millis === null ? "–" : `${n.millis} ms`) },
     ],
   });
   const columns = [
@@ -52,14 +52,14 @@ export default function overview(view) {
     { key: "lag", title: "Lag", num: true, text: (g) => count(g.lag), tone: lagTone },
     { key: "rate", title: "Rate", num: true, text: (g) => rate(g.rate) },
   ];
-  const behind = new Table({ caption: "Groups furthest behind", key: (g) => g.name, columns, empty: "Nobody is behind." });
-  const streams = new Table({ caption: "Spark streams", key: (g) => g.name, columns, empty: ["No stream commits its progress now. Give yours ", h("code", {}, '.option("consumerGroup", "name")'), " to see it here."] });
+  const behind = new Table({ caption: "Groups with the highest lag", key: (g) => g.name, columns, empty: "No group has a lag." });
+  const streams = new Table({ caption: "Spark streams", key: (g) => g.name, columns, empty: ["No stream commits its progress. Set ", h("code", {}, '.option("consumerGroup", "name")'), " on your stream to see it here."] });
 
   view.show(
     head("Overview", { sub: session.nameServer }), troubles.element, tiles.element,
     section("Messages over time", h("div", { class: "card" }, chart.element)),
     section("Brokers", brokers.element),
-    h("div", { class: "halves" }, section("Groups furthest behind", behind.element), section("Spark streams", streams.element)),
+    h("div", { class: "halves" }, section("Groups with the highest lag", behind.element), section("Spark streams", streams.element)),
     section("Name servers", servers.element),
   );
 
@@ -74,14 +74,14 @@ export default function overview(view) {
       ...Object.entries(data.failed).filter(([name]) => !data.brokers.some((b) => b.name === name && b.trouble)),
     ]);
     const sum = (name) => data.brokers.reduce((all, b) => all + (b[name] ?? 0), 0);
-    const silent = data.brokers.length > 0 && data.brokers.every((b) => b.trouble);
-    const known = (value, text) => (silent && !value ? NONE : text);
+    const unavailable = data.brokers.length > 0 && data.brokers.every((b) => b.trouble);
+    const known = (value, text) => (unavailable && !value ? NONE : text);
     tiles.set("in", known(0, rate(sum("in"))));
     tiles.set("out", known(0, rate(sum("out"))));
     tiles.set("topics", known(data.topics, count(data.topics)));
-    tiles.set("groups", known(data.groups, count(data.groups)), silent && !data.groups ? {} : { sub: `${count(data.online)} reading now` });
+    tiles.set("groups", known(data.groups, count(data.groups)), unavailable && !data.groups ? {} : { sub: `${count(data.online)} active` });
     const left = data.behind.some(isLeft);
-    tiles.set("lag", known(data.lag, brief(data.lag)), { tone: left ? "warn" : "", sub: left ? "some of it nobody reads" : "" });
+    tiles.set("lag", known(data.lag, brief(data.lag)), { tone: left ? "warn" : "", sub: left ? "partly without consumers" : "" });
     tiles.set("dead", known(data.deadLetters, brief(data.deadLetters)), { tone: data.deadLetters ? "warn" : "" });
     chart.update(data.rates, [["in", "in"], ["out", "out"]]);
     brokers.update(data.brokers);

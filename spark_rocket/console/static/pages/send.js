@@ -20,9 +20,9 @@ export default function send(view) {
   const done = h("div", { "aria-live": "polite" });
   const form = h("form", { class: "card wide" },
     field("Topic", topic), list, field("Body", body),
-    h("div", { class: "fields" }, field("Keys", keys, { hint: "With blanks between; messages are found by them." }), field("Tags", tags, { hint: "Consumers choose by them." }), field("Sharding key", shardingKey, { hint: "Messages of one key go to one queue." }), field("Delay in seconds", delay)),
-    field("Properties", properties, { hint: "One on each line: name=value." }),
-    h("div", { class: "actions" }, button("Set out JSON", () => { try { body.value = JSON.stringify(JSON.parse(body.value), null, 2); } catch (e) { note(`This is no JSON: ${e.message}`, "bad"); } }, "quiet"), h("button", { type: "submit", class: "primary change" }, "Send")),
+    h("div", { class: "fields" }, field("Keys", keys, { hint: "Separated by spaces; used to find messages." }), field("Tags", tags, { hint: "Used by the filters of consumers." }), field("Sharding key", shardingKey, { hint: "Messages with the same key go to the same queue." }), field("Delay in seconds", delay)),
+    field("Properties", properties, { hint: "One per line: name=value." }),
+    h("div", { class: "actions" }, button("Format JSON", () => { try { body.value = JSON.stringify(JSON.parse(body.value), null, 2); } catch (e) { note(`Invalid JSON: ${e.message}`, "bad"); } }, "quiet"), h("button", { type: "submit", class: "primary change" }, "Send")),
     done);
   form.addEventListener("submit", (event) => {
     event.preventDefault();
@@ -30,7 +30,7 @@ export default function send(view) {
     for (const line of properties.value.split("\n")) {
       const at = line.indexOf("=");
       if (at > 0) own[line.slice(0, at).trim()] = line.slice(at + 1);
-      else if (line.trim()) { note(`“${line.trim()}” is no property: write name=value.`, "bad"); return; }
+      else if (line.trim()) { note(`Invalid property “${line.trim()}”: use name=value.`, "bad"); return; }
     }
     const go = form.querySelector("button[type=submit]");
     go.disabled = true;
@@ -38,9 +38,9 @@ export default function send(view) {
     view.try(async () => {
       const sent = await post("/api/messages", { topic: topic.value, body: body.value, keys: keys.value, tags: tags.value, shardingKey: shardingKey.value, delay: Math.round(Number(delay.value || 0) * 1000), properties: own });
       view.alerts.replaceChildren();
-      view.alerts.said = "";
+      view.alerts.shown = "";
       const is = Number(delay.value || 0) > 0;
-      done.replaceChildren(h("p", { class: "trouble good" }, `${sent.status}. ${sent.done} `, is ? "It is there when its time has come." : h("a", { href: messagePath(sent) }, "Look at it")));
+      done.replaceChildren(h("p", { class: "trouble good" }, `${sent.status}. ${sent.done} `, is ? "It is delivered after the delay." : h("a", { href: messagePath(sent) }, "Show it")));
     }).finally(() => { go.disabled = false; });
   });
   view.show(head("Send a message"), form);
@@ -55,6 +55,6 @@ export default function send(view) {
     shardingKey.value = m.properties.__SHARDINGKEY ?? "";
     properties.value = Object.entries(m.properties).filter(([name]) => !OWN.has(name)).map(([name, value]) => `${name}=${value}`).join("\n");
     if (data.body.text !== null && !data.body.textCut) body.value = data.body.text;
-    else note("Its body is not text, or too long for a form: write one.", "bad");
+    else note("The body is not text, or too long for the form: enter a body.", "bad");
   });
 }

@@ -1,4 +1,4 @@
-// One topic: its queues on each broker, who reads it, where it is, how it is set.
+// A topic: queues on each broker, consumer groups, route, settings.
 import { get, remove } from "../api.js";
 import { groupPath, h, messagePath } from "../dom.js";
 import { ago, brief, count, moment, rate, size, zone } from "../format.js";
@@ -14,7 +14,7 @@ export default function topic(view) {
   const tiles = new Tiles([["messages", "Messages"], ["bytes", "Size"], ["rate", "In"], ["queues", "Queues"], ["last", "Last message"]]);
   const troubles = new Troubles();
   const queues = new Table({
-    caption: "Queues", key: (o) => `${o.broker}/${o.queue}`, empty: "No broker says anything of its queues.",
+    caption: "Queues", key: (o) => `${o.broker}/${o.queue}`, empty: "No broker reports its queues.",
     columns: [
       { key: "queue", title: "Queue", main: true, text: (o) => `${o.broker} · ${o.queue}` },
       { key: "min", title: "First", num: true, text: (o) => count(o.min) },
@@ -24,7 +24,7 @@ export default function topic(view) {
     ],
   });
   const readers = new Table({
-    caption: "Groups that read it", key: (g) => g.name, empty: "Nobody has read it yet. A group appears here with its first commit.",
+    caption: "Consumer groups", key: (g) => g.name, empty: "No consumer groups yet. A group appears here with its first commit.",
     columns: [
       { key: "name", title: "Group", main: true, text: (g) => g.name, href: (g) => groupPath(g.name) },
       { key: "kind", title: "State", text: (g) => stateText(g), tone: (g) => stateTone(g) },
@@ -40,7 +40,7 @@ export default function topic(view) {
   };
   const drop = async () => {
     const done = await confirmName({
-      title: `Delete ${name}`, says: `The topic and all of its ${count(data?.topic.messages)} messages go on all brokers. Nothing brings them back.`,
+      title: `Delete ${name}`, warning: `The topic and all of its ${count(data?.topic.messages)} messages are permanently deleted on all brokers.`,
       name, action: "Delete", act: (confirm) => remove(`/api/topics/${encodeURIComponent(name)}`, { confirm }),
     });
     if (done) { note(done.done); view.go("/topics"); }
@@ -50,30 +50,30 @@ export default function topic(view) {
       linkButton("Messages", `/messages?${q}`), linkButton("Send", `/send?${q}`, "change"), button("Change", edit, "change"), button("Delete", drop, "danger change"),
     ] }),
     troubles.element, tiles.element,
-    section("Queues", queues.element), section("Groups that read it", readers.element),
-    h("div", { class: "halves" }, section("Settings", settings), section("Where it is", route)));
-  let said = "";
-  let known = "1"; // first what the console knows already, and at once; then what the brokers say
+    section("Queues", queues.element), section("Consumer groups", readers.element),
+    h("div", { class: "halves" }, section("Settings", settings), section("Route", route)));
+  let shownSettings = "";
+  let known = "1"; // first the console's cached sample, then the brokers' present state
   view.poll(async () => {
     data = await get(`/api/topics/${encodeURIComponent(name)}`, { known }, { signal: view.gone.signal });
     known = "";
     const t = data.topic;
     troubles.show([...data.problems.map((problem) => ["", problem]), ...Object.entries(data.failed)]);
     tiles.set("messages", brief(t.messages), { sub: t.messages >= 100000 ? count(t.messages) : "" });
-    tiles.set("bytes", t.bytes === null ? "–" : `≈ ${size(t.bytes)}`, { sub: "by its last messages" });
+    tiles.set("bytes", t.bytes === null ? "–" : `≈ ${size(t.bytes)}`, { sub: "estimated from the last messages" });
     tiles.set("rate", rate(t.rate));
     tiles.set("queues", count(t.queues), { sub: t.brokers.length > 1 ? `on ${t.brokers.length} brokers` : "" });
     tiles.set("last", ago(t.lastUpdate), { sub: t.lastUpdate ? `${moment(t.lastUpdate)} ${zone(t.lastUpdate)}` : "" });
     if (data.offsets) queues.update(data.offsets);
     if (data.groups) readers.update(data.groups);
     const now = JSON.stringify([data.configs, data.route]);
-    if (now !== said) {
-      said = now;
+    if (now !== shownSettings) {
+      shownSettings = now;
       settings.replaceChildren(...Object.entries(data.configs).map(([broker, c]) => [h("h3", {}, broker), facts([
-        ["Queues to read", count(c.readQueues)], ["Queues to write", count(c.writeQueues)], ["Permission", permission(c.perm)], ["Keeps order", c.order ? "yes" : "no"], ...Object.entries(c.attributes),
+        ["Read queues", count(c.readQueues)], ["Write queues", count(c.writeQueues)], ["Permission", permission(c.perm)], ["Ordered", c.order ? "yes" : "no"], ...Object.entries(c.attributes),
       ])]).flat());
       if (data.route) route.replaceChildren(...data.route.map((r) => [h("h3", {}, r.broker), facts([["Cluster", r.cluster], ...Object.entries(r.addresses).map(([id, a]) => [id === "0" ? "Master" : `Slave ${id}`, a])])]).flat());
-      if (data.route?.length === 0) route.replaceChildren(h("p", { class: "muted" }, "The name servers have no route for it."));
+      if (data.route?.length === 0) route.replaceChildren(h("p", { class: "muted" }, "The name servers have no route to this topic."));
     }
     return data.refresh;
   });

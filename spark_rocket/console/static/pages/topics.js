@@ -1,10 +1,10 @@
-// All topics: search, sort, make one.
+// Topics: search, sort, create.
 import { get, post } from "../api.js";
 import { h, put, topicPath } from "../dom.js";
 import { ago, brief, count, moment, rate, size } from "../format.js";
 import { button, choice, dialog, field, head, note, pager, Table, Troubles } from "../parts.js";
 
-const KINDS = [["user", "Yours"], ["retry", "Retry"], ["dlq", "Dead letters"], ["system", "RocketMQ's own"]];
+const KINDS = [["user", "User"], ["retry", "Retry"], ["dlq", "Dead letters"], ["system", "System"]];
 const TYPES = ["", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"];
 
 export default function topics(view) {
@@ -23,12 +23,12 @@ export default function topics(view) {
   const table = new Table({
     caption: "Topics", key: (t) => t.name,
     onSort: (key, now) => change({ sort: key, desc: now?.key === key ? !now.desc : key !== "name" }),
-    empty: h("p", {}, none, button("Make one", () => create(view), "quiet change")),
+    empty: h("p", {}, none, button("Create a topic", () => create(view), "quiet change")),
     columns: [
       { key: "name", title: "Topic", main: true, text: (t) => t.name, href: (t) => topicPath(t.name), sub: (t) => (t.type && t.type !== "UNSPECIFIED" ? t.type : "") },
       { key: "queues", title: "Queues", num: true, text: (t) => count(t.queues), sub: (t) => (t.brokers.length > 1 ? `${t.brokers.length} brokers` : "") },
       { key: "messages", title: "Messages", num: true, text: (t) => brief(t.messages), hint: (t) => count(t.messages) },
-      { key: "bytes", title: "Size", num: true, text: (t) => (t.bytes === null ? "–" : `≈ ${size(t.bytes)}`), hint: () => "By the size of the last messages" },
+      { key: "bytes", title: "Size", num: true, text: (t) => (t.bytes === null ? "–" : `≈ ${size(t.bytes)}`), hint: () => "Estimated from the last messages" },
       { key: "rate", title: "In", num: true, text: (t) => rate(t.rate) },
       { key: "lastUpdate", title: "Last message", num: true, text: (t) => ago(t.lastUpdate), hint: (t) => moment(t.lastUpdate) },
     ],
@@ -41,7 +41,7 @@ export default function topics(view) {
     if (!data.known && !data.trouble && !data.rows.length) return 300;
     troubles.show([...(data.trouble ? [["Cluster", data.trouble]] : []), ...Object.entries(data.failed)]);
     view.cluster(data);
-    put(none, Object.keys(data.failed).length ? "No broker that answers has any. " : state.search ? "No topic is named like that. " : state.kind === "user" ? "No topic yet. One appears with its first message, where brokers make topics by themselves. " : "There is none of this kind. ");
+    put(none, Object.keys(data.failed).length ? "No topics on the available brokers. " : state.search ? "No matching topics. " : state.kind === "user" ? "No topics yet. A topic appears with its first message if brokers create topics automatically. " : "No topics of this kind. ");
     table.showSort(state.sort, state.desc);
     table.update(data.rows);
     pages.show(data, "topics");
@@ -49,7 +49,7 @@ export default function topics(view) {
   });
 }
 
-/** The form for a new topic, or with `known` for what it is to become. */
+/** The form for a new topic, or with `known` for changing one. */
 export async function create(view, known = null) {
   const input = (type, value, more = {}) => h("input", { type, value, ...more });
   const name = input("text", known?.topic ?? "", { required: true, autocomplete: "off", spellcheck: "false", pattern: "[%\\|a-zA-Z0-9_\\-]+", maxlength: 127, title: "Letters, digits, %, |, _ and -" });
@@ -64,8 +64,8 @@ export async function create(view, known = null) {
   const done = await dialog({
     title: known ? `Change ${known.topic}` : "New topic", action: known ? "Change" : "Create",
     content: [
-      field("Name", name), field("Queues to read, on each broker", queues), field("Queues to write", writes, { hint: "Fewer than are read while queues are being taken away." }),
-      field("Messages", type, { hint: "What RocketMQ 5's own clients may send. Of a topic that has a type it stays until another is chosen." }), field("Permission", perm), field("Keeps its order while a broker is away", order),
+      field("Name", name), field("Read queues per broker", queues), field("Write queues per broker", writes, { hint: "Fewer than the read queues while you remove queues." }),
+      field("Messages", type, { hint: "The type of messages that RocketMQ 5 clients can send. Without a choice, the present type stays." }), field("Permission", perm), field("Keep the queues while a broker is unavailable", order),
     ],
     act: () => post("/api/topics", {
       topic: name.value.trim(), queues: Number(queues.value), ...(writes.value === "" ? {} : { writeQueues: Number(writes.value) }),
