@@ -1,4 +1,4 @@
-"""Connections: RocketMQ's remoting protocol on sockets, for clients and servers, and HTTP for figures and health."""
+"""Connections: RocketMQ's remoting protocol on sockets, for clients and servers, and HTTP for metrics and health."""
 
 from spark_rocket.system import check_system
 

@@ -1,11 +1,10 @@
-"""Metrics as Prometheus reads them: its text format, version 0.0.4.
+"""Metrics in the Prometheus text format, version 0.0.4.
 
-Written directly: with 1,000 topics a scrape has tens of thousands of lines, and prometheus_client takes five times as
-long for one (5.3 µs beside 1.0). A test reads what is written here with that library's parser.
+The text is written directly, because with 1,000 topics a scrape has tens of thousands of lines, and prometheus_client
+takes five times as long per line (5.3 µs instead of 1.0). A test parses the result with that library.
 
-The metrics that a server can have are a table (:class:`Metric`), which docs/reference/metrics.md
-repeats and tests compare.
-Thread-safety: an exposition belongs to whoever fills it. Pure.
+The metrics of a server are a table of :class:`Metric`, which docs/reference/metrics.md repeats; tests compare both.
+Thread-safety: an exposition has one owner. Pure.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric: its name, kind, what it says, and where its name comes from."""
+    """One metric: name, kind, help text, and the origin of its name."""
 
     name: str
     kind: str
     help: str
     origin: str
-    """``5``: RocketMQ 5's brokers; ``exporter``: rocketmq-exporter; ``own``: neither has it; ``process``: usual."""
+    """``5``: RocketMQ 5's brokers; ``exporter``: rocketmq-exporter; ``own``: only here; ``process``: common."""
     labels: tuple[str, ...] = ()
 
 
 def label_text(labels: Mapping[str, object]) -> str:
-    """``a="x",b="y"``: labels as they stand between braces."""
+    """Format labels as ``a="x",b="y"``."""
     return ",".join([f'{name}="{_escaped(value)}"' for name, value in labels.items()])
 
 
@@ -51,24 +50,24 @@ def _escaped(value: object) -> str:
 
 
 class Exposition:
-    """What one scrape is told. Metrics without a sample are left out."""
+    """The content of one scrape. Metrics without samples are omitted."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = {metric.name: metric for metric in metrics}
         self._lines: dict[str, list[str]] = {name: [] for name in self._metrics}
 
     def lines(self, name: str) -> list[str]:
-        """The samples of a metric of the table, for whoever writes very many."""
+        """Return the list of a metric's sample lines, for writers of very many samples."""
         return self._lines[name]
 
     def add(self, name: str, labels: str, value: float) -> None:
-        """One sample; ``labels`` are a ``label_text``."""
+        """Add a sample; ``labels`` are formatted by ``label_text``."""
         self._lines[name].append(f"{name}{{{labels}}} {value}")
 
     def add_histogram(
         self, name: str, labels: str, bounds: Sequence[float], counts: Sequence[int], total: float
     ) -> None:
-        """``counts`` has one more than ``bounds``: what is above the last."""
+        """Add a histogram; ``counts`` has one more entry than ``bounds``, for values above the last."""
         lines, below = self._lines[name], 0
         for bound, count in zip(bounds, counts, strict=False):
             below += count
@@ -79,7 +78,7 @@ class Exposition:
         lines.append(f"{name}_count{{{labels}}} {below}")
 
     def parts(self) -> Iterator[bytes]:
-        """The text, some thousand lines at a time."""
+        """Yield the text in parts of some thousand lines."""
         for name, lines in self._lines.items():
             if lines:
                 metric = self._metrics[name]
@@ -98,22 +97,22 @@ PROCESS_METRICS = (
     Metric("process_cpu_seconds_total", COUNTER, "User and system CPU time spent.", "process", _NODE),
     Metric("process_resident_memory_bytes", GAUGE, "Resident memory.", "process", _NODE),
     Metric("process_open_fds", GAUGE, "Open file descriptors.", "process", _NODE),
-    Metric("process_max_fds", GAUGE, "Most file descriptors that may be open.", "process", _NODE),
+    Metric("process_max_fds", GAUGE, "Maximum number of open file descriptors.", "process", _NODE),
 )
 
 
 def add_process(exposition: Exposition, labels: str) -> None:
-    """The figures of this process, as every Prometheus client names them."""
+    """Add the metrics of this process, with the common names of Prometheus clients."""
     exposition.add("process_cpu_seconds_total", labels, time.process_time())
     try:
         import resource
-    except ImportError:  # Windows has none of the rest
+    except ImportError:  # not available on Windows
         return
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
         resident = pages * os.sysconf("SC_PAGE_SIZE")
         exposition.add("process_open_fds", labels, len(os.listdir("/proc/self/fd")))  # noqa: PTH208  # names alone
-    except (OSError, ValueError, IndexError):  # not on Linux: the highest so far
+    except (OSError, ValueError, IndexError):  # not on Linux: the peak usage
         usage = resource.getrusage(resource.RUSAGE_SELF)
         resident = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     exposition.add("process_resident_memory_bytes", labels, resident)

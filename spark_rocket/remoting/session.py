@@ -1,12 +1,12 @@
-"""What both ends of a connection keep, without the connection: frames in progress, numbers, and who waits for what.
+"""The state of a connection at either end, without I/O: incomplete frames, request numbers, pending requests.
 
-Bytes go in with :meth:`Session.receive` and whole frames come out, for ``RemotingCommand.decode``: they are decoded one
-by one by whoever serves them, so that what came before garbage is still served. A frame that is a response is matched
-with :meth:`Session.take`; every other frame is a request, on either side.
+:meth:`Session.receive` takes bytes and returns complete frames for ``RemotingCommand.decode``. The caller decodes them
+one by one, so that valid frames before an invalid one are still processed. A response is matched with its request by
+:meth:`Session.take`; every other frame is a request, on either side.
 
-Numbers (``opaque``) count up and wrap within 31 bits, because the wire's field is a signed int.
-Thread-safety: ``receive`` and ``detach`` belong to the one thread that reads; the rest may be called from several
-threads, since each is one atomic step on a dict or a counter.
+Numbers (``opaque``) count up and wrap within 31 bits, because the field on the wire is a signed int.
+Thread-safety: ``receive`` and ``detach`` belong to the reading thread. The other methods may be called from several
+threads, because each is one atomic operation on a dict or a counter.
 Corresponds to the responseTable and requestId of NettyRemotingAbstract and RemotingCommand.
 """
 
@@ -23,7 +23,7 @@ MAX_OPAQUE = 0x7FFFFFFF
 
 
 class Session(Generic[Waiter]):
-    """One connection's state; ``Waiter`` is what the owner keeps per unanswered request."""
+    """The state of one connection; ``Waiter`` is the owner's data per pending request."""
 
     __slots__ = ("_numbers", "_waiters", "detach", "receive", "splitter")
 
@@ -35,11 +35,11 @@ class Session(Generic[Waiter]):
         self._waiters: dict[int, Waiter] = {}
 
     def __len__(self) -> int:
-        """Requests that wait for their answer."""
+        """The number of pending requests."""
         return len(self._waiters)
 
     def skip(self, count: int) -> None:
-        """Throw away the frame in progress, of which so many bytes are yet to come."""
+        """Discard the incomplete frame, of which ``count`` bytes have not arrived yet."""
         receive = self.splitter.feed
         self.splitter.abandon()
 
@@ -56,7 +56,7 @@ class Session(Generic[Waiter]):
 
     @property
     def in_progress(self) -> bool:
-        """Whether half a frame has come."""
+        """Whether a frame is incomplete."""
         return self.splitter.pending > 0 or self.receive != self.splitter.feed
 
     def next_opaque(self) -> int:
@@ -66,14 +66,14 @@ class Session(Generic[Waiter]):
         self._waiters[opaque] = waiter
 
     def expects(self, opaque: int) -> bool:
-        """Whether :meth:`take` would find somebody."""
+        """Whether a request with this number is pending."""
         return opaque in self._waiters
 
     def take(self, opaque: int) -> Waiter | None:
-        """The waiter of a request, once: for its answer, or to give it up. None: answered, given up or never asked."""
+        """Remove and return the waiter of a request; None if it was answered, abandoned or never sent."""
         return self._waiters.pop(opaque, None)
 
     def drain(self) -> list[Waiter]:
-        """All waiters, each once even against a concurrent :meth:`take`: the connection is lost."""
+        """Remove and return all waiters of a lost connection, each once even with a concurrent :meth:`take`."""
         waiters = (self._waiters.pop(opaque, None) for opaque in list(self._waiters))
         return [waiter for waiter in waiters if waiter is not None]

@@ -1,10 +1,10 @@
-"""A timer on an event loop that follows the wall clock, which may be set, or moved by a test.
+"""A timer on an event loop that follows the wall clock, even if the clock is set, or moved by a test.
 
-What is driven is one function, ``run(now_ms, *arguments)``: it does what is due and returns when to call it again
-(now, if more is due at once; None, if nothing waits). Between two calls the loop serves everything else.
+It calls one function, ``run(now_ms, *arguments)``, which does what is due and returns the time of the next call (now if
+more is due; None if nothing is pending). The loop runs other tasks between two calls.
 
-Thread-safety: used on the event loop only. Nothing is kept on disk.
-Corresponds to the timer threads of ScheduleMessageService (which look every 100 ms) and TimerMessageStore, and to a
+Thread-safety: event loop only. Nothing is stored on disk.
+Corresponds to the timer threads of ScheduleMessageService (which poll every 100 ms) and TimerMessageStore, and to a
 ScheduledExecutorService with one task.
 """
 
@@ -16,13 +16,13 @@ from collections.abc import Callable
 
 _log = logging.getLogger(__name__)
 
-LONGEST_SLEEP = 1.0
-"""The wall clock may be set forward while the loop sleeps."""
+MAX_SLEEP = 1.0
+"""Limited because the wall clock may be set forward during the sleep."""
 AFTER_ERROR = 10.0
 
 
 class WallClockTimer:
-    """Calls one function when something is due."""
+    """Calls one function when it is due."""
 
     def __init__(
         self,
@@ -36,19 +36,19 @@ class WallClockTimer:
         self._call = run
         self._arguments = arguments
         self.due: int | None = None
-        """When it runs next, in ms."""
+        """The time of the next call, in ms."""
         self._handle: asyncio.Handle | None = None
         self._closed = False
 
     def wake(self) -> None:
-        """Run at once: at start, or after a change that may have made something due."""
+        """Run immediately: at the start, or after a change that may have made something due."""
         self.due = None
         self.expect(self._clock())
 
     def expect(self, due_ms: int) -> None:
-        """Run at that time or before."""
+        """Run at this time or earlier."""
         if self.due is None or due_ms < self.due:
-            self._arm(due_ms, min((due_ms - self._clock()) / 1000, LONGEST_SLEEP))
+            self._arm(due_ms, min((due_ms - self._clock()) / 1000, MAX_SLEEP))
 
     def _arm(self, due_ms: int, seconds: float) -> None:
         if self._closed:
@@ -74,7 +74,7 @@ class WallClockTimer:
             self.expect(due)
 
     def close(self) -> None:
-        """Run no more."""
+        """Stop the timer."""
         self._closed = True
         if self._handle is not None:
             self._handle.cancel()

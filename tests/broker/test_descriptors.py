@@ -85,7 +85,7 @@ def test_connections_leave_descriptors_for_the_store(tmp_path: Path) -> None:
             assert wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **asked).code == ResponseCode.SUCCESS
             assert len(wire.messages("T", 0, maxMsgNums=32)) == 32
             for name in ("broker", "name server", "HA port of", "metrics"):
-                assert re.search(rf"The {name}.* refused the connection of", cluster.log), name
+                assert re.search(rf"The {name}.* rejected the connection of", cluster.log), name
             for caller in callers:
                 caller.close()
 

@@ -151,7 +151,7 @@ def test_what_cannot_start(tmp_path: Path) -> None:
         for workers in (1, 2):
             line = one_line(finished("proxy", "--grpc-port", port, "--workers", workers))
             assert f"gRPC endpoint cannot listen on 127.0.0.1:{port}" in line
-            assert "--grpc-port (0 takes a free one)" in line
+            assert "--grpc-port (0 selects a free one)" in line
     conf = tmp_path / "proxy.conf"
     conf.write_text("\ngrpcServerPort=ten\n")
     assert f"{conf}, line 2: grpcServerPort=ten: grpcServerPort needs a whole number." in one_line(

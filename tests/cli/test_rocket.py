@@ -278,7 +278,7 @@ def test_a_port_in_use(tmp_path: Path) -> None:
         assert f"broker cannot listen on 127.0.0.1:{port}: the port is in use" in line
         line = one_line(finished("up", "--data", tmp_path, *PORTS, "--grpc-port", port))
         assert f"gRPC endpoint cannot listen on 127.0.0.1:{port}" in line
-        assert "--grpc-port (0 takes a free one)" in line
+        assert "--grpc-port (0 selects a free one)" in line
 
 
 def test_a_directory_in_use(tmp_path: Path) -> None:

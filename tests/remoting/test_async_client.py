@@ -67,7 +67,7 @@ def test_each_answer_finds_its_request(server: ServerThread) -> None:
 
 def test_no_answer_in_time(server: ServerThread) -> None:
     async def work(client: AsyncRemotingClient) -> None:
-        with pytest.raises(RemotingTimeoutError, match=rf"{server.address} did not answer request code {SILENT} in 0"):
+        with pytest.raises(RemotingTimeoutError, match=rf"{server.address} did not respond to request code {SILENT} "):
             await client.invoke(server.address, request(SILENT), 0.05)
         assert (await client.invoke(server.address, request(body=b"on"))).body == b"on"
         assert [len(one.session) for one in client._connections.values()] == [0]
@@ -91,7 +91,7 @@ def test_a_lost_connection_fails_all_and_the_next_request_makes_another(server: 
         await client.invoke(server.address, request())
         server.run(lambda: [channel.close() for channel in list(server.server.channels)])
         for answer in waiting:
-            with pytest.raises(RemotingConnectError, match="was lost: it was closed by the peer"):
+            with pytest.raises(RemotingConnectError, match="was lost: closed by the peer"):
                 await answer
         assert (await client.invoke(server.address, request(body=b"again"))).body == b"again"
 
@@ -125,7 +125,7 @@ def test_a_server_that_does_not_read() -> None:
                     asked.append(await client.ask(address, request(body=b"x" * 1_000_000), LIMIT))
                     await asyncio.sleep(0)
 
-            with pytest.raises(RemotingTooMuchRequestError, match="has not read"):
+            with pytest.raises(RemotingTooMuchRequestError, match="unread requests"):
                 await fill()
             assert len(asked) < 50
             for answer in asked:

@@ -138,7 +138,7 @@ def test_many_threads(serve: Serve, client: RemotingClient) -> None:
 
 
 def test_a_sync_call_times_out_and_its_late_answer_is_nobodys(peer: Peer, client: RemotingClient) -> None:
-    with pytest.raises(RemotingTimeoutError, match=rf"{peer.address} did not answer request code 1 ") as caught:
+    with pytest.raises(RemotingTimeoutError, match=rf"{peer.address} did not respond to request code 1 ") as caught:
         client.invoke(peer.address, request(), timeout=0.3)
     assert caught.value.retriable
     server = peer.accept()
@@ -204,7 +204,7 @@ def test_requests_in_flight_are_bounded(serve: Serve) -> None:
         client.invoke(server.address, request())
         held = [client.invoke_async(server.address, request(SILENT), timeout=60) for _ in range(2)]
         for call in (client.invoke, client.invoke_oneway):
-            with pytest.raises(RemotingTooMuchRequestError, match="2 requests are in flight"):
+            with pytest.raises(RemotingTooMuchRequestError, match=r"Too many requests in flight \(2\)"):
                 call(server.address, request(), timeout=0.01)
         with pytest.raises(RemotingTooMuchRequestError):
             client.invoke_async(server.address, request(), timeout=0.01).result(10)
@@ -270,7 +270,7 @@ def test_nobody_there(client: RemotingClient) -> None:
 
 
 def test_no_address(client: RemotingClient) -> None:
-    with pytest.raises(RemotingConnectError, match="'nowhere' is not an address") as caught:
+    with pytest.raises(RemotingConnectError, match="Invalid address 'nowhere'") as caught:
         client.invoke("nowhere", request())
     assert not caught.value.retriable
 
@@ -415,7 +415,7 @@ def test_close(serve: Serve) -> None:
     threads = [thread for thread in threading.enumerate() if thread.name == f"rocket-reader-{address}"]
     client.close()
     client.close()
-    with pytest.raises(RemotingConnectError, match="the client was closed"):
+    with pytest.raises(RemotingConnectError, match="the client is closed"):
         waiting.result(10)
     for call in (client.invoke, client.invoke_async, client.invoke_oneway):
         with pytest.raises(StateError, match="closed"):

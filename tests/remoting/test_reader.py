@@ -105,7 +105,7 @@ def test_what_may_happen_to_a_reading_caller(
     serve: Serve, client: RemotingClient, monkeypatch: pytest.MonkeyPatch, polls: bool, end: str
 ) -> None:
     """With and without polling; other callers fail only when the connection does."""
-    monkeypatch.setattr(module, "QUICK_ANSWERS", 0 if polls else 1_000_000)
+    monkeypatch.setattr(module, "FAST_RESPONSES", 0 if polls else 1_000_000)
     monkeypatch.setattr(module, "SPIN_S", 0.2)
     channels: list[Channel] = []
     came = threading.Event()

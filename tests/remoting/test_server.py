@@ -156,7 +156,7 @@ def test_garbage_closes_its_connection_only(
     bad.socket.sendall(GARBAGE[name])
     assert bad.at_end()
     assert good.ask(request(ECHO, 2)).opaque == 2
-    assert "closed: it sent an invalid frame" in caplog.text
+    assert "invalid frame" in caplog.text
 
 
 def test_what_came_before_garbage_is_answered(serve: Serve, dial: Dial) -> None:
@@ -304,7 +304,7 @@ def test_each_close_is_told_once(serve: Serve, dial: Dial, caplog: pytest.LogCap
         client.close()
         assert told.acquire(timeout=10)
     assert closed == names
-    assert "was not handled" in caplog.text
+    assert "close handler of" in caplog.text
     server.close()
     assert closed == names
 

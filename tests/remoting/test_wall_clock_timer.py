@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.remoting.wall_clock_timer import AFTER_ERROR, LONGEST_SLEEP, WallClockTimer
+from spark_rocket.remoting.wall_clock_timer import AFTER_ERROR, MAX_SLEEP, WallClockTimer
 
 
 class Handle:
@@ -107,9 +107,9 @@ def test_no_sleep_is_long_because_the_wall_clock_may_be_set() -> None:
     deliver = Deliveries(loop.now + 60_000, None)
     woken = driver(loop, deliver)
     woken.expect(loop.now + 60_000)
-    assert loop.armed() == [LONGEST_SLEEP]
+    assert loop.armed() == [MAX_SLEEP]
     loop.run()
-    assert loop.armed() == [LONGEST_SLEEP]
+    assert loop.armed() == [MAX_SLEEP]
     loop.now += 120_000
     loop.run()
     assert loop.armed() == []

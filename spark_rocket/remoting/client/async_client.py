@@ -1,23 +1,23 @@
-"""The Remoting client of an event loop: one connection per address, any number of requests in flight on each.
+"""The remoting client for an event loop: one connection per address, any number of requests in flight on each.
 
-A request is written at the end of the loop's turn, with all others of that turn, and its future is set where its answer
-is read: no thread is in between, and nothing blocks the loop. A connection is made when it is first needed; all who ask
-meanwhile wait for the same attempt. A lost connection fails all requests in flight on it at once, and the next request
-makes a new one.
+Requests are written at the end of the loop's iteration, together with the others of that iteration. Futures are set
+where the response is read: no thread is involved, and nothing blocks the loop. A connection is opened on first use;
+concurrent requests wait for the same attempt. A lost connection fails all its requests in flight, and the next request
+opens a new one.
 
 =======================================  ==============================================================================
-what goes wrong                          what is raised
+failure                                  error
 =======================================  ==============================================================================
-no connection can be made                RemotingConnectError, from ``ask``: nothing was sent
-it is lost                               RemotingConnectError, from the future: it may have been carried out
-no answer in time                        RemotingTimeoutError
-the peer does not read                   RemotingTooMuchRequestError, above ``high_water`` bytes that it has not taken
+the connection cannot be opened          RemotingConnectError, from ``ask``: nothing was sent
+the connection is lost                   RemotingConnectError, from the future: the request may have been executed
+no response before the timeout           RemotingTimeoutError
+the peer does not read                   RemotingTooMuchRequestError, above ``high_water`` bytes of unsent data
 =======================================  ==============================================================================
 
-Remoting cannot withdraw a request. A future that is cancelled gives up its answer only: whoever has to act on a late
-answer keeps the future and adds a callback.
+Remoting cannot withdraw a request. Cancelling a future only ignores the response: to handle a late response, keep the
+future and add a callback.
 
-Thread-safety: everything belongs to the event loop. Nothing is kept on disk.
+Thread-safety: event loop only. Nothing is stored on disk.
 Corresponds to org.apache.rocketmq.remoting.netty.NettyRemotingClient.
 """
 
@@ -49,17 +49,17 @@ from spark_rocket.remoting.tls.settings import TlsSettings
 
 logger = logging.getLogger(__name__)
 
-BODY_APART = 16 * 1024  # a larger body is handed to the transport beside its head, not copied
+BODY_APART = 16 * 1024  # a larger body is passed to the transport separately, not copied
 HIGH_WATER = 64 * 1024 * 1024
 CONNECT_SECONDS = 3.0
 
 Answer: TypeAlias = "asyncio.Future[RemotingCommand]"
 PushHandler = Callable[[str, RemotingCommand], "Answer | RemotingCommand | None"]
-"""Serves what a server asks its client, by the server's address: the answer, a future of it, or None for none."""
+"""Handles requests of a server, by its address: returns the response, a future of it, or None for no response."""
 
 
 class _Connection(asyncio.Protocol):
-    """One connection; futures wait in its session."""
+    """One connection; its session has the futures of pending requests."""
 
     def __init__(self, address: str, max_frame_length: int, on_push: PushHandler | None) -> None:
         self.address = address
@@ -68,13 +68,13 @@ class _Connection(asyncio.Protocol):
         self.session: Session[Answer] = Session(max_frame_length)
         self._on_push = on_push
         self._pushed: set[Answer] = set()
-        self._unsent: list[Buffer] = []  # of this turn of the loop: written together at its end
+        self._unsent: list[Buffer] = []  # of this iteration of the loop: written together at its end
         self._loop = asyncio.get_running_loop()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         if transport.get_extra_info("sockname") == transport.get_extra_info("peername"):
-            self.close("nobody listens there")  # a free local port can be connected to itself
+            self.close("no server listens on this port")  # a free local port may connect to itself
             return
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
@@ -107,10 +107,10 @@ class _Connection(asyncio.Protocol):
                     future.set_result(command)
         except ProtocolError as error:
             logger.warning("closed connection to %s: invalid frame: %s", self.address, error.message)
-            self.close(f"it sent an invalid frame: {error.message}")
+            self.close(f"invalid frame: {error.message}")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.close(str(exc) if exc is not None else "it was closed by the peer")
+        self.close(str(exc) if exc is not None else "closed by the peer")
         lost = self.lost
         assert lost is not None
         for future in self.session.drain():
@@ -125,7 +125,7 @@ class _Connection(asyncio.Protocol):
         if self.transport is not None:
             self.transport.abort()
 
-    # --- what the server asks -----------------------------------------------------------------------------------
+    # --- requests of the server ---------------------------------------------------------------------------------
 
     def _serve(self, request: RemotingCommand) -> None:
         try:
@@ -158,7 +158,7 @@ def _failure(request: RemotingCommand, error: BaseException) -> RemotingCommand:
 
 
 class AsyncRemotingClient:
-    """See the module. With ``credentials`` every request is signed."""
+    """Sends requests on an event loop. With ``credentials`` every request is signed."""
 
     def __init__(
         self,
@@ -188,31 +188,31 @@ class AsyncRemotingClient:
         return connection is not None and connection.lost is None
 
     async def invoke(self, address: str, request: RemotingCommand, seconds: float = 3.0) -> RemotingCommand:
-        """The answer, whatever its code is. RemotingError as the module says."""
+        """Return the response, whatever its code is. RemotingError as documented in the module."""
         return await (await self.ask(address, request, seconds))
 
     async def ask(self, address: str, request: RemotingCommand, seconds: float = 3.0) -> Answer:
-        """Send a request; the future of its answer. RemotingError when it was not sent.
+        """Send a request and return the future of its response. RemotingError if it was not sent.
 
-        ``seconds`` is for both, connecting included.
+        ``seconds`` is the timeout for both, including connecting.
         """
         connection = self._connections.get(address)
         if connection is None or connection.lost is not None:
             loop = asyncio.get_running_loop()
-            begun = loop.time()
+            started = loop.time()
             connection = await self._connect(address, seconds)
-            seconds = max(0.001, seconds - (loop.time() - begun))
+            seconds = max(0.001, seconds - (loop.time() - started))
         return self._send(connection, request, seconds)
 
     def _send(self, connection: _Connection, request: RemotingCommand, timeout: float) -> Answer:
-        if connection.lost is not None:  # as soon as it was made
+        if connection.lost is not None:  # right after it was opened
             raise RemotingConnectError(connection.lost.message)
         transport = connection.transport
         assert transport is not None
         if transport.get_write_buffer_size() > self._high_water:
             raise RemotingTooMuchRequestError(
-                f"{connection.address} has not read {transport.get_write_buffer_size()} bytes of earlier requests.",
-                remedy="Try again in a moment.",
+                f"{connection.address} has {transport.get_write_buffer_size()} bytes of unread requests.",
+                remedy="Retry after a moment.",
             )
         if self._sign is not None:
             self._sign(request)
@@ -233,9 +233,9 @@ class AsyncRemotingClient:
         return future
 
     async def _connect(self, address: str, seconds: float) -> _Connection:
-        """The connection; one attempt is for all who wait, and goes on when one of them gives up."""
+        """Return the connection; one attempt serves all waiting callers, even if one of them gives up."""
         if self._closed:
-            raise RemotingConnectError(f"The client is closed; nothing was sent to {address}.")
+            raise RemotingConnectError(f"The client is closed; the request to {address} was not sent.")
         attempt = self._connecting.get(address)
         if attempt is None:
             attempt = self._connecting[address] = asyncio.get_running_loop().create_task(self._open(address))
@@ -243,7 +243,7 @@ class AsyncRemotingClient:
         try:
             return await asyncio.wait_for(asyncio.shield(attempt), seconds)
         except TimeoutError:
-            raise _not_connected(address, f"no answer within {seconds:.1f} s") from None
+            raise _not_connected(address, f"no response within {seconds:.1f} s") from None
 
     def _connected(self, address: str, attempt: asyncio.Task[_Connection]) -> None:
         del self._connecting[address]
@@ -266,7 +266,7 @@ class AsyncRemotingClient:
                     server_hostname=host if context is not None else None,
                 )
         except TimeoutError:
-            raise _not_connected(address, f"no answer within {self._connect_timeout:.1f} s") from None
+            raise _not_connected(address, f"no response within {self._connect_timeout:.1f} s") from None
         except (ssl.SSLError, ssl.CertificateError) as error:
             problem = problem_of(error, server=False, name=host)
             raise RemotingConnectError(
@@ -277,10 +277,10 @@ class AsyncRemotingClient:
         return connection
 
     def disconnect(self, address: str) -> None:
-        """Close one address's connection, if there is one: its requests fail."""
+        """Close the connection of an address, if there is one: its requests fail."""
         connection = self._connections.pop(address, None)
         if connection is not None:
-            connection.close("it was closed")
+            connection.close("closed by this client")
 
     async def close(self) -> None:
         """Close all connections; requests in flight fail."""
@@ -290,19 +290,20 @@ class AsyncRemotingClient:
             attempt.cancel()
         await asyncio.gather(*attempts, return_exceptions=True)
         for connection in self._connections.values():
-            connection.close("the client was closed")
+            connection.close("the client is closed")
         self._connections.clear()
-        await asyncio.sleep(0)  # connection_lost of each comes in the next turn
+        await asyncio.sleep(0)  # connection_lost is called in the next iteration
 
 
 def _expire(session: Session[Answer], opaque: int, address: str, code: int, timeout: float) -> None:
     future = session.take(opaque)
     if future is not None and not future.done():
-        future.set_exception(RemotingTimeoutError(f"{address} did not answer request code {code} in {timeout:g} s."))
+        error = RemotingTimeoutError(f"{address} did not respond to request code {code} within {timeout:g} s.")
+        future.set_exception(error)
 
 
 def _not_connected(address: str, reason: str) -> RemotingConnectError:
     return RemotingConnectError(
         f"No connection to {address}: {reason.removesuffix('.')}.",
-        remedy="Check the address and that a server runs there.",
+        remedy="Check the address and that the server is running.",
     )

@@ -1,10 +1,10 @@
-"""The Remoting client: blocking or with promises, for any number of threads, one connection per address.
+"""The remoting client: synchronous or with promises, for any number of threads, one connection per address.
 
-Every request takes one way: find or begin the address's connection, number the request, enter it into the connection's
-table, write it, and wait for its promise. A timeout covers all of it, connecting included; the connection's table
-watches it. A lost connection fails all its requests at once, and the next request makes a new one. If connecting took
-long and failed, because the peer does not answer at all, requests of the next seconds fail at once with the same error.
-A refused connection is tried again at once: the server may be there soon.
+Every request takes the same path: find or create the connection of the address, number the request, add it to the
+connection's table, write it, and wait for its promise. The timeout covers all of it, including connecting; the table of
+the connection enforces it. A lost connection fails all its requests, and the next request creates a new one. If a slow
+connection attempt fails, because the peer does not respond, the failure is cached for some seconds. After a refused
+connection the next request retries immediately, because the server may be starting.
 
 Thread-safety: all methods. After a fork the child starts with an empty pool and leaves the parent's connections alone.
 Callbacks of promises run on the thread that reads: they must be short and must not ``invoke`` over its connection.
@@ -34,11 +34,11 @@ from spark_rocket.remoting.tls.settings import TlsSettings
 
 logger = logging.getLogger(__name__)
 
-CONNECT_SHARE = 0.95  # of a request's time
+CONNECT_SHARE = 0.95  # the part of a request's timeout that may be used for connecting
 
 
 class _Permits:
-    """A semaphore of C code: unlike threading's, an interrupt (Ctrl-C) cannot leave a lock of it taken."""
+    """A semaphore implemented in C: unlike threading's, an interrupt (Ctrl-C) cannot leave its lock acquired."""
 
     def __init__(self, count: int) -> None:
         self._free: SimpleQueue[None] = SimpleQueue()
@@ -55,7 +55,7 @@ class _Permits:
 
 
 class RemotingClient:
-    """See the module. ``max_in_flight`` bounds the requests of ``invoke`` and ``invoke_async`` over all addresses.
+    """Sends requests. ``max_in_flight`` limits those of ``invoke`` and ``invoke_async`` over all addresses.
 
     With ``credentials`` every request is signed.
     """
@@ -95,14 +95,14 @@ class RemotingClient:
     # --- requests ---------------------------------------------------------------------------------------------
 
     def invoke(self, addr: str, request: RemotingCommand, timeout: float = 3.0) -> RemotingCommand:
-        """Send and wait for the answer, whatever its code is.
+        """Send and wait for the response, whatever its code is.
 
         Raises RemotingConnectError, RemotingTimeoutError or RemotingTooMuchRequestError.
         """
         if self.is_reading_thread(addr):
             raise StateError(
-                f"invoke({addr}) on the thread that would receive its answer.",
-                remedy="In a callback or request handler use invoke_async, or hand the work to another thread.",
+                f"invoke({addr}) called on the thread that receives its response.",
+                remedy="Use invoke_async in callbacks and request handlers, or invoke on another thread.",
             )
         promise = Request(int(request.code), timeout)
         promise.is_waited = True
@@ -111,9 +111,9 @@ class RemotingClient:
     def invoke_async(
         self, addr: str, request: RemotingCommand, timeout: float = 3.0, promise: Request | None = None
     ) -> Request:
-        """Send, and give the promise of the answer. Blocks while too many requests are in flight.
+        """Send and return the promise of the response. Blocks while too many requests are in flight.
 
-        All that goes wrong between the two processes fails the promise. A request that cannot be encoded raises.
+        Communication errors fail the promise. A request that cannot be encoded raises an error.
         """
         promise = promise or Request(int(request.code), timeout)
         try:
@@ -132,7 +132,7 @@ class RemotingClient:
         return promise
 
     def submit(self, addr: str, request: RemotingCommand, promise: Pending) -> None:
-        """Send a request whose answer settles ``promise``, for a caller that bounds its requests itself.
+        """Send a request whose response settles ``promise``, for a caller that limits its requests itself.
 
         RemotingError if the request was not sent.
         """
@@ -143,7 +143,7 @@ class RemotingClient:
         self._connection(addr, promise.deadline).submit(request, promise)
 
     def invoke_oneway(self, addr: str, request: RemotingCommand, timeout: float = 3.0) -> None:
-        """Send and expect no answer. Returns when the kernel has the bytes; they may be lost afterwards."""
+        """Send without a response. Returns when the kernel has the bytes; they may still be lost."""
         deadline = time.monotonic() + timeout
         self._acquire(addr, deadline)
         try:
@@ -155,26 +155,26 @@ class RemotingClient:
             self._permits.release()
 
     def reply(self, addr: str, response: RemotingCommand, timeout: float = 3.0) -> None:
-        """Answer a request that came over the connection to ``addr``. If that is gone, it is logged."""
+        """Respond to a request received over the connection to ``addr``. A lost connection is logged."""
         connection = self._connections.get(addr)
         try:
             if connection is None:
                 raise RemotingConnectError(f"There is no connection to {addr}.")
             connection.send(response, time.monotonic() + timeout)
         except RemotingError as error:
-            logger.warning("an answer to %s was not sent: %s", addr, error)
+            logger.warning("response to %s not sent: %s", addr, error)
 
     def _acquire(self, addr: str, deadline: float) -> None:
-        """Take a permit for a request in flight."""
+        """Acquire a permit for a request in flight."""
         if self._closed:
             raise _closed(addr)
         if self._permits.acquire(0.0):
             return
-        # A reading thread must not wait here: the answers that free permits come through it.
+        # A reading thread must not wait here: it receives the responses that release permits.
         if self.is_reading_thread() or not self._permits.acquire(deadline - time.monotonic()):
             raise RemotingTooMuchRequestError(
-                f"{self._max_in_flight} requests are in flight already; the one to {addr} was not sent.",
-                remedy="Send more slowly, or raise the client's max_in_flight.",
+                f"Too many requests in flight ({self._max_in_flight}); the request to {addr} was not sent.",
+                remedy="Send slower, or raise the client's max_in_flight.",
             )
 
     # --- connections ------------------------------------------------------------------------------------------
@@ -184,30 +184,30 @@ class RemotingClient:
         return connection is not None and connection.is_open()
 
     def is_reading_thread(self, addr: str | None = None) -> bool:
-        """Whether this thread reads a connection, or that to ``addr``: it must not wait for what comes through it."""
+        """Whether this thread reads a connection, or the one to ``addr``: it must not wait for data received there."""
         if addr is not None:
             connection = self._connections.get(addr)
             return connection is not None and connection.is_reader()
         return any(connection.is_reader() for connection in list(self._connections.values()))
 
     def connect(self, addr: str, timeout: float) -> None:
-        """Wait until there is a connection. RemotingConnectError if that takes longer, or fails."""
+        """Wait until the connection is open. RemotingConnectError on timeout or failure."""
         self._connection(addr, time.monotonic() + timeout).wait_open(timeout)
 
     def disconnect(self, addr: str) -> None:
-        """Close one address's connection, if there is one."""
+        """Close the connection of an address, if there is one."""
         connection = self._connections.get(addr)
         if connection is not None:
             connection.close()
 
     def close(self) -> None:
-        """Close all connections; requests in flight fail. A second call does nothing."""
+        """Close all connections; requests in flight fail. May be called more than once."""
         with self._connecting:
             self._closed = True
             connections = list(self._connections.values())
         self.timer.close()
         for connection in connections:
-            connection.close("the client was closed")
+            connection.close("the client is closed")
         for connection in connections:
             connection.join(1.0)
 
@@ -223,7 +223,7 @@ class RemotingClient:
                 return connection
             if connection is not None and connection.lost is not None and time.monotonic() < connection.avoid_until:
                 raise copy.copy(connection.lost)
-            # The attempt ends before the request that caused it, which so fails with the reason.
+            # The attempt ends before the deadline of its request, which then fails with the reason.
             seconds = CONNECT_SHARE * (deadline - time.monotonic())
             connection = self._connections[addr] = Connection(
                 addr,
@@ -243,7 +243,7 @@ class RemotingClient:
 
 
 def _closed(addr: str) -> StateError:
-    return StateError(f"The client was closed; nothing was sent to {addr}.", remedy="Make a new client.")
+    return StateError(f"The client is closed; the request to {addr} was not sent.", remedy="Create a new client.")
 
 
 _clients: weakref.WeakSet[RemotingClient] = weakref.WeakSet()

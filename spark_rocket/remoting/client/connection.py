@@ -1,19 +1,19 @@
 """One client connection: a blocking socket, its reader, and the table of its requests in flight.
 
-A connection can be used at once. A thread of its own makes it; requests wait until then and are sent in their order, or
-fail with it. From then on another thread reads and settles promises, found by their number (``opaque``). Requests are
-written on their callers' threads. Each request leaves the table exactly once: with its answer, at its deadline, or when
-the connection is lost. Large bodies are sent beside their head (``sendmsg``) and received straight into the buffer that
-the caller gets: neither is copied.
+A connection can be used immediately. A separate thread opens it; until then requests are queued, then sent in order, or
+fail with it. From then on another thread reads and settles promises by their number (``opaque``). Requests are
+written on their callers' threads. Each request leaves the table exactly once: with its response, at its deadline, or
+when the connection is lost. Large bodies are sent separately from their head (``sendmsg``) and received directly into
+the caller's buffer: neither is copied.
 
-**Batching.** Requests that are marked for it are written at once while fewer than ``WINDOW`` of them are unanswered.
-Above that the peer is busy: their frames are held until the next answers come, until ``FLUSH_SIZE`` bytes are held, or
-for ``HOLD_S`` seconds. So a producer that sends faster than its broker answers makes one system call for dozens of
-requests. Every write begins with what is held, so one thread's requests keep their order.
+**Batching.** Requests marked for it are written immediately while fewer than ``WINDOW`` of them are pending. Above that
+the peer is busy: their frames are held until the next responses arrive, until ``FLUSH_SIZE`` bytes are held, or for
+``HOLD_S`` seconds. So a producer that sends faster than its broker responds makes one system call for dozens of
+requests. Every write starts with the held frames, so the requests of one thread keep their order.
 
-**Interrupts** (Ctrl-C) may leave half a frame on the wire, or ``_writing`` locked. So they end the
-connection: all requests fail at once, the next one makes another connection, and the thread that closes the descriptor
-waits for the lock no longer than ``CLOSE_TIMEOUT_S``.
+**Interrupts** (Ctrl-C) may leave a partial frame on the wire, or ``_writing`` locked. So they end the connection: all
+requests fail, the next one opens a new connection, and the thread that closes the descriptor waits for the lock no
+longer than ``CLOSE_TIMEOUT_S``.
 
 Thread-safety: all methods. Promises are settled on the thread that reads, expires or closes: callbacks must be short.
 Corresponds to a Netty channel with its ResponseFutures.
@@ -46,8 +46,8 @@ from spark_rocket.remoting.tls.socket import TlsSocket, shake_hands
 logger = logging.getLogger(__name__)
 
 RECEIVE_SIZE = 64 * 1024
-BODY_APART = 16 * 1024  # bytes above which a body is sent beside its head
-SEND_SLICE_S = 0.25  # after which a blocked send looks at its deadline
+BODY_APART = 16 * 1024  # bytes; a larger body is sent separately from its head
+SEND_SLICE_S = 0.25  # how often a blocked send checks its deadline
 CLOSE_TIMEOUT_S = 2.0
 SLOW_CONNECT_S = 0.5
 WINDOW = 16
@@ -61,7 +61,7 @@ Pieces = tuple[Buffer, ...]
 
 
 class Connection:
-    """See the module. ``lost`` is None while the connection can be used."""
+    """One connection to a server. ``lost`` is None while the connection can be used."""
 
     def __init__(
         self,
@@ -76,10 +76,10 @@ class Connection:
         self.address = address
         self.lost: RemotingConnectError | None = None
         self.avoid_until = 0.0
-        """Until when no other attempt is made: connecting took long and failed, because the peer does not answer."""
+        """Until when the failure of a slow connection attempt is cached."""
         self.opened: Promise[None] = Promise()
         self._requests: DeadlineTable[int, Pending] = DeadlineTable(timer, self._expired)
-        self._batched: set[int] = set()  # the numbers of unanswered requests that may be held
+        self._batched: set[int] = set()  # the numbers of pending requests that may be held
         self._numbers = itertools.count(1)
         self._timer = timer
         self._handler = request_handler
@@ -87,13 +87,13 @@ class Connection:
         self._connect_timeout = connect_timeout
         self._splitter = FrameSplitter(max_frame_length)
         self._socket: socket.socket | TlsSocket | None = None
-        self._ready = False  # connected, and what waited for that is written
+        self._ready = False  # connected, and the queued requests are written
         self._writing = threading.Lock()
-        self._waiting: list[tuple[Pending, Pieces]] = []  # for the connection to be made
+        self._waiting: list[tuple[Pending, Pieces]] = []  # queued until the connection is open
         self._held: deque[Buffer] = deque()
         self._held_size = 0
         self._flush_due = False
-        self._filling: tuple[memoryview, int] | None = None  # a large frame, and how much of it has come
+        self._filling: tuple[memoryview, int] | None = None  # a large frame, and the number of bytes received
         self.caller_reads = False
         self._reader = Reader(self, f"rocket-reader-{address}")
         try:
@@ -105,26 +105,26 @@ class Connection:
         return self._ready and self.lost is None
 
     def is_reader(self) -> bool:
-        """True on the thread that reads, which must not wait for answers."""
+        """True on the thread that reads, which must not wait for responses."""
         return self._reader.is_reading()
 
     def wait_open(self, timeout: float) -> None:
-        """RemotingConnectError if the connection is not there in time."""
+        """Wait until the connection is open; RemotingConnectError on timeout."""
         try:
             self.opened.result(max(0.0, timeout))
         except TimeoutError:
             raise no_connection(self.address, timeout) from None
         except RemotingConnectError as error:
-            raise copy.copy(error) from error  # its own for each thread: tracebacks are not shared
+            raise copy.copy(error) from error  # a copy per thread: tracebacks are not shared
 
     # --- opening ----------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        begun = time.monotonic()
+        started = time.monotonic()
         try:
             sock = _connect(self.address, self._connect_timeout, self._tls)
             with self._writing:
-                self._socket = sock  # before lost is looked at: close() does the two in the other order
+                self._socket = sock  # before checking lost: close() does both in the opposite order
                 if self.lost is not None:
                     raise copy.copy(self.lost)
                 self._reader.start(sock)
@@ -132,12 +132,12 @@ class Connection:
                 for request, pieces in waiting:
                     if self._connected(request):
                         self._write_waiting(request, pieces)
-                self._ready = True  # only now, or later requests could be held and written before these
+                self._ready = True  # set last, or later requests could be written before these
             self.opened.resolve(None)
         except BaseException as error:
             if not isinstance(error, RemotingConnectError):
                 error = RemotingConnectError(f"No connection to {self.address}: {error}.")
-            seconds = time.monotonic() - begun
+            seconds = time.monotonic() - started
             if seconds >= SLOW_CONNECT_S and isinstance(error.__cause__, TimeoutError):
                 self.avoid_until = time.monotonic() + seconds
             if self._socket is not None:
@@ -145,7 +145,7 @@ class Connection:
             self._fail_all(error)
 
     def _connected(self, request: Pending) -> bool:
-        """There is a connection for a request now; False if it came too late."""
+        """Set the deadline of a request after connecting; False if it has already failed."""
         if self._requests.take(request.opaque) is None:
             return False
         self._requests.put(request.opaque, request, request.deadline)
@@ -161,7 +161,7 @@ class Connection:
     # --- sending ----------------------------------------------------------------------------------------------
 
     def submit(self, command: RemotingCommand, request: Pending) -> None:
-        """Send a request. RemotingError if it was not sent and never will be; else its promise tells what happens."""
+        """Send a request. RemotingError if it will not be sent; otherwise its promise gets the outcome."""
         opaque = request.opaque = command.opaque = next(self._numbers) & MAX_OPAQUE
         request.carrier = self
         pieces = _pieces(command)
@@ -170,7 +170,7 @@ class Connection:
         if request.batch:
             self._batched.add(opaque)
         try:
-            # Lost is set before the table is drained: what is entered after that would stay.
+            # Lost is set before the table is drained: a later entry would never be removed.
             if self.lost is not None:
                 raise copy.copy(self.lost)
             if connecting and (self._wait(request, pieces) or not self._connected(request)):
@@ -184,21 +184,21 @@ class Connection:
             if not request.is_waited:
                 self._reader.wake()
         except RemotingError:
-            if self._take(opaque) is not None:  # else its promise has been settled
+            if self._take(opaque) is not None:  # otherwise its promise has been settled
                 raise
         except BaseException:
             self._take(opaque)
             raise
 
     def send(self, command: RemotingCommand, deadline: float) -> None:
-        """Write a frame that expects no answer. It counts as written when the kernel has it."""
+        """Write a frame without a response. It counts as written when the kernel has it."""
         if not self._ready:
             self.wait_open(deadline - time.monotonic())
         command.opaque = command.opaque if command.is_response else next(self._numbers) & MAX_OPAQUE
         self._write(_pieces(command), deadline)
 
     def expire(self, request: Pending) -> None:
-        """Fail a request that has no answer yet."""
+        """Fail a request that has no response yet."""
         if self._take(request.opaque) is not None:
             self._expired(request)
 
@@ -216,7 +216,7 @@ class Connection:
             request.fail(no_answer(self.address, request.code, request.timeout))
 
     def _wait(self, request: Pending, pieces: Pieces) -> bool:
-        """Keep a request until the connection is made; False if it is made already."""
+        """Queue a request until the connection is open; False if it already is."""
         with self._writing:
             if self._ready:
                 return False
@@ -244,16 +244,16 @@ class Connection:
             raise
 
     def _write_locked(self, pieces: Pieces, deadline: float) -> None:
-        """Write what is held and then ``pieces``. A timeout amid a frame ends the connection: half of it is garbage."""
+        """Write held frames and then ``pieces``. A timeout within a frame ends the connection."""
         sock = self._socket
         assert sock is not None
         if self.lost is not None:
             raise copy.copy(self.lost)
         if self._held:
             pieces = (self._take_held(), *pieces)
-            begun = True  # what is held belongs to others
+            started = True  # held frames belong to other requests
         else:
-            begun = False
+            started = False
         try:
             rest: list[Buffer] = list(pieces)
             while rest:
@@ -261,30 +261,30 @@ class Connection:
                     sent = sock.send(rest[0]) if len(rest) == 1 else sock.sendmsg(rest)
                 except BlockingIOError:  # SEND_SLICE_S has passed
                     sent = 0
-                begun = begun or sent > 0
+                started = started or sent > 0
                 while rest and sent >= len(rest[0]):
                     sent -= len(rest.pop(0))
                 if rest:
                     rest[0] = memoryview(rest[0])[sent:]
                     if time.monotonic() >= deadline:
-                        if begun:
-                            self._shut_down("it did not take all of a request in time")
+                        if started:
+                            self._shut_down("timeout within a request")
                         raise self._too_slow()
         except OSError as error:
             self._shut_down(str(error))
             raise RemotingConnectError(f"The connection to {self.address} was lost: {error}.") from error
 
     def _too_slow(self) -> RemotingTimeoutError:
-        return RemotingTimeoutError(f"{self.address} did not take the request in time: it reads too slowly.")
+        return RemotingTimeoutError(f"{self.address} did not accept the request in time: it reads too slowly.")
 
     # --- batching ---------------------------------------------------------------------------------------------
 
     def _hold(self, frame: Buffer) -> bool:
-        """Keep a frame for later; False if the caller should write what is held now."""
+        """Hold a frame; False if the caller should write the held frames now."""
         held = self._held
         held.append(frame)
         self._held_size += len(frame)
-        # After the append: the reader removes the number of an answered request before it looks at what is held.
+        # After the append: the reader removes the number of a completed request before it checks for held frames.
         if len(self._batched) - len(held) < WINDOW or self._held_size >= FLUSH_SIZE:
             return False
         if not self._flush_due:
@@ -296,11 +296,11 @@ class Connection:
         return b"".join([self._held.popleft() for _ in range(len(self._held))])
 
     def _flush(self) -> None:
-        """Write what is held, as far as the kernel takes it at once."""
+        """Write held frames, as far as the kernel accepts them without blocking."""
         if not self._held:
             return
         sock = self._socket
-        if sock is not None and self._writing.acquire(blocking=False):  # else its holder writes it, or the timer
+        if sock is not None and self._writing.acquire(blocking=False):  # else its owner or the timer writes
             try:
                 data = self._take_held()
                 sent = sock.send(data, socket.MSG_DONTWAIT) if self.lost is None else len(data)
@@ -326,44 +326,44 @@ class Connection:
     # --- receiving --------------------------------------------------------------------------------------------
 
     def read_until(self, settled: Callable[[], bool], deadline: float) -> None:
-        """Read on the calling thread, whose request this waits for, unless another thread reads."""
+        """Read on the calling thread, which waits for its response, unless another thread reads."""
         if self._ready:
             self._reader.read_until(settled, deadline)
 
     def expects(self) -> bool:
-        """Whether the reader's thread has to read now."""
+        """Whether the reader thread must read now."""
         return len(self._requests) > 0 or len(self._held) > 0 or self.lost is not None
 
     def interrupted(self) -> None:
-        """A caller was interrupted while it wrote or read."""
+        """Handle an interrupt of a caller that wrote or read."""
         self.close(INTERRUPTED)
         self._fail_all(self._error(INTERRUPTED))
 
     def abandoned(self) -> None:
-        """No thread reads any more."""
+        """Handle that no thread reads any more."""
         self._end(INTERRUPTED)
 
     def read_some(self) -> bool:
-        """Receive once and serve what is whole. False at the end, when all requests have failed. Lock's holder only."""
-        reason = "it was closed by the peer"
+        """Receive once and process complete frames. False at the end. Only with the reader lock held."""
+        reason = "closed by the peer"
         try:
             if self._receive():
                 if self._held:
                     self._flush()
                 return True
         except ProtocolError as error:
-            reason = f"it sent an invalid frame: {error.message.removesuffix('.')}"
+            reason = f"invalid frame: {error.message.removesuffix('.')}"
             logger.warning("closed connection to %s: invalid frame: %s", self.address, error)
         except OSError as error:
             reason = str(error)
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
-            logger.exception("the reader of %s failed", self.address)
+            logger.exception("reader of %s failed", self.address)
         self._end(reason)
         return False
 
     def _receive(self) -> bool:
-        """Receive once and serve what is whole; False at the end."""
+        """Receive once and process complete frames; False at the end."""
         sock = self._socket
         assert sock is not None
         try:
@@ -376,7 +376,7 @@ class Connection:
                     self._dispatch(RemotingCommand.decode(view))
                 return count > 0
             data = sock.recv(RECEIVE_SIZE)
-        except BlockingIOError:  # not all of a TLS record has come
+        except BlockingIOError:  # a TLS record is incomplete
             return True
         for frame in self._splitter.feed(data):
             self._dispatch(RemotingCommand.decode(frame))
@@ -388,12 +388,12 @@ class Connection:
             self._serve(command)
             return
         request = self._take(command.opaque)
-        if request is not None:  # else its deadline has passed
+        if request is not None:  # otherwise its deadline has passed
             self.caller_reads = request.is_waited
             try:
                 request.answer(command)
             except Exception as error:
-                logger.exception("a callback for an answer of %s failed", self.address)
+                logger.exception("callback of a response of %s failed", self.address)
                 request.fail(error)
 
     def _serve(self, command: RemotingCommand) -> None:
@@ -411,23 +411,23 @@ class Connection:
             try:
                 self.send(answer, time.monotonic() + 3.0)
             except RocketError as error:
-                logger.warning("the answer to code %d of %s was not sent: %s", command.code, self.address, error)
+                logger.warning("response to code %d of %s not sent: %s", command.code, self.address, error)
 
     # --- the end ----------------------------------------------------------------------------------------------
 
-    def close(self, reason: str = "it was closed") -> None:
-        """End the connection. Its requests fail; the reader, which is the last to use the descriptor, closes it."""
+    def close(self, reason: str = "closed by this client") -> None:
+        """End the connection. Its requests fail; the reader, the last user of the descriptor, closes it."""
         self._shut_down(reason)
         if self._socket is None:  # still connecting
-            self._fail_all(RemotingConnectError(f"The connection to {self.address} was closed while it was made."))
+            self._fail_all(RemotingConnectError(f"The connection to {self.address} was closed before it was open."))
 
     def join(self, timeout: float) -> bool:
-        """Wait for the thread that reads; whether it has ended."""
+        """Wait for the reader thread; return whether it has ended."""
         return self._reader.join(timeout)
 
     def abandon(self) -> None:
         """In a forked child: close the copy of the descriptor and leave the connection to the parent."""
-        self.lost = RemotingConnectError(f"The connection to {self.address} stayed with the parent process.")
+        self.lost = RemotingConnectError(f"The connection to {self.address} belongs to the parent process.")
         if self._socket is not None:
             self._socket.close()
 
@@ -436,7 +436,7 @@ class Connection:
             self.lost = self._error(reason)
         if self._socket is not None:
             try:
-                self._socket.shutdown(socket.SHUT_RDWR)  # the reader sees the end
+                self._socket.shutdown(socket.SHUT_RDWR)  # the reader gets the end of the stream
             except OSError:
                 pass
         self._reader.wake()
@@ -445,7 +445,7 @@ class Connection:
         self._fail_all(self._error(reason))
         sock = self._socket
         assert sock is not None
-        # After this nobody writes to a descriptor number that may be another file's by now.
+        # With the lock held, no thread writes to a descriptor number that may be reused.
         locked = self._writing.acquire(timeout=CLOSE_TIMEOUT_S)
         try:
             sock.close()
@@ -475,15 +475,15 @@ def _pieces(command: RemotingCommand) -> Pieces:
 def _connect(address: str, timeout: float, tls: ClientTls | None) -> socket.socket | TlsSocket:
     deadline = time.monotonic() + timeout
     host, port = parse_address(address)
-    remedy = "Check the address and that a server runs there."
+    remedy = "Check the address and that the server is running."
     try:
         sock = socket.create_connection((host, port), timeout=max(0.001, timeout))
     except (OSError, UnicodeError) as error:  # UnicodeError: an invalid host name
         raise RemotingConnectError(f"No connection to {address}: {error}.", remedy=remedy) from error
     try:
         if sock.getsockname() == sock.getpeername():
-            # A free local port can be connected to itself while nobody listens on it.
-            raise OSError("nobody listens there")
+            # A connection to a free local port may connect to itself.
+            raise OSError("no server listens on this port")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         secured = None if tls is None else shake_hands(sock, tls, address, host, deadline)
         sock.settimeout(None)
@@ -492,7 +492,7 @@ def _connect(address: str, timeout: float, tls: ClientTls | None) -> socket.sock
     except OSError as error:
         sock.close()
         raise RemotingConnectError(f"No connection to {address}: {error}.", remedy=remedy) from error
-    except BaseException:  # no TLS, or files for it that cannot be read
+    except BaseException:  # a TLS error, or unreadable TLS files
         sock.close()
         raise
     return secured or sock

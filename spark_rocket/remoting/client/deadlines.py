@@ -1,7 +1,7 @@
-"""Deadlines: a thread that runs what is due, and tables whose entries each have a deadline.
+"""Deadlines: a timer thread, and tables whose entries have deadlines.
 
-A :class:`DeadlineTable` has one entry in the timer, for its nearest deadline. So an entry that is removed in time, as
-almost all are, costs the timer nothing, and nothing of it is kept.
+A :class:`DeadlineTable` has one action in the timer, for its nearest deadline. So an entry that is removed in time, as
+almost all are, does not burden the timer.
 
 Thread-safety: all methods. Times are seconds of ``time.monotonic``.
 Corresponds to the HashedWheelTimer and scanResponseTable of NettyRemotingClient.
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
-GRAIN_S = 0.01  # between two looks at a table: an entry expires at most this late
+GRAIN_S = 0.01  # the minimum interval of checks of a table: an entry expires at most this late
 
 
 class Timer:
@@ -32,24 +32,24 @@ class Timer:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._heap: list[tuple[float, int, Callable[[], object]]] = []
-        self._order = itertools.count()  # of equal times the first one runs first
+        self._order = itertools.count()  # actions with equal times run in the order of their creation
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = False
 
     def call_at(self, when: float, action: Callable[[], object]) -> None:
-        """Run an action, which must be quick, at ``when`` or soon after. Its errors are logged."""
+        """Run a short action at ``when`` or soon after. Its errors are logged."""
         with self._changed:
             heapq.heappush(self._heap, (when, next(self._order), action))
             if self._thread is None and not self._closed:
                 thread = threading.Thread(target=self._run, name="rocket-timer", daemon=True)
                 thread.start()
-                self._thread = thread  # only now: if no thread can be started, the next action tries again
+                self._thread = thread  # set last: if the thread cannot be started, the next action retries
             elif self._heap[0][0] == when:
-                self._changed.notify_all()  # all: an interrupted wait may have left a waiter that is not there
+                self._changed.notify_all()  # all: an interrupted wait may have left a stale waiter
 
     def run_due(self, now: float) -> float | None:
-        """Run what is due at ``now``; the time of the next action, or None."""
+        """Run the actions due at ``now``; return the time of the next one, or None."""
         while True:
             with self._changed:
                 if not self._heap or self._heap[0][0] > now:
@@ -57,8 +57,8 @@ class Timer:
                 action = heapq.heappop(self._heap)[2]
             try:
                 action()  # outside the lock: it may add another action
-            except BaseException:  # even a callback's SystemExit must not end the thread of all deadlines
-                logger.exception("a timed action failed")
+            except BaseException:  # including SystemExit of a callback: the thread serves all deadlines
+                logger.exception("timer action failed")
 
     def _run(self) -> None:
         while True:
@@ -67,7 +67,7 @@ class Timer:
                 if self._closed:
                     return
                 if self._heap and (due is None or self._heap[0][0] < due):
-                    continue  # a nearer action was added meanwhile
+                    continue  # an earlier action was added in the meantime
                 self._changed.wait(None if due is None else max(0.0, due - self._clock()))
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class Timer:
 
 
 class DeadlineTable(Generic[K, V]):
-    """Entries with deadlines. Each leaves the table once: taken, drained, or handed to ``expire`` when it is late."""
+    """Entries with deadlines. Each leaves the table once: taken, drained, or passed to ``expire`` at its deadline."""
 
     def __init__(self, timer: Timer, expire: Callable[[V], object]) -> None:
         self._timer = timer
@@ -120,7 +120,7 @@ class DeadlineTable(Generic[K, V]):
         now = time.monotonic()
         with self._lock:
             if now < self._nearest:
-                return  # a former nearest deadline; the present one has an action of its own
+                return  # an earlier nearest deadline; the current one has its own action
             self._nearest = math.inf
         nearest = math.inf
         late: list[K] = []
@@ -136,5 +136,5 @@ class DeadlineTable(Generic[K, V]):
             if entry is not None:
                 try:
                     self._expire(entry)
-                except BaseException:  # a callback's, even its SystemExit, must not keep the others waiting
-                    logger.exception("a callback of an expired request failed")
+                except BaseException:  # including SystemExit of a callback: the others must expire too
+                    logger.exception("callback of an expired request failed")

@@ -1,6 +1,6 @@
-"""Promises: futures of work that is under way elsewhere, and of requests in flight.
+"""Promises: futures of pending work, and of requests in flight.
 
-:class:`Promise` is the one such type of the client, apart from asyncio's futures.
+:class:`Promise` is the only future type of the client, apart from asyncio's futures.
 
 Thread-safety: all methods. Callbacks run on the thread that settles the promise and must be short.
 Corresponds to org.apache.rocketmq.remoting.netty.ResponseFuture.
@@ -32,11 +32,11 @@ _lock = threading.Lock()
 class Promise(Future[T]):
     """A future that is settled once: of several outcomes the first one counts.
 
-    It cannot be cancelled, because its request is on its way.
+    It cannot be cancelled, because its request is already in flight.
 
-    Most promises are settled before they are waited for, and the state of a Future (a condition, two lists) costs three
-    times as much as the rest of an accumulated send. So Future is initialized when one of its attributes is first
-    missed: by a wait for an outcome that is not there, a callback, or ``concurrent.futures.wait``.
+    Most promises are settled before anyone waits for them, and the state of a Future (a condition, two lists) costs
+    three times as much as the rest of an accumulated send. So Future is initialized lazily, on the first access to one
+    of its attributes: by a wait, a callback, or ``concurrent.futures.wait``.
     """
 
     _initialized = False
@@ -94,13 +94,13 @@ class Promise(Future[T]):
             return False
         except KeyboardInterrupt:
             raise
-        except BaseException:  # a callback's SystemExit must not end a thread that serves others
-            logger.exception("a callback of a promise failed")
+        except BaseException:  # including SystemExit of a callback: the thread serves others too
+            logger.exception("promise callback failed")
         return True
 
 
 def resolve_each(promises: Sequence[Promise[T]], values: Sequence[T]) -> None:
-    """Settle many promises, each with its value."""
+    """Settle many promises with their values."""
     rest: list[tuple[Promise[T], T]] = []
     with _lock:
         for promise, value in zip(promises, values, strict=True):
@@ -122,24 +122,24 @@ if hasattr(os, "register_at_fork"):
 
 
 def failed(error: BaseException) -> Promise[T]:
-    """A promise that has failed."""
+    """Return a failed promise."""
     promise: Promise[T] = Promise()
     promise.fail(error)
     return promise
 
 
 class Carrier(Protocol):
-    """A connection, as its requests see it."""
+    """A connection, as used by its requests."""
 
     def expire(self, request: Pending) -> None:
-        """Fail a request that has no answer yet."""
+        """Fail a request that has no response yet."""
 
     def read_until(self, settled: Callable[[], bool], deadline: float) -> None:
-        """Read for a caller that waits, unless another thread reads."""
+        """Read on the waiting thread, unless another thread reads."""
 
 
 class Pending(ABC):
-    """A request in flight, as its connection sees it. ``answer`` or ``fail`` is called once, and must be quick."""
+    """A request in flight, as used by its connection. ``answer`` or ``fail`` is called once and must be short."""
 
     code: int
     timeout: float
@@ -148,31 +148,31 @@ class Pending(ABC):
     carrier: Carrier | None = None
     opaque = 0
     batch = False
-    """The request may be written together with others, because brokers answer it soon."""
+    """The request may be written together with others, because brokers respond soon."""
     is_waited = False
-    """The caller waits at once, and calls ``read_until``."""
+    """The caller waits immediately, and calls ``read_until``."""
 
     def begin(self, timeout: float, now: float) -> None:
-        """The request's time begins."""
+        """Start the timeout of the request."""
         self.timeout = timeout
-        self.deadline = self.connect_by = now + timeout  # it fails if there is no connection by then
+        self.deadline = self.connect_by = now + timeout  # the deadline for connecting as well
 
     @abstractmethod
     def answer(self, command: RemotingCommand) -> None:
-        """The answer has come."""
+        """Handle the response."""
 
     @abstractmethod
     def fail(self, error: BaseException) -> object:
-        """No answer will come."""
+        """Handle an error instead of a response."""
 
     def expire(self) -> None:
-        """Give up waiting for an answer, if none has come."""
+        """Fail the request if it has no response yet."""
         if self.carrier is not None:
             self.carrier.expire(self)
 
 
 class Request(Promise[Any], Pending):
-    """The promise of a request's answer. Subclasses may make something of the answer (``answer``) or of errors."""
+    """The promise of a response. Subclasses may convert the response (``answer``) or errors."""
 
     def __init__(self, code: int, timeout: float, *, batch: bool = False) -> None:
         super().__init__()
@@ -184,14 +184,14 @@ class Request(Promise[Any], Pending):
         self.resolve(command)
 
     def wait(self) -> Any:
-        """The result. The request is given up at its deadline, or if the waiting is interrupted."""
+        """Return the result. The request is abandoned at its deadline, or if the wait is interrupted."""
         try:
             if self.is_waited and self.carrier is not None:
                 self.carrier.read_until(self.done, self.deadline)
             return self.result(max(0.0, self.deadline - time.monotonic()))
         except TimeoutError:
             self.expire()
-            return self.result()  # now, or in a moment if the answer is being delivered
+            return self.result()  # available, or just being delivered
         except BaseException:
             self.expire()
             raise
@@ -199,7 +199,7 @@ class Request(Promise[Any], Pending):
 
 def no_connection(address: str, seconds: float) -> RemotingConnectError:
     return RemotingConnectError(
-        f"No connection to {address} within {seconds:.1f} s.", remedy="Check the address and that a server runs there."
+        f"No connection to {address} within {seconds:.1f} s.", remedy="Check the address and the server."
     )
 
 
@@ -209,6 +209,6 @@ def no_answer(address: str, code: int, timeout: float) -> RemotingTimeoutError:
     except ValueError:
         what = f"request code {int(code)}"
     return RemotingTimeoutError(
-        f"{address} did not answer {what} within {timeout:g} s.",
-        remedy="It may have been carried out all the same; a longer timeout waits for slow servers.",
+        f"{address} did not respond to {what} within {timeout:g} s.",
+        remedy="The request may have been executed; a longer timeout allows for slow servers.",
     )

@@ -1,13 +1,14 @@
 """``/metrics``, ``/health`` and ``/ready`` of a server process.
 
-``/metrics``: Prometheus' text, collected when asked for. A source's ``collect`` is an iterator that gives the turn away
-as often as it can; what it does is done for ``SLICE_SECONDS`` at a time, so that requests wait no longer than that.
-Whoever asks while a collection is under way gets its result: many scrapers cost as much as one.
+``/metrics``: the Prometheus text, collected on request. A source's ``collect`` is an iterator that yields as often as
+it can. Collection runs for ``SLICE_SECONDS`` at a time, so that requests wait no longer than that. Concurrent scrapes
+share one collection.
 
-``/health`` is 200 as long as the loop answers. ``/ready`` is 200 when every source has nothing against being sent
-requests, else 503; both are JSON: ``{"status": "UP"}``, ``{"status": "DOWN", "reasons": ["…"], …}``.
+``/health`` is 200 as long as the loop responds. ``/ready`` is 200 when no source reports a problem, otherwise 503. Both
+are JSON: ``{"status": "UP"}``, ``{"status": "DOWN", "reasons": ["…"], …}``.
 
-Thread-safety: the event loop's. Corresponds to BrokerMetricsManager's PrometheusHttpServer; Apache has no endpoint for
+Thread-safety: event loop only. Corresponds to BrokerMetricsManager's PrometheusHttpServer; Apache has no health
+endpoint.
 health.
 """
 
@@ -34,7 +35,7 @@ from spark_rocket.remoting.exposition import (
 from spark_rocket.remoting.http.server import HttpAnswer, HttpServer
 
 SLICE_SECONDS = 0.002
-_LOOK_SECONDS = 0.25
+_CHECK_SECONDS = 0.25
 
 _NODE = ("cluster", "node_type", "node_id")
 MONITOR_METRICS = (
@@ -48,7 +49,7 @@ MONITOR_METRICS = (
 
 
 class MetricsExporterType(Enum):
-    """Where figures go: PROM, to whoever asks at metricsPromExporterPort. The other two of Apache's are not served."""
+    """The metrics exporter: PROM serves metricsPromExporterPort. Apache's OTLP_GRPC and LOG are not supported."""
 
     DISABLE = "DISABLE"
     OTLP_GRPC = "OTLP_GRPC"
@@ -57,27 +58,27 @@ class MetricsExporterType(Enum):
 
 
 class MetricsSource(Protocol):
-    """A server that runs here."""
+    """A server of this process."""
 
     @property
     def metrics(self) -> Sequence[Metric]:
-        """What it may have samples of."""
+        """The metrics that it may have samples of."""
 
     def node_labels(self) -> dict[str, object]:
-        """Of all its samples: ``cluster``, ``node_type``, ``node_id``."""
+        """The labels of all its samples: ``cluster``, ``node_type``, ``node_id``."""
 
     def collect(self, exposition: Exposition) -> Iterator[None]:
-        """Fill in its samples, and yield wherever others may have their turn."""
+        """Add its samples, and yield wherever other tasks may run."""
 
     def problems(self) -> list[str]:
-        """Why it should be sent nothing now; empty if it may be."""
+        """Return the reasons why it should get no requests now; empty if it is ready."""
 
     def facts(self) -> dict[str, Any]:
-        """What /health and /ready say beside that."""
+        """Return further values for /health and /ready."""
 
 
 class Monitor:
-    """Serves what the sources say. The first source's labels are those of the process."""
+    """Serves the metrics of the sources. The first source's labels are those of the process."""
 
     def __init__(
         self, host: str, port: int, sources: Sequence[MetricsSource], *, ssl: ssl_module.SSLContext | None = None
@@ -88,7 +89,7 @@ class Monitor:
         self._collecting: asyncio.Task[bytes] | None = None
         self._started = time.time()
         self._delay = 0.0
-        self._looked = 0.0
+        self._checked_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._took = 0.0
 
@@ -98,10 +99,10 @@ class Monitor:
         return self._server.url
 
     async def start(self) -> None:
-        """Listen. ConfigError if the port is taken."""
+        """Listen. ConfigError if the port is in use."""
         await self._server.start()
-        self._looked = asyncio.get_running_loop().time()
-        self._look()
+        self._checked_at = asyncio.get_running_loop().time()
+        self._check_delay()
 
     async def close(self) -> None:
         if self._timer is not None:
@@ -111,12 +112,12 @@ class Monitor:
             self._collecting.cancel()
             await asyncio.gather(self._collecting, return_exceptions=True)
 
-    def _look(self) -> None:
+    def _check_delay(self) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
-        self._delay = max(self._delay, now - self._looked)
-        self._looked = now + _LOOK_SECONDS
-        self._timer = loop.call_at(self._looked, self._look)
+        self._delay = max(self._delay, now - self._checked_at)
+        self._checked_at = now + _CHECK_SECONDS
+        self._timer = loop.call_at(self._checked_at, self._check_delay)
 
     # --- paths --------------------------------------------------------------------------------------------------
 
@@ -130,7 +131,7 @@ class Monitor:
         self._collecting = None
 
     async def _collect(self) -> bytes:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         exposition = Exposition([*MONITOR_METRICS, *(metric for one in self._sources for metric in one.metrics)])
         labels = label_text(self._sources[0].node_labels())
         exposition.add("rocket_build_info", f'{labels},version="{spark_rocket.__version__}"', 1)
@@ -146,7 +147,7 @@ class Monitor:
             if time.perf_counter() >= until:
                 await asyncio.sleep(0)
                 until = time.perf_counter() + SLICE_SECONDS
-        self._took = time.perf_counter() - begun
+        self._took = time.perf_counter() - started
         return b"".join(parts)
 
     def _steps(self, exposition: Exposition, parts: list[bytes]) -> Iterator[None]:

@@ -1,18 +1,18 @@
-"""A small HTTP server for figures and health: GET and HEAD of a few paths, on a server's event loop.
+"""A small HTTP server for metrics and health: GET and HEAD of a few paths, on a server's event loop.
 
 =====================  ==============================================================================================
 peer                   server
 =====================  ==============================================================================================
-sends a long header    431 above ``HEADER_LIMIT`` bytes
-is slow with it        closed after ``HEADER_SECONDS``, and as many for the TLS handshake
-does not read          closed after ``WRITE_SECONDS``
-opens connections      above ``MOST_CONNECTIONS`` the oldest one with an incomplete request is closed; the new one,
-                       if there is none, or the process's descriptors are scarce
-sends a body           not read: every answer ends its connection
-names another host     403 if the server listens on loopback: a web page that has its own name lead here reads nothing
+sends a long header    responds with 431 above ``HEADER_LIMIT`` bytes
+sends it slowly        closes after ``HEADER_SECONDS``; the same limit applies to the TLS handshake
+does not read          closes after ``WRITE_SECONDS``
+opens connections      above ``MOST_CONNECTIONS`` closes the oldest one with an incomplete request; the new one if there
+                       is none, or if descriptors are scarce
+sends a body           ignores it: every response ends its connection
+uses another host      responds with 403 if it listens on loopback: protects against DNS rebinding by web pages
 =====================  ==============================================================================================
 
-Thread-safety: the event loop's. Nothing is kept on disk. Corresponds to io.opentelemetry's PrometheusHttpServer, which
+Thread-safety: event loop only. Nothing is stored on disk. Corresponds to io.opentelemetry's PrometheusHttpServer, which
 Apache's broker starts for metricsExporterType=PROM.
 """
 
@@ -45,7 +45,7 @@ JSON = "application/json"
 
 @dataclass(slots=True)
 class HttpAnswer:
-    """What a path answers."""
+    """The response of a path."""
 
     body: bytes = b""
     content_type: str = TEXT
@@ -67,7 +67,7 @@ class _BadRequestError(Exception):
 
 
 class HttpServer:
-    """Serves ``routes``, by path. ``ssl`` makes it HTTPS."""
+    """Serves ``routes`` by path. ``ssl`` enables HTTPS."""
 
     def __init__(
         self,
@@ -85,11 +85,11 @@ class HttpServer:
         self._ssl = ssl
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.StreamWriter] = set()
-        self._incomplete: dict[asyncio.StreamWriter, None] = {}  # those without a whole request, the oldest first
+        self._incomplete: dict[asyncio.StreamWriter, None] = {}  # those with an incomplete request, the oldest first
 
     @property
     def port(self) -> int:
-        """The real port, also when 0 was asked for."""
+        """The actual port, also if the configured one is 0."""
         assert self._server is not None
         return int(self._server.sockets[0].getsockname()[1])
 
@@ -99,7 +99,7 @@ class HttpServer:
         return f"{'https' if self._ssl else 'http'}://{format_address(self.host, self.port)}"
 
     async def start(self) -> None:
-        """Listen. ConfigError if the port is taken or the host is not this machine's."""
+        """Listen. ConfigError if the port is in use or the host is not an address of this machine."""
         try:
             self._server = await asyncio.start_server(
                 self._serve,
@@ -114,7 +114,7 @@ class HttpServer:
             raise cannot_listen(self.host, self._asked_port, error, self.name) from error
 
     async def close(self) -> None:
-        """Stop listening, and drop whoever is connected."""
+        """Stop listening, and drop all connections."""
         if self._server is None:
             return
         self._server.close()
@@ -138,7 +138,7 @@ class HttpServer:
             if head is None:
                 return
             method, answer = await self._answer(head)
-            if writer.is_closing():  # it made room for another, or is gone: uvloop raises RuntimeError for a write
+            if writer.is_closing():  # replaced by another or disconnected: uvloop raises RuntimeError for a write
                 return
             writer.write(_encode(method, answer))
             async with asyncio.timeout(WRITE_SECONDS):
@@ -146,16 +146,16 @@ class HttpServer:
                 writer.close()
                 await writer.wait_closed()
         except (OSError, TimeoutError, ssl_module.SSLError) as error:
-            logger.debug("%s: a connection was dropped: %s", self.name, error)
+            logger.debug("%s: connection dropped: %s", self.name, error)
         finally:
             self._incomplete.pop(writer, None)
             self._connections.discard(writer)
             writer.transport.abort() if not writer.is_closing() else writer.close()
 
     def _close_oldest(self) -> bool:
-        """Make room for a connection at the cost of one that has sent no whole request; whether there was one.
+        """Close the oldest connection with an incomplete request, if there is one, to make room; return whether it did.
 
-        Those who open connections and say nothing would otherwise keep Prometheus out.
+        Otherwise silent connections could lock out Prometheus.
         """
         writer = next(iter(self._incomplete), None)
         if writer is None:
@@ -186,7 +186,7 @@ class HttpServer:
             route = self.routes.get(path)
             if route is None:
                 known = " ".join(sorted(self.routes))
-                raise _BadRequestError(HTTPStatus.NOT_FOUND, f"there is no {path[:100]} here, only {known}")
+                raise _BadRequestError(HTTPStatus.NOT_FOUND, f"unknown path {path[:100]}, use one of: {known}")
             return method, await route()
         except _BadRequestError as error:
             answer = HttpAnswer(f"{error}\n".encode(errors="replace"), status=error.status)
@@ -195,7 +195,7 @@ class HttpServer:
             return method, answer
         except Exception as error:
             logger.exception("%s failed", self.name)
-            text = f"{type(error).__name__}: the server's log says more\n".encode()
+            text = f"{type(error).__name__}: see the server's log\n".encode()
             return method, HttpAnswer(text, status=HTTPStatus.INTERNAL_SERVER_ERROR)
 
     def _check_host(self, host: str | None) -> None:
@@ -203,9 +203,7 @@ class HttpServer:
             return
         name = urlsplit(f"//{host}").hostname if _is_host(host) else None
         if name is None or not is_loopback(name):
-            raise _BadRequestError(
-                HTTPStatus.FORBIDDEN, "this server is for this machine: ask for it by 127.0.0.1 or localhost"
-            )
+            raise _BadRequestError(HTTPStatus.FORBIDDEN, "invalid Host header: use 127.0.0.1 or localhost")
 
 
 def _is_host(text: str) -> bool:
@@ -218,22 +216,22 @@ def _parse(head: bytes) -> tuple[str, str, dict[str, str]]:
     lines = head[:-4].decode("latin-1").split("\r\n")
     request = lines[0].split(" ")
     if len(request) != 3 or not request[2].startswith("HTTP/1."):
-        raise _BadRequestError(HTTPStatus.BAD_REQUEST, "the first line is no request of HTTP/1.0 or 1.1")
+        raise _BadRequestError(HTTPStatus.BAD_REQUEST, "the first line is not an HTTP/1.0 or 1.1 request")
     method, target, version = request
     headers: dict[str, str] = {}
     for line in lines[1:]:
         name, colon, value = line.partition(":")
         if not colon or not name or name != name.strip() or "\n" in line or "\r" in line:
-            raise _BadRequestError(HTTPStatus.BAD_REQUEST, "a header line is not one")
+            raise _BadRequestError(HTTPStatus.BAD_REQUEST, "invalid header line")
         if name.lower() == "host" and "host" in headers:
-            raise _BadRequestError(HTTPStatus.BAD_REQUEST, "two Host headers")
+            raise _BadRequestError(HTTPStatus.BAD_REQUEST, "duplicate Host header")
         headers[name.lower()] = value.strip()
     if version != "HTTP/1.0" and "host" not in headers:
         raise _BadRequestError(HTTPStatus.BAD_REQUEST, "the Host header is missing")
     if method not in ("GET", "HEAD"):
-        raise _BadRequestError(HTTPStatus.METHOD_NOT_ALLOWED, f"{method[:20]} is not served, only GET and HEAD")
+        raise _BadRequestError(HTTPStatus.METHOD_NOT_ALLOWED, f"{method[:20]} is not supported, use GET or HEAD")
     if not target.startswith("/"):
-        raise _BadRequestError(HTTPStatus.BAD_REQUEST, "the path does not begin with /")
+        raise _BadRequestError(HTTPStatus.BAD_REQUEST, "the path does not start with /")
     return method, target.partition("?")[0], headers
 
 

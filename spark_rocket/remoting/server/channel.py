@@ -1,7 +1,7 @@
-"""One connection of a server: what comes in on it, what goes out, and requests to the peer.
+"""One connection of a server: received frames, responses, and requests to the peer.
 
-The server dispatches requests; the answer comes from a handler at once, or later by :meth:`Channel.write`. Nothing more
-is read from a peer that does not read its answers. A peer that is too far behind is dropped.
+The server dispatches requests; a handler responds immediately, or later with :meth:`Channel.write`. Nothing more is
+read from a peer that does not read its responses. A peer that is too far behind is dropped.
 
 Thread-safety: all of it belongs to the server's event loop; from another thread use ``loop.call_soon_threadsafe``.
 Corresponds to a Netty channel.
@@ -28,12 +28,12 @@ from spark_rocket.remoting.session import Session
 
 logger = logging.getLogger(__name__)
 
-# A body larger than this is handed to the transport beside its head; below it one copied frame is cheaper.
+# A larger body is passed to the transport separately; below it one copied frame is cheaper.
 BODY_APART = 16 * 1024
 
 
 class ChannelOwner(Protocol):
-    """What a channel needs of its server."""
+    """The part of the server that a channel uses."""
 
     loop: asyncio.AbstractEventLoop
     limits: Limits
@@ -47,10 +47,10 @@ class ChannelOwner(Protocol):
         """Whether to accept a new connection."""
 
     def received(self, channel: Channel, frames: list[memoryview], size: int) -> None:
-        """Whole frames have arrived, in so many bytes."""
+        """Complete frames were received, in ``size`` bytes."""
 
     def received_part(self, channel: Channel) -> None:
-        """A part of a frame has arrived."""
+        """A part of a frame was received."""
 
     def paused(self, channel: Channel) -> None:
         """The peer is behind with reading."""
@@ -59,7 +59,7 @@ class ChannelOwner(Protocol):
         """The peer reads again."""
 
     def closing(self, channel: Channel) -> None:
-        """What the peer sent is invalid; serve nothing more of it."""
+        """The peer sent an invalid frame: process nothing more of it."""
 
     def lost(self, channel: Channel) -> None:
         """The connection has ended."""
@@ -89,7 +89,7 @@ class Channel(asyncio.Protocol):
         self.is_paused = False  # the peer is behind with reading
         self.is_plain = True  # without TLS
         self.needs_attention = True  # new, paused, with queued requests or within a frame
-        self.idle_sweeps = 0  # since the last byte came
+        self.idle_sweeps = 0  # since the last received byte
         self._owner = owner
         self._session: Session[asyncio.Future[RemotingCommand]] = Session(owner.max_frame_length)
         self._transport: asyncio.Transport | None = None
@@ -106,11 +106,11 @@ class Channel(asyncio.Protocol):
 
     @property
     def is_writable(self) -> bool:
-        """False while the peer is behind with reading: hold back what can wait."""
+        """False while the peer is behind with reading: defer data that can wait."""
         return not self.is_paused and self.is_active
 
     def write(self, command: RemotingCommand) -> None:
-        """Send a late answer, or a request that wants no answer. On a closed channel it does nothing."""
+        """Send a late response, or a request without a response. Does nothing on a closed channel."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -120,7 +120,7 @@ class Channel(asyncio.Protocol):
             command.opaque = self._session.next_opaque()
         self.write_all(encoded(command))
         if self.is_paused and self.unread > self._owner.hard_limit:
-            logger.warning("%s reads nothing; dropped with %d bytes unread", self, self.unread)
+            logger.warning("dropped %s: not reading, %d bytes unread", self, self.unread)
             transport.abort()
 
     def write_all(self, buffers: Sequence[Buffer]) -> None:
@@ -144,8 +144,8 @@ class Channel(asyncio.Protocol):
             self._owner.overload.async_refused += 1
             future.set_exception(
                 RemotingTooMuchRequestError(
-                    f"{len(self._session)} requests to {self.remote_addr} are in flight already.",
-                    remedy="Retry in a moment, or raise serverAsyncSemaphoreValue.",
+                    f"Too many requests in flight to {self.remote_addr} ({len(self._session)}).",
+                    remedy="Retry after a moment, or raise serverAsyncSemaphoreValue.",
                 )
             )
             return future
@@ -156,7 +156,9 @@ class Channel(asyncio.Protocol):
         def expire() -> None:
             if not future.done():
                 future.set_exception(
-                    RemotingTimeoutError(f"{self.remote_addr} did not answer code {request.code} in {timeout:g} s.")
+                    RemotingTimeoutError(
+                        f"{self.remote_addr} did not respond to code {request.code} within {timeout:g} s."
+                    )
                 )
 
         def forget(_: asyncio.Future[RemotingCommand]) -> None:
@@ -168,7 +170,7 @@ class Channel(asyncio.Protocol):
         return future
 
     def close(self) -> None:
-        """Close after what was written has been sent."""
+        """Close after written data was sent."""
         if self._transport is not None:
             self._transport.close()
 
@@ -185,8 +187,8 @@ class Channel(asyncio.Protocol):
         transport.set_write_buffer_limits(high=self._owner.high_water)
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
-            # Both loops do this by themselves today; an answer that waits 40 ms for an ACK is worth the certainty.
-            # Buffer sizes are left to the kernel: a size set by hand switches its tuning, up to several MiB, off.
+            # Both loops do this by default today; the explicit call avoids any risk of delayed ACKs (40 ms).
+            # Buffer sizes are left to the kernel: setting one disables its auto-tuning, up to several MiB.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def secured(self, transport: asyncio.Transport) -> None:
@@ -296,27 +298,27 @@ class Channel(asyncio.Protocol):
         if transport is None:
             return
         if self.idle_sweeps >= sweeps:
-            logger.info("%s closed: no data within the idle timeout", self)
-            # For a peer that reads nothing, close() would never finish.
+            logger.info("closed %s: no data within the idle timeout", self)
+            # For a peer that does not read, close() would never finish.
             transport.abort() if self.is_paused or transport.is_closing() else transport.close()
         self.idle_sweeps += 1
 
     def stop_reading(self) -> None:
-        """Read no more until the queued requests are served."""
+        """Stop reading until the queued requests are processed."""
         self.needs_attention = True
         transport = self._transport
         if transport is not None and not self.is_paused and not transport.is_closing():
             transport.pause_reading()
 
     def read_on(self) -> None:
-        """Read again: no request is queued any more."""
+        """Read again: the queue is empty."""
         transport = self._transport
         if transport is not None and not self.is_paused and not transport.is_closing():
             self.needs_attention = False
             transport.resume_reading()
 
     def answered(self, response: RemotingCommand) -> None:
-        """The peer has answered a request of :meth:`invoke`."""
+        """Handle a response to a request of :meth:`invoke`."""
         future = self._session.take(response.opaque)
         if future is None:
             logger.debug("%s sent response %d to no pending request", self, response.opaque)
@@ -325,7 +327,7 @@ class Channel(asyncio.Protocol):
 
     def close_as_invalid(self, error: ProtocolError) -> None:
         """Close because of bytes that are not a frame."""
-        logger.warning("%s closed: it sent an invalid frame: %s", self, error.message)
+        logger.warning("closed %s: invalid frame: %s", self, error.message)
         self._owner.closing(self)
         self.close()
 

@@ -1,17 +1,17 @@
-"""Limits what idle, slow and silent connections cost.
+"""Limits the cost of idle, slow and silent connections.
 
 ===============================  =====================================================================================
-connection                       after
+connection                       action
 ===============================  =====================================================================================
 that never sent a byte           ``first_request``: closed
 with an incomplete frame         ``slow_writer``, and a second for each 16 KiB that arrived: closed
-with growing unread answers      ``slow_reader`` without taking a byte: dropped
-a frame beyond the memory limit  answered SYSTEM_BUSY as soon as its header has arrived; the rest of it is skipped
+with growing unread responses    ``slow_reader`` without a byte read: dropped
+a frame beyond the memory limit  rejected with SYSTEM_BUSY after its header was received; the rest of it is skipped
 without any byte from the peer   ``idle_timeout``: closed
 ===============================  =====================================================================================
 
-Unread answers of all connections together: above ``max_answer_bytes`` ``on_unread`` is called, which should prevent
-large answers; above twice that the worst readers are dropped.
+Unread responses of all connections together: above ``max_answer_bytes`` ``on_unread`` is called, to prevent large
+responses; above twice that the slowest readers are dropped.
 
 Thread-safety: event loop only. Corresponds to NettyServerHandler's IdleStateHandler and channelWritabilityChanged.
 """
@@ -33,20 +33,20 @@ from spark_rocket.remoting.server.sockets import leaves_reserve
 
 logger = logging.getLogger(__name__)
 
-TICK = 1.0  # seconds between looks
-_SWEEPS = 4  # of an idle timeout
-_SLOWEST = 16 * 1024  # bytes a second of a large frame
-_LONGEST_HEADER = 64 * 1024  # of a frame that is to be refused
+TICK = 1.0  # seconds between checks
+_SWEEPS = 4  # per idle timeout
+_MIN_RATE = 16 * 1024  # bytes per second of a large frame
+_MAX_HEADER_BYTES = 64 * 1024  # of a rejected frame
 _LOG_SECONDS = 10.0
-_STALLED = 3.0  # seconds without a byte of an incomplete frame
+_STALLED = 3.0  # seconds without a new byte of an incomplete frame
 
 
 @dataclass(slots=True)
 class _Slow:
-    """An incomplete frame, or a peer that does not read its answers."""
+    """An incomplete frame, or a peer that does not read its responses."""
 
     since: float
-    progress: float  # when bytes were last received, or taken by the peer
+    progress: float  # time of the last byte received or read by the peer
     size: int = 0
 
 
@@ -59,7 +59,7 @@ class ConnectionGuard:
         self.on_tick: Callable[[], None] | None = None
         """Called every second."""
         self.on_unread: Callable[[bool], None] | None = None
-        """Called when there are too many unread answers, and when there are few again."""
+        """Called when there are too many unread responses, and when there are few again."""
         self.clock: Callable[[], float]
         self._name = name
         self._channels = channels
@@ -74,13 +74,13 @@ class ConnectionGuard:
         self._too_much_unread = False
         self._timer: asyncio.TimerHandle | None = None
         self._sweeper: asyncio.TimerHandle | None = None
-        self._looked = 0.0
+        self._checked_at = 0.0
         self._often = RateLimited(logger, _LOG_SECONDS, lambda: self.clock())
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.clock = self._loop.time
-        self._looked = self.clock()
+        self._checked_at = self.clock()
         self._timer = self._loop.call_later(TICK, self._tick)
         self._sweeper = self._loop.call_later(self._idle_timeout / _SWEEPS, self._sweep_again)
 
@@ -92,13 +92,11 @@ class ConnectionGuard:
     # --- connections --------------------------------------------------------------------------------------------
 
     def admit(self, channel: Channel) -> bool:
-        """Whether there is room for one more connection, in this process and from its address."""
+        """Whether the limits allow another connection, in total and from its address."""
         limits, open_already = self._limits, len(self._channels)
         if open_already >= limits.max_connections:
             self._stats.connections_refused["total"] += 1
-            self._often.warning(
-                "total", "%s refused: %d connections are open already (maxConnections)", channel, open_already
-            )
+            self._often.warning("total", "rejected %s: %d connections are open (maxConnections)", channel, open_already)
             return False
         if not leaves_reserve(channel, self._name, channel.remote_addr):
             self._stats.connections_refused["descriptors"] += 1
@@ -108,7 +106,7 @@ class ConnectionGuard:
             self._stats.connections_refused["address"] += 1
             self._often.warning(
                 "address",
-                "%s refused: %d connections are open from its address already (maxConnectionsPerAddress)",
+                "rejected %s: %d connections are open from its address (maxConnectionsPerAddress)",
                 channel,
                 self._addresses[host],
             )
@@ -129,14 +127,14 @@ class ConnectionGuard:
     # --- incomplete frames --------------------------------------------------------------------------------------------
 
     def unfinished(self, channel: Channel) -> None:
-        """A part of a frame has arrived."""
+        """A part of a frame was received."""
         self.newcomers.pop(channel, None)
-        if not channel.in_progress:  # it is skipped
+        if not channel.in_progress:  # the rest is skipped
             self.whole(channel)
             return
         now = self.clock()
         entry = self._unfinished.pop(channel, None) or _Slow(now, now)
-        self._unfinished[channel] = entry  # the last one: the first is the one that grew longest ago
+        self._unfinished[channel] = entry  # moved to the end: the first one has been stalled longest
         entry.progress = now
         size = channel.pending
         stats = self._stats
@@ -146,31 +144,29 @@ class ConnectionGuard:
             self._make_room(channel, now)
 
     def whole(self, channel: Channel) -> None:
-        """A connection is not new any more, and has no incomplete frame."""
+        """A connection is no longer new, and has no incomplete frame."""
         self.newcomers.pop(channel, None)
         entry = self._unfinished.pop(channel, None)
         if entry is not None:
             self._stats.unfinished_bytes -= entry.size
 
     def _make_room(self, channel: Channel, now: float) -> None:
-        """There is too much: a peer that stopped within a frame is dropped before those that go on with theirs."""
+        """Free memory: a peer that stopped within a frame is dropped before frames that still make progress."""
         other, entry = next(iter(self._unfinished.items()))
         if now - entry.progress < _STALLED:
             self._refuse(channel)
             return
         self.whole(other)
         self._stats.slow_writers += 1
-        self._often.warning(
-            "writer", "%s dropped: it stopped within a frame, and its %d bytes are needed", other, entry.size
-        )
+        self._often.warning("writer", "dropped %s: stalled within a frame, freed %d bytes", other, entry.size)
         other.abort()
 
     def _refuse(self, channel: Channel) -> None:
-        """Refuse an incomplete frame, as soon as its header has arrived."""
-        start, missing = channel.begun_frame(_LONGEST_HEADER)
+        """Reject an incomplete frame, as soon as its header was received."""
+        start, missing = channel.begun_frame(_MAX_HEADER_BYTES)
         if len(start) < 4 or len(start) < 4 + int.from_bytes(start[1:4], "big"):
-            if len(start) >= _LONGEST_HEADER:
-                self._often.warning("header", "%s dropped: no memory for a request with so long a header", channel)
+            if len(start) >= _MAX_HEADER_BYTES:
+                self._often.warning("header", "dropped %s: no memory for a request with a large header", channel)
                 channel.abort()
             return
         try:
@@ -185,7 +181,7 @@ class ConnectionGuard:
             if not command.is_oneway:
                 channel.write(answer)
 
-    # --- unread answers -----------------------------------------------------------------------------------------
+    # --- unread responses ---------------------------------------------------------------------------------------
 
     def reads_nothing(self, channel: Channel) -> None:
         """A peer is behind with reading."""
@@ -196,7 +192,7 @@ class ConnectionGuard:
             self._weigh()
 
     def reads_again(self, channel: Channel) -> None:
-        """It has read nearly all, or has ended."""
+        """The peer has read nearly all responses, or has disconnected."""
         entry = self.behind.pop(channel, None)
         if entry is not None:
             self._stats.unread_bytes -= entry.size
@@ -211,14 +207,14 @@ class ConnectionGuard:
                     self.on_unread(False)
         elif unread > most:
             self._too_much_unread = True
-            self._often.warning("unread", "%d bytes of answers are not read by %d peers", unread, len(self.behind))
+            self._often.warning("unread", "%d bytes of responses are unread by %d peers", unread, len(self.behind))
             if self.on_unread is not None:
                 self.on_unread(True)
         if unread > 2 * most:
             self._drop_worst(most)
 
     def _drop_worst(self, most: int) -> None:
-        """Drop the readers that took nothing for longest, until the rest is within the limit."""
+        """Drop the readers without progress for the longest time, until the rest is within the limit."""
         left = self._stats.unread_bytes
         for channel, entry in sorted(self.behind.items(), key=lambda item: item[1].progress):
             if left <= most:
@@ -230,10 +226,10 @@ class ConnectionGuard:
         del self.behind[channel]
         self._stats.unread_bytes -= entry.size
         self._stats.slow_readers += 1
-        self._often.warning("reader", "%s dropped: it reads nothing, with %d bytes unread", channel, entry.size)
+        self._often.warning("reader", "dropped %s: not reading, %d bytes unread", channel, entry.size)
         channel.abort()
 
-    # --- looks --------------------------------------------------------------------------------------------------
+    # --- checks -------------------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
         self._timer = self._loop.call_later(TICK, self._tick)
@@ -244,8 +240,8 @@ class ConnectionGuard:
     def look(self) -> None:
         """Check all connections that may have exceeded a time limit."""
         now, limits = self.clock(), self._limits
-        stopped, self._looked = now - self._looked - TICK, now
-        if stopped > TICK:  # the process or its loop stood still, not the peers
+        stopped, self._checked_at = now - self._checked_at - TICK, now
+        if stopped > TICK:  # the process or its loop was suspended, not the peers
             self.newcomers = {channel: since + stopped for channel, since in self.newcomers.items()}
             for entry in [*self._unfinished.values(), *self.behind.values()]:
                 entry.since += stopped
@@ -257,11 +253,11 @@ class ConnectionGuard:
             self._stats.silent += 1
             channel.abort()
         for channel, frame in list(self._unfinished.items()):
-            if now - frame.since >= limits.slow_writer + frame.size / _SLOWEST:
+            if now - frame.since >= limits.slow_writer + frame.size / _MIN_RATE:
                 self.whole(channel)
                 self._stats.slow_writers += 1
                 took = now - frame.since
-                self._often.warning("writer", "%s dropped: its frame is incomplete after %.0f s", channel, took)
+                self._often.warning("writer", "dropped %s: incomplete frame after %.0f s", channel, took)
                 channel.abort()
         for channel, entry in list(self.behind.items()):
             size = channel.unread
@@ -279,7 +275,7 @@ class ConnectionGuard:
         self.sweep()
 
     def sweep(self) -> None:
-        """Close idle connections, and notice incomplete frames that began behind a whole one."""
+        """Close idle connections, and detect incomplete frames that started after a complete one."""
         for channel in list(self._channels):
             channel.close_if_idle(_SWEEPS)
             if channel.in_progress and not channel.needs_attention:

@@ -1,19 +1,19 @@
-"""Limits of a server, counters of what exceeded them, and the answers to requests that are refused.
+"""Limits of a server, counters of exceeded limits, and responses to rejected requests.
 
-Requests are of kinds, as Apache's broker has a queue for each kind of work. A request that cannot be served at once is
-queued by its kind (request_queue.py). A queue has room for ``capacity`` requests, and each waits for at most
-``patience`` seconds. Requests above that are answered with SYSTEM_BUSY and Apache's remarks:
+Requests have kinds, as Apache's broker has a queue for each kind of work. A request that cannot be served at once
+is queued by its kind (request_queue.py). A queue has room for ``capacity`` requests, and each is queued for at most
+``patience`` seconds. Requests above that are rejected with SYSTEM_BUSY and Apache's remarks:
 
 =====================================  ===============================================================================
-remark begins with                     because
+remark begins with                     reason
 =====================================  ===============================================================================
 ``[OVERLOAD]``                         the queue of its kind is full, or the server's memory for requests
 ``[TIMEOUT_CLEAN_QUEUE]``              it was queued for too long
 ``[PCBUSY_CLEAN_QUEUE]``               the disk is too slow (broker/overload.py)
-``[REJECTREQUEST]``                    memory is short (likewise)
+``[REJECTREQUEST]``                    too little memory (broker/overload.py)
 =====================================  ===============================================================================
 
-Thread-safety: event loop only; counters may be read from anywhere. Nothing is kept on disk.
+Thread-safety: event loop only; counters may be read from anywhere. Nothing is stored on disk.
 Corresponds to NettyServerConfig, BrokerFastFailure and the rejections of NettyRemotingAbstract.processRequestCommand.
 """
 
@@ -37,7 +37,7 @@ TOO_OLD = "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, per
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """Room for requests of one kind, and the seconds of the server's work for which one may be queued; 0: no limit."""
+    """The capacity of one kind of requests, and the maximum queue time in seconds of server work; 0: no limit."""
 
     capacity: int = 10_000
     patience: float = 0.0
@@ -45,47 +45,47 @@ class Queue:
 
 @dataclass(slots=True)
 class Limits:
-    """What peers may do to a server. Times are seconds; a limit of 0 for connections of an address is none."""
+    """Limits for peers of a server. Times are in seconds; 0 connections per address means unlimited."""
 
     max_connections: int = 20_000
     max_connections_per_address: int = 0
     first_request: float = 30.0
-    """Until a new connection has sent its first byte."""
+    """For the first byte of a new connection."""
     slow_writer: float = 30.0
-    """For a whole frame, and a second more for each 16 KiB that has come of it."""
+    """For a complete frame, plus one second for each 16 KiB received."""
     slow_reader: float = 30.0
-    """Without taking a byte, while more answers wait for it than ``high_water``."""
+    """For a connection with more than ``high_water`` bytes of responses, without the peer reading a byte."""
     max_request_bytes: int = 256 * MIB
-    """Requests that wait and frames that are not whole, of all connections together."""
+    """Queued requests and incomplete frames, of all connections together."""
     max_answer_bytes: int = 256 * MIB
-    """Answers that nobody reads, of all connections together."""
+    """Unread responses, of all connections together."""
     max_oneway: int = 256
-    """One-way requests from here to peers that are behind with reading."""
+    """One-way requests of the server to slow readers."""
     max_async: int = 64
-    """Requests from here that wait for a peer's answer, for each connection."""
+    """Pending requests of the server to a peer, per connection."""
     queues: dict[str, Queue] = field(default_factory=lambda: {OTHER: Queue()})
-    """In the order in which they are served when there is too much to do."""
+    """In the order of processing under overload."""
     kinds: Mapping[int, str] = field(default_factory=dict)
-    """Which request codes belong to which queue; the others are ``OTHER``."""
+    """The queue of each request code; default ``OTHER``."""
 
     def kind_of(self, code: int) -> str:
         return self.kinds.get(code, OTHER)
 
 
 class OverloadStats:
-    """What became too much so far: plain numbers."""
+    """Counters of exceeded limits."""
 
     def __init__(self) -> None:
         self.waiting: Counter[str] = Counter()
-        """Requests that wait now, by kind."""
+        """Queued requests, by kind."""
         self.waiting_bytes = 0
         self.unfinished_bytes = 0
-        """Of frames that are not whole, as far as they are larger than what is read at once."""
+        """Bytes of incomplete frames, as far as they exceed one read."""
         self.unread_bytes = 0
-        """Answers that wait for peers that are behind with reading, when it was last looked."""
+        """Bytes of responses buffered for slow readers, as of the last check."""
         self.refused: Counter[tuple[str, str]] = Counter()
-        """Requests answered SYSTEM_BUSY, or dropped if one-way, by kind and reason: ``overload`` (no room), ``timeout``
-        (waited too long), ``page_cache``, ``memory``, ``put`` (too many wait for disk or slaves)."""
+        """Requests rejected with SYSTEM_BUSY, or dropped if one-way, by kind and reason: ``overload`` (no room),
+        ``timeout`` (queued too long), ``page_cache``, ``memory``, ``put`` (too many pending disk or slave writes)."""
         self.connections_refused: Counter[str] = Counter()
         """By reason: ``total``, ``address``."""
         self.slow_readers = 0
@@ -95,7 +95,7 @@ class OverloadStats:
         self.oneway_dropped = 0
         self.async_refused = 0
         self.page_cache_busy = 0
-        """How often an append took too long."""
+        """The number of slow appends."""
         self.memory_high = 0
         """Times that memory use exceeded its limit."""
 
@@ -105,7 +105,7 @@ class OverloadStats:
 
 
 def refuse(request: RemotingCommand, limits: Limits, stats: OverloadStats) -> RemotingCommand:
-    """Count and answer a request for which there is no room."""
+    """Count a request without room, and return its response."""
     stats.refused[limits.kind_of(request.code), "overload"] += 1
     return RemotingCommand.response(request, ResponseCode.SYSTEM_BUSY, OVERLOAD)
 
@@ -147,7 +147,7 @@ OVERLOAD_METRICS: tuple[Metric, ...] = (
 
 
 def add_overload(exposition: Exposition, node: str, stats: OverloadStats, connections: int) -> None:
-    """The samples of one server. Kinds of requests and reasons appear once something was counted."""
+    """Add the samples of one server. Kinds of requests and reasons appear once they were counted."""
     add = exposition.add
     for kind, count in list(stats.waiting.items()):
         add("rocketmq_processor_watermark", f"{node},{label_text({'processor': kind})}", count)

@@ -1,17 +1,17 @@
-"""Requests that have to wait: whose turn is next, and which requests are refused.
+"""Queued requests: the order of their processing, and which requests are rejected.
 
-As long as a turn of the event loop is not used up, requests are served as they are read, without this queue. Beyond
-that they are queued by connection, and the connection is not read meanwhile:
+While the time of a turn of the event loop is not used up, requests are processed as they are read, without this queue.
+Further requests are queued by connection, and the connection is not read meanwhile:
 
-* a connection's requests keep their order;
+* the requests of a connection keep their order;
 * connections take turns, within the kind of the first queued request of each;
-* kinds share a turn of the loop evenly, in the order of ``Limits.queues``: what one does not use is left to the next.
-  So heartbeats, commands and pulls are served beside ten thousand connections that send;
-* requests without room in the queue of their kind, or queued for too long, are answered with SYSTEM_BUSY (overload.py).
-  They are decoded like any other: frames are kept, not commands, whose objects may need many times the memory.
+* kinds share a turn of the loop evenly, in the order of ``Limits.queues``: unused time goes to the next. So heartbeats,
+  commands and pulls are processed even if ten thousand connections send messages;
+* requests without room in the queue of their kind, or queued for too long, get the response SYSTEM_BUSY (overload.py).
+  They are decoded like any other: the queue stores frames, because commands may need many times the memory.
 
-Time is this thread's CPU time: a process that was stopped, or has waited for a core, refuses nothing for that. Nor does
-the time count in which a peer does not read its answers.
+Time is the CPU time of this thread: a suspended process, or one that waits for a core, rejects nothing because of that.
+Neither does time count in which a peer does not read its responses.
 
 Thread-safety: event loop only. Corresponds to BrokerController's executors with their queues, and BrokerFastFailure.
 """
@@ -34,14 +34,14 @@ from spark_rocket.remoting.server.overload import OTHER, TOO_OLD, Limits, Overlo
 
 logger = logging.getLogger(__name__)
 
-TURN = 5e-3  # seconds of a turn of the loop for requests that were read in it, and for queued ones
-_SHORTEST = 0.1e-3  # of it, for one connection
-_PER_FRAME = 200  # bytes of memory beside its own
+TURN = 5e-3  # seconds per turn of the loop, each for requests read in it and for queued ones
+_MIN_SLICE = 0.1e-3  # seconds for one connection
+_PER_FRAME = 200  # bytes of overhead
 
 Refuse: TypeAlias = Callable[[RemotingCommand], RemotingCommand | None]
-"""The answer to a request that is refused, None for one to serve."""
+"""Returns the response to a rejected request, None for a request to process."""
 Serve: TypeAlias = Callable[[Channel, list[memoryview], float, Refuse | None], int]
-"""Serve frames for so many seconds, and say how many were."""
+"""Processes frames for so many seconds, and returns their number."""
 
 
 class _Backlog:
@@ -51,10 +51,10 @@ class _Backlog:
 
     def __init__(self, arrived: float, kind: str) -> None:
         self.frames: list[memoryview] = []
-        self.at = 0  # the first one not served
+        self.at = 0  # the first unprocessed frame
         self.arrived = arrived
         self.size = 0  # bytes in memory
-        self.kind = kind  # of the first; all are counted there
+        self.kind = kind  # the kind of the first request; all are counted there
         self.queued = False
 
 
@@ -63,7 +63,7 @@ class RequestQueue:
 
     def __init__(self, limits: Limits, stats: OverloadStats, time_slice: float, serve: Serve) -> None:
         self.clock: Callable[[], float] = thread_time
-        """Counts seconds of waiting."""
+        """The clock of queue times in seconds."""
         self._limits = limits
         self._stats = stats
         self._time_slice = time_slice
@@ -84,11 +84,11 @@ class RequestQueue:
         return channel in self._backlogs
 
     def take(self, channel: Channel, frames: list[memoryview], size: int) -> None:
-        """Queue frames that were read in ``size`` bytes."""
+        """Queue frames that were received in ``size`` bytes."""
         stats = self._stats
         size += len(frames) * _PER_FRAME
         if stats.waiting_bytes + stats.unfinished_bytes + size > self._limits.max_request_bytes:
-            while frames:  # a peer that does not read its answers interrupts it
+            while frames:  # interrupted if the peer does not read its responses
                 frames = frames[self._serve_frames(channel, frames, math.inf, self._refuse_all) :]
             return
         backlog = self._backlogs.get(channel)
@@ -104,7 +104,7 @@ class RequestQueue:
     def _kind_of(self, frame: memoryview) -> str:
         try:
             return self._limits.kind_of(RemotingCommand.decode(frame).code)
-        except ProtocolError:  # the connection is closed when it is served
+        except ProtocolError:  # the connection is closed when it is processed
             return OTHER
 
     def _wait_for_turn(self, channel: Channel, backlog: _Backlog) -> None:
@@ -119,21 +119,21 @@ class RequestQueue:
             asyncio.get_running_loop().call_soon(self._run)
 
     def reads_again(self, channel: Channel) -> None:
-        """A peer reads its answers again: its requests have been queued since now."""
+        """A peer reads its responses again: its queue time starts now."""
         backlog = self._backlogs.get(channel)
         if backlog is not None:
             backlog.arrived = self.clock()
             self._wait_for_turn(channel, backlog)
 
     def forget(self, channel: Channel) -> None:
-        """The connection has ended, or nothing more of it is to be served."""
+        """Drop the requests of a connection that has ended or is invalid."""
         backlog = self._backlogs.pop(channel, None)
         if backlog is not None:
             self._stats.waiting[backlog.kind] -= len(backlog.frames) - backlog.at
             self._stats.waiting_bytes -= backlog.size
 
     def head_waited(self, kind: str) -> float:
-        """Seconds for which the first of a kind has been queued; 0 when there is none."""
+        """Return the queue time of the first request of a kind in seconds; 0 if there is none."""
         queue = self._queues.get(kind)
         backlog = self._backlogs.get(queue[0]) if queue else None
         return self.clock() - backlog.arrived if backlog is not None else 0.0
@@ -147,15 +147,15 @@ class RequestQueue:
         end = now + TURN
         active = [queue for queue in self._queues.values() if queue]
         waiting = sum(len(queue) for queue in active)
-        piece = min(self._time_slice, max(TURN / max(waiting, 1), _SHORTEST))
+        piece = min(self._time_slice, max(TURN / max(waiting, 1), _MIN_SLICE))
         for left, queue in zip(range(len(active), 0, -1), active, strict=True):
             until = now + (end - now) / left
             for _ in range(len(queue)):
                 channel = queue.popleft()
                 try:
                     self._serve(channel, piece)
-                except Exception:  # the others are served all the same
-                    logger.exception("serving the queued requests of %s failed", channel)
+                except Exception:  # the others must still be processed
+                    logger.exception("queued requests of %s failed", channel)
                     channel.abort()
                 now = perf_counter()
                 if now >= until:
@@ -188,9 +188,9 @@ class RequestQueue:
         self._wait_for_turn(channel, backlog)
 
     def _refusal(self, backlog: _Backlog) -> Refuse | None:
-        """What decides which requests of a connection are refused now; None if none are.
+        """Return the function that rejects requests of a connection now; None if all are accepted.
 
-        The oldest of a full queue are: their senders have the least time left.
+        The oldest requests of a full queue are rejected, because their senders have the least time left.
         """
         limits, stats = self._limits, self._stats
         waited = self.clock() - backlog.arrived
@@ -218,9 +218,9 @@ class RequestQueue:
         return refuse(request, self._limits, self._stats)
 
     def _is_full(self, kind: str) -> bool:
-        """Whether requests of a kind are refused: from a full queue on until it is half empty.
+        """Whether requests of a kind are rejected: from a full queue on until it is half empty.
 
-        Otherwise a flood would take long to pass when it has ended.
+        Otherwise the effects of a flood would outlast it.
         """
         waiting, capacity = self._stats.waiting[kind], self._limits.queues[kind].capacity
         if waiting > capacity:

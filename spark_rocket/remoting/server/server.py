@@ -1,24 +1,24 @@
 """The Remoting server: one asyncio protocol per connection, requests dispatched by their code.
 
-A request is answered by the value that its handler returns, or later with ``channel.write(...)``. What a peer can do
-to the server is bounded in every direction:
+A handler returns the response, or sends it later with ``channel.write(...)``. The effect of a peer on the server is
+limited in every respect:
 
 =====================  ==============================================================================================
 peer                   server
 =====================  ==============================================================================================
-sends garbage          the connection is closed with a log line; frames before it in the stream were served
-claims a huge frame    ``max_frame_length``; memory grows only with bytes that have arrived
-does not read          above ``high_water`` bytes of answers nothing more is read from it nor handled for it, above
-                       ``hard_limit`` the connection is dropped, or when it takes nothing for long (connection_guard)
-is silent              closed after ``idle_timeout`` seconds without a byte from it; sooner when it never sent any, or
-                       an incomplete frame (connection_guard.py)
-opens connections      above the limit, of its address, of all or of the process's descriptors, closed at once
-sends very much        served for ``time_slice`` seconds, then others have their turn; nothing more is read meanwhile,
-                       and requests that were queued for too long are refused (request_queue.py)
+sends garbage          closes the connection with a log line; earlier frames in the stream were processed
+claims a huge frame    ``max_frame_length``; memory grows only with received bytes
+does not read          above ``high_water`` bytes of responses nothing more is read from it nor processed for it, above
+                       ``hard_limit`` or without progress (connection_guard.py) the connection is dropped
+is silent              closes the connection after ``idle_timeout`` seconds without a byte from it; earlier if it never
+                       sent any, or an incomplete frame (connection_guard.py)
+opens connections      closes those above the limit, per address, in total or of the process's descriptors
+sends very much        processed for ``time_slice`` seconds, then it is the turn of others; nothing more is read
+                       meanwhile, and requests queued for too long are rejected (request_queue.py)
 =====================  ==============================================================================================
 
 Thread-safety: everything here, channels included, belongs to the event loop's thread; from another thread use
-``loop.call_soon_threadsafe``. Nothing is kept on disk.
+``loop.call_soon_threadsafe``. Nothing is stored on disk.
 Corresponds to org.apache.rocketmq.remoting.netty.NettyRemotingServer and NettyRemotingAbstract.
 """
 
@@ -53,9 +53,9 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# Reads nearer together than this, in seconds, are a peer that waits for each answer, or many peers.
+# Reads at shorter intervals (seconds) mean a peer that waits for each response, or many peers.
 BUSY_GAP = 250e-6
-# Answers of one read are written together, but never more than this held back.
+# Responses to one read are written together, up to this size.
 FLUSH_SIZE = 256 * 1024
 
 Handler: TypeAlias = Callable[[Channel, RemotingCommand], RemotingCommand | None]
@@ -105,27 +105,27 @@ class RemotingServer:
         self.time_slice = time_slice
         self.name = name
         self._tls = tls
-        self.port_options = port_options  # where its port comes from, for whoever finds that it is taken
+        self.port_options = port_options  # the settings of the port, for the error if it is in use
         self.loop: asyncio.AbstractEventLoop
         self._asked_port = port
         self._port = port
         self._on_close = on_close
         self._servers: list[asyncio.Server] = []
-        self._sockets: list[socket.socket] = []  # bound, but not yet served: the port's own, and perhaps a second
-        # Spinning on the only core would keep the peer from the answer's next request.
+        self._sockets: list[socket.socket] = []  # bound, but not yet served: one or two
+        # Spinning on the only core would delay the peer's next request.
         self._busy_poll = busy_poll if cores() > 1 else 0.0
         self._last_read = 0.0
         self._awake_until = 0.0
         self._awake = False
         self._in_turn = False
         self.turn = TURN
-        self._turn = 0.0  # when this turn of the loop began
-        self._over = False  # this turn of the loop is used up: what is read in it is queued
+        self._turn = 0.0  # start of this turn of the loop
+        self._over = False  # the time of this turn is used up: frames read in it are queued
         self._empty: asyncio.Event
 
     @property
     def port(self) -> int:
-        """The real port, also when 0 was asked for."""
+        """The actual port, also if the configured one is 0."""
         return self._port
 
     @property
@@ -133,13 +133,13 @@ class RemotingServer:
         return format_address(self.host, self._port)
 
     async def bind(self) -> None:
-        """Take the port, but serve nobody yet: whoever connects is refused. ConfigError as from ``start``."""
+        """Bind the port without serving it: connections are refused. ConfigError as from ``start``."""
         self.loop = asyncio.get_running_loop()
         self._sockets = [await bind(self.host, self._asked_port, self.name, self.port_options)]
         self._port = self._sockets[0].getsockname()[1]
 
     async def start(self) -> None:
-        """Listen. ConfigError if the port is taken or the host is not this machine's."""
+        """Listen. ConfigError if the port is in use or the host is not an address of this machine."""
         if not self._sockets:
             await self.bind()
         self._empty = asyncio.Event()
@@ -148,13 +148,13 @@ class RemotingServer:
             await self._listen(self._sockets.pop(0))
         except OSError as error:  # another process bound the port too, and listened first
             raise cannot_listen(self.host, self._asked_port, error, self.name, self.port_options) from error
-        self.request_queue.changed()  # the limits may have been set since it was made
+        self.request_queue.changed()  # the limits may have been set since its creation
         self.watch.start()
 
     async def bind_second(self, step: int, port_options: str) -> None:
-        """After ``bind``, take the port ``step`` above the first, too. Connections there wait for ``serve_second``.
+        """After ``bind``, also bind the port ``step`` above the first. Connections there wait for ``serve_second``.
 
-        ConfigError if it cannot be had; the first port is not touched.
+        ConfigError if it is not available; the first port is not affected.
         """
         port = self._port + step
         sock = await bind(self.host, port, self.name, port_options)
@@ -166,7 +166,7 @@ class RemotingServer:
         self._sockets.append(sock)
 
     async def serve_second(self) -> None:
-        """Serve the second port as the first: connections are counted and requests wait together."""
+        """Serve the second port like the first: they share the limits and the queue."""
         while self._sockets:
             await self._listen(self._sockets.pop())
 
@@ -175,7 +175,7 @@ class RemotingServer:
         self._servers.append(await self.loop.create_server(gate.newcomer, sock=sock, backlog=1024))
 
     async def close(self, grace: float = 1.0) -> None:
-        """Stop listening, let answers already written go out for at most ``grace`` seconds, drop the rest."""
+        """Stop listening, wait at most ``grace`` seconds until written responses are sent, drop the rest."""
         for sock in self._sockets:
             sock.close()
         self._sockets.clear()
@@ -242,16 +242,16 @@ class RemotingServer:
             try:
                 self._on_close(channel)
             except Exception:
-                logger.exception("the close of %s was not handled", channel)
+                logger.exception("close handler of %s failed", channel)
 
     # --- serving ----------------------------------------------------------------------------------------------
 
     def _serve(
         self, channel: Channel, frames: list[memoryview], time_slice: float, refuse: Refuse | None = None
     ) -> int:
-        """Serve frames until the peer is behind with reading or the time is up; how many were served.
+        """Process frames until the peer is behind with reading or the time is up; return the number processed.
 
-        ``refuse`` gives the answers to the requests that are refused.
+        ``refuse`` returns the responses to rejected requests.
         """
         answers: list[Buffer] = []
         size = 0
@@ -283,7 +283,7 @@ class RemotingServer:
         return len(frames)
 
     def _answer(self, channel: Channel, command: RemotingCommand, refuse: Refuse | None) -> Sequence[Buffer]:
-        """The encoded answer to a request, nothing if it has none yet."""
+        """Return the encoded response to a request, nothing if there is none yet."""
         try:
             answer = None if refuse is None else refuse(command)
             if answer is None:
@@ -296,11 +296,11 @@ class RemotingServer:
             return () if command.flag & FLAG_ONEWAY else encoded(failure)
 
     def _stay_awake(self) -> None:
-        """Keep the loop from sleeping for ``busy_poll`` seconds, if requests come in quick succession.
+        """Keep the loop from sleeping for ``busy_poll`` seconds if requests arrive in quick succession.
 
-        A peer that sends its next request when it has the last answer (one sync producer) finds the server's core
-        asleep each time, and on virtual machines waking it takes longer than serving: measured 10,000 round trips/s
-        without this and 19,000 with it. Slower traffic, below some 4,000 reads/s, costs nothing.
+        With a peer that sends its next request after each response (one sync producer) the server's core is asleep each
+        time, and on virtual machines waking it takes longer than processing: measured 10,000 round trips/s without this
+        and 19,000 with it. Slower traffic, below some 4,000 reads/s, is not affected.
         """
         now = perf_counter()
         if now - self._last_read < BUSY_GAP and self._busy_poll:
@@ -322,7 +322,7 @@ class RemotingServer:
         self._turn = now = perf_counter()
         self._over = False
         if now < self._awake_until:
-            self.loop.call_soon(self._poll)  # a loop with something to do looks at its sockets without waiting
+            self.loop.call_soon(self._poll)  # a loop with pending callbacks polls its sockets without waiting
         else:
             self._awake = False
 
@@ -332,21 +332,21 @@ class RemotingServer:
 
 
 def failure_of(channel: Channel, command: RemotingCommand, error: Exception) -> RemotingCommand:
-    """The answer to a request whose handler raised; unexpected errors are logged."""
+    """Return the response to a request whose handler raised an error; unexpected errors are logged."""
     code: int = ResponseCode.SYSTEM_ERROR
-    if isinstance(error, RocketError):  # an answer like any other: wrong header, unknown topic, full disk
+    if isinstance(error, RocketError):  # an expected error: invalid header, unknown topic, full disk
         code = error.response_code or code
         text = f"{error.message} {error.remedy}".rstrip()
         logger.debug("code %d from %s failed: %s", command.code, channel, error)
     else:
         text = f"{type(error).__name__}: {error}"
         logger.error("code %d from %s failed", command.code, channel, exc_info=error)
-    # Text from anywhere may hold lone surrogates, which no header can carry.
+    # The text may contain lone surrogates, which cannot be encoded in a header.
     return RemotingCommand.response(command, code, text.encode(errors="replace").decode())
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's loop where it can be imported, which more than doubles what a server serves; else asyncio's."""
+    """Return uvloop's loop if it is installed, which more than doubles the throughput of a server; else asyncio's."""
     try:
         import uvloop
     except ImportError:

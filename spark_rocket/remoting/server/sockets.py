@@ -1,11 +1,11 @@
-"""A server's sockets: the listening one, and the process's budget of descriptors for connections.
+"""Sockets of a server: the listening one, and the process's budget of descriptors for connections.
 
-The system gives a new connection the lowest free number. So its number says how many descriptors are in use at least,
-for whatever purpose, and nothing has to be counted. A connection whose number is above :func:`connections_possible` is
-refused: Remoting, VIP, HA, gRPC, metrics and the process's own requests share the budget. The rest of the limit is for
-files, name servers and accepting.
+The system assigns the lowest free number to a new descriptor. So the number of a connection is a lower bound for the
+descriptors in use, for any purpose, and nothing needs to be counted. A connection with a number above
+:func:`connections_possible` is rejected: remoting, VIP, HA, gRPC, metrics and the process's own requests share the
+budget. The rest of the limit is for files, name servers and accepting.
 
-Thread-safety: ``bind`` belongs to the event loop; the others to any thread. Corresponds to NettyRemotingServer's bind;
+Thread-safety: ``bind``: event loop; the others: any thread. Corresponds to NettyRemotingServer's bind;
 Apache's broker has no budget and stops accepting at EMFILE.
 """
 
@@ -26,7 +26,7 @@ from spark_rocket.remoting.address import format_address
 
 _often = RateLimited(logging.getLogger(__name__))
 
-_LEAST_RESERVE = 32
+_MIN_RESERVE = 32
 
 
 class HasFileno(Protocol):
@@ -34,17 +34,17 @@ class HasFileno(Protocol):
 
 
 def connections_possible() -> int:
-    """So many descriptors may be in use before connections are refused: nine tenths of those that there can be."""
+    """Return the number of descriptors above which connections are rejected: nine tenths of the limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return sys.maxsize
-    return max(soft - max(soft // 10, _LEAST_RESERVE), soft // 2, 1)
+    return max(soft - max(soft // 10, _MIN_RESERVE), soft // 2, 1)
 
 
 def leaves_reserve(connection: HasFileno | None, name: str, peer: str, in_use: int = 0) -> bool:
-    """Whether a connection of ``peer`` to the port ``name`` is within the budget; said in the log if it is not.
+    """Whether a connection of ``peer`` to the port ``name`` is within the budget; logged if it is not.
 
-    ``in_use``: descriptors that the caller knows to be in use or promised, where these are more.
+    ``in_use``: a number of descriptors known to be in use or reserved, if it is higher.
     """
     number, possible = -1 if connection is None else connection.fileno(), connections_possible()
     number = max(number, in_use)
@@ -52,8 +52,8 @@ def leaves_reserve(connection: HasFileno | None, name: str, peer: str, in_use: i
         return True
     _often.warning(
         name,
-        "The %s refused the connection of %s: more than %d descriptors of this process are in use, and the others are "
-        "for its files. Raise the limit of open files (ulimit -Hn).",
+        "The %s rejected the connection of %s: more than %d descriptors of this process are in use, the rest is "
+        "reserved for files. Raise the limit of open files (ulimit -Hn).",
         name,
         peer,
         possible,
@@ -62,7 +62,7 @@ def leaves_reserve(connection: HasFileno | None, name: str, peer: str, in_use: i
 
 
 async def bind(host: str, port: int, name: str, port_options: str, *, reuse_port: bool = False) -> socket.socket:
-    """A socket bound to the address, which does not listen yet; ``name`` and ``port_options`` are for the error.
+    """Return a socket bound to the address, not yet listening; ``name`` and ``port_options`` are for the error.
 
     ``reuse_port``: other sockets may have the same address (SO_REUSEPORT).
     """
@@ -88,21 +88,21 @@ async def bind(host: str, port: int, name: str, port_options: str, *, reuse_port
 
 
 def cannot_listen(host: str, port: int, error: OSError, name: str, port_options: str = "") -> ConfigError:
-    """The error for a port that cannot be had; ``port_options`` says where the port is configured."""
+    """Return the error for an unavailable port; ``port_options`` names the settings of the port."""
     where = format_address(host, port)
     if error.errno == errno.EADDRINUSE:
         return ConfigError(
             f"The {name} cannot listen on {where}: the port is in use.",
-            remedy=f"Stop the process that listens there, or choose another port{port_options} (0 takes a free one).",
+            remedy=f"Stop the process that listens there, or choose another port{port_options} (0 selects a free one).",
         )
     return ConfigError(
         f"The {name} cannot listen on {where}: {error.strerror or error}.",
-        remedy="Give a host that is an address of this machine, for example 127.0.0.1 or 0.0.0.0.",
+        remedy="Use an address of this host, for example 127.0.0.1 or 0.0.0.0.",
     )
 
 
 def own_ip() -> str:
-    """The address of the interface that leads out; no packet is sent to find it."""
+    """Return the address of the outgoing interface; no packet is sent for that."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))
@@ -112,7 +112,7 @@ def own_ip() -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or address is certainly this machine's own."""
+    """Whether a host name or address is a loopback address."""
     if host.lower() == "localhost":
         return True
     try:

@@ -1,11 +1,11 @@
-"""OpenSSL contexts, made of files that are read again when they have changed.
+"""OpenSSL contexts, reloaded when their files change.
 
-Time, size and inode of the files are compared when a connection begins, so that a new certificate is used for the next
-connection and open ones go on. Invalid files change nothing: the old context remains, and one log line says why.
-Certificate and key are two files, and are seldom replaced in one step; the second replacement mends it.
+Time, size and inode of the files are compared for each new connection, so that a new certificate is used for the next
+connection, and open ones continue. Invalid files change nothing: the old context remains, and the reason is logged.
+Certificate and key are two files that are rarely replaced in one step; the second replacement fixes a mismatch.
 
-TLS 1.2 and 1.3, without renegotiation (OpenSSL refuses it) and without tickets, so that a client whose CA is not
-trusted any more cannot resume a session.
+TLS 1.2 and 1.3, without renegotiation (rejected by OpenSSL) and without tickets, so that a client whose CA is no longer
+trusted cannot resume a session.
 
 Thread-safety: all methods. Corresponds to org.apache.rocketmq.remoting.netty.TlsHelper and
 org.apache.rocketmq.srvutil.FileWatchService.
@@ -35,11 +35,11 @@ _AUTH = {
     ClientAuth.REQUIRE: ssl.CERT_REQUIRED,
 }
 _SELF_SIGNED_DAYS = 3650
-_REMEDY = "Both are PEM files: the certificate (and those between it and its CA), and its private key."
+_REMEDY = "Use PEM files: the certificate chain, and its private key."
 
 
 class _Reloaded:
-    """A context made of files."""
+    """A context that is reloaded when its files change."""
 
     def __init__(self, *files: str) -> None:
         self._files = [Path(file).expanduser() for file in files if file]
@@ -47,7 +47,7 @@ class _Reloaded:
         self._context = self._load()
 
     def context(self) -> ssl.SSLContext:
-        """For the next connection."""
+        """Return the context for the next connection."""
         stamps = self._stamps()
         if stamps != self._seen:
             self._seen = stamps
@@ -55,9 +55,9 @@ class _Reloaded:
             try:
                 self._context = self._load()
             except ConfigError as error:
-                _log.warning("TLS keeps its old files: %s changed and cannot be used: %s", names, error.message)
+                _log.warning("TLS files not reloaded: %s: %s", names, error.message)
             else:
-                _log.info("TLS has read %s again", names)
+                _log.info("TLS files reloaded: %s", names)
         return self._context
 
     def _stamps(self) -> list[tuple[int, int, int] | None]:
@@ -71,15 +71,15 @@ class _Reloaded:
         return found
 
     def _load(self) -> ssl.SSLContext:
-        """A context of the files as they are now."""
+        """Create a context from the current files."""
         raise NotImplementedError
 
 
 class ServerTls(_Reloaded):
-    """A server's side: its mode, and a context for each connection. ConfigError for files that cannot be used."""
+    """The server side: its mode, and a context for each connection. ConfigError for unusable files."""
 
     def __init__(self, settings: TlsSettings, hosts: Iterable[str] = (), *, alpn: Sequence[str] = ()) -> None:
-        """``hosts``: what a certificate of our own making is for, in test mode."""
+        """``hosts``: the names of a self-signed certificate in test mode."""
         self.mode = settings.server_mode
         self._settings = settings
         self._hosts = tuple(dict.fromkeys(hosts))
@@ -91,10 +91,10 @@ class ServerTls(_Reloaded):
 
     @cached_property
     def _own(self) -> ssl.SSLContext:
-        """With a certificate of our own making: its library is imported for the first connection that needs it."""
+        """With a self-signed certificate: its library is imported for the first connection that needs it."""
         context = self._load()
         pair = self_signed(self._hosts or ("localhost", "127.0.0.1", "::1"))
-        # OpenSSL reads files, and only we may read this directory.
+        # OpenSSL needs files; the directory is readable only by this user.
         with TemporaryDirectory(prefix="rocket-tls-") as directory:
             certificate, key = Path(directory, "certificate.pem"), Path(directory, "key.pem")
             certificate.write_bytes(pair.certificate)
@@ -103,9 +103,9 @@ class ServerTls(_Reloaded):
         return context
 
     def listening(self) -> ssl.SSLContext:
-        """For ``create_server(ssl=…)``, which keeps it: each connection uses the files as they are then.
+        """For ``create_server(ssl=…)``, which retains it: each connection uses the current files.
 
-        Whether clients show certificates is decided at the start.
+        Whether clients present certificates is fixed at the start.
         """
 
         def renew(sslobj: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
@@ -131,7 +131,7 @@ class ServerTls(_Reloaded):
 
 
 class ClientTls(_Reloaded):
-    """A client's side: a context for each connection. ConfigError for files that cannot be used."""
+    """The client side: a context for each connection. ConfigError for unusable files."""
 
     def __init__(self, settings: TlsSettings, *, alpn: Sequence[str] = ()) -> None:
         self._settings = settings
@@ -157,12 +157,12 @@ class ClientTls(_Reloaded):
 
 
 def server_tls(settings: TlsSettings, hosts: Iterable[str] = (), *, alpn: Sequence[str] = ()) -> ServerTls | None:
-    """What a server needs for TLS; None in mode ``disabled``."""
+    """Return the TLS context of a server; None in mode ``disabled``."""
     return None if settings.server_mode is TlsMode.DISABLED else ServerTls(settings, hosts, alpn=alpn)
 
 
 def client_tls(settings: TlsSettings | None) -> ClientTls | None:
-    """What a server's own calls of others need; None where those are without TLS."""
+    """Return the TLS context of a server's outgoing connections; None without TLS."""
     return ClientTls(settings) if settings is not None and settings.is_client else None
 
 
@@ -188,13 +188,13 @@ def _load_pair(context: ssl.SSLContext, certificate: str, key: str, password: st
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or str(error)
         if reason == "KEY_VALUES_MISMATCH":
-            problem = ConfigError(f"{key} is not the private key of {certificate}.", remedy="Give the two that belong.")
+            problem = ConfigError(f"{key} is not the private key of {certificate}.", remedy="Use a matching pair.")
         elif asked and not password:
             problem = ConfigError(f"{key} is encrypted.", remedy=f"Set {side}.keyPassword.")
         elif asked:
-            problem = ConfigError(f"{side}.keyPassword is not the password of {key}.", remedy="Correct it.")
+            problem = ConfigError(f"{side}.keyPassword is not the password of {key}.", remedy="Correct the password.")
         else:
-            problem = ConfigError(f"{certificate} and {key} cannot be used for TLS: {reason}.", remedy=_REMEDY)
+            problem = ConfigError(f"Cannot use {certificate} and {key} for TLS: {reason}.", remedy=_REMEDY)
         raise problem from None
 
 
@@ -203,8 +203,8 @@ def _load_trust(context: ssl.SSLContext, trusted: str, name: str) -> None:
         context.load_verify_locations(cafile=_readable(trusted, name))
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"{name}={trusted} holds no CA: {getattr(error, 'reason', None) or error}.",
-            remedy="Give a PEM file with the certificates of those who sign.",
+            f"{name}={trusted} contains no CA certificate: {getattr(error, 'reason', None) or error}.",
+            remedy="Use a PEM file with the certificates of the CAs.",
         ) from None
 
 
@@ -216,25 +216,25 @@ def _readable(file: str, name: str) -> Path:
             raise IsADirectoryError("it is a directory")
     except OSError as error:
         raise ConfigError(
-            f"{name}={file} cannot be read: {error.strerror or error}.",
-            remedy="Give the path of a PEM file that the process may read.",
+            f"Cannot read {name}={file}: {error.strerror or error}.",
+            remedy="Use a PEM file that the process can read.",
         ) from None
     return path
 
 
 class KeyPair(NamedTuple):
-    """Both as PEM."""
+    """A certificate and its key, both in PEM format."""
 
     certificate: bytes
     key: bytes
 
 
 def self_signed(hosts: Iterable[str], now: datetime | None = None) -> KeyPair:
-    """A self-signed certificate for these names and addresses, valid from the day before ``now`` for ten years.
+    """Create a self-signed certificate for these names and addresses, valid from the day before ``now`` for ten years.
 
-    RocketMQ 5's clients for Java and Go use TLS unless told otherwise, and trust any certificate: Apache's proxy has
-    such a one for them too (netty's SelfSignedCertificate). It does not protect against a man in the middle. The key is
-    of the curve P-256. The library for it is imported here, because few processes need it.
+    RocketMQ 5's clients for Java and Go use TLS by default and trust any certificate: Apache's proxy uses such a
+    certificate for them too (netty's SelfSignedCertificate). It does not protect against man-in-the-middle attacks. The
+    key uses the curve P-256. The library is imported here, because few processes need it.
     """
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization

@@ -1,25 +1,24 @@
-"""TLS on a server's connections, told from plaintext by the first byte, under any protocol.
+"""TLS on the connections of a server, detected by the first byte, for any protocol.
 
-A listening socket makes a :class:`Newcomer` of each connection, and the protocol that serves it, which knows of the
-connection from the beginning. With the first byte:
+A listening socket creates a :class:`Newcomer` for each connection, and the protocol that serves it, which has the
+connection from the start. The first byte decides:
 
 =================  ===================================================================================================
-first byte         then
+first byte         action
 =================  ===================================================================================================
-``16``             a handshake, and after it a :class:`TlsTransport` between the socket's transport and the protocol;
-                   in mode ``disabled`` the connection is closed
-anything else      plaintext: the protocol takes the newcomer's place; in mode ``enforcing`` the connection is closed
+``16``             a handshake, then a :class:`TlsTransport` between the socket's transport and the protocol; in mode
+                   ``disabled`` the connection is closed
+anything else      plaintext: the protocol replaces the newcomer; in mode ``enforcing`` the connection is closed
 =================  ===================================================================================================
 
-Refused connections are logged with the reason, each kind at most once in ten seconds.
+Rejected connections are logged with the reason, each kind at most once in ten seconds.
 
-Bounds: ``HANDSHAKE_SECONDS`` and ``HANDSHAKE_BYTES`` from the first byte to the end of the handshake; how many there
-may be, and how long they may say nothing, is the protocol's business as without TLS. What is written is encrypted at
-once, so that the transport's high-water mark counts what it does else. While the protocol reads nothing, nothing is
-decrypted.
+Limits: ``HANDSHAKE_SECONDS`` and ``HANDSHAKE_BYTES`` from the first byte to the end of the handshake. The number of
+connections and their time until the first byte are limited by the protocol, as without TLS. Written data is encrypted
+immediately, so the transport's high-water mark works as usual. While the protocol does not read, nothing is decrypted.
 
-It is a memory BIO of our own, as the loop's TLS cannot be given a byte that was read. It need not be slower: of
-uvloop's TLS it answered 1.5 to 2.3 times as many small requests a second, and as many MB/s in answers of 256 KiB.
+It uses its own memory BIOs, because asyncio's TLS cannot be given a byte that was already read. It is not slower than
+uvloop's TLS: 1.5 to 2.3 times as many small requests per second, and as many MB/s in responses of 256 KiB.
 
 Thread-safety: the event loop's thread. Corresponds to NettyRemotingServer's HandshakeHandler and netty's SslHandler.
 """
@@ -44,16 +43,16 @@ _log = logging.getLogger(__name__)
 
 HANDSHAKE_SECONDS = 10.0
 HANDSHAKE_BYTES = 256 * 1024
-_CHUNK = 64 * 1024  # encrypted at once: what OpenSSL has in hand stays in the CPU's cache
+_CHUNK = 64 * 1024  # bytes encrypted per call, so that they stay in the CPU cache
 _READ = 128 * 1024
 _RECORD = 16 * 1024
 
-_TOO_SLOW = Problem("TIMEOUT", "did not end the TLS handshake in time", "")
-_TOO_LONG = Problem("TOO_LONG", "sends a TLS handshake that does not end", "")
+_TOO_SLOW = Problem("TIMEOUT", "did not complete the TLS handshake in time", "")
+_TOO_LONG = Problem("TOO_LONG", "exceeded the size limit of a TLS handshake", "")
 
 
 class Secured(Protocol):
-    """An ``asyncio.Protocol`` that can be given another transport."""
+    """An ``asyncio.Protocol`` whose transport can be replaced."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
     def data_received(self, data: bytes) -> None: ...
@@ -66,7 +65,7 @@ class Secured(Protocol):
 
 
 class TlsGate:
-    """One listening socket's TLS: ``create_server(gate.newcomer)``."""
+    """TLS of one listening socket: ``create_server(gate.newcomer)``."""
 
     def __init__(
         self,
@@ -75,11 +74,11 @@ class TlsGate:
         *,
         name: str,
     ) -> None:
-        """``made`` makes the protocol of a connection; ``name`` is the port's in log lines. None: TLS is disabled."""
+        """``made`` creates the protocol of a connection; ``name`` is the port's name in logs. None: TLS is disabled."""
         self.mode = TlsMode.DISABLED if tls is None else tls.mode
         self.tls = tls
         self.made = made
-        self.buffer = memoryview(bytearray(_READ))  # what is decrypted, for a moment
+        self.buffer = memoryview(bytearray(_READ))  # decrypted data of the current read
         self._often = RateLimited(_log)
         self._name = name
 
@@ -87,13 +86,13 @@ class TlsGate:
         return Newcomer(self)
 
     def refuse(self, peer: str, problem: Problem) -> None:
-        """Say so."""
+        """Log a rejected connection."""
         text = f"The {self._name} closed the connection of {peer}: it {problem.text}. {problem.remedy}"
         self._often.warning(problem.kind, "%s", text.rstrip())
 
 
 class Newcomer(asyncio.Protocol):
-    """A connection that has not said what it is; later, where it is TLS, what feeds its transport."""
+    """A connection before its first byte; with TLS, later the source of its transport's data."""
 
     __slots__ = ("_gate", "_protocol", "_received", "_timer", "_tls", "_transport")
 
@@ -101,7 +100,7 @@ class Newcomer(asyncio.Protocol):
         self._gate = gate
         self._protocol = gate.made()
         self._transport: asyncio.Transport
-        self._timer: asyncio.TimerHandle | None = None  # while hands are shaken
+        self._timer: asyncio.TimerHandle | None = None  # during the handshake
         self._tls: TlsTransport | None = None
         self._received = 0
 
@@ -148,8 +147,8 @@ class Newcomer(asyncio.Protocol):
     def _begin(self, data: bytes, server: ServerTls) -> None:
         try:
             context = server.context()
-        except (RocketError, OSError, ImportError) as error:  # ours cannot be made: a library that is missing
-            self._refuse(Problem("NO_CERTIFICATE", f"calls with TLS, for which there is no certificate: {error}", ""))
+        except (RocketError, OSError, ImportError) as error:  # the self-signed certificate needs a missing library
+            self._refuse(Problem("NO_CERTIFICATE", f"uses TLS, but no certificate is available: {error}", ""))
             return
         self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_SECONDS, self._refuse, _TOO_SLOW)
         self._tls = TlsTransport(self._transport, self._protocol, context, self._gate)
@@ -175,11 +174,11 @@ class Newcomer(asyncio.Protocol):
         self._end_handshake()
         self._tls = None
         self._gate.refuse(self._peer, problem)
-        self._transport.close()  # an alert may be on its way
+        self._transport.close()  # an alert may be pending
 
 
 class TlsTransport(asyncio.Transport):
-    """Encrypts what a protocol writes, and decrypts what comes for it."""
+    """Encrypts data written by a protocol, and decrypts received data."""
 
     __slots__ = ("_gate", "_incoming", "_outgoing", "_protocol", "_reading", "_ssl", "_transport")
 
@@ -194,7 +193,7 @@ class TlsTransport(asyncio.Transport):
         self._reading = True
 
     def shake_hands(self, data: bytes) -> bool:
-        """Go on with these bytes; True at the end. ssl.SSLError when there can be none."""
+        """Continue the handshake with received bytes; True at its end. ssl.SSLError if it fails."""
         self._incoming.write(data)
         try:
             self._ssl.do_handshake()
@@ -205,12 +204,12 @@ class TlsTransport(asyncio.Transport):
         return True
 
     def open(self) -> None:
-        """The handshake has ended."""
+        """Start the protocol after the handshake."""
         self._protocol.secured(self)
         self._decrypt()
 
     def feed(self, data: bytes) -> None:
-        """These bytes came."""
+        """Handle received bytes."""
         self._incoming.write(data)
         if self._reading:
             self._decrypt()
@@ -277,10 +276,10 @@ class TlsTransport(asyncio.Transport):
         self._transport.writelines(ready)
 
     def close(self) -> None:
-        """Close after what was written has been sent."""
+        """Close after written data was sent."""
         if self._transport.is_closing():
             return
-        with suppress(ssl.SSLError):  # it wants the peer's goodbye too, which nobody waits for
+        with suppress(ssl.SSLError):  # it expects the peer's close_notify, which is not awaited
             self._ssl.unwrap()
         self._flush()
         self._transport.close()
@@ -307,7 +306,7 @@ class TlsTransport(asyncio.Transport):
             self._decrypt()
 
     def _decrypt(self) -> None:
-        """All there is, as long as the protocol reads."""
+        """Decrypt all available data, as long as the protocol reads."""
         sslobj, incoming, buffer = self._ssl, self._incoming, self._gate.buffer
         read, received = cast(Callable[[int, memoryview], int], sslobj.read), self._protocol.data_received
         more = True
@@ -322,7 +321,7 @@ class TlsTransport(asyncio.Transport):
                     if not count:
                         raise ssl.SSLZeroReturnError
                     at += count
-            except ssl.SSLWantReadError:  # what is there of the next record is not all of it
+            except ssl.SSLWantReadError:  # the next record is incomplete
                 more = False
             except ssl.SSLZeroReturnError:  # the peer will send no more
                 if at:

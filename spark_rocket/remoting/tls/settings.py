@@ -1,35 +1,36 @@
-"""TLS settings: Apache's names, where they come from, and what goes with what.
+"""TLS settings: Apache's names, their sources, and valid combinations.
 
 =============================  ==========================  ==========================================================
 name                           value                       meaning
 =============================  ==========================  ==========================================================
 tls.server.mode                disabled, permissive,       no TLS; TLS and plaintext on the same port; TLS only.
-                               enforcing                   Without it: permissive if there is a certificate,
-                                                           enforcing if clients must show theirs
-tls.server.certPath            PEM file                    the server's certificate, and those between it and the CA
+                                                           Default: permissive with a certificate, enforcing if
+                                                           clients must present theirs
+tls.server.certPath            PEM file                    the server's certificate chain, without the CA
 tls.server.keyPath             PEM file                    its private key
-tls.server.keyPassword         text                        what the key is encrypted with
-tls.server.need.client.auth    none, optional, require     whether clients show certificates
-tls.server.trustCertPath       PEM file                    the CAs whose clients are believed
-tls.enable                     true, false                 whether this side calls others with TLS; without it: in mode
+tls.server.keyPassword         text                        the password of an encrypted key
+tls.server.need.client.auth    none, optional, require     whether clients present certificates
+tls.server.trustCertPath       PEM file                    the trusted CAs of clients
+tls.enable                     true, false                 whether outgoing connections use TLS; default: in mode
                                                            enforcing
-tls.client.trustCertPath       PEM file                    the CAs whose servers are believed; without it the system's
-tls.client.certPath, .keyPath  PEM files                   what this side shows to servers that ask
-tls.client.keyPassword         text                        as above
-tls.client.verify              full, ca, none              what of a server is checked: its CA and that it has the name
-                                                           or address that was called; its CA; nothing. Our own setting
+tls.client.trustCertPath       PEM file                    the trusted CAs of servers; default: those of the system
+tls.client.certPath, .keyPath  PEM files                   the client certificate for servers that request one
+tls.client.keyPassword         text                        the password of its key
+tls.client.verify              full, ca, none              the check of servers: the CA and the name or address; only
+                                                           the CA; nothing. Not a setting of Apache
 tls.client.authServer          true, false                 Apache's: false is ``tls.client.verify=none``
-tls.server.authClient          true, false                 Apache's: false does not go with certificates of clients
-tls.test.mode.enable           true, false                 for tests: a server without a certificate makes one that
-                                                           nobody has signed, and this side checks no server
-tls.config.file                file                        where further ones of these stand, as name=value
+tls.server.authClient          true, false                 Apache's: false is incompatible with client certificates
+tls.test.mode.enable           true, false                 for tests: a server without a certificate creates a self-
+                                                           signed one, and clients do not verify servers
+tls.config.file                file                        a file with further settings, as name=value
 =============================  ==========================  ==========================================================
 
-In Apache's RocketMQ the test mode is on, and servers are not checked, unless somebody sees to it. Here that is the
+In Apache's RocketMQ the test mode is on and servers are not verified by default. Here verification is the default and
+must be disabled explicitly.
 other way round: whoever wants less says so.
 
-Each is looked for in what was given (broker.conf, arguments), then in ``tls.config.file``, then in the environment:
-``ROCKETMQ_TLS_SERVER_CERT_PATH`` is tls.server.certPath.
+The sources, in order of precedence: explicit settings (broker.conf, arguments), ``tls.config.file``, the environment
+(``ROCKETMQ_TLS_SERVER_CERT_PATH`` is tls.server.certPath).
 
 Immutable; passwords are not in ``repr``. Corresponds to org.apache.rocketmq.remoting.netty.TlsSystemConfig and TlsMode.
 """
@@ -52,7 +53,7 @@ _VARIABLE = "ROCKETMQ_"
 
 
 class TlsMode(Enum):
-    """What a server takes on its port."""
+    """The connections that a server accepts."""
 
     DISABLED = "disabled"
     PERMISSIVE = "permissive"
@@ -60,7 +61,7 @@ class TlsMode(Enum):
 
 
 class ClientAuth(Enum):
-    """Whether a server's clients show certificates."""
+    """Whether clients must present certificates."""
 
     NONE = "none"
     OPTIONAL = "optional"
@@ -68,7 +69,7 @@ class ClientAuth(Enum):
 
 
 class Verify(Enum):
-    """What a client checks of a server."""
+    """What a client verifies of a server."""
 
     FULL = "full"
     CA = "ca"
@@ -81,9 +82,9 @@ def _setting(name: str, kind: type = str, default: Any = "", *, secret: bool = F
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsSettings:
-    """See the module; a client's ``tls=True`` is what the environment says, and else ``TlsSettings(enable=True)``."""
+    """TLS settings; ``tls=True`` of a client means those of the environment, or ``TlsSettings(enable=True)``."""
 
-    mode: TlsMode | None = _setting("tls.server.mode", TlsMode, None)  # noqa: RUF009 - it makes a field, here and below
+    mode: TlsMode | None = _setting("tls.server.mode", TlsMode, None)  # noqa: RUF009 - returns a field, here and below
     server_cert_path: str = _setting("tls.server.certPath")
     server_key_path: str = _setting("tls.server.keyPath")
     server_key_password: str = _setting("tls.server.keyPassword", secret=True)
@@ -100,20 +101,19 @@ class TlsSettings:
     test_mode: bool = _setting("tls.test.mode.enable", bool, False)
 
     def __post_init__(self) -> None:
-        """ConfigError when they do not go together."""
+        """ConfigError for incompatible settings."""
         self._pair("tls.server", self.server_cert_path, self.server_key_path)
         self._pair("tls.client", self.client_cert_path, self.client_key_path)
         if self.mode in (TlsMode.PERMISSIVE, TlsMode.ENFORCING) and not self.server_cert_path and not self.test_mode:
             raise ConfigError(
                 f"tls.server.mode={self.mode.value} needs a certificate.",
-                remedy="Set tls.server.certPath and tls.server.keyPath; for tests tls.test.mode.enable=true makes one.",
+                remedy="Set tls.server.certPath and tls.server.keyPath; or, for tests, tls.test.mode.enable=true.",
             )
         if self.need_client_auth is not ClientAuth.NONE:
             wanted = f"tls.server.need.client.auth={self.need_client_auth.value}"
             if self.auth_client is False:
                 raise ConfigError(
-                    f"{wanted} does not go with tls.server.authClient=false: certificates that nobody checks say "
-                    "nothing.",
+                    f"{wanted} is incompatible with tls.server.authClient=false, which disables verification.",
                     remedy="Remove tls.server.authClient.",
                 )
             if not self.server_trust_cert_path:
@@ -123,12 +123,12 @@ class TlsSettings:
                 )
         elif self.auth_client:
             raise ConfigError(
-                "tls.server.authClient=true checks nobody, as no client is asked for a certificate.",
+                "tls.server.authClient=true has no effect: clients are not requested to present certificates.",
                 remedy="Set tls.server.need.client.auth=require (or optional).",
             )
         if self.auth_server is False and self.verify is not None and self.verify is not Verify.NONE:
             raise ConfigError(
-                f"tls.client.authServer=false does not go with tls.client.verify={self.verify.value}.",
+                f"tls.client.authServer=false is incompatible with tls.client.verify={self.verify.value}.",
                 remedy="Remove one of them.",
             )
 
@@ -137,39 +137,39 @@ class TlsSettings:
         if bool(certificate) != bool(key):
             there, missing = ("certPath", "keyPath") if certificate else ("keyPath", "certPath")
             raise ConfigError(
-                f"{side}.{there} is set, and {side}.{missing} is not.",
+                f"{side}.{there} is set without {side}.{missing}.",
                 remedy=f"Set {side}.{missing} as well; both may name the same file.",
             )
 
-    # --- what they come to ----------------------------------------------------------------------------------------
+    # --- effective settings ---------------------------------------------------------------------------------------
 
     @property
     def server_mode(self) -> TlsMode:
-        """``tls.server.mode``, or what it is when nobody said."""
+        """``tls.server.mode``, or its default."""
         if self.mode is not None:
             return self.mode
         if self.need_client_auth is ClientAuth.REQUIRE:
-            return TlsMode.ENFORCING  # who speaks plaintext shows no certificate
+            return TlsMode.ENFORCING  # plaintext clients present no certificate
         return TlsMode.PERMISSIVE if self.server_cert_path or self.test_mode else TlsMode.DISABLED
 
     @property
     def is_client(self) -> bool:
-        """Whether this side calls others with TLS."""
+        """Whether outgoing connections use TLS."""
         return self.server_mode is TlsMode.ENFORCING if self.enable is None else self.enable
 
     @property
     def checks(self) -> Verify:
-        """What is checked of a server that is called."""
+        """The verification of servers."""
         if self.verify is not None:
             return self.verify
         return Verify.NONE if self.test_mode or self.auth_server is False else Verify.FULL
 
     def client_environment(self) -> dict[str, str]:
-        """For another process, whose clients are to call as this one's do; with the password of a key."""
+        """Return the client settings as environment of another process, including the password of the key."""
         return {variable_of(name): text for name, text in self.client_properties().items()}
 
     def client_properties(self) -> dict[str, str]:
-        """How this side calls others, by Apache's names; with the password of a key."""
+        """Return the client settings by Apache's names, including the password of the key."""
         found = {
             "tls.enable": "true" if self.is_client else "false",
             "tls.client.verify": self.checks.value,
@@ -181,7 +181,7 @@ class TlsSettings:
         return {name: text for name, text in found.items() if text}
 
     def properties(self) -> dict[str, str]:
-        """What is set, by Apache's names, without passwords: to be shown."""
+        """Return the settings that are set, by Apache's names, with masked passwords, for display."""
         shown: dict[str, str] = {}
         for entry in fields(self):
             value = getattr(self, entry.name)
@@ -189,7 +189,7 @@ class TlsSettings:
                 shown[entry.metadata["name"]] = _text(value) if entry.repr else "******"
         return shown
 
-    # --- where they come from -------------------------------------------------------------------------------------
+    # --- sources --------------------------------------------------------------------------------------------------
 
     @classmethod
     def of(
@@ -199,7 +199,7 @@ class TlsSettings:
         *,
         source: str = "",
     ) -> TlsSettings:
-        """From settings by their Apache names, a file that they name, and the environment. ConfigError for others."""
+        """Read settings by Apache's names, their ``tls.config.file``, and the environment. ConfigError for others."""
         found: dict[str, tuple[str, str]] = {}
         for name in (CONFIG_FILE, *_SPECS):
             variable = variable_of(name)
@@ -221,7 +221,7 @@ class TlsSettings:
 
 
 def as_settings(tls: bool | TlsSettings | None, environment: Mapping[str, str] = os.environ) -> TlsSettings | None:
-    """What a client's argument ``tls`` means, None for no TLS. Left out, ``ROCKETMQ_TLS_ENABLE`` says whether."""
+    """Resolve a client's argument ``tls``; None means no TLS. By default ``ROCKETMQ_TLS_ENABLE`` decides."""
     if tls is False:
         return None
     if isinstance(tls, TlsSettings):
@@ -233,16 +233,16 @@ def as_settings(tls: bool | TlsSettings | None, environment: Mapping[str, str] =
 
 
 def variable_of(name: str) -> str:
-    """Of the environment."""
+    """Return the environment variable of a setting."""
     return _VARIABLE + re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).replace(".", "_").upper()
 
 
 def parse_setting(name: str, text: str, where: str = "") -> object:
-    """A value; ConfigError that says where it stands, also for a name that is none."""
+    """Parse a value; ConfigError with its source for an invalid value or an unknown name."""
     if name not in _SPECS and name != CONFIG_FILE:
         raise ConfigError(
-            f"{where + ': ' if where else ''}{name} is no setting of TLS.",
-            remedy=f"There are {CONFIG_FILE}, {', '.join(_SPECS)}.",
+            f"{where + ': ' if where else ''}unknown TLS setting {name!r}.",
+            remedy=f"Valid names: {CONFIG_FILE}, {', '.join(_SPECS)}.",
         )
     kind: Any = str if name == CONFIG_FILE else _SPECS[name].metadata["kind"]
     if kind is str:
@@ -251,8 +251,8 @@ def parse_setting(name: str, text: str, where: str = "") -> object:
     choices = _FLAGS if kind is bool else {str(member.value): member for member in kind}
     if text not in choices:
         raise ConfigError(
-            f"{where + ': ' if where else ''}{name}={text}: {name} needs one of {', '.join(choices)}.",
-            remedy="Correct the value.",
+            f"{where + ': ' if where else ''}invalid value of {name}: {text!r}.",
+            remedy=f"Use one of {', '.join(choices)}.",
         )
     return choices[text]
 
@@ -262,14 +262,14 @@ def _read(file: Path, where: str) -> dict[str, tuple[str, str]]:
         entries = parse_properties(file.read_text(encoding="utf-8"), str(file))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"{where + ': ' if where else ''}{CONFIG_FILE}={file} cannot be read: {error}.",
-            remedy="Give the path of a readable properties file.",
+            f"{where + ': ' if where else ''}cannot read {CONFIG_FILE}={file}: {error}.",
+            remedy="Use a readable properties file.",
         ) from error
     found: dict[str, tuple[str, str]] = {}
     for name, value, line in entries:
         parse_setting(name, value, f"{file}, line {line}")
         if name == CONFIG_FILE:
-            raise ConfigError(f"{file}, line {line}: {name} does not belong into itself.", remedy="Remove the line.")
+            raise ConfigError(f"{file}, line {line}: {name} is not allowed here.", remedy="Remove the line.")
         found[name] = expand_variables(value, os.environ), f"{file}, line {line}"
     return found
 

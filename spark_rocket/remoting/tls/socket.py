@@ -1,17 +1,17 @@
-"""A blocking socket with TLS, for one thread that reads and others that write at the same time.
+"""A blocking TLS socket with one reading thread and concurrent writers.
 
-OpenSSL wants one thread at a time in a connection, and Python's ``SSLSocket`` of this age keeps none out; with a lock
-around it, a read that waits would keep the writers waiting. So the socket is not OpenSSL's here: whoever reads waits
-for encrypted bytes without any lock, and the lock is held only while they are decrypted, or others are encrypted.
+OpenSSL allows one thread at a time per connection, and Python's ``SSLSocket`` does not enforce that; with a lock around
+it, a blocked read would block writers. So OpenSSL does not own the socket here: the reader waits for encrypted bytes
+without any lock, and the lock is held only for decryption or encryption.
 
-It has the methods of a socket that ``connection`` uses, with what it relies on:
+It has the socket methods that ``connection`` uses, with the required semantics:
 
 =======================  =============================================================================================
-``recv``, ``recv_into``  wait once. BlockingIOError: what came was not enough for a byte, wait again
-``poll``                 whether they would find something: decrypted bytes that nobody took yet count
-``send``, ``sendmsg``    say how much was taken, as a socket's do. While encrypted bytes are left that the kernel did
-                         not take, the last byte of what they are counts as not taken: the caller comes again with it,
-                         or gives the connection up. Only one thread at a time
+``recv``, ``recv_into``  wait once. BlockingIOError: too few bytes for a record were received, call again
+``poll``                 whether they would return data, including decrypted bytes that were not read yet
+``send``, ``sendmsg``    return the number of accepted bytes, like a socket. While the kernel has not accepted all
+                         encrypted bytes, the last plaintext byte counts as not accepted: the caller retries with it, or
+                         drops the connection. Only one thread at a time
 =======================  =============================================================================================
 
 Corresponds to netty's SslHandler on a client's channel.
@@ -33,8 +33,8 @@ from spark_rocket.remoting.tls.contexts import ClientTls
 from spark_rocket.remoting.tls.problems import problem_of
 
 _RECEIVE = 128 * 1024
-_MOST = 256 * 1024  # encrypted before it is sent
-_LAST_WORDS = 2.0  # seconds that a writer waits for the reader to see why the connection has ended
+_MAX_PLAIN = 256 * 1024  # bytes encrypted per write
+_REASON_TIMEOUT_S = 2.0  # how long a writer waits for the reader to read the reason of a close
 
 
 Reader: TypeAlias = Callable[[int, Buffer], int]
@@ -42,10 +42,10 @@ Reader: TypeAlias = Callable[[int, Buffer], int]
 
 
 class TlsSocket:
-    """A connected socket, that is to shake hands first."""
+    """A TLS connection over a connected socket; call ``shake_hands`` first."""
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext, name: str) -> None:
-        """``name``: what the server was called by."""
+        """``name``: the host name or address used for the connection."""
         self._socket = sock
         self._name = name
         self._lock = threading.Lock()
@@ -54,16 +54,16 @@ class TlsSocket:
         self._ssl = context.wrap_bio(self._incoming, self._outgoing, server_hostname=name)
         self._received = memoryview(bytearray(_RECEIVE))
         self._plain = memoryview(b"")
-        self._more = False  # there may be decrypted bytes, or such as can be
+        self._more = False  # there may be decrypted bytes, or complete records
         self._unsent = memoryview(b"")
-        self._owed = 0  # bytes of what will be sent next that are encrypted already
+        self._owed = 0  # bytes at the start of the next send that are already encrypted
         self._ended = threading.Event()
         self._problem: OSError | None = None
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
 
     def shake_hands(self, deadline: float) -> None:
-        """OSError, TimeoutError among them, when there is no TLS with this peer."""
+        """Run the handshake. OSError, including TimeoutError, if it fails."""
         while True:
             try:
                 self._ssl.do_handshake()
@@ -77,23 +77,23 @@ class TlsSocket:
             self._socket.settimeout(max(0.001, deadline - time.monotonic()))
             count = self._socket.recv_into(self._received)
             if not count:
-                raise ConnectionResetError("it was closed by the peer")
+                raise ConnectionResetError("closed by the peer")
             self._incoming.write(self._received[:count])
 
     # --- receiving ------------------------------------------------------------------------------------------------
 
     def poll(self, milliseconds: float) -> bool:
-        """Whether there is something to receive; waits for it."""
+        """Wait for data; return whether there is some."""
         return self._more or bool(self._poll.poll(milliseconds))
 
     def recv(self, size: int) -> bytes:
-        """What is there, up to so many bytes; nothing at the end."""
+        """Return available data, up to ``size`` bytes; empty at the end."""
         if len(self._plain) != size:
             self._plain = memoryview(bytearray(size))
         return bytes(self._plain[: self.recv_into(self._plain)])
 
     def recv_into(self, into: memoryview) -> int:
-        """The same, into a buffer."""
+        """Like ``recv``, into a buffer."""
         try:
             count = self._receive(into)
         except BlockingIOError:
@@ -124,7 +124,7 @@ class TlsSocket:
                     if not done:
                         return at
                     at += done
-            except ssl.SSLWantReadError:  # not all of a record is there
+            except ssl.SSLWantReadError:  # incomplete record
                 pass
             except ssl.SSLZeroReturnError:
                 return at
@@ -136,11 +136,11 @@ class TlsSocket:
     # --- sending --------------------------------------------------------------------------------------------------
 
     def send(self, data: Buffer, flags: int = 0) -> int:
-        """How much of it was taken."""
+        """Return the number of accepted bytes."""
         return self._send((data,), flags)
 
     def sendmsg(self, pieces: Sequence[Buffer]) -> int:
-        """How much of them was taken."""
+        """Return the number of accepted bytes."""
         return self._send(pieces, 0)
 
     def _send(self, pieces: Sequence[Buffer], flags: int) -> int:
@@ -151,8 +151,8 @@ class TlsSocket:
             if self._push(flags):
                 return taken
         except OSError as error:
-            # The reader may have read what the peer said before it closed.
-            self._ended.wait(_LAST_WORDS)
+            # The reader may have received an alert with the reason.
+            self._ended.wait(_REASON_TIMEOUT_S)
             raise self._problem or error from error
         self._owed = 1
         return taken - 1
@@ -163,19 +163,19 @@ class TlsSocket:
             for piece in pieces:
                 view = memoryview(piece)[owed:]
                 owed -= min(owed, len(piece))
-                view = view[: _MOST - taken]
+                view = view[: _MAX_PLAIN - taken]
                 while view:
                     done = self._ssl.write(view)
                     taken += done
                     view = view[done:]
-                if taken >= _MOST:
+                if taken >= _MAX_PLAIN:
                     break
             self._unsent = memoryview(self._outgoing.read())
         self._owed = 0
         return taken
 
     def _push(self, flags: int) -> bool:
-        """Send what is encrypted; whether that was all."""
+        """Send encrypted bytes; return whether all were accepted."""
         if self._unsent:
             try:
                 sent = self._socket.send(self._unsent, flags)
@@ -187,11 +187,11 @@ class TlsSocket:
     # --- the end --------------------------------------------------------------------------------------------------
 
     def shutdown(self, how: int) -> None:
-        """As a socket's: whoever reads sees the end."""
+        """Like that of a socket: the reader gets the end of the stream."""
         self._socket.shutdown(how)
 
     def close(self) -> None:
-        """As a socket's."""
+        """Like that of a socket."""
         self._ended.set()
         self._socket.close()
 
@@ -203,7 +203,7 @@ class TlsSocket:
 
 
 def shake_hands(sock: socket.socket, tls: ClientTls, address: str, host: str, deadline: float) -> TlsSocket:
-    """TLS over a connected socket. RemotingConnectError that says why not; the socket is left to the caller."""
+    """Start TLS over a connected socket. RemotingConnectError with the reason; the caller closes the socket."""
     secure = TlsSocket(sock, tls.context(), host)
     try:
         secure.shake_hands(deadline)
