@@ -88,7 +88,7 @@ def test_a_file_with_what_does_not_belong_there(tmp_path: Path) -> None:
     file = tmp_path / "tls.properties"
     for line, text in (
         ("tls.server.moed=x", "line 2: unknown TLS setting 'tls.server.moed'"),
-        ("tls.enable=1", "line 2: tls.enable=1"),
+        ("tls.enable=1", "line 2: invalid value of tls.enable: '1'"),
     ):
         file.write_text("# a comment\n" + line)
         with pytest.raises(ConfigError, match=text):
