@@ -61,7 +61,7 @@ VIEWS: dict[str, View] = {
         _schema(keys=4, cluster=_TEXT, brokerName=_TEXT, brokerId=_LONG, address=_TEXT, zone=_TEXT),
     ),
     "brokers": View(
-        "a broker, a master or a slave, and what it says about itself",
+        "a broker, a master or a slave, and what it reports about itself",
         _schema(
             keys=4, cluster=_TEXT, brokerName=_TEXT, brokerId=_LONG, address=_TEXT,
             version=_TEXT, startTime=_TIME, putTps=DoubleType(), getTps=DoubleType(), messagesToday=_LONG,
