@@ -5,7 +5,7 @@
 For each epoch a process for each task stages rows with a random part, and a new process calls ``commit``; then the
 epoch's number is written to DIRECTORY, which is the checkpoint and has the plans (``sink_points.py``). A task that dies
 is tried again. When ``commit`` dies, the epoch is run again, as when a query is restarted. Ends when all plans are done
-and so many epochs are committed. Exit status 3: another driver has overtaken this one.
+and so many epochs are committed, none of them interrupted. Exit status 3: another driver has overtaken this one.
 """
 
 from __future__ import annotations
@@ -67,8 +67,10 @@ class Driver:
     def run(self, epochs: int) -> None:
         while True:
             batch = committed(self._directory)
-            if batch >= epochs and not plans(self._directory):
+            begun = self._directory / f"{batch}.begun"
+            if batch >= epochs and not plans(self._directory) and not begun.exists():
                 return
+            begun.touch()
             messages = [self._staged(child) for child in self._begin_tasks(batch)]
             if self._end(self._child(lambda messages=messages: self._commit(messages))):  # type: ignore[misc]
                 (self._directory / f"{batch}.committed").touch()

@@ -94,9 +94,10 @@ def assert_each_row_once(name_server: str, topic: str, queries: Sequence[tuple[s
     stored = [row for rows in found.values() for row in rows]
     distinct = {tuple(row[:4]) for row in stored}
     sent = sum(epochs for _, epochs in queries) * TASKS * ROWS
-    assert distinct == {
+    expected = {
         (query, str(batch), str(task), str(row))
         for query, epochs in queries for batch in range(epochs) for task in range(TASKS) for row in range(ROWS)
     }  # fmt: skip
+    assert distinct == expected, f"missing {sorted(expected - distinct)}, extra {sorted(distinct - expected)}"
     assert sent == len(stored) == len(distinct)
     return sent, len(stored), len(distinct)
