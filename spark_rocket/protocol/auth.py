@@ -1,21 +1,21 @@
-"""Signing requests with a secret key, and checking who signed: HMAC-SHA1, as Apache's ACL 1.0.
+"""Request signatures with a secret key and their verification: HMAC-SHA1, as in Apache's ACL 1.0.
 
-**Classic protocol.** A request's fields ``AccessKey`` and, where there is one, ``SecurityToken`` say who asks;
+**Classic protocol.** The fields ``AccessKey`` and optionally ``SecurityToken`` of a request identify the account;
 ``Signature`` is Base64 of HMAC-SHA1(secret key, content), where
 
-    content = the values of all other fields, in the order of their names, one after the other, then the body
+    content = the values of all other fields, in the order of their names, concatenated, then the body
 
-There is no time in it, no request number and no code: whoever has seen a signed request can send it again, and the same
-fields and body as a request of another code.
+It contains no time, no request number and no code: a signed request can be replayed, and its fields and body can be
+used with another request code.
 
 **gRPC.** The metadata ``authorization`` is
 
     MQv2-HMAC-SHA1 Credential=<access key>[/<region>/<service>], SignedHeaders=x-mq-date-time, Signature=<hex>
 
-and what is signed is the text of the metadata ``x-mq-date-time`` (20260131T120000Z; clients put local time there, for
-all its Z; Rust's writes 2026-01-31T12:00:00.123456789+01:00), nothing else of the request.
+and the signed content is only the metadata ``x-mq-date-time`` (20260131T120000Z; clients use local time despite the Z;
+the Rust client writes 2026-01-31T12:00:00.123456789+01:00).
 
-A secret is in no repr, and no error of this module has one in its text.
+Secrets are excluded from reprs and from error messages of this module.
 
 Thread-safety: values and pure functions. Corresponds to org.apache.rocketmq.acl.common.{AclUtils,
 AclSigner, AclClientRPCHook, AuthorizationHeader, SessionCredentials}.
@@ -55,7 +55,7 @@ _DATE_TIME = re.compile(
 
 
 class SecretKey:
-    """A secret, prepared for signing: each signature copies an HMAC that has hashed the key."""
+    """A secret prepared for signing: each signature copies an HMAC that has already hashed the key."""
 
     __slots__ = ("_hmac",)
 
@@ -63,7 +63,7 @@ class SecretKey:
         self._hmac = hmac.new(secret.encode(errors="replace"), digestmod="sha1")  # lone surrogates become ? in Java too
 
     def digest(self, content: Buffer, body: Buffer = b"") -> bytes:
-        """HMAC-SHA1 of both, one after the other."""
+        """Return the HMAC-SHA1 of both parts, concatenated."""
         found = self._hmac.copy()
         found.update(content)
         if body:
@@ -78,7 +78,7 @@ class SecretKey:
 
 
 def signed_content(ext_fields: Mapping[str, str], version: int = V4_9_3 + 1) -> bytes:
-    """The signed part of a request's fields, in front of the body. ``version`` is the sender's."""
+    """Return the signed part of a request's fields, before the body. ``version`` is that of the sender."""
     names = ext_fields.keys() - {SIGNATURE}
     if version <= V4_9_3:
         names -= {UNIQUE_KEY_QUERY}
@@ -87,16 +87,16 @@ def signed_content(ext_fields: Mapping[str, str], version: int = V4_9_3 + 1) -> 
 
 
 def _java_order(name: str) -> bytes:
-    """Java compares UTF-16, where characters beyond U+FFFF are below U+E000."""
+    """Sort like Java, by UTF-16 units, where characters beyond U+FFFF are below U+E000."""
     return name.encode("utf-16-be", "surrogatepass")
 
 
 def _bytes(text: str) -> bytes:
-    return text.encode() if text.isascii() else text.encode(errors="replace")  # asking for errors takes longer
+    return text.encode() if text.isascii() else text.encode(errors="replace")  # errors= is slower
 
 
 def is_signed_by(request: RemotingCommand, key: SecretKey) -> bool:
-    """Whether the request's signature is this key's. Takes as long for a wrong signature as for a right one."""
+    """Whether the signature of a request is that of this key. Takes constant time."""
     fields = request.ext_fields
     given = fields.get(SIGNATURE)
     if not given:
@@ -107,7 +107,7 @@ def is_signed_by(request: RemotingCommand, key: SecretKey) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Who a client says it is, and the secret that shows it. ConfigError for what cannot be a key."""
+    """The access key of a client, and its secret. ConfigError for invalid keys."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -121,7 +121,7 @@ class Credentials:
 
 
 def inner_credentials(text: str) -> Credentials | None:
-    """``{"accessKey": "…", "secretKey": "…"}``; None if there is no text. ConfigError, without the text, for others."""
+    """Parse ``{"accessKey": "…", "secretKey": "…"}``; None without text. ConfigError, without the text, if invalid."""
     if not text.strip():
         return None
     try:
@@ -135,16 +135,16 @@ def inner_credentials(text: str) -> Credentials | None:
 
 
 def inner_credentials_text(credentials: Credentials) -> str:
-    """What :func:`inner_credentials` reads."""
+    """Encode credentials for :func:`inner_credentials`."""
     found = {"accessKey": credentials.access_key, "secretKey": credentials.secret_key}
     return json_codec.dumps(found | {"securityToken": credentials.security_token}).decode()
 
 
 def key_problem(text: str) -> str | None:
-    """Why a text is no access key or secret key."""
+    """Return why a text is not a valid access key or secret key."""
     if not text:
         return "is empty"
-    if _CONTROL.search(text):  # HMAC fills keys up with NUL: "key" and "key\\0" would sign alike
+    if _CONTROL.search(text):  # HMAC pads keys with NUL: "key" and "key\\0" would have the same signatures
         return "has a control character"
     if text != text.strip():
         return "has blanks around it"
@@ -156,7 +156,7 @@ def key_problem(text: str) -> str | None:
 
 
 class RequestSigner:
-    """``sign`` makes a request one of these credentials'; again, if the request was signed before."""
+    """``sign`` signs a request with these credentials, replacing an earlier signature."""
 
     __slots__ = ("_access_key", "_key", "_token")
 
@@ -183,14 +183,14 @@ class RequestSigner:
 
 
 class Authorization(NamedTuple):
-    """What the metadata ``authorization`` says."""
+    """The parsed metadata ``authorization``."""
 
     access_key: str
     digest: bytes
 
     @classmethod
     def parse(cls, header: str) -> Authorization:
-        """ProtocolError for what is none; its text does not repeat the signature."""
+        """Parse the metadata. ProtocolError if invalid; its text does not contain the signature."""
         values: dict[str, str] = {}
         for part in header.partition(" ")[2].split(","):
             name, equals, value = part.strip().partition("=")
@@ -212,7 +212,7 @@ class Authorization(NamedTuple):
 
 
 def access_key_of(metadata: Mapping[str, str]) -> str:
-    """Who a call's metadata says that it is, empty if they do not."""
+    """Return the access key of a call's metadata, empty without one."""
     try:
         return Authorization.parse(metadata.get("authorization", "")).access_key
     except ProtocolError:
@@ -220,7 +220,7 @@ def access_key_of(metadata: Mapping[str, str]) -> str:
 
 
 def authorization_of(credentials: Credentials, date_time: str) -> str:
-    """The metadata ``authorization``, as RocketMQ 5's clients make it."""
+    """Return the metadata ``authorization`` as RocketMQ 5's clients send it."""
     digest = SecretKey(credentials.secret_key).digest(date_time.encode())
     return (
         f"{GRPC_ALGORITHM} Credential={credentials.access_key}, SignedHeaders=x-mq-date-time, "
@@ -229,7 +229,7 @@ def authorization_of(credentials: Credentials, date_time: str) -> str:
 
 
 def seconds_of(date_time: str) -> int:
-    """``x-mq-date-time`` as seconds since 1970, its Z believed. ProtocolError for what is no time."""
+    """Parse ``x-mq-date-time`` to seconds since 1970, as UTC. ProtocolError for an invalid time."""
     found = _DATE_TIME.fullmatch(date_time)
     if found is not None:
         year, month, day, hour, minute, second = map(int, found.groups()[:6])

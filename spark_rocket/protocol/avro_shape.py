@@ -1,11 +1,11 @@
-"""What the values of an Avro schema may cost, found before any is decoded.
+"""Limits on the values of an Avro schema, checked before any is decoded.
 
-fastavro recurses in native code without a bound of its own: a schema that contains itself or is nested deeply
-can end the process that reads a body. An array of values that take no bytes can have a billion of them in five bytes.
-Both are refused here. How many values one datum has without its arrays and maps is told: a type that is used twice in a
-type that is used twice doubles that with each line.
+fastavro recurses in native code without a limit: a recursive or deeply nested schema can crash the process that reads a
+body. An array of values without bytes can have a billion of them in five bytes. Both are rejected here. The number of
+values of one datum, without its arrays and maps, is computed, because a type that is used twice in a type that is used
+twice doubles it with each level.
 
-Thread-safety: pure functions. Corresponds to nothing in RocketMQ.
+Thread-safety: pure functions. RocketMQ has no equivalent.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _JSON_LEVELS = 3 * MAX_DEPTH  # a record in a record is three levels
 
 @dataclass(frozen=True, slots=True)
 class AvroShape:
-    """Of one value of a schema."""
+    """The shape of one value of a schema."""
 
     depth: int
     values: int
-    """It and all within it, with one item for each array and map, and all branches of each union."""
+    """The number of values in it, with one item for each array and map, and all branches of each union."""
     is_empty: bool
-    """Whether it takes no bytes."""
+    """Whether its encoding has no bytes."""
 
 
 def check_nesting(raw: Any) -> None:
-    """ProtocolError if fastavro's parser would recurse deeply into this JSON value."""
+    """Raise ProtocolError if fastavro's parser would recurse deeply into this JSON value."""
     level = [raw]
     for _ in range(_JSON_LEVELS):
         level = [
@@ -46,12 +46,12 @@ def check_nesting(raw: Any) -> None:
 
 
 def measure(schema: Any) -> AvroShape:
-    """The shape of a schema that fastavro has parsed, in time linear in its size. ProtocolError if it is refused."""
+    """Return the shape of a schema parsed by fastavro, in linear time. ProtocolError if it is rejected."""
     return _measure(schema, {})
 
 
 def _measure(schema: Any, named: dict[str, AvroShape | None]) -> AvroShape:
-    """``named``: of each named type its shape, or None while the walk is in it.
+    """``named``: the shape of each named type, or None while it is being visited.
 
     Only those can be in a cycle: a name is defined before it is used.
     """

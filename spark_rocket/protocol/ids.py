@@ -1,4 +1,4 @@
-"""Hosts, message ids, recall handles and POP receipts: what identifies a message or the place where it is stored.
+"""Hosts, message ids, recall handles and POP receipts: identifiers of messages and of their storage positions.
 
 Host in a record or id: 4 or 16 bytes of IP, int32 port, big endian.
 
@@ -12,7 +12,7 @@ size  content
 4/16  IP of the client
 2     process id, its low 16 bits
 4     a number of the generator (class-loader hash in Java)
-4     milliseconds since the month began (UTC here), 32 bits
+4     milliseconds since the start of the month (UTC here), 32 bits
 2     counter
 ===== ==========================================================
 
@@ -26,8 +26,8 @@ Texts of POP requests and responses:
 text               form
 =================  =====================================================================================================
 extraInfo, POP_CK  ``start popTime invisibleTime reviveQid flag brokerName queueId [offset]``, a message's receipt
-startOffsetInfo    ``flag queueId start``, joined with ``;``: the first offset that a pop looked at, per queue
-msgOffsetInfo      ``flag queueId o1,o2,…``, joined with ``;``: the offsets of the messages given, per queue
+startOffsetInfo    ``flag queueId start``, joined with ``;``: the first offset examined by a pop, per queue
+msgOffsetInfo      ``flag queueId o1,o2,…``, joined with ``;``: the offsets of the returned messages, per queue
 orderCountInfo     ``flag queueId count`` and ``flag qo<queueId>%<offset> count``, joined with ``;``: earlier deliveries
 =================  =====================================================================================================
 
@@ -64,7 +64,7 @@ _IPV4_HOST = struct.Struct(">BBBBi")
 
 @lru_cache(maxsize=4096)
 def pack_host(host: tuple[str, int]) -> bytes:
-    """``("127.0.0.1", 10911)`` as 8 bytes, an IPv6 address as 20. Names are not looked up."""
+    """Encode ``("127.0.0.1", 10911)`` as 8 bytes, an IPv6 address as 20. Names are not resolved."""
     address, port = host
     try:
         return ip_address(address.partition("%")[0]).packed + _PORT.pack(port)  # a scope ("%eth0") is local knowledge
@@ -76,7 +76,7 @@ def pack_host(host: tuple[str, int]) -> bytes:
 
 @lru_cache(maxsize=4096)
 def unpack_host(raw: bytes) -> tuple[str, int]:
-    """The reverse of ``pack_host``, told apart by length."""
+    """Decode ``pack_host``; the length determines the kind."""
     if len(raw) == IPV4_HOST_SIZE:
         a, b, c, d, port = _IPV4_HOST.unpack(raw)
         return f"{a}.{b}.{c}.{d}", port
@@ -89,7 +89,7 @@ def unpack_host(raw: bytes) -> tuple[str, int]:
 
 
 def parse_host(text: str) -> tuple[str, int]:
-    """``"127.0.0.1:10911"`` or ``"[::1]:10911"`` as a pair. The address part may be a name."""
+    """Parse ``"127.0.0.1:10911"`` or ``"[::1]:10911"``. The address part may be a name."""
     address, colon, port = text.rpartition(":")
     if address.startswith("[") and address.endswith("]"):
         address = address[1:-1]
@@ -109,7 +109,7 @@ def _host_hex(host: tuple[str, int] | bytes) -> str:
 
 
 def encode_offset_msg_id(host: tuple[str, int] | bytes, physical_offset: int) -> str:
-    """The offset id of the record at ``physical_offset`` of the broker that stores at ``host`` (pair, or packed)."""
+    """Return the offset id of the record at ``physical_offset`` of the broker at ``host`` (pair, or packed)."""
     if not 0 <= physical_offset <= _MAX_OFFSET:
         raise ProtocolError(
             f"{physical_offset} is not an offset into a commit log.", remedy="Offsets are 0 or more and fit 63 bits."
@@ -118,12 +118,12 @@ def encode_offset_msg_id(host: tuple[str, int] | bytes, physical_offset: int) ->
 
 
 def offset_id_text(store_host: bytes, physical_offset: int) -> str:
-    """The offset id of a stored record, whatever its offset field says."""
+    """Return the offset id of a stored record, independent of its offset field."""
     return f"{_host_hex(store_host)}{physical_offset & 0xFFFFFFFFFFFFFFFF:016X}"
 
 
 def decode_offset_msg_id(msg_id: str) -> tuple[tuple[str, int], int]:
-    """Store host and physical offset of an offset id."""
+    """Return store host and physical offset of an offset id."""
     try:
         raw = bytes.fromhex(msg_id)
     except ValueError:
@@ -143,19 +143,19 @@ def _month_bounds(now_ms: int) -> tuple[int, int]:
 
 
 class UniqKeyGenerator:
-    """Unique keys of one client. Make a new one after a fork: the process id is part of the key."""
+    """Generates unique keys of one client. Create a new one after a fork: the process id is part of the key."""
 
     def __init__(self, ip: str, pid: int, clock: Callable[[], int], *, seed: int = 0) -> None:
-        """``clock`` gives milliseconds since the epoch; ``seed`` tells generators of one process apart."""
+        """``clock`` returns milliseconds since the epoch; ``seed`` distinguishes generators of one process."""
         address = pack_host((ip, 0))[:-4]
         self._prefix = f"{address.hex()}{pid & 0xFFFF:04x}{seed & 0xFFFFFFFF:08x}".upper()
         self._clock = clock
-        self._counter = count()  # next() on it is one step of the interpreter, so threads need no lock
+        self._counter = count()  # next() is atomic in the interpreter, so threads need no lock
         self._month = _month_bounds(clock())
         self._head = -1, ""  # a millisecond, and how its keys begin
 
     def next(self) -> str:
-        """A key that this generator has not given before (in this month, 65,536 a millisecond)."""
+        """Return a key that is unique for this generator (in this month, 65,536 per millisecond)."""
         now = self._clock()
         then, head = self._head
         if now != then:
@@ -176,7 +176,7 @@ _BASE64_ALPHABET = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 
 @dataclass(frozen=True, slots=True)
 class RecallMessageHandle:
-    """Which message, on which broker, and when it is due."""
+    """A message, its broker, and its delivery time."""
 
     topic: str
     broker_name: str
@@ -184,7 +184,7 @@ class RecallMessageHandle:
     message_id: str
 
     def encode(self) -> str:
-        """The text that is given to the sender. ProtocolError if a part is not one word."""
+        """Encode the handle. ProtocolError if a part is not one word."""
         words = (_RECALL_VERSION, self.topic, self.broker_name, self.timestamp, self.message_id)
         text = " ".join(words)
         if not all(words) or text.count(" ") != _RECALL_WORDS - 1:
@@ -196,8 +196,8 @@ class RecallMessageHandle:
 
     @classmethod
     def decode(cls, handle: str | None) -> RecallMessageHandle:
-        """The handle of a text. ProtocolError for anything else."""
-        if handle is None:  # what SendResult says of a message without one
+        """Decode a handle. ProtocolError for an invalid one."""
+        if handle is None:  # the value of SendResult for a message without one
             raise ProtocolError(
                 "None is no recall handle.",
                 remedy="Only a message with a delivery time that is still to come has one, and not where the broker's "
@@ -228,7 +228,7 @@ _LONG_LIMIT = 1 << 63
 
 
 class ExtraInfo(NamedTuple):
-    """A receipt. ``offset`` is −1 when it was made without one."""
+    """A receipt. ``offset`` is −1 if it has none."""
 
     start_offset: int
     pop_time: int
@@ -241,17 +241,17 @@ class ExtraInfo(NamedTuple):
 
     @property
     def is_order(self) -> bool:
-        """Whether it is of an ordered pop."""
+        """Whether it belongs to an ordered pop."""
         return self.revive_queue_id == ORDER_REVIVE_QUEUE
 
     def text(self) -> str:
-        """As it travels."""
+        """Encode the receipt."""
         parts = self if self.offset >= 0 else self[:-1]
         return " ".join([str(part) for part in parts])
 
 
 def parse_extra_info(text: str) -> ExtraInfo:
-    """The receipt that a text says; more parts than eight are left alone. ProtocolError when it is none."""
+    """Decode a receipt; parts after the eighth are ignored. ProtocolError for an invalid one."""
     parts = text.split(" ")
     try:
         start, popped, invisible, revive, queue_id = (int(parts[at]) for at in (0, 1, 2, 3, 6))
@@ -273,19 +273,19 @@ def _no_receipt(text: str) -> ProtocolError:
 
 
 def retry_topic(topic: str, group: str, *, v2: bool) -> str:
-    """Where the messages of a topic go that a group has popped and not acked."""
+    """Return the retry topic for messages of a topic that a group has popped and not acked."""
     return f"{RETRY_PREFIX}{group}+{topic}" if v2 else f"{RETRY_PREFIX}{group}_{topic}"
 
 
 def retry_flag(topic: str, group: str) -> str:
-    """Which topic of a group this is, as the texts above say it."""
+    """Return the flag of a topic of a group, as in the texts above."""
     if not topic.startswith(RETRY_PREFIX):
         return FLAG_NORMAL
     return FLAG_RETRY_V2 if topic.startswith(f"{RETRY_PREFIX}{group}+") else FLAG_RETRY
 
 
 def real_topic(topic: str, group: str, flag: str) -> str:
-    """The topic that a flag means, of a group and the topic that it asked for."""
+    """Return the topic of a flag, given the group and the requested topic."""
     if flag == FLAG_RETRY:
         return retry_topic(topic, group, v2=False)
     if flag == FLAG_RETRY_V2:
@@ -294,7 +294,7 @@ def real_topic(topic: str, group: str, flag: str) -> str:
 
 
 def normal_topic(topic: str, group: str) -> str:
-    """The topic that a group asked for, of that or of a retry topic of it."""
+    """Return the requested topic of a group, given that topic or its retry topic."""
     if not topic.startswith(RETRY_PREFIX):
         return topic
     start = len(RETRY_PREFIX) + len(group) + 1

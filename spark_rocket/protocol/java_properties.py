@@ -1,9 +1,9 @@
-r"""Text of a Java ``.properties`` file to ``(name, value, line)`` triples, and back.
+r"""Parser and writer of Java ``.properties`` files: ``(name, value, line)`` triples.
 
 Format: one ``name=value``, ``name: value`` or ``name value`` a line; ``#`` and ``!`` begin comments; a backslash at
 the end of a line joins it with the next; ``\t \n \r \f \uXXXX`` are escapes, and a backslash before anything else
 means that character. ``${user.home}`` and environment variables inside values are filled in by
-:func:`expand_variables`, which Java's own loader does not do but which RocketMQ's example files use.
+:func:`expand_variables`, which Java's loader does not support but RocketMQ's example files use.
 Pure and stateless, hence thread-safe. Corresponds to java.util.Properties and org.apache.rocketmq.common.MixAll.
 """
 
@@ -23,7 +23,7 @@ _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z")
 
 
 def parse_properties(text: str, source: str = "<properties>") -> list[tuple[str, str, int]]:
-    """Every entry in order with the number of the line it begins on; ConfigError for a broken ``\\u`` escape."""
+    """Return all entries in order with their line numbers; ConfigError for an invalid ``\\u`` escape."""
     entries = []
     for number, _, line in _logical_lines(text):
         name, value = _split(line)
@@ -33,15 +33,14 @@ def parse_properties(text: str, source: str = "<properties>") -> list[tuple[str,
 
 
 def render_properties(values: Iterable[tuple[str, str]]) -> str:
-    """The text for these entries; what :func:`parse_properties` reads back."""
+    """Format entries as text that :func:`parse_properties` can parse."""
     return "".join(f"{_escape(name, ' :=#!')}={_escape(value)}\n" for name, value in values)
 
 
 def edit_properties(text: str, values: Mapping[str, str]) -> str:
-    """The text with other values for these names, comments and all else as they were; what is new comes last.
+    """Return the text with new values for these names; comments and the rest stay, new names are appended.
 
-    Where a name stands several times the last one counts, and is the one that is changed. ConfigError for a broken
-    ``\\u`` escape.
+    Of duplicate names the last one counts, and is changed. ConfigError for an invalid ``\\u`` escape.
     """
     lines = _LINE.findall(text)
     places = {}
@@ -61,7 +60,7 @@ def edit_properties(text: str, values: Mapping[str, str]) -> str:
 
 
 def expand_variables(value: str, environment: Mapping[str, str]) -> str:
-    """Fill in ``${user.home}`` and ``${NAME}``; a name that is not set stays as it is written."""
+    """Expand ``${user.home}`` and ``${NAME}``; unset names stay unchanged."""
     if "${" not in value:
         return value
 
@@ -82,7 +81,7 @@ def has_variable(value: str) -> bool:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, int, str]]:
-    """Each entry with the numbers of its first and of its last line."""
+    """Yield each entry with the numbers of its first and last line."""
     pending = ""
     begun = number = 0
     for number, raw in enumerate(re.split(r"\r\n|\r|\n", text), start=1):

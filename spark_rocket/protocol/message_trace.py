@@ -1,10 +1,10 @@
-"""Message trace: what clients write to RMQ_SYS_TRACE_TOPIC about each message sent, consumed, decided or recalled.
+"""Message trace: the events that clients write to RMQ_SYS_TRACE_TOPIC about sent, consumed and recalled messages.
 
-A trace message's body is UTF-8 text: records, each ended by 0x02, of fields with 0x01 between. What is null in Java is
-the word ``null``; booleans are ``true`` and ``false``; times are milliseconds since the epoch, costs milliseconds.
+A trace message's body is UTF-8 text: records, each terminated by 0x02, of fields separated by 0x01. Java's null is the
+word ``null``; booleans are ``true`` and ``false``; times are milliseconds since the epoch, costs milliseconds.
 
 ==================  ================================================================================================
-record              fields behind its name
+record              fields after its name
 ==================  ================================================================================================
 ``Pub``             time, region, group, topic, msgId, tags, keys, store host, body length, cost, message type,
                     offset msgId, success (older clients: without the offset msgId; some newer: client host behind)
@@ -35,7 +35,7 @@ _NULL = "null"
 
 
 class TraceType(Enum):
-    """What happened to a message."""
+    """The kind of an event."""
 
     Pub = "Pub"
     SubBefore = "SubBefore"
@@ -46,7 +46,7 @@ class TraceType(Enum):
 
 @dataclass(slots=True)
 class TraceBean:
-    """The message. Fields that a record has no place for keep their defaults."""
+    """The message of an event. Fields that a record does not have keep their defaults."""
 
     topic: str = ""
     msg_id: str = ""
@@ -105,7 +105,7 @@ _READERS: dict[str, Callable[[str], object]] = {
 
 
 def encode_trace_data(context: TraceContext) -> str:
-    """The records of an event: one for each of its messages."""
+    """Encode the records of an event: one for each of its messages."""
     names = _FIELDS[context.trace_type]
     records = []
     for bean in context.trace_beans:
@@ -123,7 +123,7 @@ def _text(value: object) -> str:
 
 
 def trace_keys(context: TraceContext) -> list[str]:
-    """The keys of the trace message, in order and each once."""
+    """Return the distinct keys of the trace message, in order."""
     keys: dict[str, None] = {}
     for bean in context.trace_beans:
         keys[bean.msg_id] = None
@@ -132,7 +132,7 @@ def trace_keys(context: TraceContext) -> list[str]:
 
 
 def decode_trace_data(body: bytes | bytearray | memoryview | str) -> list[TraceContext]:
-    """The events in a trace message's body. Records that are damaged or of another kind are left out."""
+    """Decode the events in a trace message's body. Damaged records and other kinds are skipped."""
     text = body if isinstance(body, str) else bytes(body).decode(errors="replace")
     found = (_decode(*record.split(_FIELD_END)) for record in text.split(_RECORD_END) if record)
     return [context for context in found if context is not None]

@@ -1,25 +1,25 @@
-"""SQL92 filters: an expression over a message's properties, parsed once and asked for every message.
+"""SQL92 filters: an expression over a message's properties, parsed once and evaluated for every message.
 
 =====================================  ==============================================================================
-what can be written                    meaning
+syntax                                 meaning
 =====================================  ==============================================================================
 ``a = 1``, ``<>``, ``>``, ``>=`` …     comparison; ``<>`` is the only spelling of *unequal*
 ``a BETWEEN 1 AND 5``, ``NOT BETWEEN``  both ends included; constants must be in order
 ``a IN ('x', 'y')``, ``NOT IN``        strings only, of a property only
 ``a IS NULL``, ``IS NOT NULL``         whether the message has the property
-``a CONTAINS 'x'``, ``STARTSWITH``,    text within, before, behind (5.x); ``NOT`` may stand before each; a property
-``ENDSWITH``                           that is missing matches neither form
-``AND``, ``OR``, ``NOT``, ``( )``      three-valued: what a missing property makes of it is *unknown*, not false
+``a CONTAINS 'x'``, ``STARTSWITH``,    text within, at the start, at the end (5.x); ``NOT`` may precede each; a missing
+``ENDSWITH``                           property matches neither form
+``AND``, ``OR``, ``NOT``, ``( )``      three-valued: the result for a missing property is *unknown*, not false
 ``1``, ``1.5``, ``'it''s'``,           constants; ``-- …`` to the line's end and ``/* … */`` are comments
 ``TRUE``, ``FALSE``, ``NULL``
 =====================================  ==============================================================================
 
-Properties are text. Beside a number they are read as one of its kind, as Java does: ``a > 5`` cannot read ``5.5`` or
-``3000000000`` (no Integer), ``a > 5.0`` can. What cannot be read, or text compared by order with text that is no
-number, makes the whole expression false for that message, whatever else it says. Unlike in the original, something
-behind a whole expression is an error: there it is silently ignored.
+Properties are text. Next to a number they are parsed as a number of its kind, as Java does: ``a > 5`` cannot parse
+``5.5`` or ``3000000000`` (not an Integer), ``a > 5.0`` can. A property that cannot be parsed, or an order comparison
+with text that is not a number, makes the entire expression false for that message. Unlike in the original, text after
+a complete expression is an error; there it is silently ignored.
 
-Thread-safety: pure; expressions are immutable. Any text is either parsed or refused with ProtocolError.
+Thread-safety: pure; expressions are immutable. Any text is either parsed or rejected with ProtocolError.
 Corresponds to org.apache.rocketmq.filter (SelectorParser and the expressions).
 """
 
@@ -35,10 +35,10 @@ from spark_rocket.errors import ProtocolError
 from spark_rocket.protocol.filter.tags import MAX_EXPRESSION
 
 MAX_DEPTH = 50
-"""How deep parentheses, signs and NOTs may nest."""
+"""The maximum nesting depth of parentheses, signs and NOTs."""
 
 MAX_CHAIN = 4
-"""How often a test may be tested again: ``a = 1 = TRUE``."""
+"""The maximum number of chained comparisons: ``a = 1 = TRUE``."""
 
 Value: TypeAlias = bool | int | float | str | None
 Evaluate: TypeAlias = Callable[[Mapping[str, str]], Value]
@@ -66,7 +66,7 @@ _BLANKS = "".join(map(chr, range(33)))
 
 
 class _NotComparable(Exception):  # noqa: N818 - what makes one message not match, never seen outside
-    """Two values that Java cannot compare either."""
+    """Two values that cannot be compared, as in Java."""
 
 
 class Sql92Expression:
@@ -79,7 +79,7 @@ class Sql92Expression:
         self._evaluate = evaluate
 
     def matches(self, properties: Mapping[str, str]) -> bool:
-        """Whether a message with these properties passes: only what is true does, not what is unknown."""
+        """Whether a message with these properties matches: only true matches, unknown does not."""
         try:
             return self._evaluate(properties) is True
         except _NotComparable:
@@ -91,7 +91,7 @@ class Sql92Expression:
 
 @lru_cache(maxsize=128)
 def parse_sql92(text: str) -> Sql92Expression:
-    """An expression ready to be asked; ProtocolError says where and why it is none."""
+    """Parse an expression; ProtocolError has the position and the reason."""
     if len(text) > MAX_EXPRESSION:
         raise ProtocolError(
             f"An SQL92 expression has {len(text):,} characters, {MAX_EXPRESSION:,} are possible.",
@@ -100,11 +100,11 @@ def parse_sql92(text: str) -> Sql92Expression:
     return Sql92Expression(text, _Parser(text).parse())
 
 
-# --- values and how they compare ------------------------------------------------------------------------------------
+# --- values and their comparison ------------------------------------------------------------------------------------
 
 
 class _Node:
-    """A parsed part: how it is evaluated, and what the grammar's own checks must know of it."""
+    """A parsed part: its evaluation, and the properties that the checks of the grammar need."""
 
     __slots__ = ("boolean", "constant", "evaluate", "kind", "value")
 
@@ -123,7 +123,7 @@ def _constant(value: Value) -> _Node:
 
 
 def _to_number(text: str, beside: float) -> float:
-    """Text as the kind of number that it stands beside: Integer, Long or Double."""
+    """Parse text as the kind of number that it is compared with: Integer, Long or Double."""
     if isinstance(beside, float):
         trimmed = text.strip(_BLANKS)
         if not _DOUBLE.match(trimmed):
@@ -138,12 +138,12 @@ def _to_number(text: str, beside: float) -> float:
 
 
 def _compare(left: Value, right: Value) -> int:
-    """Below, at or above zero, as Java's ``compareTo`` after its conversions; −1 for kinds that have no order."""
+    """Compare like Java's ``compareTo`` after its conversions; −1 for kinds without an order."""
     if isinstance(left, bool) or isinstance(right, bool):
         if isinstance(left, str):
             left = left.lower() == "true"
         elif isinstance(right, str):
-            # The original converts the left side, which is a Boolean already, and fails on the cast.
+            # The original converts the left side, which already is a Boolean, and fails in the cast.
             raise _NotComparable
         if not (isinstance(left, bool) and isinstance(right, bool)):
             return -1
@@ -217,7 +217,7 @@ def _negated(part: Evaluate) -> Evaluate:
 
 
 def _joined(parts: list[Evaluate], settles: bool) -> Evaluate:
-    """AND (settled by False) or OR (settled by True) of any number of parts, unknown where none settles it."""
+    """AND (decided by False) or OR (decided by True) of any number of parts, unknown if none decides it."""
 
     def evaluate(properties: Mapping[str, str]) -> Value:
         unknown = False
@@ -232,7 +232,7 @@ def _joined(parts: list[Evaluate], settles: bool) -> Evaluate:
 
 
 def _as_boolean(part: Evaluate) -> Evaluate:
-    """A property alone where true or false is asked for: it is text, so false; unknown when missing."""
+    """A property alone as a condition: it is text, so false; unknown if missing."""
     return lambda properties: None if part(properties) is None else False
 
 
@@ -292,7 +292,7 @@ class _Parser:
         )
 
     def _take(self, *tokens: str) -> str:
-        """The next token if it is one of these words or symbols, else nothing."""
+        """Return the next token if it is one of these words or symbols, otherwise nothing."""
         kind, token, _ = self._tokens[self._at]
         if kind in ("word", "symbol") and token in tokens:
             self._at += 1
@@ -455,7 +455,7 @@ class _Parser:
                 raise self._refused(f"{token} is no 64-bit number")
         else:
             number = float(token)
-            if not _SMALLEST_DOUBLE <= number < math.inf:  # the original's check, which refuses 0.0 too
+            if not _SMALLEST_DOUBLE <= number < math.inf:  # the check of the original, which also rejects 0.0
                 raise self._refused(f"{token} is out of the range of decimal numbers (write 0 for 0.0)")
         self._at += 1
         return _constant(number)
@@ -468,7 +468,7 @@ class _Parser:
         return token[1:-1].replace("''", "'")
 
     def _nested(self, rule: Callable[[], _Node]) -> _Node:
-        """A rule inside another, not deeper than recursion can safely go."""
+        """Parse a nested rule, limited to a safe recursion depth."""
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise self._refused(f"it is nested more than {MAX_DEPTH} deep")

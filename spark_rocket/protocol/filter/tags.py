@@ -1,7 +1,7 @@
 """Tag expressions and the hash that brokers compare tags by.
 
-``A || B`` means either tag, ``*`` or nothing means all. A broker compares only ``String.hashCode`` of the tag, which
-its consume queue holds, so whoever reads compares the tags themselves again: hashes collide.
+``A || B`` means either tag; ``*`` or an empty expression means all. A broker compares only ``String.hashCode`` of the
+tag, which its consume queue stores, so consumers must compare the tags again because hashes collide.
 
 Thread-safety: pure functions, immutable values. Corresponds to remoting.protocol.filter.FilterAPI and
 java.lang.String.hashCode.
@@ -35,7 +35,7 @@ _STEP_POWER = pow(31, _STEP, 1 << 32)
 
 
 def java_hash(text: str) -> int:
-    """``text.hashCode()`` of Java: over UTF-16 units, signed, 32 bits."""
+    """Return Java's ``text.hashCode()``: over UTF-16 units, signed, 32 bits."""
     units: Sequence[int]
     if text.isascii():
         units = text.encode()
@@ -55,12 +55,12 @@ def java_hash(text: str) -> int:
 
 
 tags_code = lru_cache(maxsize=16_384)(java_hash)
-"""``java_hash`` of a tag, remembered: a topic has few tags and many messages."""
+"""``java_hash`` of a tag, cached: a topic has few tags and many messages."""
 
 
 def java_hash_many(texts: Sequence[str]) -> npt.NDArray[np.int32]:
-    """``java_hash`` of each text, in a handful of array operations for all of them."""
-    import numpy as np  # only bulk users pay for loading it
+    """Return ``java_hash`` of each text, with a few array operations for all of them."""
+    import numpy as np  # imported here, because only bulk users need it
 
     joined = "".join(texts)
     if joined.isascii():
@@ -73,7 +73,7 @@ def java_hash_many(texts: Sequence[str]) -> npt.NDArray[np.int32]:
     longest = int(lengths.max(initial=0))
     powers = np.ones(longest + 1, np.uint32)
     powers[1:] = 31
-    np.multiply.accumulate(powers, out=powers)  # wraps at 32 bits, as it should
+    np.multiply.accumulate(powers, out=powers)  # wraps at 32 bits as intended
     ends = np.cumsum(lengths)
     units *= powers[np.repeat(ends, lengths) - 1 - np.arange(len(units))]
     # Differences of the running sum, modulo 2^32, are the sums of each text; empty texts come out as 0.
@@ -85,7 +85,7 @@ def java_hash_many(texts: Sequence[str]) -> npt.NDArray[np.int32]:
 
 @dataclass(frozen=True, slots=True)
 class TagExpression:
-    """What a tag expression lets through."""
+    """A parsed tag expression."""
 
     tags: frozenset[str]
     codes: frozenset[int]
@@ -95,11 +95,11 @@ class TagExpression:
         return not self.tags
 
     def matches(self, tag: str | None) -> bool:
-        """The reader's test, on the tag itself."""
+        """Whether the tag itself matches, as checked by consumers."""
         return not self.tags or tag in self.tags
 
     def matches_code(self, code: int) -> bool:
-        """The broker's test, on the hash in the consume queue: may let other tags through."""
+        """Whether the hash in the consume queue matches, as checked by brokers; other tags may match too."""
         return not self.tags or code in self.codes
 
     def __str__(self) -> str:
@@ -107,7 +107,7 @@ class TagExpression:
 
 
 def parse_tags(expression: str | None) -> TagExpression:
-    """``"A || B"`` as a set of tags; ``"*"``, nothing and blanks as all."""
+    """Parse ``"A || B"`` as a set of tags; ``"*"``, None and blanks mean all."""
     if expression and len(expression) > MAX_EXPRESSION:
         raise ProtocolError(
             f"A tag expression has {len(expression):,} characters, {MAX_EXPRESSION:,} are possible.",

@@ -1,4 +1,4 @@
-"""Batch bodies row by row: what a batch send (request 320) and an inner-batch record contain.
+"""Batch bodies row by row: the content of a batch send (request 320) and of an inner-batch record.
 
 ``layout.py`` has the byte table; ``encoder.py`` encodes columns. Pure functions.
 Corresponds to common.message.MessageDecoder.{encodeMessages, decodeMessages}.
@@ -32,7 +32,7 @@ def encode_batch_message(flag: int, body: Buffer, properties: bytes) -> bytes:
 
 
 def encode_batch_body(messages: Iterable[Message | tuple[int, Buffer, bytes]]) -> bytes:
-    """The body of a batch send, from messages or from (flag, body, property string)."""
+    """Encode the body of a batch send, from messages or from (flag, body, property string)."""
     return b"".join(
         [
             encode_batch_message(message.flag, message.body, encode_properties(message.properties))
@@ -44,7 +44,7 @@ def encode_batch_body(messages: Iterable[Message | tuple[int, Buffer, bytes]]) -
 
 
 def decode_batch_body(buffer: Buffer) -> list[tuple[int, memoryview, bytes]]:
-    """(flag, body, property string) of each message; bodies are views into the buffer."""
+    """Yield (flag, body, property string) of each message; bodies are views into the buffer."""
     view = memoryview(buffer)
     end = len(view)
     position = 0
@@ -73,6 +73,6 @@ def _bad_batch(position: int) -> ProtocolError:
 
 
 def inner_base(properties: bytes, queue_offset: int) -> int:
-    """The queue offset of the first message of an inner-batch record; the others follow one by one."""
+    """Return the queue offset of the first message of an inner-batch record; the others are consecutive."""
     base = find_property(properties, b"INNER_BASE") or b""
     return int(base) if base.isdigit() and len(base) < 20 else queue_offset

@@ -1,15 +1,15 @@
-"""The property strings of many records -> Arrow map, keys and values, in one scan.
+"""The property strings of many records -> an Arrow map, keys and values, in one scan.
 
 A property string is ``name 0x01 value`` pairs separated by 0x02, with or without a 0x02 after the last pair
-(``properties.py`` reads a single one; what it says about odd strings holds here too).
+(``properties.py`` decodes single ones; its rules for invalid strings apply here too).
 
-The strings are gathered one after the other, each with one byte more in front, which becomes a 0x02, and without a
-final 0x02. Then the separators of the whole run, found with one scan, must alternate 2 1 2 1 …: text before a 1 is a
-name, text before the next 2 is a value, and both columns are ``take``n from one array whose offsets alternate separator
-and text. Where every record has the same names in the same places, as from one producer, the first tells for all
-(``uniform.py``).
-Strings that break the pattern (a part without 0x01, a 0x01 inside a value, a name given twice, or not UTF-8
-and so perhaps shown like another) send the run to the slow and exact path, one dictionary a record.
+The strings are copied one after the other, each preceded by one byte, which becomes a 0x02, and without a final 0x02.
+Then the separators of the entire run, found with one scan, must alternate 2 1 2 1 …: text before a 1 is a name, text
+before the next 2 is a value, and both columns are ``take``n from one array whose offsets alternate separator and text.
+If every record has the same names at the same positions, as from one producer, the first record is representative for
+all (``uniform.py``).
+Strings that violate the pattern (a part without 0x01, a 0x01 inside a value, a duplicate name, or invalid UTF-8, which
+could be decoded like another name) send the run to the general path, with one dictionary per record.
 
 Thread-safety: an instance belongs to one decode, and points into its scratch memory.
 Corresponds to MessageDecoder.string2messageProperties.
@@ -31,11 +31,11 @@ from spark_rocket.protocol.record.uniform import Rows, layout_of, look_at
 _I64 = np.ndarray[Any, np.dtype[np.int64]]
 _U8 = np.ndarray[Any, np.dtype[np.uint8]]
 
-_PAD = 8  # bytes of room on both sides, so that eight bytes can be read before any end and after any start
+_PAD = 8  # bytes of padding on both sides, so that eight bytes can be read before any end and after any start
 
 
 def to_strings(array: pa.Array) -> pa.Array:
-    """Binary -> string; bytes that are not UTF-8 become U+FFFD."""
+    """Convert binary to string; invalid UTF-8 becomes U+FFFD."""
     try:
         return array.cast(pa.string())
     except pa.ArrowInvalid:
@@ -45,13 +45,13 @@ def to_strings(array: pa.Array) -> pa.Array:
 
 @lru_cache(8)
 def repeated_text(text: str, count: int) -> pa.Array:
-    """A column of one text."""
+    """Return a column with one constant text."""
     return pa.repeat(pa.scalar(text, pa.string()), count)
 
 
 @lru_cache(8)
 def even_edges(lengths: tuple[int, ...], count: int) -> pa.Buffer:
-    """Offsets of ``count`` times as many texts as there are lengths, one behind the other."""
+    """Return the offsets of ``count`` repetitions of texts with these lengths."""
     edges = np.zeros(count * len(lengths) + 1, np.int32)
     if lengths:
         ends = np.cumsum(lengths, dtype=np.int32)
@@ -61,24 +61,24 @@ def even_edges(lengths: tuple[int, ...], count: int) -> pa.Buffer:
 
 @lru_cache(2)
 def repeated_texts(texts: tuple[bytes, ...], count: int) -> pa.Array:
-    """A column of some texts, so many times one after the other."""
+    """Return a column with repetitions of some texts."""
     edges = even_edges(tuple(map(len, texts)), count)
     return pa.Array.from_buffers(pa.string(), count * len(texts), [None, edges, pa.py_buffer(b"".join(texts) * count)])
 
 
 class PropertyColumns:
-    """The properties of ``len(starts)`` records that lie in ``raw`` at ``starts`` … ``ends``."""
+    """The properties of ``len(starts)`` records at ``starts`` … ``ends`` in ``raw``."""
 
     def __init__(self, raw: _U8, starts: _I64, ends: _I64, scratch: Scratch, tails: Rows | None = None) -> None:
-        """``tails``: the same strings as rows, if they are all as long and somebody has them."""
+        """``tails``: the same strings as rows, if they have equal lengths and are available."""
         self._count = len(starts)
         self._pair_offsets: _I64 = np.zeros(self._count + 1, np.int64)
-        self._per_record: int | None = None  # pairs in every record, when they are equally many
+        self._per_record: int | None = None  # pairs per record, if all have the same number
         self._names: pa.Array | None = None
         self._values: pa.Array | None = None
-        self._texts: pa.Array | None = None  # separator, text, separator, text … where the usual path was taken
-        self._layout: list[bytes] | None = None  # the names of every record, when all have the same
-        self._rows: Rows | None = None  # the strings of all records, when names and values lie in the same places
+        self._texts: pa.Array | None = None  # separator, text, separator, text … after the fast path
+        self._layout: list[bytes] | None = None  # the names of every record, if all have the same
+        self._rows: Rows | None = None  # the strings of all records, if names and values have the same positions
         if self._count:
             if tails is None:
                 tails = self._as_rows(raw, starts, ends, scratch)
@@ -89,7 +89,7 @@ class PropertyColumns:
         self._split_slowly(raw, starts, ends)
 
     def map_array(self, map_type: pa.DataType) -> pa.Array:
-        """All properties as a column of ``map_type``, a map of string to string."""
+        """Return all properties as a column of ``map_type``, a map of string to string."""
         offsets = pa.py_buffer(self._pair_offsets.astype(np.int32))
         struct = pa.StructArray.from_arrays(
             [self._name_array(), self._value_array()], fields=[map_type.key_field, map_type.item_field]
@@ -97,7 +97,7 @@ class PropertyColumns:
         return pa.Array.from_buffers(map_type, self._count, [None, offsets], children=[struct])
 
     def value_of(self, name: str) -> pa.Array:
-        """The value of one property, null where a record has none."""
+        """Return the values of one property, null for records without it."""
         if self._layout is not None and self._per_record is not None:
             if name.encode() not in self._layout:
                 return pa.nulls(self._count, pa.string())
@@ -112,10 +112,10 @@ class PropertyColumns:
             return self._value_array().take(pa.array(at, mask=at < 0))
         return self._take_texts(4 * at + 3, at < 0)
 
-    # --- records with the same names in the same places -------------------------------------------------------
+    # --- records with the same names at the same positions ----------------------------------------------------
 
     def _as_rows(self, raw: _U8, starts: _I64, ends: _I64, scratch: Scratch) -> Rows | None:
-        """The strings, if they are all as long."""
+        """Return the strings as rows, if they have equal lengths."""
         count, length = self._count, int(ends[0] - starts[0])
         if not bool((ends - starts == length).all()):
             return None
@@ -135,7 +135,7 @@ class PropertyColumns:
         return True
 
     def _cut(self, start: int, end: int) -> pa.Array:
-        """A column of values."""
+        """Return a column of values."""
         assert self._rows is not None
         count, length = self._count, end - start
         if not self._rows.vary(start, end):
@@ -143,7 +143,7 @@ class PropertyColumns:
         data = pa.py_buffer(self._rows.cells[:, start:end].copy())
         return pa.Array.from_buffers(pa.string(), count, [None, even_edges((length,), count), data])
 
-    # --- the usual path ---------------------------------------------------------------------------------------
+    # --- the fast path ----------------------------------------------------------------------------------------
 
     def _split(self, raw: _U8, starts: _I64, ends: _I64, scratch: Scratch) -> bool:
         count = self._count
@@ -175,7 +175,7 @@ class PropertyColumns:
         return self._names_are_text() and not self._have_duplicates(data, at)
 
     def _set_texts(self, at: np.ndarray[Any, Any], data: _U8, size: int) -> None:
-        """An array of separator, text, separator, text … over ``data``."""
+        """Return an array of separator, text, separator, text … over ``data``."""
         edges = np.empty(2 * len(at) + 1, np.int32)
         edges[0:-1:2] = at
         np.add(at, 1, out=edges[1::2], casting="same_kind")
@@ -204,7 +204,7 @@ class PropertyColumns:
         self._pair_offsets[-1] = pairs
 
     def _have_duplicates(self, data: _U8, at: _I64) -> bool:
-        """Whether a record has one name twice."""
+        """Whether a record has a duplicate name."""
         begins, ends = at[0::2] + 1, at[1::2]
         lengths = ends - begins
         per_record = self._per_record
@@ -217,7 +217,7 @@ class PropertyColumns:
                 return len(set(layout)) < per_record
         names = self._name_array().dictionary_encode()
         record = np.repeat(np.arange(self._count), np.diff(self._pair_offsets))
-        # Those of a record are side by side already, so that a stable sort is the quickest.
+        # The names of a record are adjacent, so a stable sort is fastest.
         pairs = np.sort(record * len(names.dictionary) + names.indices.to_numpy(), kind="stable")
         return bool((pairs[1:] == pairs[:-1]).any())
 
@@ -252,7 +252,7 @@ class PropertyColumns:
             self._values = self._take_texts(np.arange(3, 4 * int(self._pair_offsets[-1]), 4))
         return self._values
 
-    # --- the slow and exact path ------------------------------------------------------------------------------
+    # --- the general path -------------------------------------------------------------------------------------
 
     def _split_slowly(self, raw: _U8, starts: _I64, ends: _I64) -> None:
         view = raw.data
@@ -264,7 +264,7 @@ class PropertyColumns:
             names.extend(found.keys())
             values.extend(found.values())
             offsets.append(len(names))
-        self._per_record = self._layout = self._texts = None  # whatever the usual path had found
+        self._per_record = self._layout = self._texts = None  # discard the results of the fast path
         self._pair_offsets = np.array(offsets, np.int64)
         self._names = pa.array(names, pa.string())
         self._values = pa.array(values, pa.string())

@@ -1,8 +1,8 @@
 """Runs of stored records -> Arrow columns, with no Python per record.
 
 ``decode_records`` turns a run, such as the body of a pull response, into a ``pyarrow.RecordBatch`` with columns of
-``ARROW_SCHEMA`` and decodes only the requested ones. Runs of 2 to 8 MiB are fastest: smaller ones pay for the calls,
-larger ones for fresh memory.
+``ARROW_SCHEMA`` and decodes only the requested ones. Runs of 2 to 8 MiB are fastest: smaller ones have the overhead of
+calls, larger ones that of fresh memory.
 
 1. A loop follows the sizes of the records from the first to the end of the run (``run.py``).
 2. One indexing operation on a view with a stride of one byte gathers the headers.
@@ -10,16 +10,16 @@ larger ones for fresh memory.
 4. One scan splits the property strings (``column_properties.py``).
 
 Uniform records (same size, parts of the same lengths) are read as the rows of a matrix instead. A header field whose
-least and greatest bytes are equal in all rows is constant, and its column is made once.
+minimum and maximum bytes are equal in all rows is constant, and its column is created once.
 
 Compressed bodies and inner batches are rare; ``unwrap.py`` rewrites them into plain records first, one at a time, and
-only those that are asked for. So a damaged body affects only what would show it. Records with IPv6 hosts or the v2
-magic are vectorised with computed positions.
+only the requested ones. So a damaged body only affects columns that need it. Records with IPv6 hosts or the v2 magic
+are vectorised with computed positions.
 
-Text that is not UTF-8 is shown with U+FFFD: one odd message must not stop a query. Times beyond Arrow's microseconds
-are clipped. Any bytes give a batch or a ``ProtocolError``. The batch holds copies, so the buffer may be reused.
+Invalid UTF-8 is decoded with U+FFFD: one invalid message must not stop a query. Times beyond Arrow's microseconds are
+clipped. Any input results in a batch or a ``ProtocolError``. The batch has copies, so the buffer may be reused.
 
-Thread-safety: functions of their arguments; working memory is lent to one call at a time.
+Thread-safety: functions of their arguments; working memory is used by one call at a time.
 Corresponds to MessageDecoder.decodesBatch.
 """
 
@@ -64,10 +64,10 @@ ARROW_SCHEMA: pa.Schema = pa.schema(
     ]
 )
 COLUMNS: tuple[str, ...] = tuple(ARROW_SCHEMA.names)
-# What is stored, to compare records by; asked for by name like the columns, but no columns of a message.
+# Stored values for comparing records; requested by name like columns, but not columns of a message.
 STORED_SCHEMA: pa.Schema = pa.schema(
     [
-        # CRC of the body as it is stored, and its length: 0 if it is compressed, so that inflating it changes nothing.
+        # CRC of the stored body, and its length: 0 if compressed, so that decompression changes nothing.
         pa.field("storedBody", pa.int64(), nullable=False),
         # The property string.
         pa.field("storedProperties", pa.binary(), nullable=False),
@@ -94,7 +94,7 @@ def decode_records(
     schema: pa.Schema | None = None,
     damaged: dict[int, str] | None = None,
 ) -> pa.RecordBatch:
-    """Decode the records that fill ``buffer``; the module docstring says what happens to odd ones.
+    """Decode the records that fill ``buffer``; see the module docstring for invalid ones.
 
     Records whose queue offset is outside ``[start_offset, end_offset)`` are dropped, and so are those whose tag is not
     one of ``tags``; ``check_crc`` looks at those within the offsets. ``schema`` replaces ``ARROW_SCHEMA`` as the
@@ -142,7 +142,7 @@ def _usual_schema(columns: tuple[str, ...]) -> pa.Schema:
 
 
 class _Columns:
-    """Makes single columns of a run; what several columns need is made once."""
+    """Creates single columns of a run; shared intermediate results are computed once."""
 
     def __init__(self, run: RecordRun, broker_name: str, scratch: Scratch) -> None:
         self._run = run
@@ -177,7 +177,7 @@ class _Columns:
         return self._properties
 
     def _part(self, which: int) -> pa.Array:
-        """1: bodies, 3: topics, copied together from the received buffer."""
+        """Copy 1: bodies, 3: topics together from the received buffer."""
         run = self._run
         if which == 1 and run.parted_alike:
             bodies = run.cells(int(run.body_start[0]), int(run.body_end[0])).copy()
@@ -200,7 +200,7 @@ class _Columns:
             return pa.array([], pa.string())
         length = int(run.topic_end[0] - run.topic_start[0])
         if length and (run.parted_alike or bool((run.topic_end - run.topic_start == length).all())):
-            # One topic is the usual case: compare, and write it down once.
+            # One topic is the common case: compare, and store it once.
             if run.tails is not None:
                 topics, is_one = run.tails.cells[:, 1 : 1 + length], not run.tails.vary(1, 1 + length)
             else:
@@ -242,7 +242,7 @@ class _Columns:
         return pa.array(map(offset_id_text, self._long_hosts("store_host"), ids[:, 1].tolist()), pa.string())
 
     def _long_hosts(self, field: str) -> list[bytes]:
-        """The packed hosts where some are IPv6."""
+        """Return the packed hosts where some are IPv6."""
         run = self._run
         extra, moved = (run.born_extra, 0) if field == "born_host" else (run.store_extra, run.born_extra)
         begin = run.starts + AT[field] + moved
@@ -286,6 +286,6 @@ def _times(millis: _I64) -> pa.Array:
 
 
 def _host_text(packed: bytes) -> str:
-    """``ip:port``, or ``[ip]:port`` when the address has colons of its own."""
+    """Format ``ip:port``, or ``[ip]:port`` for an IPv6 address."""
     address, port = unpack_host(packed)
     return f"[{address}]:{port}" if len(packed) == IPV6_HOST_SIZE else f"{address}:{port}"

@@ -1,7 +1,7 @@
-"""What clients do to a large message's body before they send it, and its undoing. Brokers never look inside.
+"""Compression and decompression of large message bodies by clients. Brokers do not decompress bodies.
 
-The system flag says which: bit 0 compressed, bits 8 to 10 how (0x100 LZ4 frame, 0x200 Zstandard, else zlib).
-A small body can claim to be a huge one, so the result is bounded.
+The system flag has the method: bit 0 compressed, bits 8 to 10 the codec (0x100 LZ4 frame, 0x200 Zstandard, else zlib).
+A small body may decompress to a huge one, so the result is limited.
 
 Thread-safety: pure functions. Corresponds to common.compression.{ZlibCompressor, Lz4Compressor, ZstdCompressor}.
 """
@@ -15,9 +15,9 @@ from spark_rocket.errors import ProtocolError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-MAX_BODY_LENGTH = 256 << 20  # far above any broker's limit on a message (4 MiB), far below what hurts a reader
-MAX_BATCH_LENGTH = 16 << 20  # of an inner batch: as much as fits in a frame; each 22 bytes of it may be a message
-MAX_RUN = 1 << 30  # the bodies of one run of records together: what one pull found is one run
+MAX_BODY_LENGTH = 256 << 20  # far above any broker's message limit (4 MiB), harmless for a reader
+MAX_BATCH_LENGTH = 16 << 20  # of an inner batch: the size of a frame; each 22 bytes of it may be a message
+MAX_RUN = 1 << 30  # the bodies of one run of records together; the result of a pull is one run
 DEFAULT_ZLIB_LEVEL = 5
 
 _CHUNK = 1 << 16
@@ -26,7 +26,7 @@ _REMEDY = "The producer wrote a damaged body, or the system flag is wrong: read 
 
 
 def decompress_body(body: Buffer, sys_flag: int, max_length: int = MAX_BODY_LENGTH) -> bytes:
-    """The body as its producer had it; for a record whose system flag has bit 0."""
+    """Return the original body of a record whose system flag has bit 0."""
     if not len(body):
         return b""
     codec = _CODECS.get(sys_flag & 0x700)
@@ -48,7 +48,7 @@ def _inflate(body: Buffer, max_length: int) -> bytes:
 
 
 def inflates_within(body: Buffer, limit: int) -> bool:
-    """Whether a zlib body unpacks to at most ``limit`` bytes. No more are unpacked. ProtocolError if it is not zlib."""
+    """Whether a zlib body decompresses to at most ``limit`` bytes; stops there. ProtocolError for invalid zlib data."""
     try:
         return len(zlib.decompressobj().decompress(body, limit + 1)) <= limit
     except zlib.error as error:
@@ -56,10 +56,10 @@ def inflates_within(body: Buffer, limit: int) -> bool:
 
 
 def _decompress(body: Buffer, codec: Literal["lz4", "zstd"], max_length: int) -> bytes:
-    import pyarrow as pa  # only these two codecs need it, and brokers must start without it
+    import pyarrow as pa  # only these two codecs need it, and brokers run without it
 
     content = bytearray()
-    chunk = bytearray(_CHUNK)  # read() would never give back what it reads into when a body is damaged
+    chunk = bytearray(_CHUNK)  # read() would leak its buffer if a body is damaged
     try:
         with pa.input_stream(pa.py_buffer(body), compression=codec) as stream:
             while len(content) <= max_length and (count := stream.readinto(chunk)):
@@ -70,11 +70,11 @@ def _decompress(body: Buffer, codec: Literal["lz4", "zstd"], max_length: int) ->
 
 
 COMPRESSION_BITS: dict[str, int] = {"lz4": 0x101, "zstd": 0x201, "zlib": 0x301}
-"""What the system flag of a compressed message says, by the names of Java's CompressionType in small letters."""
+"""The system flags of compressed messages, by the lower-case names of Java's CompressionType."""
 
 
 def compress_body(body: Buffer, level: int = DEFAULT_ZLIB_LEVEL, kind: str = "zlib") -> bytes:
-    """``body`` as Java clients compress it; send it with system flag ``COMPRESSION_BITS[kind]``.
+    """Compress a body as Java clients do; send it with the system flag ``COMPRESSION_BITS[kind]``.
 
     The level is zlib's; the other two have their usual one. LZ4 is the frame format, as in Java.
     """

@@ -24,9 +24,9 @@ offset   size    field                                                          
 …        2 + n   properties
 ======== ======= ============================================================== ================
 
-v2 is written when the topic is longer than 127 bytes. An IPv6 host moves everything behind it by 12 bytes. A *blank*
-(total size = the rest of the file, magic, nothing else) ends a commit-log file that has no room for the next record;
-zeros mean that nothing was written yet.
+v2 is written when the topic is longer than 127 bytes. An IPv6 host shifts all later fields by 12 bytes. A *blank*
+(total size = the rest of the file, magic, nothing else) ends a commit-log file without room for the next record; zeros
+mean that nothing was written yet.
 
 A *batch body* (request 320, and the body of an inner-batch record) is a run of: int32 total size, int32 magic 0, int32
 CRC 0, int32 flag, 4 + n body, 2 + n properties.
@@ -62,10 +62,10 @@ COMPRESSION_LZ4 = 0x100
 COMPRESSION_ZSTD = 0x200
 COMPRESSION_ZLIB = 0x300
 HOSTS_MASK = BORN_HOST_V6 | STORE_HOST_V6
-#: A record with both bits is an inner batch: its body is a batch body.
+#: Both bits: the record is an inner batch, its body is a batch body.
 UNWRAP_MASK = NEED_UNWRAP | INNER_BATCH
 
-#: How far an IPv6 host moves what is behind it.
+#: The shift of later fields by an IPv6 host.
 V6_SHIFT = IPV6_HOST_SIZE - IPV4_HOST_SIZE
 
 _HOST = f"{IPV4_HOST_SIZE}s"
@@ -88,13 +88,13 @@ _HEADER: tuple[tuple[str, str], ...] = (
 )
 _SIZES = [Struct(f">{code}").size for _, code in _HEADER]
 
-#: Where each field is in the header of a record with IPv4 hosts.
+#: The offset of each field in the header of a record with IPv4 hosts.
 AT: dict[str, int] = dict(zip([name for name, _ in _HEADER], accumulate(_SIZES, initial=0), strict=False))
-#: Bytes in front of the body of a record with IPv4 hosts.
+#: The number of bytes before the body of a record with IPv4 hosts.
 HEADER_SIZE = sum(_SIZES)
-#: The least size of a record: v1, IPv4 hosts, and empty body, topic and properties.
+#: The minimum size of a record: v1, IPv4 hosts, and empty body, topic and properties.
 FIXED_SIZE = HEADER_SIZE + 1 + 2
-#: A blank's size. At least so much must stay free behind a record.
+#: The size of a blank. At least this much must remain free after a record.
 BLANK_SIZE = 8
 CRC_MASK = 0x7FFFFFFF
 MAX_TOPIC_LENGTH_V1 = 127
@@ -137,11 +137,11 @@ PROPERTIES_LENGTH = Struct(">h")
 BATCH_HEADER = Struct(">iiiii")
 BATCH_FLAG_AT = 12
 BATCH_BODY_LENGTH_AT = 16
-#: Bytes of a message in a batch body beside body and properties.
+#: The overhead of a message in a batch body.
 BATCH_OVERHEAD = BATCH_HEADER.size + PROPERTIES_LENGTH.size
 
 
 def record_size(body: int, topic: int, properties: int, *, born_v6: bool = False, store_v6: bool = False) -> int:
-    """Bytes of a record, from the lengths in bytes of what is in it."""
+    """Return the size of a record in bytes, given the lengths of its parts in bytes."""
     v2 = topic > MAX_TOPIC_LENGTH_V1
     return FIXED_SIZE + body + topic + properties + v2 + V6_SHIFT * born_v6 + V6_SHIFT * store_v6

@@ -1,6 +1,6 @@
 """Runs of records, such as the body of a pull response, as messages.
 
-Most consumers look at the bodies only, so the usual record becomes a ``LazyMessage`` (``make bench``: client.pull).
+Most consumers only use the bodies, so a common record becomes a ``LazyMessage`` (``make bench``: client.pull).
 
 Thread-safety: functions are pure; a message belongs to one thread at a time.
 Corresponds to common.message.MessageDecoder.decodesBatch.
@@ -188,7 +188,7 @@ def decode_messages(
 def _decode_unusual(
     raw: bytes, position: int, broker_name: str, check_crc: bool, decompress: bool, inflated: int
 ) -> tuple[list[MessageExt], int, int]:
-    """The messages of any record, its size, and how many bytes were inflated so far."""
+    """Return the messages of any record, its size, and the number of bytes decompressed so far."""
     record = view_record(raw, position, check_crc=check_crc)
     message = record.to_message(broker_name, decompress=decompress)
     is_compressed = record.sys_flag & COMPRESSED

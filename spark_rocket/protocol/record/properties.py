@@ -1,10 +1,10 @@
 """The property string of a message: ``name 0x01 value`` pairs, separated by 0x02, UTF-8.
 
-Apache's 4.9 clients and brokers write no separator after the last pair, 5.x clients do. Both are read; this module
+Apache's 4.9 clients and brokers write no separator after the last pair, 5.x clients do. Both are accepted; this module
 writes none, and adds a missing one when it appends a pair. On disk and in batches the length is a signed 16-bit number,
-hence ``MAX_PROPERTIES_LENGTH``. If a name occurs twice, the last one counts.
+hence ``MAX_PROPERTIES_LENGTH``. For duplicate names the last pair counts.
 
-Decoding takes any bytes: what is not UTF-8 becomes U+FFFD, as in Java, because stored messages must stay readable.
+Decoding accepts any bytes: invalid UTF-8 becomes U+FFFD, as in Java, because stored messages must stay readable.
 ``column_properties.py`` decodes many property strings at once.
 
 Thread-safety: pure functions. Corresponds to common.message.MessageDecoder's {messageProperties2String,
@@ -30,7 +30,7 @@ def join_properties(properties: Mapping[str, str]) -> bytes:
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """The property string of ``properties``, in their order."""
+    """Encode ``properties`` as a property string, in their order."""
     try:
         raw = join_properties(properties)
     except UnicodeEncodeError as error:
@@ -43,7 +43,7 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 
 def decode_properties(raw: bytes | bytearray | memoryview | str) -> dict[str, str]:
-    """Names and values of a property string; pieces without 0x01 are dropped."""
+    """Decode a property string; pieces without 0x01 are skipped."""
     text = raw if isinstance(raw, str) else str(raw, "utf-8", "replace")
     pieces = text.split("\x02")
     if not pieces[-1]:
@@ -55,7 +55,7 @@ def decode_properties(raw: bytes | bytearray | memoryview | str) -> dict[str, st
 
 
 def find_property(raw: AnyStr, name: AnyStr) -> AnyStr | None:
-    """The value of one property without decoding the others; the last one counts, as in a map."""
+    """Return the value of one property without decoding the others; the last duplicate counts."""
     one: Any
     two: Any
     one, two = ("\x01", "\x02") if isinstance(raw, str) else (b"\x01", b"\x02")
@@ -71,7 +71,7 @@ def find_property(raw: AnyStr, name: AnyStr) -> AnyStr | None:
 
 
 def append_property(raw: bytes, name: str | bytes, value: str | bytes) -> bytes:
-    """``raw`` with one more pair at its end."""
+    """Return ``raw`` with one more pair at its end."""
     try:
         name = name.encode() if isinstance(name, str) else name
         value = value.encode() if isinstance(value, str) else value
@@ -85,7 +85,7 @@ def append_property(raw: bytes, name: str | bytes, value: str | bytes) -> bytes:
 
 
 def remove_property(raw: bytes, name: bytes) -> bytes:
-    """``raw`` without any pair of that name; the other pairs keep their bytes and order."""
+    """Return ``raw`` without the pairs of that name; the other pairs keep their bytes and order."""
     start = name + b"\x01"
     if start not in raw:
         return raw

@@ -1,7 +1,7 @@
 """Stored records one at a time: encode, check and decode.
 
-``layout.py`` has the byte table. Thread-safety: pure functions. After a crash: ``scan_record`` tells whole records from
-torn ones by lengths and CRC. Corresponds to store.CommitLog.checkMessageAndReturnSize and
+``layout.py`` has the byte table. Thread-safety: pure functions. After a crash: ``scan_record`` distinguishes complete
+records from torn ones by lengths and CRC. Corresponds to store.CommitLog.checkMessageAndReturnSize and
 common.message.{MessageDecoder, MessageExtEncoder}.
 """
 
@@ -114,7 +114,7 @@ def encode_record(
 
 
 def encode_blank(size: int) -> bytes:
-    """The first 8 bytes of a blank of ``size`` bytes; the rest is never read."""
+    """Return the first 8 bytes of a blank of ``size`` bytes; the rest is never read."""
     try:
         return SIZE_AND_MAGIC.pack(size, MAGIC_BLANK)
     except struct.error:
@@ -145,7 +145,7 @@ class RecordView(NamedTuple):
     properties: memoryview
 
     def to_message(self, broker_name: str = "", *, decompress: bool = True) -> MessageExt:
-        """A copy as a ``MessageExt`` that outlives the buffer; ``decompress`` undoes what the system flag says."""
+        """Return a copy as a ``MessageExt``, independent of the buffer; ``decompress``: also decompress the body."""
         body: bytes = bytes(self.body)
         if decompress and self.sys_flag & COMPRESSED:
             is_batch = self.sys_flag & UNWRAP_MASK == UNWRAP_MASK
@@ -173,7 +173,7 @@ class RecordView(NamedTuple):
 
 
 class ScanKind(Enum):
-    """What ``scan_record`` found."""
+    """The result of ``scan_record``."""
 
     GOOD = "good"
     BLANK = "blank"
@@ -182,7 +182,7 @@ class ScanKind(Enum):
 
 
 class ScanResult(NamedTuple):
-    """``size`` (GOOD, BLANK): bytes to skip; ``reason`` (BAD): what is wrong; ``record`` (GOOD): the view."""
+    """``size`` (GOOD, BLANK): bytes to skip; ``reason`` (BAD): the error; ``record`` (GOOD): the view."""
 
     kind: ScanKind
     size: int = 0
@@ -196,7 +196,7 @@ _END = ScanResult(ScanKind.END)
 def scan_record(
     buffer: Buffer | mmap, position: int = 0, limit: int | None = None, *, check_crc: bool = True
 ) -> ScanResult:
-    """Look at ``position`` of a commit-log file whose bytes end at ``limit``; never raises for bytes."""
+    """Check ``position`` of a commit-log file whose bytes end at ``limit``; never raises for invalid bytes."""
     view = memoryview(buffer)
     end = len(view) if limit is None else min(limit, len(view))
     room = end - position
@@ -216,7 +216,7 @@ def scan_record(
 
 
 def _view(view: memoryview, position: int, end: int, check_crc: bool) -> RecordView | str:
-    """The record at ``position``, or what is wrong with it."""
+    """Return the record at ``position``, or the reason why it is invalid."""
     room = end - position
     if room < FIXED_SIZE:
         return f"{room} bytes are too few for a record"
@@ -254,7 +254,7 @@ def _view(view: memoryview, position: int, end: int, check_crc: bool) -> RecordV
 
 
 def view_record(buffer: Buffer, position: int = 0, *, check_crc: bool = True) -> RecordView:
-    """The record at ``position``; ``ProtocolError`` when there is no whole and sound one."""
+    """Return the record at ``position``; ``ProtocolError`` if it is incomplete or damaged."""
     view = memoryview(buffer)
     record: RecordView | str = f"position {position} is outside {len(view)} bytes"
     if 0 <= position < len(view):
@@ -270,12 +270,12 @@ def view_record(buffer: Buffer, position: int = 0, *, check_crc: bool = True) ->
 def decode_record(
     buffer: Buffer, position: int = 0, check_crc: bool = True, broker_name: str = "", *, decompress: bool = True
 ) -> MessageExt:
-    """The record at ``position`` as a message (an inner batch as the one message that it is stored as)."""
+    """Return the record at ``position`` as a message (an inner batch as the one message that is stored)."""
     return view_record(buffer, position, check_crc=check_crc).to_message(broker_name, decompress=decompress)
 
 
 def iter_records(buffer: Buffer, *, check_crc: bool = False) -> Iterator[RecordView]:
-    """Every record of a run, such as a pull answer's body."""
+    """Yield the records of a run, such as the body of a pull response."""
     position = 0
     while position < len(buffer):
         record = view_record(buffer, position, check_crc=check_crc)

@@ -1,8 +1,8 @@
-"""The columnar view of a run of records: where each record and its parts are, and the fields of the headers.
+"""The columnar view of a run of records: the positions of records and their parts, and the header fields.
 
-A pull response's body and a piece of the commit log are such runs; ``columns.py`` makes Arrow columns of one.
-Guarantees: the first record is at 0, each is where the one before ends, the last one ends the run, and all parts are
-inside their record. Anything else is a ProtocolError.
+The body of a pull response and a piece of the commit log are such runs; ``columns.py`` creates Arrow columns from them.
+Guarantees: the first record is at 0, each starts where the previous one ends, the last one ends the run, and all parts
+are inside their record. Anything else is a ProtocolError.
 
 Working memory is reused: on virtual machines the first touch of a page can cost more than decoding all records on it.
 Without pyarrow, which servers do not load.
@@ -45,18 +45,18 @@ _REMEDY = "The response or file is damaged or cut short: read it again, or check
 _Any = np.ndarray[Any, Any]
 _I64 = np.ndarray[Any, np.dtype[np.int64]]
 _U8 = np.ndarray[Any, np.dtype[np.uint8]]
-_KEEP_BYTES = 32 * 1024 * 1024  # larger blocks are not kept
+_KEEP_BYTES = 32 * 1024 * 1024  # larger blocks are not retained
 _KEEP_IDLE = 4
 
 
 class Scratch:
-    """Named blocks of bytes. What is in one stays until the same name is asked for again."""
+    """Named blocks of bytes. The content of a block is valid until the next request of the same name."""
 
     def __init__(self) -> None:
         self._blocks: dict[str, _U8] = {}
 
     def bytes(self, name: str, size: int) -> _U8:
-        """``size`` bytes of whatever was in them before."""
+        """Return ``size`` uninitialized bytes."""
         block = self._blocks.get(name)
         if block is None or len(block) < size:
             block = np.empty(size + size // 4, np.uint8)
@@ -70,7 +70,7 @@ _idle: list[Scratch] = []
 
 @contextmanager
 def borrowed_scratch() -> Iterator[Scratch]:
-    """A scratch for one decode; nothing that outlives it may point into the blocks."""
+    """A scratch for one decode; results that outlive it must not point into its blocks."""
     try:
         scratch = _idle.pop()
     except IndexError:
@@ -90,17 +90,17 @@ class RecordRun:
         if len(raw) > _MAX_BUFFER:
             raise ProtocolError(f"{len(raw):,} bytes of records are too many to decode at once.", remedy="Pull fewer.")
         self.raw = raw
-        self._same: dict[str, int] = {}  # fields that all records have alike
-        self._step = self._equal_step(scratch)  # of each record; 0: they differ
+        self._same: dict[str, int] = {}  # fields with equal values in all records
+        self._step = self._equal_step(scratch)  # the size of each record; 0: they differ
         if self._step:
             self.starts = np.arange(0, len(raw), self._step)
         else:
             self.starts = record_starts(raw)
             self._heads = heads_of(raw, self.starts)
-        self.parted_alike = False  # whether all records are as long, and so is each of their parts
-        self.tails: Rows | None = None  # then, and if asked for, everything behind the bodies
+        self.parted_alike = False  # whether all records and their parts have equal lengths
+        self.tails: Rows | None = None  # if so and requested: everything after the bodies
         self.sizes = self.number("size")
-        self.born_extra: int | _I64 = 0  # bytes that IPv6 hosts take more: 0 or 12
+        self.born_extra: int | _I64 = 0  # extra bytes of IPv6 hosts: 0 or 12
         self.store_extra: int | _I64 = 0
         self.plain = self._same.get("magic") == MAGIC_V1 and not self._same.get("sys_flag", -1) & HOSTS_MASK
         if self.plain and self._find_equal_parts(scratch if with_tails else None):
@@ -138,7 +138,7 @@ class RecordRun:
         return first
 
     def _find_equal_parts(self, scratch: Scratch | None) -> bool:
-        """Where the first record's parts say it for all. What is wrong with others is found by ``find_parts``."""
+        """Find the parts from the first record, if it is representative. ``find_parts`` reports errors of others."""
         raw, step, count = self.raw, self._step, len(self.starts)
         body_end = HEADER_SIZE + self._same.get("body_length", -1)
         if not HEADER_SIZE <= body_end <= step - 3:
@@ -164,14 +164,14 @@ class RecordRun:
         return True
 
     def cells(self, start: int, end: int) -> _U8:
-        """The same bytes of every record, a row for each; only where all are parted alike."""
+        """Return the same bytes of every record as rows; only if all records have equal parts."""
         return np.ndarray((len(self.starts), end - start), np.uint8, self.raw, start, (self._step, 1))
 
     def __len__(self) -> int:
         return len(self.starts)
 
     def number(self, name: str) -> _I64:
-        """A header field as native 64-bit integers; of a host the first 8 bytes."""
+        """Return a header field as native 64-bit integers; for hosts the first 8 bytes."""
         at = AT[name]
         if at > AT["born_host"] and not self.plain:
             moved = self.starts + at + self.born_extra + (self.store_extra if at > AT["store_host"] else 0)
@@ -182,11 +182,11 @@ class RecordRun:
         return values
 
     def same_number(self, name: str) -> int | None:
-        """That field, if every record has the same; None: perhaps they have."""
+        """Return the constant value of a field; None: it may differ."""
         return self._same.get(name) if self.plain else None
 
     def wrapped(self, *, bodies: bool) -> _Any | None:
-        """Which records are not plain; None: all are."""
+        """Return which records are not plain; None: all are plain."""
         flags = self.number("sys_flag") if "sys_flag" not in self._same else np.array([self._same["sys_flag"]])
         if not needs_unwrap(flags, bodies=bodies).any():
             return None
@@ -202,7 +202,7 @@ class RecordRun:
             raise _damaged(self.raw, int(self.starts[wrong[0]]), "has a body that does not match its CRC")
 
     def unwrapped(self, wrapped: _Any, start: int | None, end: int | None, damaged: dict[int, str] | None) -> bytearray:
-        """The same records with compressed bodies and inner batches undone."""
+        """Return the same records, decompressed and without inner batches."""
         return unwrap_records(
             self.raw.data,
             wrapped,
@@ -219,7 +219,7 @@ class RecordRun:
         )
 
     def keep_offsets(self, start: int | None, end: int | None) -> None:
-        """Inner batches stay: only unwrapping shows the offsets of what is in them."""
+        """Return the queue offsets. Inner batches count as one record: only unwrapping shows their offsets."""
         if start is None and end is None:
             return
         offsets = self.number("queue_offset")
@@ -246,7 +246,7 @@ class RecordRun:
 
 
 def record_starts(raw: _U8) -> _I64:
-    """Where each record starts."""
+    """Return the start of each record."""
     end = len(raw)
     if end == 0:
         return np.empty(0, np.int64)
@@ -269,7 +269,7 @@ def record_starts(raw: _U8) -> _I64:
 
 
 def gather(raw: _U8, positions: _I64, dtype: str) -> _I64:
-    """Integers at any byte positions, which the caller has checked to be inside."""
+    """Return integers at any byte positions, which the caller has checked."""
     width = np.dtype(dtype).itemsize
     if len(positions) == 0:
         return np.empty(0, np.int64)
@@ -289,15 +289,15 @@ FAULTS = (
 
 
 class Parts(NamedTuple):
-    """Where the parts of records are, and what is wrong with each, as an index of ``FAULTS``."""
+    """The positions of the parts of records, and the error of each, as an index of ``FAULTS``."""
 
     places: tuple[_I64, _I64, _I64, _I64, _I64]
-    """Start and end of bodies, start and end of topics, start of properties; somewhere inside a faulty record."""
+    """Start and end of bodies, start and end of topics, start of properties; arbitrary within an invalid record."""
     faults: _I64
     plain: bool
     """Whether all have the v1 magic and IPv4 hosts."""
     born_extra: int | _I64
-    """Bytes that IPv6 hosts take more: 0 or 12."""
+    """Extra bytes of IPv6 hosts: 0 or 12."""
     store_extra: int | _I64
 
 
@@ -346,7 +346,7 @@ def find_parts(raw: _U8, starts: _I64, ends: _I64, heads: _Any) -> Parts:
 
 
 def heads_of(raw: _U8, starts: _I64) -> _Any:
-    """The headers of records, as far as IPv4 hosts go."""
+    """Return the headers of records, up to the size with IPv4 hosts."""
     if not len(starts):
         return np.empty(0, _HEADER)
     every = np.ndarray((len(raw) - HEADER_SIZE + 1,), f"V{HEADER_SIZE}", raw, strides=(1,))

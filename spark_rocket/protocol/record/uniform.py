@@ -1,11 +1,10 @@
-"""Uniform rows: records, or messages of a batch, of the same lengths, whose properties have the same names in the same
-places, as those of one program mostly have.
+"""Uniform rows: records, or messages of a batch, with equal lengths and the same property names at the same positions.
 
-Such rows are a matrix of bytes, and one look at each of its columns tells all about it. Whoever uses this has a general
-path too, for all other rows. ``layout_of`` is the only place that takes apart property strings by columns;
-``properties.py`` does it for a single one. Without pyarrow, which servers do not load.
+Messages of one program mostly are uniform. Such rows are a matrix of bytes, and the minimum and maximum of each column
+describe all of them. Callers have a general path for other rows. ``layout_of`` is the only place that splits property
+strings by columns; ``properties.py`` does it for single ones. Without pyarrow, which servers do not load.
 
-Pure. Corresponds to nothing in RocketMQ.
+Pure. RocketMQ has no equivalent.
 """
 
 from __future__ import annotations
@@ -18,23 +17,23 @@ import numpy.typing as npt
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
 _SEPARATOR = 2
-_FEWEST = 16  # ranges for which it is worth while
+_MIN_RANGES = 16  # below that it is not faster
 _AT_ONCE = 64
 
 
 class Rows(NamedTuple):
-    """Byte strings of one length: a row for each, and each column's extremes."""
+    """Byte strings of equal length: a row for each, and the extremes of each column."""
 
     cells: Bytes
     low: Bytes
     high: Bytes
 
     def vary(self, start: int, end: int) -> bool:
-        """Whether these columns are not the same in all rows."""
+        """Whether these columns differ between rows."""
         return self.low[start:end].tobytes() != self.high[start:end].tobytes()
 
     def behind(self, start: int) -> Rows:
-        """The columns from ``start`` on."""
+        """Return the columns from ``start`` on."""
         return Rows(self.cells[:, start:], self.low[start:], self.high[start:])
 
     @property
@@ -43,14 +42,14 @@ class Rows(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """What the property strings of all rows share."""
+    """The common layout of the property strings of all rows."""
 
     values: dict[bytes, tuple[int, int]]
-    """Of each name where its value starts and ends; of one that is there twice, the last."""
+    """The start and end of the value of each name; of a duplicate name, those of the last one."""
     names: frozenset[bytes]
-    """All names, those without a value too."""
+    """All names, including those without a value."""
     is_exact: bool
-    """Whether ``values`` says all: every part is a name and a value, no name is there twice, and all is ASCII."""
+    """Whether ``values`` is complete: every part has a name and a value, names are unique, and all is ASCII."""
 
 
 def look_at(cells: Bytes) -> Rows:
@@ -65,8 +64,8 @@ def look_at(cells: Bytes) -> Rows:
 
 
 def rows_of(data: bytes, starts: Ints, ends: Ints) -> Rows | None:
-    """Ranges of ``data`` as rows, if there are some of one length at equal distances; else None."""
-    if len(starts) < _FEWEST:
+    """Return ranges of ``data`` as rows, if they are enough, of equal length and at equal distances; otherwise None."""
+    if len(starts) < _MIN_RANGES:
         return None
     step, length = int(starts[1] - starts[0]), int(ends[0] - starts[0])
     if length <= 0 or step < length or (np.diff(starts) != step).any() or (ends - starts != length).any():
@@ -76,19 +75,19 @@ def rows_of(data: bytes, starts: Ints, ends: Ints) -> Rows | None:
 
 
 def records_alike(data: bytes, size: int) -> int:
-    """How many records follow one another from the first byte on with the first one's ``size`` and magic."""
+    """Return the number of consecutive records from the first byte on with the first one's ``size`` and magic."""
     heads = np.ndarray((len(data) // size,), ">u8", data, 0, (size,))
     same = heads == heads[0]
     return len(same) if same.all() else int(np.argmin(same))
 
 
 def layout_of(rows: Rows) -> Layout | None:
-    """The layout of property strings, one in each row; None if they do not have the same."""
+    """Return the layout of property strings, one in each row; None if they differ."""
     low = rows.low
     same = low == rows.high
     text = rows.first
     first = rows.cells[0]
-    # Separators stand in the same columns of every row, and nowhere else.
+    # Separators are in the same columns of every row, and nowhere else.
     if not (bool(same[first <= _SEPARATOR].all()) and bool((low[first > _SEPARATOR] > _SEPARATOR).all())):
         return None
     values: dict[bytes, tuple[int, int]] = {}

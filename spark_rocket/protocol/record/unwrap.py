@@ -1,14 +1,14 @@
 """Rewrites compressed records and inner batches into plain records, so that columnar decoding sees only those.
 
 ===========  ===================================================================================================
-sysFlag      what is done
+sysFlag      action
 ===========  ===================================================================================================
 0x1          the body is decompressed (``compression.py``)
-0x80 + 0x40  the body is a batch body (``record.py``); each of its messages becomes a record of its own, with
+0x80 + 0x40  the body is a batch body (``record.py``); each of its messages becomes a separate record, with
              consecutive queue offsets from the outer record's INNER_BASE on, and its hosts and times
 ===========  ===================================================================================================
 
-Records without these bits are copied as they are. Sizes are bounded: few received bytes must not fill the memory.
+Records without these bits are copied unchanged. Sizes are limited: few received bytes must not fill the memory.
 
 Thread-safety: pure functions. Corresponds to MessageDecoder.decode and decodeMessage.
 """
@@ -39,13 +39,13 @@ _I64 = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def needs_unwrap(sys_flags: np.ndarray[Any, Any], *, bodies: bool) -> np.ndarray[Any, Any]:
-    """Which records are not plain, from their system flags; without ``bodies`` a compressed body may stay as it is."""
+    """Return which records are not plain, by system flag; without ``bodies`` compressed bodies may stay unchanged."""
     wrapped: np.ndarray[Any, Any] = (sys_flags & UNWRAP_MASK) == UNWRAP_MASK
     return wrapped | ((sys_flags & COMPRESSED) != 0) if bodies else wrapped
 
 
 def record_name(queue_offset: int, at: int) -> str:
-    """How errors call a record."""
+    """Return the name of a record for errors."""
     return f"record with queue offset {queue_offset}, at byte {at}"
 
 
@@ -118,7 +118,7 @@ def _too_large(queue_offset: int, at: int, before: int) -> ProtocolError:
 
 
 def _append(out: bytearray, head: memoryview, body: bytes | memoryview, tail: memoryview | bytes) -> int:
-    """``head`` ends with the body's length, ``tail`` is topic and properties with theirs."""
+    """Build a record: ``head`` ends with the body's length, ``tail`` is topic and properties with theirs."""
     at = len(out)
     out += head
     out += body

@@ -1,7 +1,7 @@
-"""The numbers that requests, answers, languages and versions go by on the wire.
+"""Numbers of requests, responses, languages and versions on the wire.
 
-``RequestCode`` is what a command asks for, ``ResponseCode`` how it came out (0 to 3 are the remoting layer's own).
-10, 11 and 12 answer a send whose message *was* stored.
+``RequestCode`` is the operation of a command, ``ResponseCode`` its result (0 to 3 belong to the remoting layer). 10, 11
+and 12 are results of sends whose message *was* stored.
 Thread-safety: constants only. Corresponds to remoting.protocol.{RequestCode, ResponseCode, RemotingSysResponseCode,
 LanguageCode}, common.MQVersion and common.constant.PermName.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from enum import IntEnum
 
-# Version ordinals; CURRENT_VERSION is what this package says it is. Name servers answer 401 and above in standard JSON.
+# Version ordinals; CURRENT_VERSION is that of this package. Name servers send standard JSON to 401 and above.
 V4_9_4 = 401
 V4_9_8 = 409
 V5_3_3 = 479
@@ -23,7 +23,7 @@ _HIGHER_VERSION = 612
 
 
 def version_name(ordinal: int) -> str:
-    """What a version is called: each has two ordinals, of its snapshot and of itself, ten of each to the next place."""
+    """Return the name of a version: it has two ordinals, of its snapshot and of its release."""
     if ordinal < _V4_0_0_SNAPSHOT:
         return f"3.x ({ordinal})" if ordinal >= 0 else f"unknown ({ordinal})"
     if ordinal >= _HIGHER_VERSION:
@@ -41,7 +41,7 @@ PERM_PRIORITY = 0x8
 
 
 class LanguageCode(IntEnum):
-    """What a peer is written in; others than these are tolerated, as text or as a number."""
+    """The language of a peer; other values are accepted, as text or as a number."""
 
     JAVA = 0
     CPP = 1
@@ -60,7 +60,7 @@ class LanguageCode(IntEnum):
 
 
 class RequestCode(IntEnum):
-    """What a request asks for."""
+    """The operation of a request."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -222,14 +222,14 @@ class RequestCode(IntEnum):
     BATCH_ACK_MESSAGE = 200151
 
 
-# How requests about accounts came out in 4.9; 5.x has given the numbers a second meaning each.
+# Results of account requests in 4.9; 5.x uses the same numbers for other results.
 UPDATE_AND_CREATE_ACL_CONFIG_FAILED = 209
 DELETE_ACL_CONFIG_FAILED = 210
 UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED = 211
 
 
 class ResponseCode(IntEnum):
-    """How a request came out."""
+    """The result of a request."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -284,5 +284,5 @@ _LINK = re.compile(r"[,\s]*\nSee http\S+ for further details\.\s*\Z")
 
 
 def without_faq(remark: str) -> str:
-    """Remove the link from a remark, for callers that say themselves what to do."""
+    """Remove the link from a remark, for callers with their own remedy."""
     return _LINK.sub("", remark)

@@ -1,10 +1,9 @@
-"""How a typed body travels as JSON.
+"""The encoding of typed bodies as JSON.
 
-A body is a dataclass whose every field has a default, as in Java: fields that are absent or null keep theirs, fields
-that nobody knows are ignored. The annotation of a field says how it is read: ``str``, ``int``, ``float``, ``bool``,
-``object`` (kept as it is), ``list[…]``, ``dict[str | int | MessageQueue, …]`` and other bodies. Its name on the wire is
-its own in camel case, unless its metadata gives ``wire``. Written in the order of the names, without the fields that
-are ``None``.
+A body is a dataclass whose fields all have defaults, as in Java: absent or null fields keep theirs, unknown fields are
+ignored. The annotation of a field is its type: ``str``, ``int``, ``float``, ``bool``, ``object`` (unchanged),
+``list[…]``, ``dict[str | int | MessageQueue, …]`` and other bodies. Its name on the wire is its own in camel case,
+unless its metadata has ``wire``. Fields are written in the order of the names, without those that are ``None``.
 
 Thread-safety: bodies belong to one thread; tables are built once and then only read.
 Corresponds to remoting.protocol.RemotingSerializable.
@@ -27,17 +26,17 @@ _Table: TypeAlias = tuple[tuple[str, str, _Reader], ...]  # attribute, wire name
 
 
 class Body:
-    """Base of all typed bodies."""
+    """Base class of all typed bodies."""
 
     __slots__ = ()
 
     def to_json(self, *, standard: bool = False, pretty: bool = False) -> bytes:
-        """As fastjson spells it, or with ``standard`` in standard JSON; ``pretty`` for configuration files."""
+        """Encode like fastjson, or with ``standard`` as standard JSON; ``pretty`` for configuration files."""
         value = self.to_value()
         return dumps_standard(value) if standard else dumps_fastjson(value, pretty=pretty)
 
     def to_value(self) -> dict[str, Any]:
-        """As plain dicts and lists."""
+        """Return plain dicts and lists."""
         value: dict[str, Any] = {}
         for name, wire, _ in _table_of(type(self)):
             item = getattr(self, name)
@@ -47,17 +46,17 @@ class Body:
 
     @classmethod
     def from_json(cls, data: Buffer | str) -> Self:
-        """From either spelling; ``ProtocolError`` when it is not JSON or a field is not of its type."""
+        """Decode either form; ``ProtocolError`` if it is not JSON or a field has an invalid type."""
         return cls.from_value(loads_tolerant(data))
 
     @classmethod
     def from_request(cls, data: Buffer) -> Self:
-        """As :meth:`from_json`, for a server: what takes long to read, or much memory, is refused."""
+        """Like :meth:`from_json`, for servers: rejects bodies that would take too much time or memory."""
         return cls.from_value(loads_tolerant(data, REQUEST_LIMITS))
 
     @classmethod
     def from_value(cls, value: object) -> Self:
-        """From plain dicts and lists."""
+        """Decode plain dicts and lists."""
         if not isinstance(value, dict):
             raise _wrong(cls.__name__, value)
         known: dict[str, Any] = {}
@@ -81,7 +80,7 @@ def _plain(value: Any) -> Any:
 
 
 def queue_key(queue: MessageQueue) -> tuple[tuple[str, str | int], ...]:
-    """A queue as ``fastjson`` has objects that are map keys."""
+    """Return a queue in the form for fastjson's object map keys."""
     return ("brokerName", queue.broker_name), ("queueId", queue.queue_id), ("topic", queue.topic)
 
 
@@ -104,7 +103,7 @@ def _table_of(cls: type[Body]) -> _Table:
 
 
 def _reader(hint: Any) -> _Reader:
-    """What reads a value of the annotated type."""
+    """Return the reader of values of the annotated type."""
     simple = _SIMPLE.get(hint)
     if simple is not None:
         return simple

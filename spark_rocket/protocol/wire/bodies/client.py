@@ -1,4 +1,4 @@
-"""What clients tell brokers about themselves, and what they ask about queues and groups.
+"""Heartbeats of clients, and their queries about queues and groups.
 
 Corresponds to remoting.protocol.heartbeat and the client side of remoting.protocol.body.
 """
@@ -23,7 +23,7 @@ CONSUME_FROM_TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
 
 @dataclass(slots=True)
 class SubscriptionData(Body):
-    """What a consumer wants of a topic. A larger ``sub_version`` (ms) replaces a stored one."""
+    """A consumer's subscription to a topic. A larger ``sub_version`` (ms) replaces a stored one."""
 
     topic: str = ""
     sub_string: str = "*"
@@ -38,7 +38,7 @@ class SubscriptionData(Body):
     def build(
         cls, topic: str, expression: str | None, version: int, expression_type: str = TYPE_TAG
     ) -> SubscriptionData:
-        """From what a user wrote: tags and their hashes for TAG, the bare expression for SQL92."""
+        """Build from the user's expression: tags and their hashes for TAG, the expression alone for SQL92."""
         if expression_type != TYPE_TAG:
             return cls(topic, expression or "", sub_version=version, expression_type=expression_type)
         tags = parse_tags(expression)
@@ -55,7 +55,7 @@ class ProducerData(Body):
 
 @dataclass(slots=True)
 class ConsumerData(Body):
-    """A consumer group of a client, and what it subscribes to."""
+    """A consumer group of a client, and its subscriptions."""
 
     group_name: str = ""
     consume_type: str = CONSUME_PASSIVELY
@@ -78,7 +78,7 @@ class HeartbeatData(Body):
 
 @dataclass(slots=True)
 class GetConsumerListByGroupResponseBody(Body):
-    """Answer to GET_CONSUMER_LIST_BY_GROUP: client ids."""
+    """Response to GET_CONSUMER_LIST_BY_GROUP: client ids."""
 
     consumer_id_list: list[str] = field(default_factory=list)
 
@@ -95,7 +95,7 @@ class LockBatchRequestBody(Body):
 
 @dataclass(slots=True)
 class LockBatchResponseBody(Body):
-    """Answer to LOCK_BATCH_MQ: the queues that are now locked for the caller."""
+    """Response to LOCK_BATCH_MQ: the queues that are now locked for the caller."""
 
     lock_ok_mq_set: list[MessageQueue] = field(default_factory=list, metadata={"wire": "lockOKMQSet"})
 
@@ -122,7 +122,7 @@ class MessageQueueAssignment(Body):
 
 @dataclass(slots=True)
 class QueryAssignmentResponseBody(Body):
-    """Answer to QUERY_ASSIGNMENT. None: the client keeps what it has; an empty list takes everything from it."""
+    """Response to QUERY_ASSIGNMENT. None: the assignment is unchanged; an empty list removes all queues."""
 
     message_queue_assignments: list[MessageQueueAssignment] | None = None
 

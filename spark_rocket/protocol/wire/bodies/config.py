@@ -1,4 +1,4 @@
-"""What brokers keep in ``config/*.json`` and send to name servers and slaves: topics, groups, offsets.
+"""Data that brokers store in ``config/*.json`` and send to name servers and slaves: topics, groups, offsets.
 
 Corresponds to common.TopicConfig, remoting.protocol.{DataVersion, subscription.SubscriptionGroupConfig} and the
 SerializeWrapper classes of remoting.protocol.body.
@@ -16,14 +16,14 @@ from spark_rocket.protocol.wire.json import REQUEST_LIMITS, dumps_standard, load
 
 @dataclass(slots=True)
 class DataVersion(Body):
-    """Which state of a table: grows with each change. Compared whole; ``timestamp`` is the change's time in ms."""
+    """The version of a table: grows with each change. Compared as a whole; ``timestamp`` is the time in ms."""
 
     state_version: int = 0
     timestamp: int = 0
     counter: int = 0
 
     def next(self, now_ms: int) -> DataVersion:
-        """The version after one more change."""
+        """Return the version after one more change."""
         return DataVersion(self.state_version, now_ms, self.counter + 1)
 
 
@@ -41,13 +41,13 @@ class TopicConfig(Body):
     attributes: dict[str, str] = field(default_factory=dict)
 
     def to_line(self) -> str:
-        """The one-line form in a compressed registration."""
+        """Return the one-line form in a compressed registration."""
         line = f"{self.topic_name} {self.read_queue_nums} {self.write_queue_nums} {self.perm} {self.topic_filter_type}"
         return f"{line} {dumps_standard(self.attributes).decode()}" if self.attributes else line
 
     @classmethod
     def from_line(cls, line: str) -> TopicConfig:
-        """From the one-line form: name, read queues, write queues, perm, filter type, attributes (5.x)."""
+        """Parse the one-line form: name, read queues, write queues, perm, filter type, attributes (5.x)."""
         parts = line.split(" ", 5)
         try:
             name, reads, writes, perm, filter_type = parts[:5]
@@ -67,7 +67,7 @@ class TopicConfig(Body):
 
 @dataclass(slots=True)
 class TopicConfigSerializeWrapper(Body):
-    """``topics.json``, the answer to GET_ALL_TOPIC_CONFIG, and the topics of a registration."""
+    """``topics.json``, the response to GET_ALL_TOPIC_CONFIG, and the topics of a registration."""
 
     topic_config_table: dict[str, TopicConfig] = field(default_factory=dict)
     data_version: DataVersion = field(default_factory=DataVersion)
@@ -99,7 +99,7 @@ class SubscriptionGroupConfig(Body):
 
 @dataclass(slots=True)
 class SubscriptionGroupWrapper(Body):
-    """``subscriptionGroup.json`` and the answer to GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
+    """``subscriptionGroup.json`` and the response to GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
 
     subscription_group_table: dict[str, SubscriptionGroupConfig] = field(default_factory=dict)
     forbidden_table: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class SubscriptionGroupWrapper(Body):
 
 @dataclass(slots=True)
 class ConsumerOffsetSerializeWrapper(Body):
-    """``consumerOffset.json`` and the answer to GET_ALL_CONSUMER_OFFSET: ``topic@group`` -> queue -> next offset."""
+    """``consumerOffset.json`` and the response to GET_ALL_CONSUMER_OFFSET: ``topic@group`` -> queue -> next offset."""
 
     offset_table: dict[str, dict[int, int]] = field(default_factory=dict)
     data_version: DataVersion | None = None
@@ -116,7 +116,7 @@ class ConsumerOffsetSerializeWrapper(Body):
 
 @dataclass(slots=True)
 class DelayOffsetSerializeWrapper(Body):
-    """``delayOffset.json`` and the answer to GET_ALL_DELAY_OFFSET: delay level -> next offset."""
+    """``delayOffset.json`` and the response to GET_ALL_DELAY_OFFSET: delay level -> next offset."""
 
     offset_table: dict[int, int] = field(default_factory=dict)
     data_version: DataVersion | None = None
@@ -141,7 +141,7 @@ class SubscriptionGroupList(Body):
 
 @dataclass(slots=True)
 class PlainAccessConfig(Body):
-    """An account of ``plain_acl.yml``; None for what it does not say. The secret is in no repr."""
+    """An account of ``plain_acl.yml``; None for missing values. The secret is excluded from the repr."""
 
     access_key: str = ""
     secret_key: str | None = field(default=None, repr=False)
@@ -155,7 +155,7 @@ class PlainAccessConfig(Body):
 
 @dataclass(slots=True)
 class ClusterAclConfig(Body):
-    """Answer to GET_BROKER_CLUSTER_ACL_CONFIG."""
+    """Response to GET_BROKER_CLUSTER_ACL_CONFIG."""
 
     global_white_addrs: list[str] = field(default_factory=list)
     plain_access_configs: list[PlainAccessConfig] = field(default_factory=list)

@@ -1,6 +1,6 @@
-"""What brokers ask consumers for tools: where they are, what they are doing, to go elsewhere, to consume one message.
+"""Requests of brokers to consumers on behalf of tools: offsets, state, reset, consumption of one message.
 
-Maps with message queues as keys can only be said in fastjson's spelling.
+Maps with message queues as keys can only be written in fastjson's syntax.
 Corresponds to remoting.protocol.body.
 """
 
@@ -12,7 +12,7 @@ from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.wire.bodies.base import Body
 from spark_rocket.protocol.wire.bodies.client import SubscriptionData
 
-# What became of a message that was consumed directly.
+# Results of the direct consumption of a message.
 CR_SUCCESS = "CR_SUCCESS"
 CR_LATER = "CR_LATER"
 CR_ROLLBACK = "CR_ROLLBACK"
@@ -31,7 +31,7 @@ PROP_CONSUMER_START_TIMESTAMP = "PROP_CONSUMER_START_TIMESTAMP"
 
 @dataclass(slots=True)
 class ResetOffsetBody(Body):
-    """Answer to INVOKE_BROKER_TO_RESET_OFFSET, body of RESET_CONSUMER_CLIENT_OFFSET."""
+    """Response to INVOKE_BROKER_TO_RESET_OFFSET, body of RESET_CONSUMER_CLIENT_OFFSET."""
 
     offset_table: dict[MessageQueue, int] = field(default_factory=dict)
 
@@ -55,7 +55,7 @@ class ResetOffsetBodyForC(Body):
 
 @dataclass(slots=True)
 class GetConsumerStatusBody(Body):
-    """Answer to GET_CONSUMER_STATUS_FROM_CLIENT: a client says its own offsets, the broker those by client id."""
+    """Response to GET_CONSUMER_STATUS_FROM_CLIENT: a client sends its own offsets, the broker those by client id."""
 
     message_queue_table: dict[MessageQueue, int] = field(default_factory=dict)
     consumer_table: dict[str, dict[MessageQueue, int]] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class GetConsumerStatusBody(Body):
 
 @dataclass(slots=True)
 class ProcessQueueInfo(Body):
-    """A queue that a consumer has in hand."""
+    """A queue assigned to a consumer."""
 
     commit_offset: int = 0
     cached_msg_min_offset: int = 0
@@ -92,7 +92,7 @@ class PopProcessQueueInfo(Body):
 
 @dataclass(slots=True)
 class ConsumeStatus(Body):
-    """How fast a topic is pulled and consumed; times in ms, numbers per second."""
+    """The pull and consume rates of a topic; times in ms, numbers per second."""
 
     pull_rt: float = field(default=0.0, metadata={"wire": "pullRT"})
     pull_tps: float = field(default=0.0, metadata={"wire": "pullTPS"})
@@ -104,7 +104,7 @@ class ConsumeStatus(Body):
 
 @dataclass(slots=True)
 class ConsumerRunningInfo(Body):
-    """Answer to GET_CONSUMER_RUNNING_INFO: ``status_table`` is by topic, ``jstack`` the stacks of threads if wanted."""
+    """Response to GET_CONSUMER_RUNNING_INFO: ``status_table`` is by topic, ``jstack`` has requested thread stacks."""
 
     properties: dict[str, str] = field(default_factory=dict)
     subscription_set: list[SubscriptionData] = field(default_factory=list)
@@ -117,7 +117,7 @@ class ConsumerRunningInfo(Body):
 
 @dataclass(slots=True)
 class ConsumeMessageDirectlyResult(Body):
-    """Answer to CONSUME_MESSAGE_DIRECTLY; ``consume_result`` is one of the ``CR_`` words."""
+    """Response to CONSUME_MESSAGE_DIRECTLY; ``consume_result`` is one of the ``CR_`` words."""
 
     order: bool = False
     auto_commit: bool = True
@@ -128,7 +128,7 @@ class ConsumeMessageDirectlyResult(Body):
 
 @dataclass(slots=True)
 class CheckClientRequestBody(Body):
-    """Body of CHECK_CLIENT_CONFIG: whether the broker could filter so."""
+    """Body of CHECK_CLIENT_CONFIG: whether the broker supports a filter."""
 
     client_id: str = ""
     group: str = ""

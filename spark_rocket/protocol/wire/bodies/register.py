@@ -1,11 +1,11 @@
 """The body of REGISTER_BROKER, as JSON or compressed.
 
-Compressed, a zlib stream of: length and JSON of the data version; number of topics, then length and one-line form of
-each; length and JSON list of filter servers; from 5.x on the number of static-topic mappings, then length and JSON of
-each. All numbers are int32, big endian. Mappings are skipped: static topics are not served here.
+The compressed form is a zlib stream of: length and JSON of the data version; number of topics, then length and one-line
+form of each; length and JSON list of filter servers; from 5.x on the number of static-topic mappings, then length and
+JSON of each. All numbers are int32, big endian. Mappings are skipped: static topics are not supported.
 
-A registration comes from a peer that nobody has checked, and a kilobyte may unpack to a megabyte. So the unpacked body,
-each record in it, its topics and its values are bounded.
+A registration comes from an unverified peer, and a kilobyte may decompress to a megabyte. So the decompressed body,
+each record in it, its topics and its values are limited.
 
 Thread-safety: values. Corresponds to remoting.protocol.body.RegisterBrokerBody.
 """
@@ -22,7 +22,7 @@ from spark_rocket.protocol.wire.bodies.base import Body
 from spark_rocket.protocol.wire.bodies.config import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 from spark_rocket.protocol.wire.json import Buffer, TextLimits, check_values, dumps_standard, loads_tolerant
 
-MAX_UNPACKED = 16 << 20  # bytes: as much as an unpacked body, which has to fit into a frame
+MAX_UNPACKED = 16 << 20  # bytes: the limit of an uncompressed body, which must fit into a frame
 MAX_TOPICS = 100_000
 MAX_FILTER_SERVERS = 1_000
 _MAX_RECORD = 256 * 1024  # bytes of a topic's line or a data version
@@ -40,7 +40,7 @@ class RegisterBrokerBody(Body):
     filter_server_list: list[str] = field(default_factory=list)
 
     def encode(self, *, compressed: bool = False) -> bytes:
-        """The body to send."""
+        """Return the body to send."""
         if not compressed:
             return self.to_json()
         wrapper = self.topic_config_serialize_wrapper
@@ -52,7 +52,7 @@ class RegisterBrokerBody(Body):
 
     @classmethod
     def decode(cls, body: Buffer, *, compressed: bool = False) -> RegisterBrokerBody:
-        """The body received, as its request header's ``compressed`` says."""
+        """Decode the received body; ``compressed`` is that of the request header."""
         if not compressed:
             value = loads_tolerant(body, _JSON_LIMITS)
             _check_counts(value)
@@ -74,12 +74,12 @@ class RegisterBrokerBody(Body):
 
     @staticmethod
     def is_short(body: Buffer, *, compressed: bool, most: int) -> bool:
-        """Whether the body has at most ``most`` bytes when it is unpacked; ProtocolError when it is not zlib."""
+        """Whether the decompressed body has at most ``most`` bytes; ProtocolError for invalid zlib data."""
         return inflates_within(body, most) if compressed else len(body) <= most
 
 
 def _check_counts(value: object) -> None:
-    """Before anything is made of the values of a registration."""
+    """Check the limits before the values of a registration are created."""
     if isinstance(value, dict):
         wrapper = value.get("topicConfigSerializeWrapper")
         topics = wrapper.get("topicConfigTable") if isinstance(wrapper, dict) else None
@@ -101,7 +101,7 @@ def _sized(raw: bytes) -> bytes:
 
 
 class _Records:
-    """Cuts a decompressed registration."""
+    """Splits a decompressed registration."""
 
     def __init__(self, raw: bytes) -> None:
         check_values(raw, _MAX_VALUES)

@@ -1,4 +1,4 @@
-"""Who has which topic: what brokers register at name servers, and what these answer.
+"""Routes of topics: registrations of brokers at name servers, and the responses to queries.
 
 Corresponds to remoting.protocol.route and remoting.protocol.body.{ClusterInfo, TopicList, KVTable, BrokerMemberGroup}.
 """
@@ -34,7 +34,7 @@ class QueueData(Body):
 
 @dataclass(slots=True)
 class BrokerData(Body):
-    """A broker name and the addresses behind it: 0 is the master, others are slaves."""
+    """A broker name and its addresses: 0 is the master, others are slaves."""
 
     cluster: str = ""
     broker_name: str = ""
@@ -47,13 +47,13 @@ class BrokerData(Body):
         return self.broker_addrs.get(MASTER_ID)
 
     def select_addr(self) -> str | None:
-        """The master, or for want of one the slave with the least id."""
+        """Return the master, or without one the slave with the lowest id."""
         return self.broker_addrs[min(self.broker_addrs)] if self.broker_addrs else None
 
 
 @dataclass(slots=True)
 class TopicRouteData(Body):
-    """Answer to GET_ROUTEINFO_BY_TOPIC. Write ``to_json(standard=True)`` for clients of version 401 and above."""
+    """Response to GET_ROUTEINFO_BY_TOPIC. Write ``to_json(standard=True)`` for clients of version 401 and above."""
 
     order_topic_conf: str | None = None
     queue_datas: list[QueueData] = field(default_factory=list)
@@ -64,7 +64,7 @@ class TopicRouteData(Body):
 
 @dataclass(slots=True)
 class ClusterInfo(Body):
-    """Answer to GET_BROKER_CLUSTER_INFO."""
+    """Response to GET_BROKER_CLUSTER_INFO."""
 
     broker_addr_table: dict[str, BrokerData] = field(default_factory=dict)
     cluster_addr_table: dict[str, list[str]] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class KVTable(Body):
 
 @dataclass(slots=True)
 class BrokerMemberGroup(Body):
-    """The living members of one broker name."""
+    """The live members of one broker name."""
 
     cluster: str = ""
     broker_name: str = ""
@@ -96,6 +96,6 @@ class BrokerMemberGroup(Body):
 
 @dataclass(slots=True)
 class GetBrokerMemberGroupResponseBody(Body):
-    """Answer to GET_BROKER_MEMBER_GROUP."""
+    """Response to GET_BROKER_MEMBER_GROUP."""
 
     broker_member_group: BrokerMemberGroup | None = None

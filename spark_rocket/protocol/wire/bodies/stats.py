@@ -1,6 +1,6 @@
-"""What tools ask brokers: progress of topics and groups, who is connected, what was reset.
+"""Responses of brokers to tools: progress of topics and groups, connections, statistics.
 
-Several of these have message queues as map keys, which only fastjson's spelling can say.
+Several of these have message queues as map keys, which only fastjson's syntax supports.
 Corresponds to remoting.protocol.admin and remoting.protocol.body.
 """
 
@@ -16,7 +16,7 @@ from spark_rocket.protocol.wire.bodies.config import DataVersion
 
 @dataclass(slots=True)
 class TopicOffset(Body):
-    """What a queue holds."""
+    """The offsets of a queue."""
 
     min_offset: int = 0
     max_offset: int = 0
@@ -25,7 +25,7 @@ class TopicOffset(Body):
 
 @dataclass(slots=True)
 class TopicStatsTable(Body):
-    """Answer to GET_TOPIC_STATS_INFO."""
+    """Response to GET_TOPIC_STATS_INFO."""
 
     offset_table: dict[MessageQueue, TopicOffset] = field(default_factory=dict)
     topic_put_tps: float | None = None
@@ -33,7 +33,7 @@ class TopicStatsTable(Body):
 
 @dataclass(slots=True)
 class OffsetWrapper(Body):
-    """How far a group is in a queue; the lag is ``broker_offset - consumer_offset``."""
+    """The progress of a group in a queue; the lag is ``broker_offset - consumer_offset``."""
 
     broker_offset: int = 0
     consumer_offset: int = 0
@@ -43,7 +43,7 @@ class OffsetWrapper(Body):
 
 @dataclass(slots=True)
 class ConsumeStats(Body):
-    """Answer to GET_CONSUME_STATS."""
+    """Response to GET_CONSUME_STATS."""
 
     offset_table: dict[MessageQueue, OffsetWrapper] = field(default_factory=dict)
     consume_tps: float = 0.0
@@ -72,7 +72,7 @@ class Connection(Body):
 
 @dataclass(slots=True)
 class ConsumerConnection(Body):
-    """Answer to GET_CONSUMER_CONNECTION_LIST."""
+    """Response to GET_CONSUMER_CONNECTION_LIST."""
 
     connection_set: list[Connection] = field(default_factory=list)
     subscription_table: dict[str, SubscriptionData] = field(default_factory=dict)
@@ -83,14 +83,14 @@ class ConsumerConnection(Body):
 
 @dataclass(slots=True)
 class ProducerConnection(Body):
-    """Answer to GET_PRODUCER_CONNECTION_LIST."""
+    """Response to GET_PRODUCER_CONNECTION_LIST."""
 
     connection_set: list[Connection] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class QueueTimeSpan(Body):
-    """From when to when a queue's messages are, and where a group stands, in ms."""
+    """The time span of a queue's messages, and the position of a group, in ms."""
 
     message_queue: MessageQueue | None = None
     min_time_stamp: int = 0
@@ -101,14 +101,14 @@ class QueueTimeSpan(Body):
 
 @dataclass(slots=True)
 class QueryConsumeTimeSpanBody(Body):
-    """Answer to QUERY_CONSUME_TIME_SPAN."""
+    """Response to QUERY_CONSUME_TIME_SPAN."""
 
     consume_time_span_set: list[QueueTimeSpan] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class QuerySubscriptionResponseBody(Body):
-    """Answer to QUERY_SUBSCRIPTION_BY_CONSUMER."""
+    """Response to QUERY_SUBSCRIPTION_BY_CONSUMER."""
 
     group: str = ""
     topic: str = ""
@@ -130,7 +130,7 @@ class ConsumeQueueData(Body):
 
 @dataclass(slots=True)
 class QueryConsumeQueueResponseBody(Body):
-    """Answer to QUERY_CONSUME_QUEUE."""
+    """Response to QUERY_CONSUME_QUEUE."""
 
     subscription_data: SubscriptionData | None = None
     filter_data: str | None = None
@@ -141,7 +141,7 @@ class QueryConsumeQueueResponseBody(Body):
 
 @dataclass(slots=True)
 class ConsumeStatsList(Body):
-    """Answer to GET_BROKER_CONSUME_STATS: of each group, in a map of its own, what GET_CONSUME_STATS says by topic."""
+    """Response to GET_BROKER_CONSUME_STATS: a map per group with the content of GET_CONSUME_STATS by topic."""
 
     consume_stats_list: list[dict[str, list[ConsumeStats]]] = field(default_factory=list)
     broker_addr: str | None = None
@@ -162,14 +162,14 @@ class ProducerInfo(Body):
 
 @dataclass(slots=True)
 class ProducerTableInfo(Body):
-    """Answer to GET_ALL_PRODUCER_INFO: group -> members."""
+    """Response to GET_ALL_PRODUCER_INFO: group -> members."""
 
     data: dict[str, list[ProducerInfo]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class BrokerStatsItem(Body):
-    """A sum over a time, per second, and on average per call."""
+    """A sum over a period, the rate per second, and the average per call."""
 
     sum: int = 0
     tps: float = 0.0
@@ -178,7 +178,7 @@ class BrokerStatsItem(Body):
 
 @dataclass(slots=True)
 class BrokerStatsDataBody(Body):
-    """Answer to VIEW_BROKER_STATS_DATA."""
+    """Response to VIEW_BROKER_STATS_DATA."""
 
     stats_minute: BrokerStatsItem = field(default_factory=BrokerStatsItem)
     stats_hour: BrokerStatsItem = field(default_factory=BrokerStatsItem)
@@ -190,7 +190,7 @@ class BrokerStatsDataBody(Body):
 
 @dataclass(slots=True)
 class HAConnectionRuntimeInfo(Body):
-    """One slave, as its master sees it."""
+    """A slave, as reported by its master."""
 
     addr: str = ""
     slave_ack_offset: int = 0
@@ -202,7 +202,7 @@ class HAConnectionRuntimeInfo(Body):
 
 @dataclass(slots=True)
 class HAClientRuntimeInfo(Body):
-    """A slave, as it sees itself."""
+    """A slave, as reported by itself."""
 
     master_addr: str | None = None
     transferred_byte_in_second: int = 0
@@ -215,7 +215,7 @@ class HAClientRuntimeInfo(Body):
 
 @dataclass(slots=True)
 class HARuntimeInfo(Body):
-    """Answer to GET_BROKER_HA_STATUS."""
+    """Response to GET_BROKER_HA_STATUS."""
 
     master: bool = False
     master_commit_log_max_offset: int = 0
@@ -226,7 +226,7 @@ class HARuntimeInfo(Body):
 
 @dataclass(slots=True)
 class TimerMetric(Body):
-    """How many timed messages of a topic wait."""
+    """The number of pending timed messages of a topic."""
 
     count: int = 0
     time_stamp: int = 0
@@ -234,7 +234,7 @@ class TimerMetric(Body):
 
 @dataclass(slots=True)
 class TimerMetricsSerializeWrapper(Body):
-    """Answer to GET_TIMER_METRICS."""
+    """Response to GET_TIMER_METRICS."""
 
     timing_count: dict[str, TimerMetric] = field(default_factory=dict)
     data_version: DataVersion = field(default_factory=DataVersion)

@@ -1,9 +1,9 @@
-"""How a typed header travels in a command's ext fields.
+"""The encoding of typed headers as ext fields of a command.
 
-A header is a dataclass; the annotation of a field says how its text is read: ``str``, ``Int`` (32 bits), ``Long``
-(64 bits) or ``bool``. Its name on the wire is its own in camel case, unless its metadata gives ``wire``. A field
-without a default is required; one that is ``None`` is not written. Fields that nobody knows are ignored, as every
-RocketMQ does, so peers of other versions get on.
+A header is a dataclass; the annotation of a field is its type: ``str``, ``Int`` (32 bits), ``Long`` (64 bits) or
+``bool``. Its name on the wire is its own in camel case, unless its metadata has ``wire``. A field without a default is
+required; ``None`` is omitted. Unknown fields are ignored, as in every RocketMQ, so that peers of other versions
+interoperate.
 
 Thread-safety: headers belong to one thread; tables are built once and then only read.
 Corresponds to remoting.CommandCustomHeader and RemotingCommand.decodeCommandCustomHeader.
@@ -23,17 +23,17 @@ Long: TypeAlias = int
 
 
 class Header:
-    """Base of all typed headers."""
+    """Base class of all typed headers."""
 
     __slots__ = ()
 
     def to_ext(self) -> dict[str, str]:
-        """The ext fields that say this header."""
+        """Return the ext fields of this header."""
         return ext_of(self, _own_table(type(self)))
 
     @classmethod
     def from_ext(cls, ext: Mapping[str, str]) -> Self:
-        """The header that ext fields say; ``ProtocolError`` when a required one is missing or not of its type."""
+        """Decode ext fields; ``ProtocolError`` if a required one is missing or has an invalid type."""
         return build(cls, _own_table(cls), ext)
 
 
@@ -72,7 +72,7 @@ _READERS: dict[str, Callable[[str], object]] = {"str": str, "Int": _int, "Long":
 
 
 def camel_case(name: str) -> str:
-    """``queue_id`` as Java writes it: ``queueId``."""
+    """Return ``queue_id`` as in Java: ``queueId``."""
     first, *rest = name.split("_")
     return first + "".join(map(str.capitalize, rest))
 
@@ -110,7 +110,7 @@ def _own_table(cls: type[Header]) -> Table:
 
 
 def build(cls: type[HeaderT], table: Table, ext: Mapping[str, str]) -> HeaderT:
-    """A header of ``cls`` from ext fields named as in ``table``."""
+    """Decode a header of ``cls`` from ext fields named as in ``table``."""
     get = ext.get
     try:
         values: list[Any] = [reader(ext[wire]) for wire, reader in table.required]
@@ -129,7 +129,7 @@ def build(cls: type[HeaderT], table: Table, ext: Mapping[str, str]) -> HeaderT:
 
 
 def ext_of(header: Header, table: Table) -> dict[str, str]:
-    """The ext fields of ``header``, named as in ``table``."""
+    """Return the ext fields of ``header``, named as in ``table``."""
     ext: dict[str, str] = {}
     for name, wire in table.names:
         value = getattr(header, name)

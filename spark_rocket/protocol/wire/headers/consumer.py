@@ -1,6 +1,6 @@
-"""What consumers and readers send: pulls, offsets, group membership, send-back, POP.
+"""Requests of consumers and readers: pulls, offsets, group membership, send-back, POP.
 
-Fields in the order required, then optional; see ``base`` for how they travel.
+Fields in the order required, then optional; see ``base`` for the encoding.
 Corresponds to remoting.protocol.header.
 """
 

@@ -1,6 +1,6 @@
-"""What brokers, clients and tools ask a name server.
+"""Requests of brokers, clients and tools to name servers.
 
-Fields in the order required, then optional; see ``base`` for how they travel.
+Fields in the order required, then optional; see ``base`` for the encoding.
 Corresponds to remoting.protocol.header.
 """
 

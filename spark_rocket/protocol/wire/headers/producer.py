@@ -1,6 +1,6 @@
-"""What producers send, and what brokers answer and ask them.
+"""Requests of producers, their responses, and requests of brokers to producers.
 
-Fields in the order required, then optional; see ``base`` for how they travel.
+Fields in the order required, then optional; see ``base`` for the encoding.
 Corresponds to remoting.protocol.header.
 """
 
@@ -33,11 +33,11 @@ class SendMessageRequestHeader(Header):
 
     @classmethod
     def from_ext_v2(cls, ext: Mapping[str, str]) -> SendMessageRequestHeader:
-        """From the one-letter fields of requests 310, 320 and 325."""
+        """Decode the one-letter fields of requests 310, 320 and 325."""
         return build(cls, _LETTERS, ext)
 
     def to_ext_v2(self) -> dict[str, str]:
-        """As the one-letter fields."""
+        """Encode as one-letter fields."""
         return ext_of(self, _LETTERS)
 
 
