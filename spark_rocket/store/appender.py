@@ -1,12 +1,16 @@
-"""Putting messages into the log: one at a time, or a batch.
+"""Appends messages to the log, singly or as a batch.
 
-The order is what makes a put whole: blocks on the disk first, and every file mapped that is going to be written to (a
-full disk refuses here, or a process without a free descriptor, before a byte is written), then
-the record behind its head, then the head, then the end of the log for those who read it, then the consume-queue entry
-and the queue's end, then whoever waits for a message.
+The order makes a put atomic:
 
-Thread-safety: for the store's one thread; other threads may read ``store_timestamp``, which names the last message that
-lies whole below the log's end, and set ``write_error``. Corresponds to CommitLog.asyncPutMessage(s) and
+1. Allocate disk blocks and map every file to be written. A full disk or a shortage of descriptors is detected here,
+   before a byte is written.
+2. Write the record after its head, then the head.
+3. Advance the end of the log, which makes the record visible to readers.
+4. Write the consume-queue entry and advance the queue's end.
+5. Notify pending pulls.
+
+Thread-safety: for the store's one thread. Other threads may set ``write_error``, and read ``store_timestamp``: that of
+the last message that is completely below the log's end. Corresponds to CommitLog.asyncPutMessage(s) and
 DefaultAppendMessageCallback.
 """
 
@@ -49,9 +53,9 @@ from spark_rocket.store.results import PutError, PutResult, PutStatus
 
 _log = logging.getLogger(__name__)
 _pack_short = PROPERTIES_LENGTH.pack
-_REFUSALS = (PutError, OSError, StructError)
+_PUT_ERRORS = (PutError, OSError, StructError)
 _NOT_QUEUED = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
-_MAX_STEP_BACK = 60_000  # milliseconds
+_MAX_STEP_BACK_MS = 60_000
 
 Bytes = bytes | bytearray | memoryview
 ArriveCallback = Callable[[str, int, int, int, int], None]
@@ -59,7 +63,7 @@ ArriveCallback = Callable[[str, int, int, int, int], None]
 
 
 class MessageAppender:
-    """The one writer of a store."""
+    """The only writer of a store."""
 
     def __init__(
         self,
@@ -85,20 +89,20 @@ class MessageAppender:
         self.put_total = 0
         self.put_bytes = 0
         self._merged = 0
-        """Messages minus puts: how many more messages than one the batches had."""
+        """Messages minus puts: the messages of batches beyond the first of each."""
         self.times = PutTimes()
-        self._often = RateLimited(_log, 60.0, lambda: clock() / 1000)
-        """Why there was no room, and when the log was last told."""
+        self._limited = RateLimited(_log, 60.0, lambda: clock() / 1000)
+        """Limits log lines about missing disk space."""
         self.write_error: StoreNotWritableError | None = StoreNotWritableError(
             f"The store in {config.store_path} is not running.", remedy="Start it."
         )
 
     def sample(self) -> None:
-        """Have ``times`` begin the next ten seconds."""
+        """Start the next ten-second sample of ``times``."""
         self.times.sample(self.put_total - self._merged)
 
     def forget(self, topic: str | None = None) -> None:
-        """Let go of the queues of a topic, or of all."""
+        """Drop cached references to the queues of a topic, or of all."""
         for key in [key for key in self._opened if topic is None or key[0] == topic]:
             del self._opened[key]
 
@@ -117,10 +121,10 @@ class MessageAppender:
         reconsume_times: int = 0,
         prepared_transaction_offset: int = 0,
     ) -> PutResult:
-        """Store one message. The result's status says what became of it; nothing is raised for a message's faults."""
+        """Store one message. The result has the status; invalid messages do not raise."""
         timestamp = begun = self._clock()
         log, size_of_body = self._log, len(body)
-        try:  # everything that can be refused is, before a byte is written
+        try:  # everything that can fail comes before the first write
             queue = self._opened.get((topic, queue_id)) or self._open_queue(topic, queue_id)
             if self.write_error is not None:
                 raise PutError(PutStatus.SERVICE_NOT_AVAILABLE, str(self.write_error))
@@ -143,8 +147,8 @@ class MessageAppender:
             crc = crc32(body) & CRC_MASK
             packed = head.pack(size, magic, crc, queue_id, flag, number, offset, sys_flag, *times, size_of_body)
             entry = ENTRY.pack(offset, size, tags_code) if queued else b""
-        except _REFUSALS as error:
-            return self._refused(error)
+        except _PUT_ERRORS as error:
+            return self._failure(error)
         mm, position = log.mm, log.position
         at = position + head.size
         mm[at : position + size] = b"".join((body, queue.topic_field, _pack_short(len(properties)), properties))
@@ -177,10 +181,10 @@ class MessageAppender:
         reconsume_times: int = 0,
         check: Callable[[BatchPlan], None] | None = None,
     ) -> PutResult:
-        """Store every message of a batch body, one after another in log and queue, or none of them.
+        """Store all messages of a batch body, consecutively in log and queue, or none of them.
 
-        ``flag`` is there for symmetry only: in a batch body every message has its own. ``check`` may refuse the
-        batch by raising: nothing is stored then.
+        ``flag`` exists only for symmetry: in a batch body every message has its own. ``check`` may raise to reject the
+        batch; nothing is stored then.
         """
         begun = self._clock()
         log = self._log
@@ -202,8 +206,8 @@ class MessageAppender:
             timestamp = self._not_before(self._clock())
             times = (born_timestamp, born, timestamp, self._host, reconsume_times, 0)
             template = head.pack(0, magic, 0, queue_id, flag, 0, 0, sys_flag, *times, 0)
-        except _REFUSALS as error:
-            return self._refused(error)
+        except _PUT_ERRORS as error:
+            return self._failure(error)
         offset, number = log.base + log.position, queue.max_offset
         records, physical = build_records(plan, template, queue.topic_field, number, offset)
         log.write(records)
@@ -230,18 +234,18 @@ class MessageAppender:
         return queue
 
     def _shape(self, born: bytes, sys_flag: int, topic_field: bytes) -> tuple[Struct, int, int]:
-        """How the record's head is laid out, the sysFlag that says so, and the magic."""
+        """Return the layout of the record's head, the sysFlag for that layout, and the magic."""
         sys_flag = sys_flag & ~HOSTS_MASK | self._host_flag
         if len(born) == IPV6_HOST_SIZE:
             sys_flag |= BORN_HOST_V6
         return HEADERS[sys_flag & HOSTS_MASK], sys_flag, MAGIC_V1 if topic_field[0] else MAGIC_V2
 
     def _make_room(self, queue: ConsumeQueue, size: int, entries: int) -> None:
-        """Disk blocks for records and their entries. OSError when the disk is full; PutError if they can never fit."""
+        """Allocate room for records and their entries. OSError if the disk is full; PutError if they can never fit."""
         log = self._log
         if not log.fits(size):
-            text = f"{size} bytes do not fit in a commit-log file of {log.file_size}."
-            raise PutError(PutStatus.MESSAGE_ILLEGAL, text)
+            reason = f"{size} bytes do not fit in a commit-log file of {log.file_size}."
+            raise PutError(PutStatus.MESSAGE_ILLEGAL, reason)
         try:
             if queue.position + entries * ENTRY_SIZE > queue.limit:
                 queue.make_room(entries)
@@ -251,9 +255,9 @@ class MessageAppender:
             raise PutError(PutStatus.MESSAGE_ILLEGAL, error.message) from error
 
     def _not_before(self, now: int) -> int:
-        """A clock set back a little does not take the log's order of times with it; one set back far is believed."""
+        """Return a store time in log order: clock steps back of up to a minute are ignored, larger ones followed."""
         last = self.store_timestamp
-        return last if now < last <= now + _MAX_STEP_BACK else now
+        return last if now < last <= now + _MAX_STEP_BACK_MS else now
 
     def _tags_code(self, topic: str, properties: bytes, timestamp: int) -> int:
         if topic == SCHEDULE_TOPIC:
@@ -262,8 +266,8 @@ class MessageAppender:
                 return due
         return tags_code_of(properties)
 
-    def _refused(self, error: Exception) -> PutResult:
-        """The answer to a put of which nothing is stored."""
+    def _failure(self, error: Exception) -> PutResult:
+        """Count a failed put and return its result."""
         self.times.failed += 1
         if isinstance(error, StructError):
             error = PutError(PutStatus.MESSAGE_ILLEGAL, f"a number is out of its field's range: {error}")
@@ -273,21 +277,21 @@ class MessageAppender:
         return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=self._full(error))
 
     def _full(self, error: OSError) -> str:
-        """What to say where there is no room on the disk, or no descriptor; it is logged once a minute.
+        """Return the reason for a put that failed for lack of disk space, memory or descriptors.
 
-        This put is refused, the next one tries again.
+        Logged once a minute. Only this put is rejected; the next one checks again.
         """
         path = self._config.commit_log_path
-        self._often.log(
-            logging.ERROR, error.errno, "No room for messages in %s: %s. They are refused until there is.", path, error
+        self._limited.log(
+            logging.ERROR, error.errno, "No room for messages in %s: %s. Sends are rejected meanwhile.", path, error
         )
-        if error.errno == errno.ENOMEM:  # of a mapping, too
-            text, remedy = f"No file of {path} can be mapped: {error}.", "Give the process more memory or mappings"
+        if error.errno == errno.ENOMEM:  # also for lack of mappings
+            reason, remedy = f"No file of {path} can be mapped: {error}.", "Give the process more memory or mappings"
         elif isinstance(error, ShortageError):
-            text, remedy = f"No file of {path} can be opened: {error}.", "Raise the limit of open files (ulimit -Hn)"
+            reason, remedy = f"No file of {path} can be opened: {error}.", "Raise the limit of open files (ulimit -Hn)"
         else:
-            text, remedy = f"The disk of {path} has no room: {error}.", "Free some space"
-        return str(StoreNotWritableError(text, remedy=f"{remedy}; the broker goes on by itself."))
+            reason, remedy = f"The disk of {path} has no room: {error}.", "Free some space"
+        return str(StoreNotWritableError(reason, remedy=f"{remedy}; the broker then resumes by itself."))
 
     def _illegal(self, length: int, properties: bytes) -> PutError:
         if len(properties) > MAX_PROPERTIES:

@@ -1,11 +1,11 @@
-"""The store as the broker sees it: put, get, find by time, key and id, flush, close.
+"""The store's interface for the broker: put, get, search by time, key and id, flush, close.
 
-A put takes blocks on the disk first, then writes the record, then its consume-queue entry, then shows both to readers
-and wakes held pulls: nothing is half visible, and a full disk refuses before a byte is written. The index is built
-behind the writer's back from the log.
+A put allocates disk blocks first, then writes the record and its consume-queue entry, and wakes pending pulls. No
+message is ever partly visible, and a full disk is detected before a byte is written. The index is built from the log in
+the background.
 
 Thread-safety: puts, gets and topic changes are for one thread (the broker's event loop). ``when_flushed`` may be called
-from any thread; its callbacks come from a flush thread, those of ``when_indexed`` from the index's. After a crash: see
+from any thread. Its callbacks run in a flush thread, those of ``when_indexed`` in the index thread. After a crash: see
 recovery.py. Corresponds to org.apache.rocketmq.store.DefaultMessageStore.
 """
 
@@ -37,19 +37,19 @@ from spark_rocket.store.results import GetMessageResult, QueryMessageResult
 from spark_rocket.store.retention import DiskUsage, Retention, readable_bytes
 from spark_rocket.store.store_lock import StoreLock, abort_path, write_abort
 
-_RIGHTS = "Give the user that runs the broker the right to read and write there."
-_SPACE = "Free some space on that disk, and start again."
+_GRANT_PERMISSION = "Give the broker's user read and write permission there."
+_FREE_SPACE = "Free some space on that disk and restart the broker."
 _REMEDIES = {
-    errno.EACCES: _RIGHTS,
-    errno.EPERM: _RIGHTS,
-    errno.EROFS: "Mount that file system for writing; `rocket store dump` and Spark's storePath only read.",
-    errno.ENOSPC: _SPACE,
-    errno.EDQUOT: _SPACE,
+    errno.EACCES: _GRANT_PERMISSION,
+    errno.EPERM: _GRANT_PERMISSION,
+    errno.EROFS: "Mount that file system for writing; only `rocket store dump` and Spark's storePath can use it as is.",
+    errno.ENOSPC: _FREE_SPACE,
+    errno.EDQUOT: _FREE_SPACE,
 }
 
 
 def now_ms() -> int:
-    """Wall clock in milliseconds."""
+    """Return the wall-clock time in milliseconds."""
     return time.time_ns() // 1_000_000
 
 
@@ -76,7 +76,7 @@ class MessageStore:
         self._reader = StoreReader(self._log, self._queues, self._deleted, config.max_filter_message_size)
         self._delays = DelayLevels(config.delay_levels())
         self._appender = MessageAppender(config, self._log, self._queues, self._delays, store_host, clock, on_arrive)
-        # The appender's own methods: one call less on the busiest way.
+        # The appender's own methods: saves a call on the fast path.
         self.put_message = self._appender.put_message
         self.put_batch = self._appender.put_batch
         self._longest_get = 0  # milliseconds
@@ -93,7 +93,7 @@ class MessageStore:
         )
         self._index = IndexService(config, self._log, self._checkpoint, clock) if config.message_index_enable else None
         self.replica: Replica | None = None
-        """What takes the master's log, in a slave's store."""
+        """Copies the master's log, in a slave's store."""
         if config.is_replica:
             self.replica = Replica(
                 config,
@@ -120,16 +120,17 @@ class MessageStore:
     # --- opening and closing ------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Lock the directory, recover, take messages. StoreLockedError, StoreCorruptError, StoreNotWritableError."""
+        """Lock the directory, recover, accept messages. StoreLockedError, StoreCorruptError, StoreNotWritableError."""
         if self.recovery is not None:
             raise StateError(
-                f"The store in {self.config.store_path} is already started.", remedy="Make a new one to open it again."
+                f"The store in {self.config.store_path} is already started.",
+                remedy="Create a new MessageStore to open it again.",
             )
         keep_reserve()
         try:
             make_directory(self.config.store_path)
             self._lock.acquire()
-            self._take_directories()
+            self._lock_directories()
             self._open()
         except BaseException as error:
             if self._index is not None:
@@ -141,7 +142,7 @@ class MessageStore:
             if isinstance(error, OSError):
                 raise StoreNotWritableError(
                     f"The store in {self.config.store_path} cannot be opened: {error}.",
-                    remedy=_REMEDIES.get(error.errno or 0, "Mend the disk or the directory, and start again."),
+                    remedy=_REMEDIES.get(error.errno or 0, "Repair the disk or the directory and restart the broker."),
                     retriable=False,
                 ) from error
             raise
@@ -155,8 +156,8 @@ class MessageStore:
         self._running = True
         self._appender.write_error = None if self.replica is None else self.replica.refusal
 
-    def _take_directories(self) -> None:
-        """Have all directories, and to oneself."""
+    def _lock_directories(self) -> None:
+        """Create and lock all directories, and record their paths."""
         paths = self.config.paths
         used = paths.directories if self._index is not None else (paths.commit_log, paths.consume_queue)
         refuse_left_behind(paths)
@@ -184,7 +185,7 @@ class MessageStore:
             if not self._checkpoint.existed:
                 self._checkpoint.save()
         except (StoreError, OSError):
-            if clean:  # refused, not crashed: the next attempt must be as careful with the tail as this one
+            if clean:  # not a crash: the next attempt must treat the tail as cleanly stopped too
                 with suppress(OSError):
                     abort_path(self.config.store_path).unlink(missing_ok=True)
             raise
@@ -192,12 +193,12 @@ class MessageStore:
         self._appender.store_timestamp = report.last_store_timestamp
 
     def close(self) -> None:
-        """Flush everything, say that the stop was clean, unlock. StoreError when the disk would not take it all."""
+        """Flush everything, mark the stop as clean, unlock. StoreError if the flush fails."""
         if not self._running:
             return
         self._running = False
-        text = f"The store in {self.config.store_path} is closed."
-        self._appender.write_error = StoreNotWritableError(text, remedy="Start it.")
+        reason = f"The store in {self.config.store_path} is closed."
+        self._appender.write_error = StoreNotWritableError(reason, remedy="Start it.")
         if self._index is not None:
             self._index.stop()
         self._flush_log.stop()
@@ -205,7 +206,7 @@ class MessageStore:
         self.retention.stop()
         self._log.shutdown()
         failure: OSError | None = None
-        try:  # after a failed flush both fail at once: a later success would prove nothing
+        try:  # after an earlier failure both fail at once: a later success would prove nothing
             self._flush_log.flush()
             self._flush_queues.flush(thorough=True)
             if self._index is not None:
@@ -222,8 +223,8 @@ class MessageStore:
         self._lock.release()
         if failure is not None:
             raise StoreError(
-                f"The store in {self.config.store_path} could not be flushed: {failure}.",
-                remedy="Mend the disk; the next start recovers what reached it.",
+                f"The flush of the store in {self.config.store_path} failed: {failure}.",
+                remedy="Repair the disk; the next start recovers the data on it.",
             )
 
     def _get_store_timestamp(self) -> int:
@@ -232,12 +233,12 @@ class MessageStore:
     def _disk_failed(self, error: OSError) -> None:
         self._appender.write_error = StoreNotWritableError(
             f"The disk of {self.config.store_path} failed: {error}.",
-            remedy="Mend the disk and start the broker again; it recovers what reached the disk.",
+            remedy="Repair the disk and restart the broker; it recovers the data on disk.",
             retriable=False,
         )
 
     def _refuse_writes(self, error: StoreNotWritableError | None) -> None:
-        """Refuse them while there is an error, unless they are refused for a graver one."""
+        """Reject writes while there is a retention error, unless a more serious one rejects them already."""
         if self._appender.write_error is self._disk_refusal:
             self._appender.write_error = error
         self._disk_refusal = error
@@ -247,7 +248,7 @@ class MessageStore:
         self._flush_log.wait_for(physical_offset, callback)
 
     def flush(self) -> None:
-        """Put everything on disk now, log and consume queues. OSError when the disk fails."""
+        """Flush log and consume queues to disk now. OSError when the disk fails."""
         self._flush_log.flush()
         self._flush_queues.flush(thorough=True)
 
@@ -262,73 +263,73 @@ class MessageStore:
         max_bytes: int,
         tag_codes: frozenset[int] | None = None,
     ) -> GetMessageResult:
-        """Raw records from a queue offset on; ``tag_codes`` chooses by tags code (None: all)."""
+        """Return raw records from a queue offset on; ``tag_codes`` selects by tags code (None: all)."""
         begun = self._clock()
         result = self._reader.get_message(topic, queue_id, offset, max_msgs, max_bytes, tag_codes)
         self._longest_get = max(self._longest_get, self._clock() - begun)
         return result
 
     def get_max_offset(self, topic: str, queue_id: int) -> int:
-        """One past the last message; 0 for a queue that never had one."""
+        """Return the offset after the last message; 0 if the queue has never had one."""
         queue = self._queues.find(topic, queue_id)
         return queue.max_offset if queue is not None else 0
 
     def get_min_offset(self, topic: str, queue_id: int) -> int:
-        """The first message that is still there (or would be)."""
+        """Return the offset of the first available message, or of the next one if there is none."""
         queue = self._queues.find(topic, queue_id)
         return queue.min_offset if queue is not None else 0
 
     def get_offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False) -> int:
-        """First offset stored at or after a time, the end if none; ``upper``: the last one at or before it."""
+        """Return the first offset stored at or after a time, else the end; ``upper``: the last at or before it."""
         queue = self._queues.find(topic, queue_id)
         return self._reader.offset_by_time(queue, timestamp_ms, upper) if queue is not None else 0
 
     def get_store_time(self, topic: str, queue_id: int, offset: int) -> int:
-        """When a message was stored; −1 if it is not there."""
+        """Return the store time of a message; −1 if it does not exist."""
         queue = self._queues.find(topic, queue_id)
         return self._reader.store_time(queue, offset) if queue is not None else -1
 
     def get_earliest_store_time(self, topic: str, queue_id: int) -> int:
-        """When the queue's first message was stored; −1 without one."""
+        """Return the store time of the queue's first message; −1 without one."""
         queue = self._queues.find(topic, queue_id)
         return self._reader.store_time(queue, queue.min_offset) if queue is not None else -1
 
     def get_entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
-        """Physical offset, size and tags code of up to ``count`` messages of a queue from ``offset`` on."""
+        """Return physical offset, size and tags code of up to ``count`` messages of a queue from ``offset`` on."""
         queue = self._queues.find(topic, queue_id)
         return list(ENTRY.iter_unpack(queue.read(offset, count))) if queue is not None else []
 
     def look_message(self, topic: str, queue_id: int, offset: int) -> bytes | None:
-        """The record of a queue's message, if it is whole. StoreCorruptError when its entry is what is damaged."""
+        """Return the record of a queue's message, None if damaged. StoreCorruptError if its entry is damaged."""
         queue = self._queues.find(topic, queue_id)
         return self._reader.message_at(queue, offset) if queue is not None else None
 
     def look_message_by_offset(self, physical_offset: int) -> bytes | None:
-        """The record that starts at a physical offset, if one does."""
+        """Return the record that starts at a physical offset, or None."""
         return self._reader.record_at(physical_offset)
 
     def is_message(self, topic: str, queue_id: int, queue_offset: int, physical_offset: int) -> bool:
-        """Whether this message of a queue lies there. Bytes within a message's body may look like a record too."""
+        """Return whether a queue's message has this physical offset. Bytes of a body may look like a record too."""
         queue = self._queues.find(topic, queue_id)
         if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
             return False
         return bool(entries := self.get_entries(topic, queue_id, queue_offset, 1)) and entries[0][0] == physical_offset
 
     def log_bytes(self, physical_offset: int, limit: int) -> bytes:
-        """Bytes of the log as they stand in its files, at most up to the end of one; empty when none are there."""
+        """Return raw bytes of the log, at most up to the end of a file; empty if there are none."""
         return self._log.read_up_to(physical_offset, limit)
 
     @property
     def is_indexed(self) -> bool:
-        """Whether a query finds everything that is stored now."""
+        """Whether a query finds all messages stored so far."""
         return self._index is None or self._index.behind <= 0
 
-    def when_indexed(self, callback: Callable[[], None], patience: float) -> None:
-        """Call back, from any thread, once a query finds what is stored now, or after ``patience`` seconds."""
+    def when_indexed(self, callback: Callable[[], None], timeout: float) -> None:
+        """Call back, from any thread, once a query finds all messages stored so far, or after ``timeout`` seconds."""
         if self._index is None:
             callback()
         else:
-            self._index.when_indexed(callback, patience)
+            self._index.when_indexed(callback, timeout)
 
     def query_message(
         self,
@@ -341,30 +342,30 @@ class MessageStore:
         *,
         catch_up: bool = True,
     ) -> QueryMessageResult:
-        """Records of a topic with a key (UNIQ_KEY only, if ``unique``), stored in a span of time.
+        """Return records of a topic with a key (only UNIQ_KEY, if ``unique``), stored in a time range.
 
-        ``catch_up``: let the index catch up first, for some tenths of a second at most.
+        ``catch_up``: let the index catch up first, for at most 0.3 s.
         """
         if self._index is None:
             return QueryMessageResult()
         return self._index.query(topic, key, max_num, begin_ms, end_ms, unique=unique, catch_up=catch_up)
 
-    # --- topics and figures -------------------------------------------------------------------------------------
+    # --- topics and metrics -------------------------------------------------------------------------------------
 
     def topics(self) -> set[str]:
-        """Topics that have had a message."""
+        """Return the topics that have had a message."""
         return {topic for topic, _ in self._queues.known()}
 
     def queue_keys(self) -> list[tuple[str, int]]:
-        """Topic and id of every queue there is, with messages or without."""
+        """Return topic and id of every queue, with or without messages."""
         return list(self._queues.table)
 
     def queues(self, topic: str) -> list[int]:
-        """Ids of a topic's queues that have had a message."""
+        """Return the ids of a topic's queues that have had a message."""
         return sorted(queue_id for name, queue_id in self._queues.known() if name == topic)
 
     def delete_topic(self, topic: str) -> int:
-        """Remove a topic's consume queues and say how many. Its records stay in the log until that is trimmed."""
+        """Remove a topic's consume queues; return their number. Its records stay in the log until that is trimmed."""
         self._appender.forget(topic)
         if any(name == topic for name, _ in self._queues.table):
             self._deleted.add(topic, self._log.max_offset, self._log.min_offset)
@@ -376,7 +377,7 @@ class MessageStore:
 
     @property
     def write_error(self) -> StoreNotWritableError | None:
-        """Why the store takes no messages now; None when it does."""
+        """Why the store rejects messages at present; None if it accepts them."""
         return self._appender.write_error
 
     @property
@@ -390,26 +391,26 @@ class MessageStore:
         return self._log.min_offset
 
     def first_store_time(self) -> int:
-        """When the oldest message of the log was stored; −1 without one."""
+        """Return the store time of the log's oldest message; −1 without one."""
         head = self._log.read(self._log.min_offset, STORE_TIME_END)
         return store_time(head) if head else -1
 
     @property
     def store_timestamp(self) -> int:
-        """Store time of the last message; none that comes has an earlier one, unless the clock is set back far."""
+        """Store time of the last message. Later messages have no earlier time, unless the clock is set back far."""
         return self._appender.store_timestamp
 
     @property
     def flushed_where(self) -> int:
-        """Everything below is on disk."""
+        """Physical offset below which everything is on disk."""
         return self._log.flushed_where
 
     def sample(self) -> None:
-        """Read the counters of which figures of the last minute are made; every ten seconds."""
+        """Sample the counters for the metrics of the last minute. Call every ten seconds."""
         self._appender.sample()
 
     def runtime_info(self) -> dict[str, str]:
-        """Figures for request 28, under Apache's names."""
+        """Return metrics for request 28, under Apache's names."""
         return {
             "bootTimestamp": str(self._boot_timestamp),
             "putMessageTimesTotal": str(self._appender.put_total),
@@ -419,10 +420,10 @@ class MessageStore:
             "commitLogMaxOffset": str(self._log.max_offset),
             "flushedWhere": str(self._log.flushed_where),
             "dispatchMaxBuffer": "0",
-            "dispatchBehindBytes": "0",  # a put is in its queue when it returns
+            "dispatchBehindBytes": "0",  # a put has written its queue entry when it returns
             "getMessageEntireTimeMax": str(self._longest_get),
             "remainHowManyDataToFlush": readable_bytes(max(self._log.max_offset - self._log.flushed_where, 0)),
-            "remainTransientStoreBufferNumbs": str(2**31 - 1),  # Apache's for a store without a transientStorePool
+            "remainTransientStoreBufferNumbs": str(2**31 - 1),  # Apache's value without a transientStorePool
             **self._appender.times.runtime_info(),
             "consumeQueueCount": str(len(self._queues.table)),
             **self.retention.runtime_info(),

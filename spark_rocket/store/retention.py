@@ -1,27 +1,27 @@
-"""Which files of a store are past their time, and letting them go: the log's first, then what describes them.
+"""Retention: deletion of expired files, the log's first, then the consume-queue and index files that refer to them.
 
 ======================================  ===============================================================================
-what goes                               when
+deleted                                 when
 ======================================  ===============================================================================
 files older than ``fileReservedTime``   in the hours of ``deleteWhen``; at any hour while the disk is fuller than
                                         ``diskMaxUsedSpaceRatio``, or for 20 runs after request 329
 files beyond ``fileReservedSize``       at any hour, so that at least that many bytes of log stay
-the oldest files, however young         while the disk is fuller than ``diskSpaceCleanForciblyRatio``: as many as bring
+the oldest files of any age             while the disk is fuller than ``diskSpaceCleanForciblyRatio``: as many as bring
                                         it back there, unless ``cleanFileForciblyEnable`` is false
-nothing, but writes are refused         while the disk is fuller than ``diskSpaceWarningLevelRatio``
-files of consume queues and index       when all that they point to is gone; never the last one
+nothing, but writes are rejected        while the disk is fuller than ``diskSpaceWarningLevelRatio``
+files of consume queues and index       when all records they point to are gone; never the last file
 ======================================  ===============================================================================
 
-At most ``deleteFileBatchMax`` files of the log go in a run, whole ones, oldest first, never the last and none that is
-not flushed. A file is as old as the next one's first record, before which everything in it was stored: times of files
-change when they are copied.
+A run deletes at most ``deleteFileBatchMax`` files of the log, oldest first. It never deletes the last file or an
+unflushed one. The age of a file is that of the next file's first record, since everything in it was stored before that
+record. File times are not used: they change when files are copied.
 
-What goes is first taken out of the store's lists, so that minimum offsets move at once and nobody finds it any more.
-Then it is deleted on a thread (file_remover.py), the log's files before the others. Queues are trimmed in slices.
+Expired files are first removed from the store's lists, so that minimum offsets advance at once and readers do not find
+the files. A thread then deletes them (file_remover.py), the log's files first. Queues are trimmed in slices.
 
-Thread-safety: for the store's one thread; it does not sleep, is told the time, but for the length of a slice, and asks
-for the disk by a function.
-After a crash: the next run, or the next time it is due, does what was not done yet.
+Thread-safety: for the store's one thread. It does not sleep, and gets the time and the disk usage from the caller; only
+the duration of a slice is measured here.
+After a crash: the next run, or the next one that is due, does the rest.
 Corresponds to DefaultMessageStore's CleanCommitLogService, CleanConsumeQueueService and CorrectLogicOffsetService.
 """
 
@@ -48,14 +48,14 @@ from spark_rocket.store.queues.queue_table import ConsumeQueueTable
 from spark_rocket.store.queues.side_files import DeletedTopics
 
 _log = logging.getLogger(__name__)
-_HOUR = 3_600_000
+_HOUR_MS = 3_600_000
 _MANUAL_RUNS = 20
-_SLICE = 100  # queues that are trimmed before somebody else has a turn,
-_SLICE_SECONDS = 0.005  # or fewer: one that was not opened yet takes up to a millisecond
+_SLICE_QUEUES = 100  # trimmed per slice, so that other requests are served in between
+_SLICE_S = 0.005  # fewer queues if they take longer: an unopened queue takes up to 1 ms
 
 
 class DiskUsage(Protocol):
-    """What ``shutil.disk_usage`` says: ``free`` is what this process may have, so the three need not add up."""
+    """Result of ``shutil.disk_usage``. ``free`` is what this process may use, so the three need not add up."""
 
     @property
     def total(self) -> int: ...
@@ -67,19 +67,19 @@ class DiskUsage(Protocol):
 
 @dataclass(slots=True)
 class RetentionReport:
-    """What a run did."""
+    """Result of a run."""
 
     removed: int = 0
-    """Files of the commit log."""
+    """Number of deleted commit-log files."""
     reason: str = ""
     disk_used: float = 0.0
-    """The fuller one of the disks that log and consume queues are on, 0 to 1."""
+    """Used share of the fuller of the disks of log and consume queues, 0 to 1."""
     unfinished: bool = False
-    """Consume queues are left to trim; see :meth:`Retention.trim_queues`."""
+    """Whether consume queues remain to be trimmed; see :meth:`Retention.trim_queues`."""
 
 
 class Retention:
-    """Lets go of what is past its time, and refuses writes while the disk is nearly full."""
+    """Deletes expired files, and rejects writes while the disk is nearly full."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Retention:
         usage: Callable[[Path], DiskUsage],
     ) -> None:
         self.config = config
-        """May be replaced by one with other settings of retention."""
+        """May be replaced by one with other retention settings."""
         self.remover = FileRemover()
         self._log = log
         self._queues = queues
@@ -104,15 +104,15 @@ class Retention:
         self._manual_runs = 0
         self._trimmed_to = 0
         self._to_trim: Iterator[tuple[str, int]] | None = None
-        self._distrusted: Path | None = None
+        self._unreadable: Path | None = None
 
     def run(self, now_ms: int) -> RetentionReport:
-        """Do what is due. To be called every ``cleanResourceInterval``."""
+        """Delete the files that are due. Call every ``cleanResourceInterval``."""
         report = RetentionReport()
         report.disk_used, over = self.check_disk()
         self.remover.retry()
         if not self.remover.pending_bytes:
-            with suppress(OSError):  # a full disk, perhaps: another run tries it again
+            with suppress(OSError):  # possibly a full disk; the next run retries
                 self._deleted.forget_before(self._log.min_offset)
         count, report.reason, is_forced = self._due(now_ms, report.disk_used, over)
         self._manual_runs = max(self._manual_runs - 1, 0)
@@ -122,20 +122,20 @@ class Retention:
         return report
 
     def delete_expired(self) -> None:
-        """Let the next 20 runs delete expired files whatever the hour (request 329)."""
+        """Delete expired files in the next 20 runs regardless of the hour (request 329)."""
         self._manual_runs = _MANUAL_RUNS
 
     def stop(self) -> None:
-        """Delete what was taken out already."""
+        """Stop the deletion thread; it deletes pending files for at most 3 s."""
         self.remover.stop()
 
     # --- the disk -----------------------------------------------------------------------------------------------
 
     def check_disk(self) -> tuple[float, int]:
-        """How full the fuller disk is, and how many bytes more the log's disk has than where files go by force.
+        """Return the used share of the fuller disk, and the bytes on the log's disk above the forced-deletion level.
 
-        Refuses writes above the warning level and takes them again below it. A file of the log makes next to no room
-        on a disk that has consume queues only, so that none goes by force for that disk's sake.
+        Rejects writes above the warning level and accepts them again below it. Forced deletion considers only the
+        log's disk: deleting log files frees almost nothing on a separate disk for consume queues.
         """
         config = self.config
         level = config.disk_space_warning_level_ratio
@@ -154,7 +154,7 @@ class Retention:
                 f"full [CL: {log:5.2f} CQ: {queue:5.2f} INDEX: {queue:5.2f}], messages are put to the slave, message "
                 f"store has been shut down, etc. The disk of {fullest} is fuller than the {level} % of "
                 "diskSpaceWarningLevelRatio.",
-                remedy="Free some space, or lower fileReservedTime; the broker goes on by itself.",
+                remedy="Free some space, or lower fileReservedTime; the broker then resumes by itself.",
             )
             self._refuse(error)
         elif self._is_full:
@@ -162,30 +162,30 @@ class Retention:
         if is_full != self._is_full:
             if is_full:
                 _log.error(
-                    "The disk of %s is %.1f %% full, more than diskSpaceWarningLevelRatio %d: no messages are taken "
-                    "until there is room. What is stored can be read.",
+                    "The disk of %s is %.1f %% full, more than diskSpaceWarningLevelRatio %d: rejecting messages until "
+                    "there is room. Stored messages can be read.",
                     fullest,
                     used * 100,
                     level,
                 )
             else:
-                _log.info("The disk of %s is %.1f %% full: messages are taken again.", fullest, used * 100)
+                _log.info("The disk of %s is %.1f %% full: accepting messages again.", fullest, used * 100)
         self._is_full = is_full
         return used, over
 
     def _usages(self) -> tuple[DiskUsage, DiskUsage]:
-        """Of the disks that log and consume queues are on (storePathCommitLog, storePathConsumeQueue, or a link)."""
+        """Return the usage of the disks of log and consume queues, which may be different."""
         config = self.config
         paths = (config.commit_log_path, config.consume_queue_path)
         log, queue = (self._usage(path if path.exists() else config.store_path) for path in paths)
         return log, queue
 
     def log_disk(self) -> DiskUsage:
-        """Of the disk that the log is on."""
+        """Return the usage of the log's disk."""
         return self._usages()[0]
 
     def runtime_info(self) -> dict[str, str]:
-        """Figures of the disk for request 28, under Apache's names."""
+        """Return disk metrics for request 28, under Apache's names."""
         log, queue = self._usages()
         return {
             "commitLogDiskRatio": str(_ratio(log)),
@@ -197,7 +197,7 @@ class Retention:
     # --- the log ------------------------------------------------------------------------------------------------
 
     def _due(self, now: int, used: float, over: int) -> tuple[int, str, bool]:
-        """How many files of the log are to go, why the last of them, and whether some go before their time."""
+        """Return how many log files are due, the reason for the last one, and whether any is not expired yet."""
         config, log = self.config, self._log
         files = log.queue.files
         forced = -(-(over - self.remover.pending_bytes) // log.file_size) if config.clean_file_forcibly_enable else 0
@@ -230,13 +230,13 @@ class Retention:
         return time.localtime(now / 1000).tm_hour in delete_hours(self.config.delete_when)
 
     def _is_expired(self, following: MappedFile, now: int) -> bool:
-        """Whether everything before a file is older than fileReservedTime."""
+        """Return whether everything before a file is older than fileReservedTime."""
         stored, problem = _begin(following)
         if stored is None:
-            if problem and self._distrusted != following.path:
-                self._distrusted = following.path
+            if problem and self._unreadable != following.path:
+                self._unreadable = following.path
                 _log.warning(
-                    "%s %s, so nobody knows how old the files before it are: they are kept. Stop the broker and run "
+                    "%s %s: the age of earlier files is unknown, so they are retained. Stop the broker and run "
                     "`rocket store check`.",
                     following.path,
                     problem,
@@ -245,30 +245,29 @@ class Retention:
         return self._is_past(stored, now)
 
     def _is_past(self, stored: int, now: int) -> bool:
-        return now - stored >= self.config.file_reserved_time * _HOUR
+        return now - stored >= self.config.file_reserved_time * _HOUR_MS
 
     def _remove(self, count: int, reason: str, is_forced: bool) -> int:
-        """Take the first files out of the log, and everybody's minimum offsets with them; delete them later."""
+        """Remove the first files from the log, advance the minimum offsets, and queue the files for deletion."""
         files = self._log.queue.files
         removed = self._log.queue.remove_before(files[count].file_from_offset)
         self.remover.remove(removed, pause=self.config.delete_commit_log_files_interval / 1000, sync=True)
         self._queues.correct_min_offsets(self._log.min_offset)
         _log.log(
             logging.WARNING if is_forced else logging.INFO,
-            "%s of %s from %s on %s deleted%s: %s",
+            "deleting %s of %s from %s on%s: %s",
             "1 file" if len(removed) == 1 else f"{len(removed)} files",
             self._log.queue.directory,
             removed[0].path.name,
-            "is" if len(removed) == 1 else "are",
             ", with messages younger than fileReservedTime" if is_forced else "",
             reason,
         )
         return len(removed)
 
-    # --- what follows the log -----------------------------------------------------------------------------------
+    # --- consume queues and index -------------------------------------------------------------------------------
 
     def trim_queues(self) -> bool:
-        """Go on trimming what points before the log; True when queues are left over for the next call."""
+        """Trim a slice of the entries before the log's beginning; return True if queues remain for the next call."""
         begin = self._log.min_offset
         if begin > self._trimmed_to:
             self._trimmed_to = begin
@@ -277,14 +276,14 @@ class Retention:
                 self.remover.remove(self._index.trim(begin))
         if self._to_trim is None:
             return False
-        last, deadline = None, time.monotonic() + _SLICE_SECONDS
-        for last in islice(self._to_trim, _SLICE):
+        last, deadline = None, time.monotonic() + _SLICE_S
+        for last in islice(self._to_trim, _SLICE_QUEUES):
             try:
                 queue = self._queues.find(*last)
                 if queue is not None:
                     self.remover.remove(queue.trim(begin))
-            except (StoreError, OSError) as error:  # its readers are told; the others are trimmed
-                _log.error("queue %d of topic %s is not trimmed: %s", last[1], last[0], error)
+            except (StoreError, OSError) as error:  # its readers get the error; the other queues are trimmed
+                _log.error("cannot trim queue %d of topic %s: %s", last[1], last[0], error)
             if time.monotonic() >= deadline:
                 break
         if last is None:
@@ -292,24 +291,24 @@ class Retention:
         return last is not None
 
     def trim_again(self) -> None:
-        """Look at every consume queue and index file again (request 306)."""
+        """Trim every consume queue and index file again (request 306)."""
         self._trimmed_to = 0
         self.trim_queues()
 
 
 def _ratio(usage: DiskUsage) -> float:
-    """How full a disk is, as ``df`` says it: of what is used and what this process may have."""
+    """Return the used share of a disk as ``df`` computes it: of the used space and the space available here."""
     return usage.used / (usage.used + usage.free or 1)
 
 
 def readable_bytes(size: int) -> str:
-    """Bytes in the words of Apache's tools."""
+    """Format a size as Apache's tools do."""
     power = min((size.bit_length() - 1) // 10, 5) if size else 0
     return f"{size / 1024**power:.1f} {'KMGTP'[power - 1]}iB" if power else f"{size} B"
 
 
 def _begin(file: MappedFile) -> tuple[int | None, str]:
-    """When a file's first record was stored; None if nobody knows, and what is then wrong with it, if anything."""
+    """Return the store time of a file's first record, or None if unknown; and the fault, if any."""
     try:
         head = file.read(0, STORE_TIME_END)
     except OSError as error:
@@ -318,7 +317,7 @@ def _begin(file: MappedFile) -> tuple[int | None, str]:
 
 
 def _store_time(head: bytes, offset: int) -> int | None:
-    """When the record that begins with these bytes was stored; None if it is none, or does not belong there."""
+    """Return the store time of the record that starts with these bytes; None if it is invalid for this offset."""
     if len(head) < STORE_TIME_END:
         return None
     (magic,) = MAGIC.unpack_from(head, AT["magic"])

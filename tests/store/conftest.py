@@ -25,8 +25,8 @@ MakeRig = Callable[..., Rig]
 def _index_has_time() -> Iterator[None]:
     """A broker's stop and queries wait only so long for the index; on a busy machine that would fail tests."""
     with pytest.MonkeyPatch.context() as patch:  # not the test's own, which is to be undone before stores are closed
-        patch.setattr(index_service, "_CLOSE_PATIENCE", 60.0)
-        patch.setattr(index_service, "_QUERY_PATIENCE", 60.0)
+        patch.setattr(index_service, "_CLOSE_TIMEOUT_S", 60.0)
+        patch.setattr(index_service, "_QUERY_TIMEOUT_S", 60.0)
         yield
 
 

@@ -195,7 +195,7 @@ def test_an_answer_has_a_bound_in_bytes(make_store: MakeStore) -> None:
 def test_even_one_record_larger_than_the_bound_is_answered(
     store: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_search, "_MOST_BYTES", 10)
+    monkeypatch.setattr(index_search, "_MAX_BYTES", 10)
     for body in (b"first", b"second"):
         put(store, "T", 0, body, b"KEYS\x01k")
     assert query(store, "T", "k") == [b"second"]
@@ -226,10 +226,10 @@ def test_a_query_does_not_walk_a_whole_chain(
         assert query(store, "T", "Aa", limit=3) == [b"x"] * 3
         assert steps == 3
         return
-    monkeypatch.setattr(index_search, "_MOST_RECORDS", 70)
+    monkeypatch.setattr(index_search, "_MAX_MISMATCHES", 70)
     assert query(store, "T", "BB") == []  # every record of the chain has to be looked at
     assert steps == 70
-    monkeypatch.setattr(index_search, "_MOST_STEPS", 50)
+    monkeypatch.setattr(index_search, "_MAX_STEPS", 50)
     assert query(store, "T", "other") == []  # no record of the chain has that hash
     assert steps == 120
 
@@ -277,8 +277,8 @@ def test_windows_of_time_find_what_a_brute_force_finds(
         store = opened(config, clock)
     times = [time for time, *_ in stored]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index_file, "_PATIENCE", 3)
-        patch.setattr(index_file, "_BLOCK", 4)
+        patch.setattr(index_file, "_MAX_CHAIN_MISMATCHES", 3)
+        patch.setattr(index_file, "_BLOCK_ENTRIES", 4)
         for at, length, before, after in windows:
             begin = times[min(max(at, 0), len(times) - 1)] + before
             end = times[min(max(at, 0) + length, len(times) - 1)] + after
@@ -349,7 +349,7 @@ def test_an_index_that_is_behind_says_how_far_it_is(store: MessageStore, monkeyp
 def test_who_waits_is_told_and_the_thread_makes_no_pauses_meanwhile(
     make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_service, "_POLL", 1000)  # nothing is done unless somebody waits
+    monkeypatch.setattr(index_service, "_POLL_S", 1000)  # nothing is done unless somebody waits
     store = make_store()
     for number in range(1000):
         put(store, "T", 0, b"%d" % number, b"KEYS\x01k%d" % number)
@@ -365,7 +365,7 @@ def test_who_waits_is_told_and_the_thread_makes_no_pauses_meanwhile(
 
 
 def test_who_waits_in_vain_is_told_as_well(make_store: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_service, "_POLL", 0.01)
+    monkeypatch.setattr(index_service, "_POLL_S", 0.01)
     monkeypatch.setattr(IndexService, "_step", lambda *_: False)
     store = make_store()
     put(store, "T", 0, b"1", b"KEYS\x01k")
@@ -441,7 +441,7 @@ def test_a_broken_chain_is_found_by_a_query_and_the_file_made_anew(
     assert query(store, "T", "k77") == [b"77"]
     at = place - 16 if damage == "previous" else place
     assert f"{path} at byte {at}: " in caplog.text
-    assert "The index is made anew from that file on." in caplog.text
+    assert "Rebuilding the index from that file on." in caplog.text
     store.close()
     assert [path.read_bytes() for path in config.index_path.iterdir()] == [before]
     assert check_store(config.store_path, config) == []
@@ -472,7 +472,7 @@ def test_a_file_that_is_made_anew_while_it_is_put_on_disk(
 
     monkeypatch.setattr(IndexFile, "find", broken)
     assert query(store, "T", "k0") == [b"0"]
-    assert "The index is made anew from that file on." in caplog.text
+    assert "Rebuilding the index from that file on." in caplog.text
     go_on.set()
     told = threading.Event()
     store.when_indexed(told.set, 60)
@@ -494,7 +494,7 @@ def test_a_broken_chain_that_is_met_by_new_messages(
     monkeypatch.setattr(IndexService, "_put", broken)
     put(store, "T", 0, b"new", b"KEYS\x01new")
     assert [query(store, "T", key) for key in ("new", "old")] == [[b"new"], [b"old"]]
-    assert "The index is made anew from that file on." in caplog.text
+    assert "Rebuilding the index from that file on." in caplog.text
 
 
 def test_a_full_file_that_cannot_be_put_on_disk_is_never_believed(
@@ -515,10 +515,10 @@ def test_a_full_file_that_cannot_be_put_on_disk_is_never_believed(
         put(store, "T", 0, b"%d" % number, b"KEYS\x01k%d" % number)
     assert failed.wait(60)
     assert query(store, "T", "k449") == [b"449"], "what is in memory can be found"
-    with pytest.raises(StoreError, match="could not be flushed"):
+    with pytest.raises(StoreError, match="The flush of the store in .* failed"):
         store.close()
     assert int.from_bytes((config.store_path / "checkpoint").read_bytes()[16:24], "big") == 0
-    assert "could not be put on disk: [Errno 5] Input/output error" in caplog.text
+    assert "failed: [Errno 5] Input/output error" in caplog.text
     store = opened(config)
     assert query(store, "T", "k0") == [b"0"]
     store.close()
@@ -569,8 +569,8 @@ def test_keys_of_one_word_of_several_and_of_none(store: MessageStore) -> None:
 
 
 def test_a_stop_does_not_wait_long_for_the_index(make_store: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_service, "_POLL", 1000)  # nothing is done behind the writer's back
-    monkeypatch.setattr(index_service, "_CLOSE_PATIENCE", -1.0)
+    monkeypatch.setattr(index_service, "_POLL_S", 1000)  # nothing is done behind the writer's back
+    monkeypatch.setattr(index_service, "_CLOSE_TIMEOUT_S", -1.0)
     store = make_store(mapped_file_size_commit_log=8 << 20, max_index_num=5000)
     for _ in range(3000):
         put(store, "T", 0, b"x" * 1000, b"KEYS\x01late")

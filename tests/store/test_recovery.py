@@ -300,7 +300,12 @@ def test_a_start_that_the_disk_refuses_leaves_a_clean_store_clean(
     monkeypatch.setattr(f"spark_rocket.store.message_store.{what}", refuse)
     with pytest.raises(StoreNotWritableError, match=os.strerror(number)) as error:
         opened(filled)
-    words = {errno.EACCES: "right to read and write", errno.EIO: "Mend", errno.EROFS: "Mount", errno.ENOSPC: "space"}
+    words = {
+        errno.EACCES: "read and write permission",
+        errno.EIO: "Repair",
+        errno.EROFS: "Mount",
+        errno.ENOSPC: "space",
+    }
     assert words[number] in error.value.remedy
     monkeypatch.undo()
     store = opened(filled)

@@ -31,7 +31,7 @@ def test_readers_see_the_new_beginning_at_once(it: Trimmable, monkeypatch: pytes
     assert first is not None
     begin = decode_messages(first)[0].store_timestamp
     monkeypatch.setattr(store.retention.remover, "retry", lambda: None)  # nothing is deleted yet
-    monkeypatch.setattr(retention, "_SLICE", 0)  # and no queue trimmed
+    monkeypatch.setattr(retention, "_SLICE_QUEUES", 0)  # and no queue trimmed
     store.retention.config = replace(it.config, file_reserved_size=store.max_physical_offset - 5 * SIZE)
     assert store.retention.run(it.clock.now).removed == 5
     assert len(it.logs()) == FILES
@@ -116,7 +116,7 @@ def test_queues_and_index_are_trimmed_after_the_log(it: Trimmable) -> None:
 
 
 def test_a_slice_ends_when_it_takes_long(it: Trimmable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "_SLICE_SECONDS", 0)
+    monkeypatch.setattr(retention, "_SLICE_S", 0)
     it.store.retention.config = replace(it.config, file_reserved_size=1)
     it.store.retention.run(it.clock.now)
     slices = 1
@@ -128,8 +128,8 @@ def test_a_slice_ends_when_it_takes_long(it: Trimmable, monkeypatch: pytest.Monk
 
 
 def test_many_queues_are_trimmed_in_slices(it: Trimmable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "_SLICE", 2)
-    monkeypatch.setattr(retention, "_SLICE_SECONDS", 1000)
+    monkeypatch.setattr(retention, "_SLICE_QUEUES", 2)
+    monkeypatch.setattr(retention, "_SLICE_S", 1000)
     it.store.retention.config = replace(it.config, file_reserved_size=1)
     assert it.store.retention.run(it.clock.now).unfinished
     assert it.store.retention.trim_queues()  # four queues
@@ -145,7 +145,7 @@ def test_a_queue_that_cannot_be_read_does_not_keep_the_others(it: Trimmable, cap
     directory.rename(hidden)
     with caplog.at_level(logging.ERROR):
         it.trim_to(1)
-    assert [text.split(":")[0] for text in caplog.messages] == ["queue 0 of topic T is not trimmed"]
+    assert [text.split(":")[0] for text in caplog.messages] == ["cannot trim queue 0 of topic T"]
     assert len(it.queue_files("T", 1)) < 6
     hidden.rename(directory)
     it.store.retention.trim_again()

@@ -1,25 +1,25 @@
 """One index file: a hash table on disk from keys to physical offsets.
 
 =====================  ===========  =============================================================================
-at                     type         what
+at                     type         meaning
 =====================  ===========  =============================================================================
 0                      int64        beginTimestamp: store time of the first record
-8                      int64        endTimestamp: of the last
+8                      int64        endTimestamp: store time of the last record
 16                     int64        beginPhyOffset
 24                     int64        endPhyOffset
 32                     int32        hashSlotCount: slots in use
 36                     int32        indexCount: entries + 1 (entry 0 is never used)
-40                     int32 × S    slots: number of the newest entry whose hash falls there, 0 for none
+40                     int32 × S    slots: number of the slot's newest entry, 0 for none
 40 + 4·S               20 B × N     entries: int32 keyHash, int64 phyOffset, int32 timeDiff (seconds from
-                                    beginTimestamp), int32 number of the slot's entry before this one
+                                    beginTimestamp), int32 number of the slot's previous entry
 =====================  ===========  =============================================================================
 
-Many keys are put at once: chains inside the batch are made by sorting it by slot. Entries are written before slots, and
-slots before the header. Header and slots get their disk blocks when the file is made, entries as they come, so that a
-full disk is an ``OSError`` before anything is changed.
+Many keys are added at once: chains inside the batch are built by sorting it by slot. Entries are written before slots,
+and slots before the header. Disk blocks are allocated for header and slots with the file, for entries as they are
+added. A full disk is therefore an ``OSError`` before anything is changed.
 
 Thread-safety: callers lock. After a crash: a file whose ``endTimestamp`` is newer than the checkpoint's index time is
-thrown away and built anew from the log. Corresponds to org.apache.rocketmq.store.index.IndexFile.
+deleted and rebuilt from the log. Corresponds to org.apache.rocketmq.store.index.IndexFile.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ INDEX_ENTRY_TYPE = np.dtype(
 )
 _HEADER = Struct(">4q2i")
 _ENTRY = Struct(">iqii")
-_STEP = 1 << 20
-_PATIENCE = 4_000  # entries of a chain that are not wanted
-_BLOCK = 16_384  # entries that are searched at once
+_STEP_BYTES = 1 << 20
+_MAX_CHAIN_MISMATCHES = 4_000  # entries of a chain that do not match, before a linear search
+_BLOCK_ENTRIES = 16_384  # searched at once
 _MAX_INT = (1 << 31) - 1
 
 
 class DamagedIndexError(StoreCorruptError):
-    """A chain that leads nowhere; for service.py, which makes the file anew."""
+    """An index file has an invalid chain; service.py rebuilds the file."""
 
 
 class IndexFile:
-    """A file of the index directory."""
+    """One file of the index directory."""
 
     def __init__(self, path: Path, slots: int, entries: int, *, create: bool = False) -> None:
         self.slots = slots
@@ -69,12 +69,13 @@ class IndexFile:
             try:
                 self.file.reserve(self.entries_at)
             except OSError:
-                self.file.destroy()  # the next attempt has another name
+                self.file.destroy()  # the next attempt uses another name
                 raise
         else:
             self.read_header()
 
     def read_header(self) -> None:
+        """Read the header fields from disk."""
         (
             self.begin_timestamp,
             self.end_timestamp,
@@ -90,14 +91,14 @@ class IndexFile:
         return self.count >= self.capacity
 
     def put(self, hashes: Hashes, offsets: Ints, timestamps: Ints) -> int:
-        """Add as many keys as there is room for, and say how many. OSError when the disk is full."""
+        """Add as many keys as fit; return their number. OSError if the disk is full."""
         count = min(len(hashes), self.capacity - self.count)
         if count <= 0:
             return 0
         hashes, offsets, timestamps = hashes[:count], offsets[:count], timestamps[:count]
         at = self.entries_at + INDEX_ENTRY_SIZE * self.count
         self.file.reserve(self.entries_at)
-        self.file.reserve(at + INDEX_ENTRY_SIZE * count, _STEP)
+        self.file.reserve(at + INDEX_ENTRY_SIZE * count, _STEP_BYTES)
         mm = self.file.mm
         if self.count == 1:
             self.begin_timestamp, self.begin_offset = int(timestamps[0]), int(offsets[0])
@@ -121,7 +122,7 @@ class IndexFile:
         mm[at : at + INDEX_ENTRY_SIZE * count] = entries.tobytes()
         last = np.append(first[1:], True)
         table[sorted_slots[last]] = sorted_numbers[last]
-        del table  # a view: the file could not be closed
+        del table  # a view, which would prevent closing the file
         self.slot_count += int((heads == 0).sum())
         self.count += count
         self.end_timestamp, self.end_offset = int(timestamps[-1]), int(offsets[-1])
@@ -138,37 +139,37 @@ class IndexFile:
         return count
 
     def find(self, key_hash: int, first: int, end: int) -> Iterator[int | None]:
-        """Physical offsets of the entries with a hash, of those numbered from ``first`` up to ``end``, newest first.
+        """Yield physical offsets of the entries with a hash and a number from ``first`` to ``end`` - 1, newest first.
 
-        None for each other entry of the chain, and for each block, that was looked at: the caller knows when it has
-        had enough. A chain that has shown thousands of entries that are not wanted is left, and all entries are
-        searched instead, a block of them at a time. DamagedIndexError when the chain cannot be right.
+        Yields None for each other entry of the chain and for each searched block, so that the caller can stop. After
+        thousands of mismatches in the chain, all entries are searched instead, block by block. DamagedIndexError if
+        the chain is invalid.
         """
         mm = self.file.mm
         slot = key_hash % self.slots
         at = HEADER_SIZE + 4 * slot
         number = int.from_bytes(mm[at : at + 4], "big", signed=True)
-        above, patience = min(self.count, self.capacity), _PATIENCE  # a damaged header may say anything
+        above, mismatches_left = min(self.count, self.capacity), _MAX_CHAIN_MISMATCHES  # a damaged count may be larger
         if not 0 <= number < above:
-            raise self._damaged(at, f"slot {slot} names entry {number}, there are {above - 1}")
-        while first <= number and patience:
+            raise self._damaged(at, f"slot {slot} links to entry {number} of {above - 1}")
+        while first <= number and mismatches_left:
             at = self.entries_at + INDEX_ENTRY_SIZE * number
             hashed, offset, _, previous = _ENTRY.unpack_from(mm, at)
-            if hashed % self.slots != slot or not 0 <= previous < number:  # a chain never goes up
-                raise self._damaged(at, f"entry {number} is in a chain that it does not belong to")
+            if hashed % self.slots != slot or not 0 <= previous < number:  # a chain only goes down
+                raise self._damaged(at, f"entry {number} is in the wrong chain")
             if hashed == key_hash and number < end:
                 yield offset
             else:
-                patience -= 1
+                mismatches_left -= 1
                 yield None
             above, number = number, previous
-        stop = first if patience else min(above, end)
+        stop = first if mismatches_left else min(above, end)
         while stop > first:
-            start = max(stop - _BLOCK, first)
+            start = max(stop - _BLOCK_ENTRIES, first)
             at = self.entries_at + INDEX_ENTRY_SIZE * start
             entries = np.frombuffer(mm, INDEX_ENTRY_TYPE, stop - start, at)
             offsets = entries["physical_offset"][entries["key_hash"] == key_hash].tolist()
-            del entries  # a view: the file could not be closed
+            del entries  # a view, which would prevent closing the file
             yield None
             yield from reversed(offsets)
             stop = start
@@ -177,7 +178,7 @@ class IndexFile:
         return DamagedIndexError(f"{self.file.path} at byte {position}: {what}.")
 
     def offset_of(self, number: int) -> int:
-        """Physical offset of an entry's record."""
+        """Return the physical offset of an entry's record."""
         offset: int = _ENTRY.unpack_from(self.file.mm, self.entries_at + INDEX_ENTRY_SIZE * number)[1]
         return offset
 
@@ -192,7 +193,7 @@ class IndexFile:
 
 
 class IndexWriter:
-    """Index files one after another, named by the store time of their first key: then a broker would have made them."""
+    """Writes a sequence of index files, each named by its first key's store time, as a broker names them."""
 
     def __init__(self, config: StoreConfig) -> None:
         self._config = config
@@ -200,12 +201,12 @@ class IndexWriter:
         self._current: IndexFile | None = None
 
     def file(self, store_timestamp: int) -> IndexFile:
-        """The one that there is room in."""
+        """Return the current file, or a new one if it is full."""
         if self._current is None or self._current.is_full:
             self.close()
             self._named = max(store_timestamp, self._named + 1)
             name = _index_name(self._named)
-            if self._current is not None and name <= self._current.file.path.name:  # summer time has ended
+            if self._current is not None and name <= self._current.file.path.name:  # daylight saving time ended
                 self._named += 3_600_000
                 name = _index_name(self._named)
             path = self._config.index_path / name

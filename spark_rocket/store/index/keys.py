@@ -1,7 +1,7 @@
-"""The keys of many records and their hashes, for the index.
+"""Keys of many records and their hashes, for the index.
 
-A record is found by its UNIQ_KEY and by each of the space-separated words of KEYS. The index knows a key by
-``|hashCode("topic#key")|`` of Java (0 for the one number that has no absolute value).
+A record is found by its UNIQ_KEY and by each space-separated word of KEYS. The index stores a key as Java's
+``|hashCode("topic#key")|`` (0 for -2147483648, which has no absolute value in 32 bits).
 
 Pure functions. Corresponds to IndexService.buildIndex and IndexFile.indexKeyHashMethod.
 """
@@ -21,7 +21,7 @@ Hashes = npt.NDArray[np.int32]
 
 
 def key_hash(topic: str, key: str) -> int:
-    """The number by which the index knows a key."""
+    """Return the hash of a key in the index."""
     value = abs(java_hash(f"{topic}#{key}"))
     return 0 if value == 1 << 31 else value
 
@@ -32,11 +32,11 @@ def _absolute(hashes: npt.NDArray[np.int32]) -> Hashes:
 
 
 def keys_of(block: RecordBlock) -> tuple[Ints, Hashes]:
-    """Of each key of a block: the index of its record, and its hash; in the order in which the index takes them."""
+    """Return record number and hash of each key of a block, in index order."""
     uniform = _keys_of_uniform(block)
     if uniform is not None:
         return uniform
-    texts: list[str] = []
+    names: list[str] = []
     records: list[int] = []
     is_rolled_back = ((block.sys_flags & TRANSACTION_MASK) == TRANSACTION_ROLLBACK).tolist()
     ranges = zip(block.property_starts.tolist(), block.property_ends.tolist(), strict=True)
@@ -47,13 +47,13 @@ def keys_of(block: RecordBlock) -> tuple[Ints, Hashes]:
         unique_key = find_property(properties, b"UNIQ_KEY")
         keys = [] if unique_key is None else [unique_key]
         keys += [word for word in (find_property(properties, b"KEYS") or b"").split(b" ") if word]
-        texts += [f"{topic}#{key.decode('utf-8', 'replace')}" for key in keys]
+        names += [f"{topic}#{key.decode('utf-8', 'replace')}" for key in keys]
         records += [record] * len(keys)
-    return np.array(records, np.int64), _absolute(java_hash_many(texts))
+    return np.array(records, np.int64), _absolute(java_hash_many(names))
 
 
 def _keys_of_uniform(block: RecordBlock) -> tuple[Ints, Hashes] | None:
-    """The same for a uniform run of records of one topic; None for any other."""
+    """Return the keys of a uniform run of records of one topic; None for any other run."""
     count = len(block)
     topics = rows_of(block.data, block.topic_starts, block.topic_ends)
     rows = rows_of(block.data, block.property_starts, block.property_ends)

@@ -1,10 +1,10 @@
-"""One search by key, in the files of an index: which entries may be meant, and what the log says of them.
+"""A search by key in the index files, with a check of each candidate's record in the log.
 
-Hashes collide and an entry's time is in seconds, so every record is looked at itself. The entries of a span of time are
-found by binary search, because they are in the order of the log. A search has bounds, in bytes, records and steps: the
-store's thread serves nobody else meanwhile.
+Hashes collide and an entry's time is in seconds, so every candidate's record is read. The entries of a time range are
+found by binary search, because entries are in log order. A search has limits in bytes, records and steps, because the
+store's thread serves no other request meanwhile.
 
-Thread-safety: for one thread, that holds the index's lock. Changes nothing.
+Thread-safety: for one thread, which holds the index's lock. Read-only.
 Corresponds to selectPhyOffset of org.apache.rocketmq.store.index.IndexFile, and DefaultMessageStore.queryMessage.
 """
 
@@ -18,19 +18,19 @@ from spark_rocket.store.index.keys import key_hash
 from spark_rocket.store.layout import STORE_TIME_END, store_time
 from spark_rocket.store.log.commit_log import CommitLog
 
-_MOST_BYTES = 8 << 20  # of one answer; a frame has at most 16 MiB
-_MOST_RECORDS = 5_000  # that are looked at for one answer and turn out not to be meant
-_MOST_STEPS = 50_000  # along the chains, and blocks beside them
+_MAX_BYTES = 8 << 20  # per response; a frame has at most 16 MiB
+_MAX_MISMATCHES = 5_000  # records read per search that do not match
+_MAX_STEPS = 50_000  # chain entries and blocks per search
 
 
 def stored_at(log: CommitLog, offset: int) -> int:
-    """When the record there was stored; −1 if it is gone."""
+    """Return the store time of the record at an offset; −1 if it is gone."""
     head = log.read(offset, STORE_TIME_END) if offset >= log.min_offset else b""
     return store_time(head) if head else -1
 
 
 class IndexSearch:
-    """Records with a key that were stored in a span of time; the newest ones, if files are given newest first."""
+    """Search for records with a key in a time range; finds the newest if files are searched newest first."""
 
     def __init__(
         self, log: CommitLog, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int, *, unique: bool
@@ -44,42 +44,44 @@ class IndexSearch:
         self._end = end_ms
         self._unique = unique
         self._found: dict[int, bytes] = {}
-        self._room, self._looks, self._steps = _MOST_BYTES, _MOST_RECORDS, _MOST_STEPS
+        self._bytes_left, self._mismatches_left, self._steps_left = _MAX_BYTES, _MAX_MISMATCHES, _MAX_STEPS
 
     def records(self) -> list[bytes]:
-        """What was found, in the order of the log."""
+        """Return the found records, in log order."""
         return [record for _, record in sorted(self._found.items())]
 
-    def look_into(self, file: IndexFile) -> bool:
-        """Search a file; False when others need not be. DamagedIndexError when it cannot be right."""
+    def search_file(self, file: IndexFile) -> bool:
+        """Search a file; return False if the search is complete. DamagedIndexError if the file is damaged."""
         if file.begin_timestamp > self._end or file.end_timestamp < self._begin:
-            return self._goes_on
+            return self._continues
         for offset in file.find(self._hash, *self._numbers(file)):
-            self._steps -= 1
+            self._steps_left -= 1
             if offset is not None and offset not in self._found:
                 record = self._matching(offset)
                 if record is None:
-                    self._looks -= 1
+                    self._mismatches_left -= 1
                 else:
-                    self._room -= len(record)
-                    if self._room < 0 and self._found:
+                    self._bytes_left -= len(record)
+                    if self._bytes_left < 0 and self._found:
                         return False
                     self._found[offset] = record
-            if not self._goes_on:
+            if not self._continues:
                 return False
         return True
 
     @property
-    def _goes_on(self) -> bool:
-        return len(self._found) < self._max_num and self._room > 0 and self._steps > 0 and self._looks > 0
+    def _continues(self) -> bool:
+        """Whether more records are needed and no limit is reached."""
+        limits = self._bytes_left, self._steps_left, self._mismatches_left
+        return len(self._found) < self._max_num and min(limits) > 0
 
     def _numbers(self, file: IndexFile) -> tuple[int, int]:
-        """The entries of records stored in the span of time: the first one, and the one behind the last."""
+        """Return the range of entries of records stored in the time range: the first, and the one after the last."""
         first = 1 if self._begin <= file.begin_timestamp else self._first_stored(file, self._begin)
         return first, file.count if self._end >= file.end_timestamp else self._first_stored(file, self._end + 1)
 
     def _first_stored(self, file: IndexFile, timestamp: int) -> int:
-        """The first entry of a record stored at or after a time."""
+        """Return the first entry of a record stored at or after a time."""
         low, high = 1, file.count
         while low < high:
             middle = (low + high) // 2
@@ -90,7 +92,7 @@ class IndexSearch:
         return low
 
     def _matching(self, offset: int) -> bytes | None:
-        """The record, if it is there and really has the key."""
+        """Return the record at an offset if it exists and has the key."""
         if not self._log.min_offset <= offset < self._log.max_offset:
             return None
         raw = self._log.read(offset, int.from_bytes(self._log.read(offset, 4), "big"))

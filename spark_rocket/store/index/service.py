@@ -1,17 +1,17 @@
-"""The index of a store: which records have a key. Built from the log behind the writer's back.
+"""The index of a store: lookup of records by key. Built from the log in the background.
 
-A background thread reads the log after the writer and puts the keys of whole blocks into the newest file; it works in
-short steps with pauses between, longer ones while the writer is busy, because it shares an interpreter with it. Nothing
-waits for it but a clean stop and queries: with :meth:`IndexService.when_indexed`, beside which the thread does nothing
-else and makes no pauses, or in :meth:`IndexService.query` itself. Both give up soon: the rebuild of a large log is not
-waited for (``index_last_update_physical_offset`` says how far the index is).
+A background thread reads the log after the writer and adds the keys of entire blocks to the newest file. It works in
+short steps with pauses, longer ones while the writer is busy, because both share an interpreter. Only a clean stop and
+queries wait for it: with :meth:`IndexService.when_indexed`, during which the thread makes no pauses, or in
+:meth:`IndexService.query` itself. Both have a short timeout and do not wait for the rebuild of a large log
+(``index_last_update_physical_offset`` is the end of the index).
 
-How far the index is follows from its last file (``endPhyOffset``); nothing about it is kept elsewhere. File names are
-the time of making, yyyyMMddHHmmssSSS.
+The end of the index follows from its last file (``endPhyOffset``) and is not stored elsewhere. File names are creation
+times, yyyyMMddHHmmssSSS.
 
-Thread-safety: locked; ``query`` from the store's thread. A file that is full is put on disk when nobody waits, and
-without the lock, because it takes long; then the checkpoint vouches for it. After a kill: files that it does not vouch
-for are thrown away, and the thread builds them anew. Corresponds to org.apache.rocketmq.store.index.IndexService.
+Thread-safety: locked; ``query`` from the store's thread. A full file is flushed when no query waits, without the lock,
+because it takes long; then the checkpoint covers it. After a kill: files that the checkpoint does not cover are deleted
+and rebuilt by the thread. Corresponds to org.apache.rocketmq.store.index.IndexService.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ from spark_rocket.store.log.record_scan import LogScan, RecordBlock, next_good
 from spark_rocket.store.results import QueryMessageResult
 
 _log = logging.getLogger(__name__)
-_CHUNK = 128 << 10  # at a time behind the writer's back, and when somebody waits
-_LARGE_CHUNK = 1 << 20
-_POLL = 0.1
-_PAUSE_IDLE = 1.0  # pauses, as multiples of the work before
-_PAUSE_BUSY = 16.0
-_BUSY = 4 << 20  # bytes a poll
-_TURN = 0.0002  # seconds between steps, in which others get the lock
-_QUERY_PATIENCE = 0.3
-_CLOSE_PATIENCE = 3.0
+_CHUNK_BYTES = 128 << 10  # per step in the background,
+_LARGE_CHUNK_BYTES = 1 << 20  # and while a query waits
+_POLL_S = 0.1
+_IDLE_PAUSE_FACTOR = 1.0  # pause, as a multiple of the preceding work
+_BUSY_PAUSE_FACTOR = 16.0
+_BUSY_BYTES = 4 << 20  # written per poll
+_YIELD_S = 0.0002  # between steps, so that other threads get the lock
+_QUERY_TIMEOUT_S = 0.3
+_CLOSE_TIMEOUT_S = 3.0
 
 
 class _Waiter(NamedTuple):
-    """Somebody who is to be told when the index has the log below an offset."""
+    """A callback for the time when the index covers the log below an offset."""
 
     offset: int
     deadline: float
@@ -71,9 +71,9 @@ class IndexService:
         self._clock = clock
         self._files: list[IndexFile] = []
         self._offset = 0  # the log below is in the index
-        self._partial = -1  # a record of which only some keys may be in it
+        self._partial = -1  # offset of a record of which only some keys may be in the index
         self._lock = threading.RLock()
-        self._full: list[IndexFile] = []  # that are not known to be on disk
+        self._full: list[IndexFile] = []  # full files that are not known to be on disk
         self._waiters: deque[_Waiter] = deque()
         self._wake = threading.Event()
         self._stopped = False
@@ -82,18 +82,18 @@ class IndexService:
         self._sync_failed = False
 
     def load(self, *, clean: bool) -> None:
-        """Open the files; after a kill without those that were still being written."""
+        """Open the files; after a kill, without those that were still being written."""
         directory = self._config.index_path
         names = sorted(directory.iterdir()) if directory.is_dir() else []
         size = self._config.index_file_size
         lost = False
-        vouched_for = self._checkpoint.index_msg_timestamp
+        covered_time = self._checkpoint.index_msg_timestamp
         last_timestamp = -1
         for path in names:
             if len(path.name) != 17 or not path.name.isdecimal() or not path.is_file():
                 raise StoreCorruptError(
-                    f"{path} is not a file of the index: those have 17 digits for a name.",
-                    remedy="Move it elsewhere; `rocket store check` tells what is then missing.",
+                    f"{path} is not an index file: index files have names of 17 digits.",
+                    remedy="Move it elsewhere; `rocket store check` then reports missing files.",
                 )
             length = path.stat().st_size
             if length == 0 or (not clean and length < size and path is names[-1]):
@@ -101,28 +101,28 @@ class IndexService:
                 continue
             if length != size:
                 raise StoreCorruptError(
-                    f"{path} has {length} bytes where maxHashSlotNum and maxIndexNum say {size}.",
-                    remedy="Set both to what this directory was made with, or run `rocket store rebuild "
-                    f"{self._config.store_path}` (with the broker's -c), which makes the index anew from the log.",
+                    f"{path} has {length} bytes, but maxHashSlotNum and maxIndexNum result in {size}.",
+                    remedy="Set both to the values this directory was created with, or run `rocket store rebuild "
+                    f"{self._config.store_path}` (with the broker's -c), which rebuilds the index from the log.",
                 )
             file = IndexFile(path, self._config.max_hash_slot_num, self._config.max_index_num)
-            # The checkpoint vouches for full files, by time: of two that end in the same millisecond, for the first.
-            safe = file.is_full and file.end_timestamp <= vouched_for and file.end_timestamp != last_timestamp
+            # The checkpoint covers full files, by time: of two that end in the same millisecond, only the first.
+            safe = file.is_full and file.end_timestamp <= covered_time and file.end_timestamp != last_timestamp
             last_timestamp = file.end_timestamp
-            whole = 1 < file.count <= file.capacity and 0 <= file.end_offset < self._log.max_offset
-            if (clean or safe) and not lost and not (whole and self._goes_on(file)):
-                _log.warning("%s is damaged, or does not go on where the one before it ends: made anew", path)
+            is_valid = 1 < file.count <= file.capacity and 0 <= file.end_offset < self._log.max_offset
+            if (clean or safe) and not lost and not (is_valid and self._is_continuation(file)):
+                _log.warning("rebuilding index file %s: it is damaged or does not continue the file before it", path)
                 lost = True
-            lost = lost or not whole or not (clean or safe)
-            if lost:  # and so is what follows: the index has no holes
+            lost = lost or not is_valid or not (clean or safe)
+            if lost:  # later files are lost too, since the index must not have gaps
                 file.destroy()
                 continue
             self._files.append(file)
         if self._files:
             self._offset = self._partial = self._files[-1].end_offset
 
-    def _goes_on(self, file: IndexFile) -> bool:
-        """Whether a file's header fits the log, and no key stands in the log between the file before and this one."""
+    def _is_continuation(self, file: IndexFile) -> bool:
+        """Return whether a file's header fits the log, and the log has no keys between the previous file and this."""
         for offset, timestamp in (file.begin_offset, file.begin_timestamp), (file.end_offset, file.end_timestamp):
             if offset >= self._log.min_offset and stored_at(self._log, offset) != timestamp:
                 return False
@@ -130,8 +130,8 @@ class IndexService:
         if file.begin_offset < end or file.end_offset < file.begin_offset:
             return False
         start = max(end, self._log.min_offset)
-        stop = max(min(file.begin_offset, start + _LARGE_CHUNK), start)
-        for block in LogScan(self._log.queue, start, stop, check_crc=False, chunk=_CHUNK):
+        stop = max(min(file.begin_offset, start + _LARGE_CHUNK_BYTES), start)
+        for block in LogScan(self._log.queue, start, stop, check_crc=False, chunk=_CHUNK_BYTES):
             records, _ = keys_of(block)
             if (block.physical_offsets[records] > end).any():
                 return False
@@ -142,15 +142,15 @@ class IndexService:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread and let the index catch up."""
+        """Stop the thread and catch up with the log, with a timeout."""
         self._stopped = True
         self._wake.set()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        self._answer()
-        if not self.catch_up(_CLOSE_PATIENCE):
-            _log.info("the index is behind the log by %d bytes; it goes on at the next start", self.behind)
+        self._notify()
+        if not self.catch_up(_CLOSE_TIMEOUT_S):
+            _log.info("index is %d bytes behind the log; it continues at the next start", self.behind)
         self._sync_full()  # before the checkpoint is written
 
     def close(self) -> None:
@@ -160,12 +160,14 @@ class IndexService:
             self._files = []
 
     def flush(self) -> None:
-        """Put what is not on disk there, and the names of all. OSError when the disk fails, and ever after;
-        ShortageError when nothing was tried."""
+        """Flush unflushed files, and the names of all.
+
+        OSError when the disk fails, and on every later call; ShortageError when the flush was not started.
+        """
         self._sync_full()
         with self._lock:
             if self._sync_failed:
-                raise OSError(errno.EIO, "the index could not be flushed before", str(self._config.index_path))
+                raise OSError(errno.EIO, "an earlier flush of the index failed", str(self._config.index_path))
             try:
                 if self._files:
                     self._files[-1].flush()
@@ -177,27 +179,27 @@ class IndexService:
                 raise
 
     def _sync_full(self) -> None:
-        """Put files that are full on disk. After a failure never again: a later success would prove nothing."""
+        """Flush full files. Not retried after a failure: a later success would prove nothing."""
         while self._full and not self._sync_failed:
             file = self._full[0]
             try:
                 file.flush()
                 sync_directory(self._config.index_path)
             except ShortageError as error:
-                self._complain(error)
+                self._log_failure(error)
                 return
             except OSError as error:
                 self._sync_failed = True
-                _log.error("%s could not be put on disk: %s", file.file.path, error)
+                _log.error("flush of index file %s failed: %s", file.file.path, error)
                 return
             with self._lock:
-                if file in self._files:  # neither trimmed nor made anew meanwhile
+                if file in self._files:  # neither trimmed nor rebuilt meanwhile
                     timestamp = max(self._checkpoint.index_msg_timestamp, file.end_timestamp)
                     self._checkpoint.index_msg_timestamp = timestamp
                 self._full = [other for other in self._full if other is not file]
 
     def trim(self, min_offset: int) -> list[MappedFile]:
-        """Take out the files that have nothing but keys of records before an offset, never the last.
+        """Remove and return the files with only keys of records before an offset, never the last.
 
         The caller destroys them.
         """
@@ -209,47 +211,48 @@ class IndexService:
         return [file.file for file in trimmed]
 
     def cut(self, max_offset: int) -> None:
-        """The log ends there now: files with keys of what was behind go, and the thread builds them anew."""
+        """Delete files with keys of records beyond the log's new end ``max_offset``; the thread rebuilds them."""
         with self._lock:
-            kept = [file for file in self._files if file.end_offset < max_offset]
-            for file in self._files[len(kept) :]:
+            valid = [file for file in self._files if file.end_offset < max_offset]
+            for file in self._files[len(valid) :]:
                 file.destroy()
-            if len(kept) < len(self._files):
-                self._offset = self._partial = kept[-1].end_offset if kept else -1
-                self._full = [file for file in self._full if file in kept]
-                self._files = kept
+            if len(valid) < len(self._files):
+                self._offset = self._partial = valid[-1].end_offset if valid else -1
+                self._full = [file for file in self._full if file in valid]
+                self._files = valid
             self._offset = min(self._offset, max_offset)
 
     @property
     def behind(self) -> int:
-        """Bytes of the log that are not in the index yet."""
+        """Bytes of the log that are not yet in the index."""
         return self._log.max_offset - self._offset
 
     # --- building -----------------------------------------------------------------------------------------------
 
-    def catch_up(self, patience: float) -> bool:
-        """Index up to the log's present end; False if that takes longer than ``patience`` seconds, or fails."""
-        deadline = time.monotonic() + patience
+    def catch_up(self, timeout: float) -> bool:
+        """Index up to the log's current end; return False after ``timeout`` seconds or an error."""
+        deadline = time.monotonic() + timeout
         target = self._log.max_offset
         try:
             while self._offset < target:
-                if not self._step(_LARGE_CHUNK) or time.monotonic() > deadline:
+                if not self._step(_LARGE_CHUNK_BYTES) or time.monotonic() > deadline:
                     return self._offset >= target
         except OSError as error:
-            self._complain(error)
+            self._log_failure(error)
             return False
         return True
 
-    def when_indexed(self, callback: Callable[[], None], patience: float) -> None:
-        """Call back, from any thread, once the index has all that the log has now, or after ``patience`` seconds."""
+    def when_indexed(self, callback: Callable[[], None], timeout: float) -> None:
+        """Call back, from any thread, once the index covers the current log, or after ``timeout`` seconds."""
         target = self._log.max_offset
         if self._offset >= target or self._thread is None:
             callback()
             return
-        self._waiters.append(_Waiter(target, time.monotonic() + patience, callback))
+        self._waiters.append(_Waiter(target, time.monotonic() + timeout, callback))
         self._wake.set()
 
-    def _answer(self) -> None:
+    def _notify(self) -> None:
+        """Call back the waiters that are satisfied or timed out."""
         now = time.monotonic()
         for _ in range(len(self._waiters)):
             waiter = self._waiters.popleft()
@@ -258,68 +261,68 @@ class IndexService:
                 continue
             try:
                 waiter.callback()
-            except Exception:  # a waiter's mistake must not stop the index
-                _log.exception("an index callback failed")
+            except Exception:  # an error of one waiter must not stop the index
+                _log.exception("index callback failed")
 
     def _run(self) -> None:
-        seen, goes_on = self._log.max_offset, True
+        seen, is_working = self._log.max_offset, True
         while True:
-            if not (self._waiters and goes_on):
-                self._pause(_POLL)
+            if not (self._waiters and is_working):
+                self._pause(_POLL_S)
             if self._stopped:
                 return
-            is_busy = self._log.max_offset - seen > _BUSY
+            is_busy = self._log.max_offset - seen > _BUSY_BYTES
             seen = self._log.max_offset
-            goes_on = self._build(seen, _PAUSE_BUSY if is_busy else _PAUSE_IDLE)
-            self._answer()
+            is_working = self._build(seen, _BUSY_PAUSE_FACTOR if is_busy else _IDLE_PAUSE_FACTOR)
+            self._notify()
 
-    def _build(self, end: int, pause: float) -> bool:
-        """Index the log up to there; False when that cannot be done now."""
+    def _build(self, end: int, pause_factor: float) -> bool:
+        """Index the log up to ``end``; return False if that is not possible at present."""
         while self._offset < end and not self._stopped:
             begin = time.perf_counter()
-            is_awaited = bool(self._waiters)
+            has_waiters = bool(self._waiters)
             try:
-                if not self._step(_LARGE_CHUNK if is_awaited else _CHUNK):
+                if not self._step(_LARGE_CHUNK_BYTES if has_waiters else _CHUNK_BYTES):
                     return False
             except OSError as error:
-                self._complain(error)
+                self._log_failure(error)
                 return False
-            if is_awaited:
-                self._answer()
-                time.sleep(_TURN)
+            if has_waiters:
+                self._notify()
+                time.sleep(_YIELD_S)
             else:
-                self._pause((time.perf_counter() - begin) * pause)
+                self._pause((time.perf_counter() - begin) * pause_factor)
         return True
 
     def _pause(self, seconds: float) -> None:
-        """There is time, until somebody waits."""
+        """Flush full files and sleep, unless there are waiters."""
         if not self._waiters:
             self._sync_full()
         self._wake.wait(seconds)
         self._wake.clear()
 
-    def _complain(self, error: OSError) -> None:
+    def _log_failure(self, error: OSError) -> None:
         if not self._failed:
-            _log.warning("the index in %s cannot be written, it waits: %s", self._config.index_path, error)
+            _log.warning("cannot write the index in %s, will retry: %s", self._config.index_path, error)
         self._failed = True
 
-    def _step(self, chunk: int = _CHUNK) -> bool:
-        """Index one block of records; False when there is none."""
+    def _step(self, chunk: int = _CHUNK_BYTES) -> bool:
+        """Index one block of records; return False if there is none."""
         with self._lock:
             self._offset = max(self._offset, self._log.min_offset)
-            # Not where it ended before: a replica's may have been cut since, and no record end there any more.
+            # Read the end here: a replica's log may have been truncated since the caller read it.
             target = self._log.max_offset
             try:
-                return self._step_on(target, chunk)
+                return self._step_to(target, chunk)
             except DamagedIndexError as damage:
-                self._make_anew(self._files[-2:][0], damage)
+                self._discard(self._files[-2:][0], damage)
                 return True
             except FileNotFoundError:
                 if self._offset >= self._log.min_offset:
                     raise
-                return True  # the log was trimmed just now
+                return True  # the log was just trimmed
 
-    def _step_on(self, target: int, chunk: int) -> bool:
+    def _step_to(self, target: int, chunk: int) -> bool:
         file = self._log.queue.find(self._offset)
         if file is None or self._offset >= target:
             return False
@@ -330,10 +333,10 @@ class IndexService:
             self._offset = int(block.physical_offsets[-1] + block.sizes[-1])
             self._failed = False
             return True
-        if scan.end.offset > self._offset:  # nothing but a blank record was between
+        if scan.end.offset > self._offset:  # only a blank record
             self._offset = scan.end.offset
             return True
-        self._log.report_damage(self._offset, "its keys are not put into the index")
+        self._log.report_damage(self._offset, "its keys are not indexed")
         self._offset = min(base + next_good(file, self._offset - base), target)
         return True
 
@@ -353,7 +356,7 @@ class IndexService:
         while done < len(hashes):
             file = self._writable()
             done += file.put(hashes[done:], offsets[done:], timestamps[done:])
-            self._partial = int(offsets[done - 1])  # should the next file fail: no key twice, none left out
+            self._partial = int(offsets[done - 1])  # if the next file fails: no duplicate and no missing keys
         self._partial = -1
 
     def _has(self, hashed: int, offset: int) -> bool:
@@ -373,7 +376,7 @@ class IndexService:
         moment = datetime.fromtimestamp(self._clock() / 1000)
         name = _name(moment)
         last = self._files[-1].file.path.name if self._files else ""
-        while name <= last:  # names are in the order of making, even when several are made in a millisecond
+        while name <= last:  # names are in order of creation, even with several files per millisecond
             moment += timedelta(milliseconds=1)
             name = _name(moment)
         file = IndexFile(directory / name, self._config.max_hash_slot_num, self._config.max_index_num, create=True)
@@ -393,22 +396,22 @@ class IndexService:
         unique: bool = False,
         catch_up: bool = True,
     ) -> QueryMessageResult:
-        """Records with a key, the newest ``max_num`` of those stored in the time span, in the order of the log.
+        """Return records with a key: the newest ``max_num`` of those stored in a time range, in log order.
 
-        Fewer when they have more than 8 MiB together, or when thousands of records of other keys with the same hash
-        are among them: the store's thread can serve nobody else meanwhile.
+        Returns fewer if they exceed 8 MiB together, or if thousands of records of other keys with the same hash are
+        among them: the store's thread serves no other request meanwhile.
         """
         while True:
             if catch_up:
-                self.catch_up(_QUERY_PATIENCE)
+                self.catch_up(_QUERY_TIMEOUT_S)
             found = self._query(topic, key, max_num, begin_ms, end_ms, unique)
             if found is not None:
                 return found
-            catch_up = True  # with what was thrown away
+            catch_up = True  # index the discarded part again
 
-    def _make_anew(self, damaged: IndexFile, damage: DamagedIndexError) -> None:
-        """Throw a damaged file away, and those behind it: the index has no holes. The thread builds them anew."""
-        _log.error("%s The index is made anew from that file on.", damage.message)
+    def _discard(self, damaged: IndexFile, damage: DamagedIndexError) -> None:
+        """Delete a damaged file and all later ones, since the index must not have gaps. The thread rebuilds them."""
+        _log.error("%s Rebuilding the index from that file on.", damage.message)
         at = self._files.index(damaged)
         for file in self._files[at:]:
             file.destroy()
@@ -419,7 +422,7 @@ class IndexService:
     def _query(
         self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int, unique: bool
     ) -> QueryMessageResult | None:
-        """None when a damaged file was met, which is thrown away then."""
+        """Search once; return None if a damaged file was found and discarded."""
         result = QueryMessageResult()
         search = IndexSearch(self._log, topic, key, max_num, begin_ms, end_ms, unique=unique)
         with self._lock:
@@ -428,10 +431,10 @@ class IndexService:
                 result.index_last_update_physical_offset = self._files[-1].end_offset
             for file in reversed(self._files):
                 try:
-                    if not search.look_into(file):
+                    if not search.search_file(file):
                         break
                 except DamagedIndexError as damage:
-                    self._make_anew(file, damage)
+                    self._discard(file, damage)
                     return None
         result.records = search.records()
         return result
