@@ -176,8 +176,8 @@ def test_a_broker_on_a_full_disk_starts_and_lets_read(
             assert wire.send(topic).code == ResponseCode.SERVICE_NOT_AVAILABLE
             assert [message.body for message in wire.messages(topic)] == [b"before"]
     assert [text for text in caplog.messages if "rejecting messages until" in text] == [
-        f"The disk of {tmp_path / 'store'} is 99.0 % full, more than diskSpaceWarningLevelRatio 90: no messages are "
-        "taken until there is room. What is stored can be read."
+        f"The disk of {tmp_path / 'store'} is 99.0 % full, more than diskSpaceWarningLevelRatio 90: rejecting "
+        "messages until there is room. Stored messages can be read."
     ]
 
 

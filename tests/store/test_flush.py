@@ -187,7 +187,7 @@ def test_a_failing_disk_stops_the_store_and_loses_nothing_silently(
     assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE
     assert "Input/output error" in refused.reason
     monkeypatch.undo()  # the disk works again, but nobody knows what it has
-    with pytest.raises(StoreError, match="The flush of the store in .* failed"):
+    with pytest.raises(StoreError, match=r"The flush of the store in .* failed"):
         store.close()
     assert (config.store_path / "abort").exists()
     store = opened(config)
@@ -232,7 +232,7 @@ def test_after_one_failed_flush_nothing_is_believed(
         if directory == "commitlog":
             store.when_flushed(result.end_physical_offset, answers.callback(0))
             assert answers.wait(1) == {0: False}
-    with pytest.raises(StoreError, match="The flush of the store in .* failed"):
+    with pytest.raises(StoreError, match=r"The flush of the store in .* failed"):
         store.close()
     assert len(failed) == 1
     assert (config.store_path / "abort").exists()

@@ -56,7 +56,7 @@ def assert_serves_all(store: MessageStore, name: str) -> None:
 def test_every_message_is_served(name: str, directory: Path) -> None:
     store = opened(golden(directory))
     assert recovery_of(store).clean is (name == "clean")
-    assert recovery_of(store).entries_mended == 0
+    assert recovery_of(store).fixed_entries == 0
     assert_serves_all(store, name)
     store.close()
     assert check_store(directory, golden(directory)) == []

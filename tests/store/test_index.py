@@ -515,7 +515,7 @@ def test_a_full_file_that_cannot_be_put_on_disk_is_never_believed(
         put(store, "T", 0, b"%d" % number, b"KEYS\x01k%d" % number)
     assert failed.wait(60)
     assert query(store, "T", "k449") == [b"449"], "what is in memory can be found"
-    with pytest.raises(StoreError, match="The flush of the store in .* failed"):
+    with pytest.raises(StoreError, match=r"The flush of the store in .* failed"):
         store.close()
     assert int.from_bytes((config.store_path / "checkpoint").read_bytes()[16:24], "big") == 0
     assert "failed: [Errno 5] Input/output error" in caplog.text

@@ -70,7 +70,7 @@ def test_clean(filled: StoreConfig) -> None:
     report = recovery_of(store)
     assert report.clean
     assert report.start_offset == 7 * filled.mapped_file_size_commit_log
-    assert (report.entries_mended, report.cut_reason) == (0, "")
+    assert (report.fixed_entries, report.cut_reason) == (0, "")
     assert report.last_store_timestamp == START + 10 * COUNT
     store.close()
     assert read_all(filled) == ALL
@@ -92,7 +92,7 @@ def test_killed_without_harm(filled: StoreConfig) -> None:
     killed(filled)
     store = opened(filled)
     assert not recovery_of(store).clean
-    assert (recovery_of(store).entries_mended, recovery_of(store).cut_reason) == (0, "")
+    assert (recovery_of(store).fixed_entries, recovery_of(store).cut_reason) == (0, "")
     store.close()
     assert read_all(filled) == ALL
 
@@ -211,7 +211,7 @@ def test_a_refused_store_opens_without_its_checkpoint_and_keeps_what_was_cut(
     assert str(filled.store_path / "checkpoint") in error.value.remedy
     (filled.store_path / "checkpoint").unlink()
     store = opened(filled)
-    assert "without a checkpoint nobody knows whether they were flushed" in caplog.text
+    assert "possibly flushed (there is no checkpoint)" in caplog.text
     assert "never flushed" not in caplog.text
     assert recovery_of(store).quarantined
     assert store.max_physical_offset < 8 * filled.mapped_file_size_commit_log + 5000
@@ -226,10 +226,10 @@ def test_the_end_of_the_log_zeroed_after_a_clean_stop_is_refused(filled: StoreCo
     path = log_file(filled, 9)
     end = path.read_bytes().rstrip(b"\0")
     overwrite(path, len(end) - 1500, bytes(1500))
-    with pytest.raises(StoreCorruptError, match="has entries for more"):
+    with pytest.raises(StoreCorruptError, match="has later entries"):
         opened(filled)
     killed(filled)
-    with pytest.raises(StoreCorruptError, match="checkpoint says that later records were flushed"):
+    with pytest.raises(StoreCorruptError, match="later records were flushed according to the checkpoint"):
         opened(filled)
 
 
@@ -237,7 +237,7 @@ def test_lost_files_of_the_log(filled: StoreConfig) -> None:
     last = log_file(filled, 9)
     kept = last.read_bytes()
     last.unlink()
-    with pytest.raises(StoreCorruptError, match="has entries for more"):
+    with pytest.raises(StoreCorruptError, match="has later entries"):
         opened(filled)
     last.write_bytes(kept)
     middle = log_file(filled, 5)
@@ -259,7 +259,7 @@ def test_messages_that_go_with_the_checkpoint_are_told_of(
     ends = [store.get_max_offset("T", queue_id) for queue_id in range(3)]
     lost = COUNT - sum(ends)
     assert lost > 3
-    assert f"lacks {lost} messages that 3 consume queues have entries for" in caplog.text
+    assert f"lacks {lost} messages of 3 consume queues" in caplog.text
     assert f"it ended at {COUNT // 3}, and now at {min(ends)}" in caplog.text
     store.close()
     assert check_store(filled.store_path, filled) == []
@@ -276,7 +276,7 @@ def test_a_garbled_time_in_the_checkpoint_is_corrected_and_told_of(
     if abort:
         killed(filled)
         if at == 0 and garbled > 0:  # the log may have lost its end
-            with pytest.raises(StoreCorruptError, match="checkpoint says that later records were flushed"):
+            with pytest.raises(StoreCorruptError, match="later records were flushed according to the checkpoint"):
                 opened(filled)
             return
     store = opened(filled)
@@ -301,7 +301,7 @@ def test_a_start_that_the_disk_refuses_leaves_a_clean_store_clean(
     with pytest.raises(StoreNotWritableError, match=os.strerror(number)) as error:
         opened(filled)
     words = {
-        errno.EACCES: "read and write permission",
+        errno.EACCES: "write permission",
         errno.EIO: "Repair",
         errno.EROFS: "Mount",
         errno.ENOSPC: "space",

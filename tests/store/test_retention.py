@@ -226,7 +226,7 @@ def test_another_refusal_stays(it: Trimmable, monkeypatch: pytest.MonkeyPatch) -
     it.run()
     refused = it.store.put_message("T", 0, b"late", b"", born_timestamp=1, born_host=BORN)
     assert "Input/output error" in refused.reason
-    with pytest.raises(StoreError, match="The flush of the store in .* failed"):
+    with pytest.raises(StoreError, match=r"The flush of the store in .* failed"):
         it.store.close()
     it.open()
 

@@ -1,36 +1,35 @@
-"""Making a store whole at its start: where the log ends, and consume queues that say exactly what the log says.
+"""Recovery at start: find the end of the log, and make the consume queues match it.
 
 ===============  =================================================  ==================================================
-what is found    what is scanned, CRC checked                       what may lie behind the last good record
+state            scanned, with CRC check                            allowed after the last good record
 ===============  =================================================  ==================================================
-clean stop       the last three files, at most 64 MiB               nothing that matters, or StoreCorruptError
+clean stop       the last three files, at most 64 MiB               no record or entry; otherwise StoreCorruptError
 killed           from the file before the checkpoint's time on      the unflushed tail: cut off, and zeroed
-no checkpoint    the whole log                                      as above
+no checkpoint    the entire log                                     as above
 ===============  =================================================  ==================================================
 
-*Killed* means that the ``abort`` file is there. The scan stops at the first record that is not good, and the log is cut
-there exactly, so that bytes behind the end are never taken for records later. Three things are not cut but refused
-(``StoreCorruptError`` with file and offset), because they were on disk and are damaged:
+*Killed* means that the ``abort`` file exists. The scan stops at the first invalid record, and the log is cut exactly
+there, so that later bytes are never read as records. Three cases are not cut but rejected (``StoreCorruptError`` with
+file and offset), because flushed data is damaged:
 
-- after a clean stop: a record that is not good, with good records or consume-queue entries behind it;
-- after a kill: the same, where a record behind it is older than the checkpoint says was flushed and a consume queue
-  knows it (a torn record's body may hold bytes that only look like records);
-- after a kill: a log that ends before the time that the checkpoint says was flushed.
+- After a clean stop: an invalid record with good records or consume-queue entries after it.
+- After a kill: the same, if a later record is older than the checkpoint's flushed time and has a consume-queue entry.
+  (A torn record's body may contain bytes that only look like records.)
+- After a kill: a log that ends before the checkpoint's flushed time.
 
-A machine that loses power may have written later pages of the unflushed tail and not earlier ones. Good records
-in such a tail were never promised; they are cut off with it, but kept in ``quarantine`` and reported. Deleting the
-file ``checkpoint`` lets a refused store start: nothing is then known to have been flushed.
+After a power failure, later pages of the unflushed tail may be on disk without earlier ones. Good records in such a
+tail were never acknowledged as flushed. They are cut off too, but copied to ``quarantine`` and reported. Deleting the
+file ``checkpoint`` allows a rejected store to start: no data then counts as flushed.
 
-Consume queues are compared with the scanned records and mended where they differ (see dispatch.py); entries that point
-behind the end are dropped; a queue that has lost entries from before the scan, or is shorter than at the last clean
-stop (side_files.py), makes it start again from the log's beginning. After a kill nothing that was scanned counts as
-flushed, whoever wrote it: a killed process leaves bytes that only memory has, and the checkpoint must not move before
-they are on disk.
+Consume queues are compared with the scanned records and fixed where they differ (see dispatch.py). Entries that point
+beyond the end are dropped. If a queue has lost entries from before the scan, or is shorter than at the last clean stop
+(side_files.py), the scan restarts at the log's beginning. After a kill, scanned data never counts as flushed: it may be
+only in memory, and the checkpoint must not advance before it is on disk.
 
-Deleted topics stay deleted: those of side_files.py, and those whose directory is missing and that
-``config/topics.json`` does not list.
+Deleted topics stay deleted: those of side_files.py, and those without a directory that ``config/topics.json`` does not
+list.
 
-Runs alone, before the store takes messages. Corresponds to CommitLog.recoverNormally and recoverAbnormally,
+Runs alone, before the store accepts messages. Corresponds to CommitLog.recoverNormally and recoverAbnormally,
 ConsumeQueue.recover and truncateDirtyLogicFiles.
 """
 
@@ -66,7 +65,7 @@ _SYSTEM_PREFIXES = ("RMQ_SYS_", SYSTEM_PREFIX, CHECK_MAX_TIME_TOPIC, SCHEDULE_TO
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What recovery found and did."""
+    """Result of a recovery."""
 
     clean: bool
     start_offset: int = 0
@@ -74,15 +73,15 @@ class RecoveryReport:
     records: int = 0
     last_store_timestamp: int = 0
     max_store_timestamp: int = 0
-    entries_mended: int = 0
+    fixed_entries: int = 0
     cut_reason: str = ""
-    """Why the record at ``end_offset`` was not good; empty when nothing was cut off."""
+    """Fault of the record at ``end_offset``; empty if nothing was cut off."""
     quarantined: list[Path] = field(default_factory=list)
-    """Copies of cut-off bytes with good records in them."""
+    """Copies of cut-off data that contains good records."""
 
 
 def topics_on_record(store_path: Path) -> frozenset[str] | None:
-    """Topics of ``config/topics.json``; None when it cannot be read, which says nothing about any topic."""
+    """Return the topics of ``config/topics.json``; None if it is unreadable, so that no topic counts as deleted."""
     for name in ("topics.json", "topics.json.bak"):
         try:
             table = json.loads((store_path / "config" / name).read_bytes())["topicConfigTable"]
@@ -93,12 +92,12 @@ def topics_on_record(store_path: Path) -> frozenset[str] | None:
 
 
 def is_deleted(topic: str, known: frozenset[str] | None) -> bool:
-    """Whether a topic without a directory was deleted: a list of topics exists, and it is not on it."""
+    """Return whether a topic without a directory was deleted: the list of topics exists without it."""
     return known is not None and topic not in known and not topic.startswith(_SYSTEM_PREFIXES)
 
 
 class Recovery:
-    """One run over one store."""
+    """Recovery of one store."""
 
     def __init__(
         self,
@@ -117,11 +116,11 @@ class Recovery:
         self._checkpoint = checkpoint
         self._delays = delays
         self._deleted = deleted
-        # A replica's list of topics comes later than their messages: it says nothing about deletions.
+        # A replica gets its list of topics later than their messages, so the list does not show deletions.
         self._known = None if config.is_replica else topics_on_record(config.store_path)
 
     def run(self, *, clean: bool) -> RecoveryReport:
-        """Recover. StoreCorruptError when bytes that were on disk are damaged."""
+        """Recover the store. StoreCorruptError if flushed data is damaged."""
         report = RecoveryReport(clean and self._checkpoint.existed)
         files = self._log.queue.files
         if not files:
@@ -129,27 +128,27 @@ class Recovery:
             return report
         start = self._start(report.clean)
         if not any(True for _ in self._queues.table):
-            start = self._log.min_offset  # no consume queues at all: whatever there was is lost
+            start = self._log.min_offset  # all consume queues are lost
         elif self._log.min_offset == 0 and any(queue.min_offset for queue in self._queues.opened()):
-            start = 0  # the log has everything, a queue does not: files of it are lost
+            start = 0  # the log is complete, but a queue has lost its first files
         elif short := self._short():
-            _log.warning("%s queue %d is shorter than at the last stop: the whole log is read", *next(iter(short)))
+            _log.warning("%s queue %d is shorter than at the last stop: reading the entire log", *next(iter(short)))
             start = self._log.min_offset
         try:
             end = self._replay(report, start)
         except QueueGap as gap:
-            _log.warning("%s: all consume queues are compared with the whole log", gap)
+            _log.warning("%s: comparing all consume queues with the entire log", gap)
             try:
                 end = self._replay(report, self._log.min_offset)
             except QueueGap as again:
                 raise StoreCorruptError(
-                    f"{again.queue.files.directory}: {again}, and the log does not have the messages between.",
+                    f"{again}, and the log does not have the messages in between.",
                     remedy=f"Run `rocket store check {self._config.store_path}`; `rocket store rebuild` with the same "
-                    "directory makes the queue of what there is.",
+                    "directory rebuilds the queue from the available messages.",
                 ) from None
         self._finish_log(report, end)
         self._queues.correct_min_offsets(self._log.min_offset)
-        self._go_on_counting()
+        self._continue_offsets()
         for queue in self._queues.opened():
             if not report.clean:
                 queue.distrust(report.start_offset)
@@ -160,42 +159,42 @@ class Recovery:
         return report
 
     def _short(self) -> dict[tuple[str, int], int]:
-        """Queues that have lost their end, or everything."""
+        """Return queues that have lost their end, or all entries."""
         short = self._ends.short(self._queues, self._deleted)
         return {key: end for key, end in short.items() if not is_deleted(key[0], self._known)}
 
-    def _go_on_counting(self) -> None:
-        """A queue that has lost what the log does not have any more either: no number is given twice."""
+    def _continue_offsets(self) -> None:
+        """Continue empty queues at their last known ends, so that no offset is used twice."""
         if self._log.min_offset == 0:
             return
         for key, end in self._short().items():
             queue = self._queues.find_or_create(*key)
             if queue.min_offset == queue.max_offset:
-                _log.warning("%s queue %d goes on at %d, where it ended at the last stop", *key, end)
+                _log.warning("%s queue %d continues at %d, its end at the last stop", *key, end)
                 queue.truncate(queue.min_offset)
                 queue.go_on_at(end)
 
     def _without_log(self, report: RecoveryReport) -> None:
-        """No commit log: fine for a new store, and for nothing else."""
+        """Start without a commit log: only valid for a new store."""
         for queue in self._queues.opened():
             if queue.max_offset > queue.min_offset and queue.entry(queue.max_offset - 1)[1] > 0:
                 raise StoreCorruptError(
                     f"{self._log.queue.directory} has no files, but {queue.files.directory} has entries for them.",
-                    remedy="Put the commit log back; `rocket store check` tells what is missing. Or delete "
-                    "consumequeue to begin with an empty store.",
+                    remedy="Restore the commit log; `rocket store check` reports missing files. Or delete "
+                    "consumequeue to start with an empty store.",
                 )
         self._log.open_at(0, flushed=0)
 
     # --- where to start -----------------------------------------------------------------------------------------
 
     def _start(self, clean: bool) -> int:
-        """The physical offset to scan from."""
+        """Return the physical offset to scan from."""
         files = self._log.queue.files
         if clean:
             first = files[max(len(files) - _CLEAN_FILES, 0)].file_from_offset
             return max(first, self._boundary_before_end())
         limit = self._checkpoint.recover_timestamp
-        # From the front, so that a clock once set back cannot hide an unflushed file behind an older-looking one.
+        # From the front: after a clock set back, an unflushed file may be followed by one that looks older.
         for index, file in enumerate(files):
             stored = stored_at(self._log.queue, file.file_from_offset)
             if stored < 0 or stored > limit:
@@ -203,7 +202,7 @@ class Recovery:
         return files[-1].file_from_offset
 
     def _boundary_before_end(self) -> int:
-        """Where a record starts, some MiB before the end: the queue with the newest entry knows one."""
+        """Return the start of a record some MiB before the end, found in the queue with the newest entry."""
         newest, queue = max(
             ((queue.entry(queue.max_offset - 1)[0], queue) for queue in self._queues.opened() if queue.max_offset),
             key=lambda pair: pair[0],
@@ -223,7 +222,7 @@ class Recovery:
     # --- the scan -----------------------------------------------------------------------------------------------
 
     def _replay(self, report: RecoveryReport, start: int) -> ScanEnd:
-        """Scan from an offset on, replay into the queues, and settle where the log ends."""
+        """Scan from an offset on, replay into the queues, and determine the end of the log."""
         log_queue = self._log.queue
         known, clean = self._known, report.clean
         dispatcher = Dispatcher(
@@ -248,15 +247,15 @@ class Recovery:
             torn = int(block.physical_offsets[-1]) if b"\0" in properties else None
         report.last_store_timestamp = last
         end = scan.end
-        # Of the same millisecond as the last flushed one, it may be that one: then only what nobody writes is a hole.
+        # A record of the last flushed millisecond may be flushed: then a hole is only 8 zeros in a row, or one at the end.
         is_hole = last > flushed or (last == flushed and (properties.endswith(b"\0") or bytes(8) in properties))
         if end.stop is Stop.END and torn is not None and not clean and is_hole:
-            # The last record's properties have zero bytes, which no store of ours writes: a page that never came.
+            # The last record's properties have zero bytes, which this store never writes: a page is missing.
             end = ScanEnd(torn, Stop.BAD, "the last record's properties have a hole")
             report.last_store_timestamp = before
         self._judge(report, end)
         self._trim_queues(report, dispatcher, start, end.offset)
-        report.entries_mended += dispatcher.changed
+        report.fixed_entries += dispatcher.changed
         return end
 
     # --- the end ------------------------------------------------------------------------------------------------
@@ -271,39 +270,39 @@ class Recovery:
         return StoreCorruptError(
             f"{self._place(offset)}: {what}.",
             remedy=(
-                "Restore the file from a copy; `rocket store check` and `rocket store dump` tell what is whole. To go "
-                f"on without what follows, delete {self._checkpoint.path}: the log is then cut there, and what is cut "
-                "off is kept in the directory quarantine."
+                "Restore the file from a copy; `rocket store check` and `rocket store dump` report intact data. To "
+                f"continue without the data from there on, delete {self._checkpoint.path}: the log is then cut there, "
+                "and the rest is copied to the directory quarantine."
             ),
         )
 
     def _judge(self, report: RecoveryReport, end: ScanEnd) -> None:
-        """Decide whether the log may be cut where the scan stopped; StoreCorruptError if not."""
+        """Check whether the log may be cut where the scan stopped; StoreCorruptError if not."""
         report.end_offset = end.offset
         remains = look_behind(self._log.queue, end.offset)
         good = remains.good_offsets or []
-        why = end.reason or "no record stands there"
+        why = end.reason or "there is no record"
         if report.clean:
             beyond = self._queue_beyond(end.offset)
             if good or beyond is not None:
-                what = f"whole records follow from offset {good[0]} on" if good else f"{beyond} has entries for more"
+                what = f"intact records follow from offset {good[0]} on" if good else f"{beyond} has later entries"
                 raise self._corrupt(end.offset, f"{why}, but {what}")
         else:
             flushed = self._checkpoint.physic_msg_timestamp
             proof = next((offset for offset in good if self._was_flushed(offset, flushed)), None)
             if proof is not None:
-                raise self._corrupt(end.offset, f"{why}, but whole, flushed records follow from offset {proof} on")
+                raise self._corrupt(end.offset, f"{why}, but intact, flushed records follow from offset {proof} on")
             if self._checkpoint.existed and report.max_store_timestamp < flushed and self._log_reaches(report):
-                raise self._corrupt(end.offset, f"{why}, but the checkpoint says that later records were flushed")
+                raise self._corrupt(end.offset, f"{why}, but later records were flushed according to the checkpoint")
         if remains.has_data:
             report.cut_reason = why
             if good:
                 self._quarantine(report, end.offset, remains)
 
     def _was_flushed(self, offset: int, flushed: int) -> bool:
-        """Whether a good record behind the end is older than the checkpoint, and no part of a torn record's body.
+        """Return whether a good record after the end is older than the checkpoint and not part of a torn body.
 
-        A body may hold whatever its sender likes, but no sender can make a consume queue point into it.
+        A body may contain anything, but no sender can create a consume-queue entry that points into it.
         """
         file = self._log.queue.find(offset)
         if file is None:
@@ -316,7 +315,7 @@ class Recovery:
         return queue is not None and queue.min_offset <= number < queue.max_offset and queue.entry(number)[0] == offset
 
     def _log_reaches(self, report: RecoveryReport) -> bool:
-        """Whether the scan could have met the record that the checkpoint's time is of (a trimmed log may be empty)."""
+        """Return whether the scan must have seen the record of the checkpoint's time (a trimmed log may be empty)."""
         return report.records > 0 or report.end_offset > self._log.min_offset or self._log.min_offset == 0
 
     def _queue_beyond(self, offset: int) -> Path | None:
@@ -328,7 +327,7 @@ class Recovery:
         return None
 
     def _quarantine(self, report: RecoveryReport, offset: int, remains: Remains) -> None:
-        """Keep a copy of a tail that has whole records in it: nothing disappears without a trace."""
+        """Copy a tail with intact records to ``quarantine``, so that no data disappears."""
         directory = self._config.store_path / "quarantine"
         directory.mkdir(exist_ok=True)
         for file in self._log.queue.files:
@@ -339,17 +338,15 @@ class Recovery:
                     path.write_bytes(data.rstrip(b"\0"))
                     report.quarantined.append(path)
         _log.warning(
-            "%s: %s; whole records lie behind it %s; it is cut off, a copy is in %s",
+            "%s: %s; cutting off later intact records, %s; a copy is in %s",
             self._place(offset),
             report.cut_reason,
-            "in what was never flushed"
-            if self._checkpoint.existed
-            else "and without a checkpoint nobody knows whether they were flushed",
+            "which were never flushed" if self._checkpoint.existed else "possibly flushed (there is no checkpoint)",
             directory,
         )
 
     def _finish_log(self, report: RecoveryReport, end: ScanEnd) -> None:
-        """Cut the log at its end and make the rest zeros; remove files behind it."""
+        """Cut the log at its end: zero the rest of the file, and remove later files."""
         queue = self._log.queue
         file = queue.find(end.offset)
         if file is not None:
@@ -359,14 +356,14 @@ class Recovery:
                 if end.offset == file.file_from_offset and queue.find(end.offset) is None:
                     file = None
         if report.cut_reason:
-            _log.warning("%s: %s; the log was cut there", self._place(end.offset), report.cut_reason)
+            _log.warning("%s: %s; cut the log there", self._place(end.offset), report.cut_reason)
         known = report.clean and not report.cut_reason
         self._log.open_at(end.offset, flushed=end.offset if known else report.start_offset)
 
     # --- consume queues -----------------------------------------------------------------------------------------
 
     def _trim_queues(self, report: RecoveryReport, dispatcher: Dispatcher, start: int, end: int) -> None:
-        """Drop entries for records that are not there."""
+        """Drop entries whose records do not exist."""
         dropped: list[tuple[int, int, Path]] = []
         for queue in self._queues.opened():
             seen = dispatcher.seen.get(queue)
@@ -374,31 +371,31 @@ class Recovery:
                 if queue.max_offset > seen:
                     if report.clean:
                         raise StoreCorruptError(
-                            f"{queue.files.directory} has {queue.max_offset} entries, its last message in the log is "
-                            f"number {seen - 1}.",
-                            remedy="Put the end of the log back, or run `rocket store rebuild "
-                            f"{self._config.store_path}`; without the file "
-                            f"{self._checkpoint.path} the queue is cut to what the log has.",
+                            f"{queue.files.directory} has {queue.max_offset} entries, but its last message in the log "
+                            f"is number {seen - 1}.",
+                            remedy="Restore the end of the log, or run `rocket store rebuild "
+                            f"{self._config.store_path}`. If you delete {self._checkpoint.path}, the queue is cut to "
+                            "the messages of the log.",
                         )
                     dropped.append((queue.max_offset - seen, seen, queue.files.directory))
-                    report.entries_mended += queue.max_offset - seen
+                    report.fixed_entries += queue.max_offset - seen
                     queue.truncate(seen)
                 while not report.clean and queue.max_offset > queue.min_offset:
                     if queue.entry(queue.max_offset - 1)[0] < end:
                         break
-                    queue.truncate(queue.max_offset - 1)  # of the torn last record
+                    queue.truncate(queue.max_offset - 1)  # the entry of the torn last record
             elif not report.clean and not self._is_sound(queue, start):
                 keep = self._sound_length(queue, start)
                 dropped.append((queue.max_offset - keep, keep, queue.files.directory))
-                report.entries_mended += queue.max_offset - keep
+                report.fixed_entries += queue.max_offset - keep
                 queue.truncate(keep)
             if not report.clean and queue.has_data_behind():
                 queue.truncate(queue.max_offset)
         if dropped:
             most, length, directory = max(dropped)
             _log.warning(
-                "The log in %s ends at offset %d and lacks %d messages that %d consume queues have entries for: these "
-                "are dropped, their numbers are given again. The most are of %s: it ended at %d, and now at %d.",
+                "The log in %s ends at offset %d and lacks %d messages of %d consume queues: dropping their entries; "
+                "new messages reuse the offsets. Most are of %s: it ended at %d, and now at %d.",
                 self._log.queue.directory,
                 end,
                 sum(count for count, _, _ in dropped),
@@ -409,7 +406,7 @@ class Recovery:
             )
 
     def _is_sound(self, queue: ConsumeQueue, start: int) -> bool:
-        """Whether the last entry of a queue that the scan did not meet is of a record before the scan's start."""
+        """Return whether the last entry of a queue without scanned records is of a record before the scan's start."""
         if queue.max_offset == queue.min_offset:
             return True
         return self._points_to_its_record(queue, queue.max_offset - 1, start)
@@ -425,7 +422,7 @@ class Recovery:
         return len(head) == HEADER_SIZE and _PLACES.unpack(head) == (size, queue.queue_id, offset, physical)
 
     def _sound_length(self, queue: ConsumeQueue, start: int) -> int:
-        """Entries in ascending order, of records before the scan's start; garbage behind them was never flushed."""
+        """Return the number of valid entries: ascending, of records before the scan's start. The rest is unflushed."""
         per_file = self._config.mapped_file_size_consume_queue // ENTRY_SIZE
         offset = max(queue.min_offset, queue.max_offset - 2 * per_file)
         entries = np.frombuffer(queue.read(offset, queue.max_offset - offset), ENTRY_TYPE)

@@ -1,18 +1,18 @@
-"""A slave's store: it takes the bytes of its master's log, and makes of them what the master made of messages.
+"""A slave's store: appends the bytes of its master's log, and updates consume queues and index from them.
 
-Bytes come in pieces that end anywhere. What is written are whole records only, so that the log ends where one does
-whatever happens; the beginning of a record that is not whole yet waits in memory, and so do the blank record at a
-file's end and what lies behind it, which are written at once. Whole records are looked at as recovery does, written
-as they are, and entered into the consume queues before readers see them; the index follows by itself.
+Bytes arrive in chunks with arbitrary boundaries. Only complete records are written, so that the log always ends at a
+record's end. The start of an incomplete record is buffered in memory. So are a file's blank record and the bytes after
+it, until they can be written at once. Complete records are checked as in recovery, written unchanged, and added to the
+consume queues before readers see them. The index thread indexes them later.
 
-What is refused, with nothing written: bytes that do not go on where the log ends; bytes that are no records, or that
-say that they stand elsewhere (StoreCorruptError); an empty log's first byte that is no file's first. A body that does
-not have its CRC is damaged at the master: that is said in the log, and the record is copied as it is.
+Rejected, with nothing written: bytes that do not continue the log; bytes that are not records, or records with another
+physical offset (StoreCorruptError); for an empty log, a first byte that is not at a file's beginning. A body that does
+not match its CRC is damaged at the master: this is logged, and the record is copied unchanged.
 
-Taking back (:meth:`Replica.truncate`) is for a tail that the master does not have. First a copy of it is put on disk in
-``quarantine``, under the offset where it began. Then the checkpoint is made to say that nothing is known to be on disk,
-and the ends of queues are forgotten; then index, log and queues are cut. A crash in between leaves the log long or
-short, and recovery reads all of it.
+Truncation (:meth:`Replica.truncate`) removes a tail that the master does not have. First the tail is copied durably to
+``quarantine``, under its first offset. Then the checkpoint is reset, so that nothing counts as flushed, and the ends of
+queues are dropped. Then index, log and queues are cut. A crash in between leaves the log long or short, and recovery
+reads all of it.
 
 Thread-safety: for the store's one thread; ``quarantine`` may run beside it while nothing is appended.
 After a crash: see recovery.py. Corresponds to CommitLog.appendData, DefaultMessageStore.appendToCommitLog and
@@ -45,15 +45,15 @@ from spark_rocket.store.queues.dispatch import Dispatcher, QueueGap
 from spark_rocket.store.queues.queue_table import ConsumeQueueTable
 from spark_rocket.store.queues.side_files import DeletedTopics, QueueEnds
 
-_FEW = 24  # records that are quicker looked at one by one
-_COPY = 1 << 20
-_BACK = (64 << 10, 1 << 20, 16 << 20)  # how far before the end a comparison with the master's log begins
+_FEW = 24  # records, up to which checking one by one is faster
+_COPY_BYTES = 1 << 20
+_DISTANCES = (64 << 10, 1 << 20, 16 << 20)  # bytes before the end where comparisons with the master's log start
 
 Bytes = bytes | bytearray | memoryview
 
 
 class Replica:
-    """The part of a store that follows another."""
+    """The part of a store that replicates a master's log."""
 
     def __init__(
         self,
@@ -82,15 +82,15 @@ class Replica:
         self._flush_log = flush_log
         self._flush_queues = flush_queues
         self._on_arrive = on_arrive
-        self._held = bytearray()  # received, but not enough to be written
-        self._needed = 0  # so many bytes are
+        self._buffer = bytearray()  # received, but incomplete
+        self._needed = 0  # buffered bytes needed for the next write
         self._quarantined: tuple[int, int, Path] | None = None
         self._dispatcher = self._new_dispatcher()
         self.refusal = StoreNotWritableError(
-            f"The store in {config.store_path} is a slave's: it takes messages from its master only.",
-            remedy="Send to the master. To make a master of this broker, set brokerRole and brokerId, and start it.",
+            f"The store in {config.store_path} is a slave's: it accepts messages only from its master.",
+            remedy="Send to the master. To make this broker a master, set brokerRole and brokerId, and restart it.",
         )
-        """Why the store takes no messages."""
+        """Why the store rejects messages."""
 
     def _new_dispatcher(self) -> Dispatcher:
         return Dispatcher(
@@ -108,63 +108,63 @@ class Replica:
         for code in codes:
             self._on_arrive(queue.topic, queue.queue_id, queue.max_offset, code, self._appender.store_timestamp)
 
-    # --- taking ---------------------------------------------------------------------------------------------------
+    # --- appending ------------------------------------------------------------------------------------------------
 
     @property
     def received_offset(self) -> int:
-        """Where the next byte belongs; the log ends before it if the last record is not whole yet."""
-        return self._log.max_offset + len(self._held)
+        """Offset of the next byte; the log ends before it while the last record is incomplete."""
+        return self._log.max_offset + len(self._buffer)
 
     @property
     def is_empty(self) -> bool:
-        """Whether the log may begin anywhere."""
+        """Whether the log is empty, so that it may start at any file's offset."""
         return not self._log.queue.files or self._log.max_offset == self._log.min_offset
 
     def forget(self) -> None:
-        """The master is gone: forget the beginning of a record that is not whole."""
-        self._held, self._needed = bytearray(), 0
+        """Drop the start of an incomplete record, after the connection to the master ended."""
+        self._buffer, self._needed = bytearray(), 0
 
     def append(self, offset: int, data: Bytes) -> None:
-        """Take bytes of the master's log. StoreError, and nothing is taken, when they are not what comes next.
+        """Append bytes of the master's log. StoreError, with nothing appended, if they do not continue it.
 
-        StoreCorruptError when they are no records, OSError when the disk is full: what was held is forgotten then.
+        StoreCorruptError if they are not records, OSError if the disk is full: buffered bytes are dropped then.
         """
         error = self._appender.write_error
         if error is not None and error is not self.refusal:
             raise error
-        if not self._held and self.is_empty and offset != self._log.max_offset:
+        if not self._buffer and self.is_empty and offset != self._log.max_offset:
             self._begin_at(offset)
         if offset != self.received_offset:
             raise StoreError(
-                f"Bytes of the log from offset {offset} on do not follow {self.received_offset}, where the log in "
-                f"{self._log.queue.directory} goes on."
+                f"Log bytes from offset {offset} do not continue {self._log.queue.directory}, which ends at "
+                f"{self.received_offset}."
             )
-        if self._held:
-            if len(self._held) + len(data) < self._needed:
-                self._held += data
+        if self._buffer:
+            if len(self._buffer) + len(data) < self._needed:
+                self._buffer += data
                 return
-            run = b"".join((self._held, data))
+            run = b"".join((self._buffer, data))
         else:
             run = bytes(data)
         self.forget()
-        done = self._take(run)
+        done = self._write_complete(run)
         if done < len(run):
-            self._held += memoryview(run)[done:]
+            self._buffer += memoryview(run)[done:]
 
     def _begin_at(self, offset: int) -> None:
         if offset % self._log.file_size:
             raise StoreError(
-                f"The master's log begins at offset {offset}, where none of the files of {self._log.file_size} bytes "
-                f"in {self._log.queue.directory} would.",
-                remedy="Set mappedFileSizeCommitLog to what the master has.",
+                f"The master's log begins at offset {offset}, which is not a multiple of the {self._log.file_size} "
+                f"bytes of a file in {self._log.queue.directory}.",
+                remedy="Set mappedFileSizeCommitLog to the master's value.",
             )
         with self._flush_log.held():
-            if self._log.queue.files:  # one that nothing was written to
+            if self._log.queue.files:  # an empty file
                 self._log.cut(self._log.max_offset)
             self._log.open_at(offset, flushed=offset)
 
-    def _take(self, run: bytes) -> int:
-        """Write what is whole of a run; how much that was."""
+    def _write_complete(self, run: bytes) -> int:
+        """Write the complete records of a run; return the number of bytes written."""
         log, done = self._log, 0
         while done < len(run):
             part = run[done:] if done else run
@@ -184,18 +184,18 @@ class Replica:
                 log.end_file(run[done : done + rest])
                 done += rest
                 continue
-            raise self._no_record(log.max_offset, reason or "zeros")
+            raise self._invalid_record(log.max_offset, reason or "zeros")
         return done
 
-    def _no_record(self, offset: int, reason: str) -> StoreCorruptError:
+    def _invalid_record(self, offset: int, reason: str) -> StoreCorruptError:
         return StoreCorruptError(
-            f"What the master sends for offset {offset} is no record that belongs there: {reason}.",
-            remedy="Run `rocket store check` on the master's store when it is stopped; mappedFileSizeCommitLog must be "
-            f"the same at both ({self._log.file_size} here).",
+            f"The master sent an invalid record for offset {offset}: {reason}.",
+            remedy="Stop the master and run `rocket store check` on its store; mappedFileSizeCommitLog must be equal "
+            f"on both brokers ({self._log.file_size} here).",
         )
 
     def _write(self, part: bytes, starts: list[int], end: int) -> None:
-        """Records of one file to the log and the queues, or to neither."""
+        """Write records of one file to the log and the queues, or to neither."""
         log = self._log
         base = log.max_offset
         dispatcher = self._dispatcher
@@ -211,10 +211,10 @@ class Replica:
                 if reason:
                     end = starts[len(block)]
             if not len(block):
-                raise self._no_record(base + end, reason)
+                raise self._invalid_record(base + end, reason)
             timestamp = int(block.store_timestamps[-1])
         if log.position + end + BLANK_SIZE > log.file_size:
-            raise self._no_record(base, "it reaches to the end of the file")
+            raise self._invalid_record(base, "it leaves no room for the blank record at the end of the file")
         log.make_room(end)
         log.write(memoryview(part)[:end])
         try:
@@ -228,24 +228,24 @@ class Replica:
             self._dispatcher = self._new_dispatcher()
             if isinstance(error, QueueGap):
                 raise StoreCorruptError(
-                    f"{error}, but the master's log goes on with that.",
+                    f"{error}, where the master's log continues.",
                     remedy=f"Stop the broker and run `rocket store rebuild {self._config.store_path}`.",
                 ) from None
             raise
         log.advance(end)
         self._appender.store_timestamp = timestamp
         if reason:
-            raise self._no_record(base + end, reason)
+            raise self._invalid_record(base + end, reason)
         if damaged >= 0:
-            log.report_damage(damaged, "it came like this from the master")
+            log.report_damage(damaged, "the master sent it so")
 
     # --- comparing with a master ------------------------------------------------------------------------------------
 
     def check_points(self) -> Iterator[int]:
-        """Where to begin to compare the log's end with the master's: records' beginnings, further and further back."""
+        """Yield starts of records, further and further back, from which to compare the log with the master's."""
         queue, begin = self._log.queue, self._log.min_offset
         last = self._log.max_offset
-        for distance in _BACK:
+        for distance in _DISTANCES:
             wanted = max(self._log.max_offset - distance, begin)
             file = queue.find(wanted)
             if file is None or wanted >= last:
@@ -261,16 +261,16 @@ class Replica:
                 yield last
 
     def record_before(self, offset: int, start: int) -> int:
-        """The beginning of the record that an offset lies in (or that begins there); ``start`` is one's beginning.
+        """Return the start of the record that contains an offset; ``start`` is the start of an earlier record.
 
-        ``start`` again when what stands there is not followed by records up to that offset.
+        Returns ``start`` if there are not only records from there to the offset.
         """
         at = start
         while at < offset:
             file = self._log.queue.find(at)
             if file is None:
                 return start
-            head = file.read(at - file.file_from_offset, _COPY)
+            head = file.read(at - file.file_from_offset, _COPY_BYTES)
             position = 0
             while position + 4 <= len(head):
                 size = int.from_bytes(head[position : position + 4], "big")
@@ -284,10 +284,10 @@ class Replica:
                 position += size
         return at
 
-    # --- taking back ------------------------------------------------------------------------------------------------
+    # --- truncating -------------------------------------------------------------------------------------------------
 
     def quarantine(self, offset: int) -> Path:
-        """Put a copy of the log from an offset on into the directory quarantine. OSError when the disk is full."""
+        """Copy the log from an offset on to the directory quarantine. OSError if the disk is full."""
         end = self._log.max_offset
         directory = self._config.store_path / "quarantine"
         make_directory(directory)
@@ -298,7 +298,7 @@ class Replica:
                 file = self._log.queue.find(at)
                 assert file is not None
                 position = at - file.file_from_offset
-                at += copy.write(file.read(position, min(_COPY, file.size - position, end - at)))
+                at += copy.write(file.read(position, min(_COPY_BYTES, file.size - position, end - at)))
             copy.flush()
             os.fsync(copy.fileno())
         part.replace(path)
@@ -307,7 +307,7 @@ class Replica:
         return path
 
     def truncate(self, offset: int) -> Path:
-        """Cut the log where a record begins. What is cut off is in the file that is returned."""
+        """Cut the log at the start of a record; return the file with a copy of the rest."""
         known = self._quarantined
         if known is not None and known[:2] == (offset, self._log.max_offset):
             path = known[2]
@@ -322,7 +322,7 @@ class Replica:
             checkpoint.save()
             self._ends.forget_all()
             self._deleted.cut(offset)
-            self._log.max_offset = offset  # first of all, so that the index goes no further
+            self._log.max_offset = offset  # first, so that the index thread stops there
             if self._index is not None:
                 self._index.cut(offset)
             self._log.cut(offset)
@@ -337,7 +337,7 @@ class Replica:
 
 
 def _few_records(part: bytes, base: int, starts: list[int]) -> list[RecordView]:
-    """The records that begin there; none if one of them is not good."""
+    """Return the records at these starts; an empty list if one of them is invalid."""
     records = []
     for start in starts:
         record = scan_record(part, start).record
