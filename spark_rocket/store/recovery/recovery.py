@@ -247,7 +247,7 @@ class Recovery:
             torn = int(block.physical_offsets[-1]) if b"\0" in properties else None
         report.last_store_timestamp = last
         end = scan.end
-        # A record of the last flushed millisecond may be flushed: then a hole is only 8 zeros in a row, or one at the end.
+        # A record of the last flushed millisecond may be flushed: then only 8 zeros in a row, or one at the end, count.
         is_hole = last > flushed or (last == flushed and (properties.endswith(b"\0") or bytes(8) in properties))
         if end.stop is Stop.END and torn is not None and not clean and is_hole:
             # The last record's properties have zero bytes, which this store never writes: a page is missing.
