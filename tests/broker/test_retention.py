@@ -213,7 +213,7 @@ def test_a_spark_task_in_the_middle_of_a_queue_that_is_trimmed(
         low = reader.min_offset(queue)
         assert low > 20
         if fail == "true":
-            with pytest.raises(DataLossError, match=f"were deleted.*next one left is {low}"):
+            with pytest.raises(DataLossError, match=f"were deleted.*earliest remaining message is {low}"):
                 found.extend(number for batch in batches for number in batch.column("queueOffset").to_pylist())
             assert found == list(range(len(found)))
         else:

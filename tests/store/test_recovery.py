@@ -281,7 +281,7 @@ def test_a_garbled_time_in_the_checkpoint_is_corrected_and_told_of(
             return
     store = opened(filled)
     name = {0: "physic", 8: "logics", 16: "index"}[at]
-    assert f"{name}MsgTimestamp {garbled}: the log's last message is of {START + 10 * COUNT}" in caplog.text
+    assert f"{name}MsgTimestamp {garbled}; last message of the log: {START + 10 * COUNT}" in caplog.text
     assert int.from_bytes(path.read_bytes()[at : at + 8], "big", signed=True) == 0
     assert store.query_message("T", "k7", 1, 0, 1 << 62).records
     store.close()
