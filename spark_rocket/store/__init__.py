@@ -1,4 +1,4 @@
-"""Messages on disk, in Apache RocketMQ's layout. Knows nothing of sockets."""
+"""The message store: messages on disk in Apache RocketMQ's layout. Independent of the network."""
 
 from spark_rocket.store.config import FlushDiskType, StoreConfig
 from spark_rocket.store.message_store import MessageStore, now_ms

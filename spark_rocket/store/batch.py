@@ -1,11 +1,11 @@
-"""A batch body (request 320) to a run of commit-log records.
+"""Convert a batch body (request 320) into a run of commit-log records.
 
-Of each message of a batch body (``protocol.record.layout`` has its bytes) the store makes one ordinary record, as if it
-had been sent alone: own body CRC, next queue offset, own physical offset; the batch's properties (such as CLUSTER) are
-appended to the message's own, with a separator between where it is missing.
+The store writes each message of a batch body (bytes: ``protocol.record.layout``) as one ordinary record, as if it had
+been sent alone: with its own body CRC, queue offset and physical offset. The batch's properties (such as CLUSTER) are
+appended to the message's own, after a separator if it is missing.
 
-``plan_batch`` checks everything; ``build_records`` then makes the run's bytes, which the log writes. A uniform batch
-(uniform.py) is taken apart and built by columns, at half the cost; any other message by message.
+``plan_batch`` checks everything. ``build_records`` then returns the run's bytes, which the log writes. A uniform batch
+(uniform.py) is decoded and built by columns, at half the cost; any other batch message by message.
 
 Pure functions. Corresponds to MessageExtEncoder.encode(MessageExtBatch) and DefaultAppendMessageCallback.doAppend for
 batches.
@@ -48,41 +48,41 @@ Ints = npt.NDArray[np.int64]
 
 
 class _Uniform(NamedTuple):
-    """What the messages of a uniform batch have in common."""
+    """Lengths and suffix common to the messages of a uniform batch."""
 
     body_length: int
     property_length: int
     suffix: bytes
-    """What is appended to the properties of each."""
+    """Appended to the properties of each message."""
 
 
 @dataclass(slots=True)
 class BatchPlan:
-    """A checked batch: what goes where, before queue and physical offsets are known."""
+    """A checked batch, before its queue and physical offsets are known."""
 
     raw: Bytes
     count: int
     sizes: Ints
-    """Of the records."""
+    """Sizes of the records."""
     codes: Ints
     names: frozenset[bytes] | None
-    """The properties' names if all messages have the same; None if nobody looked at each."""
+    """Property names if all messages have the same; None if they were not compared."""
     parts: _Uniform | list[tuple[int, memoryview, bytes]]
-    """Or of each message the flag, the body, and the properties with the batch's at their end."""
+    """Of a general batch: each message's flag, body, and properties including the batch's."""
 
     @property
     def properties(self) -> list[bytes] | None:
-        """Of each message; None of a uniform batch, whose names are known."""
+        """Properties of each message; None for a uniform batch, whose names are known."""
         return None if isinstance(self.parts, _Uniform) else [properties for _, _, properties in self.parts]
 
     @property
     def total(self) -> int:
-        """Bytes of all records."""
+        """Size of all records in bytes."""
         return int(self.sizes.sum())
 
 
 def plan_batch(raw: Bytes, record_overhead: int, batch_properties: bytes) -> BatchPlan:
-    """Check a batch body, or PutError. ``record_overhead`` is a record's size without body and properties."""
+    """Check a batch body. ``record_overhead``: a record's size without body and properties. PutError if invalid."""
     plan = _plan_uniform(raw, record_overhead, batch_properties)
     return plan if plan is not None else _plan_any(bytes(raw), record_overhead, batch_properties)
 
@@ -97,7 +97,7 @@ def _too_long(length: int) -> PutError:
 
 
 def _nul() -> PutError:
-    """Torn pages read as zeros: recovery can tell them from properties only because no property has a zero byte."""
+    """Error for a NUL: torn pages read as zeros, and recovery detects them because properties have no zero byte."""
     return PutError(PutStatus.MESSAGE_ILLEGAL, "a message's properties contain a NUL character")
 
 
@@ -127,7 +127,7 @@ def _suffix(properties: bytes, batch_properties: bytes) -> bytes:
 
 
 def _plan_uniform(raw: Bytes, overhead: int, batch_properties: bytes) -> BatchPlan | None:
-    """The same for a uniform batch; None for any other."""
+    """Plan a uniform batch by columns; None for any other batch."""
     total = len(raw)
     size = INT.unpack_from(raw, 0)[0] if total >= BATCH_OVERHEAD else 0
     if size < BATCH_OVERHEAD or total % size:
@@ -165,9 +165,9 @@ def _plan_uniform(raw: Bytes, overhead: int, batch_properties: bytes) -> BatchPl
 def build_records(
     plan: BatchPlan, head: bytes, topic_field: bytes, queue_offset: int, physical_offset: int
 ) -> tuple[Bytes, Ints]:
-    """The run's bytes, and the physical offset of each record.
+    """Return the run's bytes and the physical offset of each record.
 
-    ``head`` is a record's head without sizes, CRC, flag and offsets.
+    ``head``: a record's head without sizes, CRC, flag and offsets.
     """
     physical = physical_offset + np.cumsum(plan.sizes) - plan.sizes
     if isinstance(plan.parts, _Uniform):
@@ -188,7 +188,7 @@ def build_records(
 def _build_uniform(
     plan: BatchPlan, parts: _Uniform, head: bytes, topic_field: bytes, queue_offsets: Ints, physical: Ints
 ) -> Bytes:
-    """Field by field, all records at once; NumPy copies items of a structure faster than rows of a matrix."""
+    """Build all records at once, field by field. NumPy copies structure items faster than matrix rows."""
     body_length, property_length, suffix = parts
     middle = topic_field + PROPERTIES_LENGTH.pack(property_length + len(suffix))
     message_type, body_of = _message_type(body_length, property_length)
@@ -213,7 +213,7 @@ def _build_uniform(
 
 @lru_cache(maxsize=256)
 def _message_type(body: int, properties: int) -> tuple[np.dtype[np.void], Struct]:
-    """A message of a batch body, and what takes the body alone."""
+    """Return the type of a message of a batch body, and a Struct that extracts only the body."""
     kind = np.dtype(
         {
             "names": ["flag", "body", "properties"],
@@ -227,7 +227,7 @@ def _message_type(body: int, properties: int) -> tuple[np.dtype[np.void], Struct
 
 @lru_cache(maxsize=256)
 def _record_type(head: int, body: int, middle: int, properties: int, suffix: int) -> np.dtype[np.void]:
-    """A record; its ``head`` lies under the fields of the head that differ."""
+    """Return the type of a record; ``head`` overlaps the header fields that differ per record."""
     body_at, middle_at, properties_at, suffix_at, size = accumulate((head, body, middle, properties, suffix))
     return np.dtype(
         {

@@ -1,8 +1,9 @@
-"""Settings of a store, under RocketMQ's names in Python's spelling.
+"""Settings of a store: RocketMQ's names in snake case.
 
-Defaults are Apache's. In ``broker.conf`` a setting has its name in camel case: ``flush_disk_type`` is
-``flushDiskType``. But ``store_path`` is ``storePathRootDir``, and ``check_crc_on_recover`` is ``checkCRCOnRecover``.
-``fileReservedSize`` is ours, and so are the settings from ``is_replica`` on, which ``broker.conf`` does not have.
+Defaults are Apache's. ``broker.conf`` has the names in camel case: ``flush_disk_type`` is ``flushDiskType``.
+Exceptions: ``store_path`` is ``storePathRootDir``, and ``check_crc_on_recover`` is ``checkCRCOnRecover``.
+``fileReservedSize`` is specific to this project. So are the settings from ``is_replica`` on, which cannot be set in
+``broker.conf``.
 
 Corresponds to org.apache.rocketmq.store.config.MessageStoreConfig. Immutable.
 """
@@ -22,37 +23,37 @@ _UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def delete_hours(text: str) -> frozenset[int]:
-    """The hours of the day that ``deleteWhen`` names. ConfigError when it names none, or no hours."""
+    """Parse ``deleteWhen`` into hours of the day. ConfigError if it is empty or invalid."""
     words = [word.strip() for word in text.split(";") if word.strip()]
     if not words or not all(word.isascii() and word.isdecimal() and int(word) < 24 for word in words):
         raise ConfigError(
-            f"deleteWhen {text!r} does not name hours of the day.",
-            remedy="Write hours from 00 to 23, with ; between several, such as 04 or 01;13.",
+            f"Invalid deleteWhen {text!r}.",
+            remedy="Give hours of the day from 00 to 23, separated by ';', such as 04 or 01;13.",
         )
     return frozenset(map(int, words))
 
 
 def delay_levels(text: str) -> list[int]:
-    """Milliseconds of each level that ``messageDelayLevel`` names; level 1 is element 0. ConfigError if it cannot."""
+    """Parse ``messageDelayLevel`` into milliseconds per level; level 1 is element 0. ConfigError if it is invalid."""
     if not re.fullmatch(r"\s*[0-9]{1,9}[smhd](\s+[0-9]{1,9}[smhd])*\s*", text):
         raise ConfigError(
-            f"messageDelayLevel {text!r} cannot be read.",
-            remedy="Write numbers with s, m, h or d, separated by spaces, such as '1s 5s 1m 2h'.",
+            f"Invalid messageDelayLevel {text!r}.",
+            remedy="Give numbers with the unit s, m, h or d, separated by spaces, such as '1s 5s 1m 2h'.",
         )
     return [int(word[:-1]) * _UNITS[word[-1]] for word in text.split()]
 
 
 def one_directory(text: str) -> None:
-    """ConfigError for several, which Apache's broker since 4.8 spreads the log's files over."""
+    """Reject several directories, over which Apache's broker since 4.8 spreads the log's files. ConfigError."""
     if "," in text:
         raise ConfigError(
             f"storePathCommitLog={text} names several directories, which is not supported.",
-            remedy="Give one, on a disk (or several joined by LVM or RAID) that has room for the whole log.",
+            remedy="Give one directory with room for the entire log; join several disks with LVM or RAID.",
         )
 
 
 class FlushDiskType(Enum):
-    """When a send is answered: once the bytes are in the page cache, or once they are on the disk."""
+    """When a send is acknowledged: with the bytes in the page cache, or with the bytes on disk."""
 
     ASYNC_FLUSH = "ASYNC_FLUSH"
     SYNC_FLUSH = "SYNC_FLUSH"
@@ -60,7 +61,7 @@ class FlushDiskType(Enum):
 
 @dataclass(frozen=True)
 class StoreConfig:
-    """What a store needs to know. Sizes are bytes, intervals milliseconds, ratios percent."""
+    """Settings of a store. Sizes are in bytes, intervals in milliseconds, ratios in percent."""
 
     store_path: Path
     mapped_file_size_commit_log: int = 1 << 30
@@ -83,7 +84,7 @@ class StoreConfig:
     file_reserved_time: int = 72
     """Hours."""
     delete_when: str = "04"
-    """Hours of the day, local time, ``;`` between."""
+    """Hours of the day, local time, separated by ``;``."""
     delete_commit_log_files_interval: int = 100
     delete_file_batch_max: int = 10
     disk_max_used_space_ratio: int = 75
@@ -91,54 +92,54 @@ class StoreConfig:
     disk_space_warning_level_ratio: int = 90
     clean_file_forcibly_enable: bool = True
     file_reserved_size: int = 0
-    """Bytes of commit log to keep, 0 for no bound."""
+    """Maximum size of the commit log in bytes, 0 for no limit."""
     mapped_file_size_timer_log: int = 100 << 20
     timer_roll_window_slot: int = 172_800
     store_path_commit_log: Path | None = None
     store_path_consume_queue: Path | None = None
     store_path_index: Path | None = None
     is_replica: bool = False
-    """A slave's store: it takes its master's log (replica.py), and no messages."""
+    """A slave's store: it copies its master's log (replica.py) and accepts no messages."""
     timer_wheel_slots: int = 604_800
-    """Half of the wheel's slots: a week of seconds, which Apache's broker has no setting for."""
+    """Half of the wheel's slots: a week of seconds. Apache's broker has no setting for it."""
     allocate_ahead: int = 8 << 20
-    """How far in front of the writer the commit log is given disk blocks and touched."""
+    """How far ahead of the writer disk blocks are allocated for the commit log and its pages are touched."""
     max_mapped_consume_queue_files: int = 16_384
-    """How many consume queues have a file mapped at once, for writing; Linux gives a process 65,530 mappings."""
+    """Maximum number of consume queues with a file mapped for writing; Linux allows 65,530 mappings per process."""
 
     def __post_init__(self) -> None:
         if self.mapped_file_size_commit_log < 4096:
             raise ConfigError(
-                f"mappedFileSizeCommitLog is {self.mapped_file_size_commit_log}.", remedy="Give at least 4096."
+                f"Invalid mappedFileSizeCommitLog {self.mapped_file_size_commit_log}.", remedy="Give at least 4096."
             )
         size = self.mapped_file_size_consume_queue
         if size < 20 or size % 20:
             raise ConfigError(
-                f"mappedFileSizeConsumeQueue is {size}, not a multiple of the 20 bytes of an entry.",
-                remedy="Apache's default is 6000000.",
+                f"Invalid mappedFileSizeConsumeQueue {size}: not a multiple of 20, the size of an entry.",
+                remedy="Use a multiple of 20; Apache's default is 6000000.",
             )
         if self.max_hash_slot_num < 1 or self.max_index_num < 2:
             raise ConfigError(
                 f"maxHashSlotNum {self.max_hash_slot_num} or maxIndexNum {self.max_index_num} is too small.",
-                remedy="Apache's defaults are 5000000 and 20000000.",
+                remedy="Give at least 1 and 2; Apache's defaults are 5000000 and 20000000.",
             )
         self.delay_levels()
         delete_hours(self.delete_when)
         self.paths.check()
 
     def delay_levels(self) -> list[int]:
-        """Milliseconds of each delay level; level 1 is element 0."""
+        """Return the milliseconds of each delay level; level 1 is element 0."""
         return delay_levels(self.message_delay_level)
 
     @property
     def paths(self) -> StorePaths:
-        """Where the store's parts are."""
+        """Directories of the store's parts."""
         return StorePaths.of(
             self.store_path, self.store_path_commit_log, self.store_path_consume_queue, self.store_path_index
         )
 
     def at(self, paths: StorePaths) -> StoreConfig:
-        """The same settings for a store elsewhere."""
+        """Return the same settings for a store in other directories."""
         return replace(
             self,
             store_path=paths.root,

@@ -1,13 +1,14 @@
-"""Descriptors for the store's files: opened and closed here, with a reserve for when the process has no others left.
-Beside them what is done to directories and small files as a whole.
+"""File descriptors of the store, with a reserve for when the process has none left.
 
-A process may have a few thousand descriptors, and its connections are the first to take them all. So that the log can
-still roll over and be flushed then, a few descriptors are held open on the null device from the store's start on. When
-the system refuses one (EMFILE, ENFILE), a held one makes way; a descriptor that is closed becomes a held one again
-(``dup2``), so that no connection can take its place.
+Also helpers for directories and small files.
 
-Thread-safety: any thread. After a crash: nothing is kept.
-Apache's broker has nothing like it: it keeps a descriptor for each of its files.
+A process may have only a few thousand descriptors, and its connections can use them all. The log must still be able to
+roll over and be flushed then. The store therefore holds a reserve of descriptors, open on the null device, from its
+start. When the system refuses a descriptor (EMFILE, ENFILE), one of the reserve is closed to make room. A closed
+descriptor refills the reserve (``dup2``), so that a connection cannot take it.
+
+Thread-safety: any thread. No state on disk.
+Apache's broker has no equivalent: it keeps a descriptor open for each of its files.
 """
 
 from __future__ import annotations
@@ -25,34 +26,34 @@ _RESERVE = 16
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 _lock = threading.Lock()
-_held: list[int] = []
-_is_kept = False
+_reserve: list[int] = []
+_is_enabled = False
 
 
 class ShortageError(OSError):
-    """The system could not open a file: no descriptor or memory is left. Nothing was written or synced; retry later."""
+    """A file could not be opened: no descriptor or memory is left. Nothing was written or synced; retry later."""
 
 
 def keep_reserve() -> None:
-    """Hold descriptors from now on, as many as the system gives."""
-    global _is_kept
+    """Start to hold reserve descriptors, up to ``_RESERVE`` if the system allows."""
+    global _is_enabled
     with _lock:
-        _is_kept = True
+        _is_enabled = True
         _fill()
 
 
 def open_file(path: Path, flags: int, mode: int = 0o644) -> int:
-    """A descriptor, to be closed with :func:`close_file`. OSError; :class:`ShortageError` if the system has none."""
+    """Open a file; close its descriptor with :func:`close_file`. OSError; :class:`ShortageError` if none is left."""
     return with_reserve(lambda: os.open(path, flags | os.O_CLOEXEC, mode))
 
 
 def close_file(fd: int) -> None:
-    """Close a descriptor; it becomes one of the reserve if that lacks one."""
+    """Close a descriptor, or refill the reserve with it."""
     with _lock:
-        if _is_kept and len(_held) < _RESERVE:
-            if _held:
-                os.dup2(_held[0], fd, inheritable=False)
-                _held.append(fd)
+        if _is_enabled and len(_reserve) < _RESERVE:
+            if _reserve:
+                os.dup2(_reserve[0], fd, inheritable=False)
+                _reserve.append(fd)
                 return
             os.close(fd)
             _fill()
@@ -61,9 +62,9 @@ def close_file(fd: int) -> None:
 
 
 def with_reserve(operation: Callable[[], T]) -> T:
-    """What an operation returns that needs a descriptor; held ones make way for it if there are no others.
+    """Run an operation that needs a descriptor, with one of the reserve if no other is left; return its result.
 
-    OSError of its own; :class:`ShortageError` if there is no descriptor or memory for it.
+    Raises the operation's OSError; :class:`ShortageError` if no descriptor or memory is left.
     """
     while True:
         try:
@@ -72,21 +73,21 @@ def with_reserve(operation: Callable[[], T]) -> T:
             if error.errno not in _SHORTAGES:
                 raise
             with _lock:
-                if error.errno == errno.ENOMEM or not _held:
+                if error.errno == errno.ENOMEM or not _reserve:
                     raise ShortageError(error.errno, error.strerror, error.filename) from None
-                os.close(_held.pop())
+                os.close(_reserve.pop())
 
 
 def _fill() -> None:
     try:
-        while len(_held) < _RESERVE:
-            _held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
-    except OSError:  # the next file that is closed makes up for it
+        while len(_reserve) < _RESERVE:
+            _reserve.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError:  # the next closed file refills the reserve
         return
 
 
 def make_directory(directory: Path) -> None:
-    """Make a directory, with its parents, and put the names of all that are new on the disk."""
+    """Create a directory with its parents, and sync the names of all new ones to disk."""
     if not directory.is_dir():
         make_directory(directory.parent)
         directory.mkdir(exist_ok=True)
@@ -94,7 +95,7 @@ def make_directory(directory: Path) -> None:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Put a small file on disk, whole or as it was before. OSError."""
+    """Replace a small file atomically and durably. OSError."""
     make_directory(path.parent)
     temporary = path.with_suffix(".tmp")
     with temporary.open("w", encoding="utf-8") as file:
@@ -106,7 +107,7 @@ def replace_file(path: Path, text: str) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Put names on the disk: a new file is safe only when its directory is. OSError as from ``MappedFile.flush``."""
+    """Sync a directory: a new file is durable only when its name is. OSError as from ``MappedFile.flush``."""
     fd = open_file(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)

@@ -1,15 +1,15 @@
-"""Deleting files that nobody is to find any more: on a thread, because unlinking a file of 1 GiB takes its time.
+"""Background deletion of expired files: unlinking a file of 1 GiB takes long.
 
-Files are deleted one after the other in the order in which they were given: the log's oldest first, then those of
-consume queues and index that described them. So whenever a process ends, the log that remains is a row without a gap,
-and whatever it has is in its queues. What had to wait is found again, and given again, after the next start.
+Files are deleted one by one in the order given: the log's oldest first, then the files of consume queues and index
+that refer to them. Whenever the process ends, the remaining log therefore has no gap, and its consume queues cover all
+of it. Files that were still pending are found expired again after the next start.
 
-A deleted topic's directory, which has another name by then, is deleted in the same way.
+The directory of a deleted topic, already renamed by then, is deleted in the same way.
 
-A file that cannot be deleted keeps its place, and everything behind it waits; :meth:`retry` tries again.
+A file that cannot be deleted stays first in the queue and blocks the rest; :meth:`retry` retries it.
 
-Thread-safety: one thread gives, a thread of its own deletes; that one lives only while there is something to delete.
-After a crash: names of the log are put on disk before the next file goes.
+Thread-safety: one thread adds files; a separate thread, which exists only while files are pending, deletes them.
+After a crash: the deletion of a log file is durable before the next file is deleted.
 Corresponds to the sleeping and destroying parts of MappedFileQueue.deleteExpiredFileByTime, and retryDeleteFirstFile.
 """
 
@@ -26,17 +26,17 @@ from spark_rocket.store.descriptors import sync_directory
 from spark_rocket.store.log.mapped_file import MappedFile
 
 _log = logging.getLogger(__name__)
-_PATIENCE = 3.0
+_STOP_TIMEOUT_S = 3.0
 
 
 class FileRemover:
-    """Deletes files in order, behind its owner's back."""
+    """Deletes files in order, in the background."""
 
     def __init__(self) -> None:
         self._files: deque[tuple[MappedFile | Path, float, bool]] = deque()
         self._lock = threading.Lock()
         self._deleting = threading.Lock()  # held while a file is being deleted, which takes long
-        self._under_way: MappedFile | Path | None = None
+        self._current: MappedFile | Path | None = None
         self._hurry = threading.Event()
         self._stopped = False
         self._thread: threading.Thread | None = None
@@ -44,44 +44,47 @@ class FileRemover:
 
     @property
     def pending_bytes(self) -> int:
-        """Disk space that is still to come back, apart from that of deleted topics' queues."""
+        """Disk space still to be freed, without the queues of deleted topics."""
         with self._lock:
             return sum(file.size for file, _, _ in self._files if isinstance(file, MappedFile))
 
     def remove(self, files: Iterable[MappedFile], *, pause: float = 0.0, sync: bool = False) -> None:
-        """Delete files later, in this order; seconds of ``pause`` after each, and its directory synced if wanted."""
+        """Queue files for deletion in this order.
+
+        ``pause``: seconds to wait after each file. ``sync``: sync its directory after each file.
+        """
         with self._lock:
             self._files.extend((file, pause, sync) for file in files)
         self.retry()
 
     def remove_directories(self, directories: Iterable[Path]) -> None:
-        """Delete directories that nobody uses, with what is in them, later."""
+        """Queue unused directories for deletion, with their content."""
         with self._lock:
             self._files.extend((directory, 0.0, False) for directory in directories)
         self.retry()
 
     def retry(self) -> None:
-        """Go on, if there is anything to delete."""
+        """Start the deletion thread if files are pending and it is not running."""
         with self._lock:
             if self._files and self._thread is None and not self._stopped:
                 self._thread = threading.Thread(target=self._run, name="store-remove", daemon=True)
                 self._thread.start()
 
     def forget(self, directory: Path) -> None:
-        """A directory gets another name, and may be made anew: never mind the files in it."""
+        """Remove a directory's files from the queue; the directory is about to be renamed and may be recreated."""
 
         def is_inside(file: MappedFile | Path | None) -> bool:
             return isinstance(file, MappedFile) and directory in file.path.parents
 
         with self._lock:
             self._files = deque(entry for entry in self._files if not is_inside(entry[0]))
-            wait = is_inside(self._under_way)
-        if wait:  # a queue's file; one of the log may take half a second, in which others are to be served
+            wait = is_inside(self._current)
+        if wait:  # a queue's file is quick; a log file may take half a second, in which other requests are served
             with self._deleting:
                 pass
 
     def finish(self) -> None:
-        """Delete what there is now, without pauses; afterwards it goes on as before."""
+        """Delete all pending files now, without pauses."""
         self._hurry.set()
         self.retry()
         thread = self._thread
@@ -90,13 +93,13 @@ class FileRemover:
         self._hurry.clear()
 
     def stop(self) -> None:
-        """Delete what there is, without pauses, for some seconds at most; what comes later stays."""
+        """Delete pending files without pauses, for at most 3 s; the rest and later files stay."""
         self._hurry.set()
         self.retry()
         self._stopped = True
         thread = self._thread
         if thread is not None:
-            thread.join(_PATIENCE)
+            thread.join(_STOP_TIMEOUT_S)
             with self._lock:
                 self._files.clear()
             thread.join()
@@ -113,10 +116,10 @@ class FileRemover:
                         return
                     entry = self._files[0]
                     file, pause, sync = entry
-                    self._under_way = file
+                    self._current = file
                 done = self._delete(file, sync)
                 with self._lock:
-                    self._under_way = None
+                    self._current = None
                     if self._files and self._files[0] is entry:  # not forgotten meanwhile
                         if not done:
                             self._thread = None
@@ -134,7 +137,7 @@ class FileRemover:
                 sync_directory(path.parent)
         except OSError as error:
             if file != self._refused:
-                _log.warning("%s is past its time and cannot be deleted: %s", path, error)
+                _log.warning("cannot delete expired file %s: %s", path, error)
             self._refused = file
             return False
         return True

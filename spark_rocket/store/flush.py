@@ -1,18 +1,18 @@
-"""Putting bytes on the disk: one thread for the commit log, one for the consume queues and the checkpoint.
+"""Flushing: one thread for the commit log, one for the consume queues and the checkpoint.
 
 =====================  ========================================================================================
 what                   when
 =====================  ========================================================================================
-commit log, ASYNC      every 500 ms if 4 pages are dirty, every 10 s whatever is dirty
-commit log, SYNC       as soon as somebody waits: one ``fdatasync`` for all who do (group commit)
+commit log, ASYNC      every 500 ms if 4 pages are dirty, every 10 s if any page is
+commit log, SYNC       as soon as a send waits: one ``fdatasync`` for all waiting sends (group commit)
 consume queues         every 1 s those with 2 dirty pages; every 60 s, and every 256 MiB of log, all (thorough)
 checkpoint             the log's time after each flush of the log; the queues' only after a thorough flush
 =====================  ========================================================================================
 
-A failed ``fdatasync`` is never tried again in hope: the kernel has marked the pages clean, so a later success proves
-nothing. The store takes no more writes then, waiters are told ``False``, every later flush of log or queues fails at
-once, the checkpoint stays, and what is on the disk is found at restart. A flush that could not open its file because
-no descriptor or memory was left (ShortageError) changes nothing: the next flush repeats it.
+A failed ``fdatasync`` is not retried: the kernel has marked the pages clean, so a later success proves nothing. The
+store then accepts no more writes, waiters get ``False``, every later flush of log or queues fails at once, and the
+checkpoint stays unchanged. A restart recovers the data on disk. A flush that could not open its file because no
+descriptor or memory was left (ShortageError) changes nothing and is retried by the next flush.
 
 Thread-safety: ``wait_for`` from any thread. Callbacks run in a flush thread, each exactly once.
 Corresponds to CommitLog's FlushRealTimeService and GroupCommitService, and FlushConsumeQueueService.
@@ -39,13 +39,13 @@ from spark_rocket.store.queues.consume_queue import ConsumeQueue
 
 _log = logging.getLogger(__name__)
 _THOROUGH_BYTES = 256 << 20
-_MANY_QUEUES = 32  # new ones: each costs four syncs of its own, all together one of the file system
+_MANY_QUEUES = 32  # a new queue needs four syncs; above this, one sync of the file system is cheaper
 
 FlushCallback = Callable[[bool], None]
 
 
 class FlushCommitLogService:
-    """Flushes the commit log and answers those who wait for it."""
+    """Flushes the commit log and calls back the waiters."""
 
     def __init__(
         self,
@@ -65,9 +65,9 @@ class FlushCommitLogService:
         self._flushing = threading.Lock()
         self._stop = False
         self.failure: OSError | None = None
-        """Of this or the other service's first failed flush."""
+        """Error of the first failed flush of this or the other service."""
         self._last_thorough = 0.0
-        self._often = RateLimited(_log)  # without a descriptor, each flush for a waiting sender fails
+        self._limited = RateLimited(_log)  # without a descriptor, each flush for a waiting send fails
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -75,7 +75,7 @@ class FlushCommitLogService:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread. Does not flush by itself; see :meth:`flush`."""
+        """Stop the thread, without a flush; see :meth:`flush`."""
         self._stop = True
         self._wake.set()
         if self._thread is not None:
@@ -83,11 +83,11 @@ class FlushCommitLogService:
             self._thread = None
 
     def held(self) -> AbstractContextManager[object]:
-        """While it is entered, nothing is flushed."""
+        """Return a context manager that blocks flushes while it is entered."""
         return self._flushing
 
     def wait_for(self, physical_offset: int, callback: FlushCallback) -> None:
-        """Call back with True once everything below the offset is on disk, with False when that takes too long."""
+        """Call back with True once everything below the offset is on disk, with False on timeout or failure."""
         if physical_offset <= self._log.flushed_where:
             callback(True)
             return
@@ -95,7 +95,7 @@ class FlushCommitLogService:
         self._wake.set()
 
     def expire(self) -> None:
-        """Answer those whose time is up; called from the other flush thread, since this one may hang in the disk."""
+        """Call back timed-out waiters. Called from the other flush thread, since this one may block on the disk."""
         now = time.monotonic()
         while self._waiters:
             try:
@@ -103,15 +103,15 @@ class FlushCommitLogService:
             except IndexError:
                 return
             if waiter[1] > now:
-                self._waiters.appendleft(waiter)  # oldest first: the others have time as well
+                self._waiters.appendleft(waiter)  # oldest first: the others have not timed out either
                 return
             self._answer(waiter[2], waiter[0] <= self._log.flushed_where)
 
     def flush(self) -> None:
-        """Flush now and answer whoever that satisfies. OSError when the disk fails."""
+        """Flush now and call back the satisfied waiters. OSError when the disk fails."""
         with self._flushing:
             self.refuse_after_failure()
-            timestamp = self._store_timestamp()  # read first: what it names is below the offset flushed next
+            timestamp = self._store_timestamp()  # read first: its message is below the offset flushed next
             try:
                 flushed = self._log.flush()
             except ShortageError:
@@ -125,19 +125,19 @@ class FlushCommitLogService:
                 self._checkpoint.save(sync=False)
 
     def fail(self, error: OSError) -> None:
-        """Remember that the disk cannot be believed any more, and tell everybody."""
+        """Record a failed flush; call back all waiters with False."""
         self.failure = self.failure or error
         self._on_failure(error)
         self._answer_up_to(-1)
 
     def refuse_after_failure(self) -> None:
-        """OSError if a flush has failed before."""
+        """Raise OSError if a flush has failed before."""
         if self.failure is not None:
             self._answer_up_to(-1)
             raise OSError(self.failure.errno, f"{self.failure.strerror}, in an earlier flush")
 
     def _answer_up_to(self, flushed: int) -> None:
-        """Answer the waiters below ``flushed``; all of them with False when it is negative."""
+        """Call back the waiters below ``flushed``; all waiters, with False, if it is negative."""
         for _ in range(len(self._waiters)):
             try:
                 waiter = self._waiters.popleft()
@@ -152,8 +152,8 @@ class FlushCommitLogService:
     def _answer(callback: FlushCallback, ok: bool) -> None:
         try:
             callback(ok)
-        except Exception:  # a waiter's mistake must not stop the flushing for all
-            _log.exception("a flush callback failed")
+        except Exception:  # an error of one waiter must not stop flushing for all
+            _log.exception("flush callback failed")
 
     def _run(self) -> None:
         interval = self._config.flush_interval_commit_log / 1000
@@ -176,13 +176,13 @@ class FlushCommitLogService:
                 try:
                     self.flush()
                 except OSError as error:
-                    self._often.log(logging.ERROR, None, "the commit log could not be flushed: %s", error)
+                    self._limited.log(logging.ERROR, None, "flush of the commit log failed: %s", error)
             elif self._waiters:
                 self._answer_up_to(self._log.flushed_where)
 
 
 class FlushConsumeQueueService:
-    """Flushes consume queues and the checkpoint; also watches over the other service's waiters."""
+    """Flushes consume queues and the checkpoint; also times out the other service's waiters."""
 
     def __init__(
         self,
@@ -218,11 +218,11 @@ class FlushConsumeQueueService:
             self._thread = None
 
     def held(self) -> AbstractContextManager[object]:
-        """While it is entered, nothing is flushed."""
+        """Return a context manager that blocks flushes while it is entered."""
         return self._flushing
 
     def flush(self, *, thorough: bool) -> None:
-        """Flush the queues that have something to flush. OSError when the disk fails."""
+        """Flush queues with enough unflushed entries, all if ``thorough``. OSError when the disk fails."""
         with self._flushing:
             self._commit_log_service.refuse_after_failure()
             timestamp = self._store_timestamp()  # read first, see above
@@ -278,6 +278,6 @@ class FlushConsumeQueueService:
             try:
                 self.flush(thorough=thorough)
             except OSError as error:
-                _log.error("the consume queues could not be flushed: %s", error)
+                _log.error("flush of the consume queues failed: %s", error)
             if thorough:
                 self._last_thorough = now

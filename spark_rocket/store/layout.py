@@ -1,9 +1,9 @@
-"""Byte layouts of the store's own files; ``protocol.record.layout`` has that of records. Big endian.
+"""Byte layouts of the store's own files. Big endian. Record layouts are in ``protocol.record.layout``.
 
 Consume-queue entry: physicalOffset i64, size i32, tagsCode i64. A broker filters by the tags code without reading
-messages. It is Java's ``String.hashCode`` of the whole TAGS property, 0 without one. For a delayed message it is the
-time of delivery instead: the record's store time plus its level's delay. All follow from the record alone: a rebuilt
-queue is the same as the first.
+messages. The code is Java's ``String.hashCode`` of the complete TAGS property, or 0 without one. For a delayed message
+it is the delivery time instead: the record's store time plus its level's delay. All fields follow from the record
+alone, so a rebuilt queue equals the original.
 
 Pure functions. Corresponds to MessageExtBrokerInner.tagsString2tagsCode and CommitLog.checkMessageAndReturnSize.
 """
@@ -28,13 +28,13 @@ ENTRY = Struct(">qiq")
 ENTRY_SIZE = 20
 ENTRY_TYPE = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 FILLER = ENTRY.pack(0, 0x7FFFFFFF, 0)
-"""What stands before the first entry of a queue that does not begin at a file's beginning."""
+"""Fills a file before the first entry of a queue that does not start at the file's beginning."""
 
 FILLER_SIZE = 0x7FFFFFFF
 
 
 def entries_of_run(physical: Ints, sizes: Ints, codes: Ints) -> bytes:
-    """Consume-queue entries of records that follow one another."""
+    """Return the consume-queue entries of consecutive records."""
     entries = np.empty(len(sizes), ENTRY_TYPE)
     entries["physical_offset"] = physical
     entries["size"] = sizes
@@ -48,13 +48,13 @@ def _code_of(tags: bytes) -> int:
 
 
 def tags_code(properties: bytes) -> int:
-    """Tags code of an ordinary message with these properties."""
+    """Return the tags code of an ordinary message with these properties."""
     value = find_property(properties, b"TAGS")
     return _code_of(value) if value else 0
 
 
 def tags_codes(data: bytes, starts: Ints, ends: Ints) -> Ints:
-    """Tags codes of many messages, whose property strings are these ranges."""
+    """Return the tags codes of many messages; the ranges are their property strings."""
     rows = rows_of(data, starts, ends)
     layout = layout_of(rows) if rows is not None else None
     if rows is not None and layout is not None and not rows.vary(*layout.values.get(b"TAGS", (0, 0))):
@@ -64,33 +64,33 @@ def tags_codes(data: bytes, starts: Ints, ends: Ints) -> Ints:
 
 
 class DelayLevels:
-    """The table of ``messageDelayLevel``."""
+    """The delays of ``messageDelayLevel``."""
 
     def __init__(self, delays: Sequence[int]) -> None:
         self._delays = delays
 
     def deliver_time(self, properties: bytes, store_timestamp: int) -> int | None:
-        """When a message of the schedule topic is due; None if it has no delay level."""
+        """Return the delivery time of a message of the schedule topic; None without a delay level."""
         value = find_property(properties, b"DELAY")
         if not value or not value.isdigit():
             return None
-        level = min(int(value[:9]), len(self._delays))  # as many digits as one likes may be sent
+        level = min(int(value[:9]), len(self._delays))  # clients may send any number of digits
         return store_timestamp + self._delays[level - 1] if level > 0 else None
 
 
 _SYS_FLAG_LAST_BYTE = AT["sys_flag"] + 3
 STORE_TIME_END = AT["store_timestamp"] + 8 + V6_SHIFT
-"""The prefix of a record that contains its store time, whatever the kind of the born host."""
+"""Length of the prefix of a record that contains its store time, with an IPv4 or IPv6 born host."""
 
 
 def store_time(head: bytes) -> int:
-    """The store time of a record, from its first ``STORE_TIME_END`` bytes."""
+    """Return the store time of a record, from its first ``STORE_TIME_END`` bytes."""
     at = AT["store_timestamp"] + (V6_SHIFT if head[_SYS_FLAG_LAST_BYTE] & BORN_HOST_V6 else 0)
     return int.from_bytes(head[at : at + 8], "big", signed=True)
 
 
 def topic_field(topic: str) -> bytes:
-    """A topic as it stands in a record: its length in one byte (v1), or in two when it is long (v2), and its bytes."""
+    """Encode a topic as in a record: its length in one byte (v1), or two if it is long (v2), then its bytes."""
     raw = topic.encode()
     return len(raw).to_bytes(1 if len(raw) <= MAX_TOPIC_LENGTH_V1 else 2, "big") + raw
 

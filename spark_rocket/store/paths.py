@@ -1,39 +1,40 @@
-"""Where the parts of a store are: its root, and the directories that may be on disks of their own.
+"""Locations of a store's parts: its root, and the directories that may be on separate disks.
 
 =================  =========================  ======================================================================
-part               setting                    by default
+part               setting                    default
 =================  =========================  ======================================================================
-``root``           ``storePathRootDir``       what has no place of its own: ``config``, ``checkpoint``, ``abort``,
-                                              ``lock``, the timer's files, ``quarantine``
+``root``           ``storePathRootDir``       all other parts: ``config``, ``checkpoint``, ``abort``, ``lock``, the
+                                              timer's files, ``quarantine``
 ``commit_log``     ``storePathCommitLog``     ``<root>/commitlog``
 ``consume_queue``  ``storePathConsumeQueue``  ``<root>/consumequeue``
 ``index``          ``storePathIndex``         ``<root>/index``
 =================  =========================  ======================================================================
 
-Where one of them is elsewhere, ``<root>/config/storePaths.json`` names all four. Tools and Spark's ``storePath`` find
-the parts by it, and a broker that is started without its ``broker.conf`` is refused: it would begin an empty store
-beside the full one. The file names the root too, so that a copy of the root is known as one.
+If a part is outside its default place, ``<root>/config/storePaths.json`` names all four. Tools and Spark's
+``storePath`` find the parts with it. A broker started without its ``broker.conf`` is rejected: it would create an empty
+store beside the full one. The file names the root too, so that a copy of the root is detected.
 
-Apache's brokers since 4.0 know the first two settings only: queues and index are in the root, whatever ``broker.conf``
-says. A directory that is named and empty, while the root has such files, is refused for that reason too.
+Apache's brokers since 4.0 support only the first two settings: queues and index are always in the root, even if
+``broker.conf`` names other directories. An empty directory in the settings, while the root has such files, is rejected
+for that reason too.
 
-The file is written to a temporary file, synced and renamed, before anything is written to a directory that it names.
-RocketMQ can keep more in a store directory. Left alone, and still there for RocketMQ: ``timerwheel`` and ``timerlog``
-where the timer is off, ``compaction``, files of ``config`` that this broker does not know, an ``abort`` with a process
-id in it. Refused by name (:func:`refuse_foreign`, which looks at names only), because to go on would lose messages or
-give them to the wrong readers without a word:
+The file is written to a temporary file, synced and renamed before anything is written to a directory that it names.
+
+RocketMQ can store more in a store directory. These are left unchanged for RocketMQ: ``timerwheel`` and ``timerlog`` if
+the timer is off, ``compaction``, unknown files of ``config``, an ``abort`` with a process id in it. The following are
+rejected by name (:func:`refuse_foreign`), because otherwise messages would be silently lost or go to wrong readers:
 
 ========================  ==========================================================================================
-``consumequeue_ext``      entries hold addresses into it where their tags codes should be: no filter would match
-``batchconsumequeue``     queues of topics whose records each hold many messages and offsets
-``consumequeue/%LMQ%…``   light queues: their entries point to records of other topics, recovery would cut them off
+``consumequeue_ext``      entries have addresses into it instead of tags codes: no filter would match
+``batchconsumequeue``     queues of topics whose records each contain many messages and offsets
+``consumequeue/%LMQ%…``   light queues: their entries point to records of other topics, so recovery would cut them off
 ``consumequeue*/CURRENT``  consume queues in RocksDB (5.x, storeType=defaultRocksDB)
 ``config/*/CURRENT``      topics, groups and offsets in RocksDB
 ``dledger-…``             the commit log of a DLedger group, beside an empty ``commitlog``
 ========================  ==========================================================================================
 
-Pure values but for :func:`find_paths`, :func:`refuse_foreign`, :func:`refuse_left_behind` and :func:`remember`, which
-are for one thread.
+Pure values. :func:`find_paths`, :func:`refuse_foreign`, :func:`refuse_left_behind` and :func:`remember` access the disk
+and are for one thread.
 Corresponds to StorePathConfigHelper and MessageStoreConfig.getStorePathCommitLog.
 """
 
@@ -70,7 +71,7 @@ class StorePaths:
         consume_queue: Path | None = None,
         index: Path | None = None,
     ) -> StorePaths:
-        """With everything where it is by default, but for what is given."""
+        """Return the paths of a store, with defaults for those not given."""
         return cls(
             root, commit_log or root / "commitlog", consume_queue or root / "consumequeue", index or root / "index"
         )
@@ -82,21 +83,21 @@ class StorePaths:
 
     @property
     def elsewhere(self) -> tuple[Path, ...]:
-        """Those that are not where they are by default."""
+        """Directories outside their default places."""
         usual = StorePaths.of(self.root).directories
         return tuple(path for path, at in zip(self.directories, usual, strict=True) if path.resolve() != at.resolve())
 
     @property
     def outside(self) -> tuple[Path, ...]:
-        """Those that are not in the root."""
+        """Directories outside the root."""
         return tuple(path for path in self.directories if not _is_inside(path, self.root))
 
     def named(self) -> Iterator[tuple[str, Path]]:
-        """Each directory but the root, by its setting."""
+        """Yield each directory but the root, with its setting."""
         return zip(_SETTINGS, self.directories, strict=True)
 
     def check(self) -> None:
-        """ConfigError where two of them are one directory, or one is inside another."""
+        """Raise ConfigError if two parts share a directory, or one is inside another."""
         for (name, path), (other, place) in combinations(self.named(), 2):
             if _is_inside(path, place) or _is_inside(place, path):
                 raise ConfigError(
@@ -105,13 +106,13 @@ class StorePaths:
         for name, path in self.named():
             if _is_inside(self.root, path):
                 raise ConfigError(
-                    f"{name}={path} has {_ROOT}={self.root} in it.",
+                    f"{name}={path} contains {_ROOT}={self.root}.",
                     remedy=f"Give it a directory of its own, such as {path / 'rocketmq'}.",
                 )
 
 
 def find_paths(root: Path) -> StorePaths:
-    """Where the store in ``root`` says its parts are; StoreError if it is a copy of one that has them elsewhere."""
+    """Return the recorded paths of the store in ``root``. StoreError if it is an incomplete copy of a split store."""
     known = _recorded(root)
     if known is None or known.root.resolve() == root.resolve():
         return StorePaths.of(root) if known is None else replace(known, root=root)
@@ -119,28 +120,28 @@ def find_paths(root: Path) -> StorePaths:
     if copied.commit_log.is_dir():
         return copied
     raise StoreError(
-        f"{root} is a copy of {known.root}, whose commit log is in {known.commit_log}: it has none itself.",
+        f"{root} is a copy of {known.root} without a commit log; the original's is in {known.commit_log}.",
         remedy=f"Copy that directory to {copied.commit_log}, or give a broker.conf with -c that sets {_ROOT}={root} "
-        "and storePathCommitLog to where its copy is.",
+        "and storePathCommitLog to the copy of the log.",
     )
 
 
 def refuse_left_behind(paths: StorePaths) -> None:
-    """StoreError where a directory is empty, and the one that had its files until now is not."""
+    """Raise StoreError if a part's directory is empty but its previous directory has files."""
     known = _recorded(paths.root)
     usual = StorePaths.of(paths.root)
     for before in (usual,) if known is None or known.root.resolve() != paths.root.resolve() else (known, usual):
         for (name, path), was in zip(paths.named(), before.directories, strict=True):
             if path.resolve() != was.resolve() and _has_files(was) and not _has_files(path):
                 raise StoreError(
-                    f"{was} has files of this store, and {name}={path} has none: the broker would begin anew there.",
-                    remedy=f"Set {name}={was} in broker.conf (-c), or move what is in {was} to {path}."
-                    + ("" if path == paths.commit_log else f" Apache's brokers since 4.0 do not know {name}."),
+                    f"{was} has files of this store, but {name}={path} is empty: the broker would start empty there.",
+                    remedy=f"Set {name}={was} in broker.conf (-c), or move the content of {was} to {path}."
+                    + ("" if path == paths.commit_log else f" Apache's brokers since 4.0 do not support {name}."),
                 )
 
 
 def remember(paths: StorePaths) -> None:
-    """Put on disk where the parts are, if that is not where they are by default. OSError."""
+    """Record the paths on disk, if they are not the defaults. OSError."""
     file = _file(paths.root)
     if not paths.elsewhere:
         if file.exists():
@@ -158,7 +159,7 @@ def _file(root: Path) -> Path:
 
 
 def _recorded(root: Path) -> StorePaths | None:
-    """What the file says; None without one."""
+    """Return the paths recorded in the file; None without one."""
     file = _file(root)
     try:
         table = json.loads(file.read_bytes())
@@ -168,7 +169,7 @@ def _recorded(root: Path) -> StorePaths | None:
     except (ValueError, LookupError, TypeError) as error:
         raise StoreError(
             f"{file} cannot be read: {error}.",
-            remedy="Delete it, and start the broker with the broker.conf that says where its directories are.",
+            remedy="Delete it, and start the broker with the broker.conf that sets its directories.",
         ) from error
 
 
@@ -184,22 +185,22 @@ def _has_files(directory: Path) -> bool:
     return any(names for _, _, names in os.walk(directory))
 
 
-# --- what is not served here ------------------------------------------------------------------------------------------
+# --- unsupported parts ------------------------------------------------------------------------------------------------
 
 LMQ_PREFIX = "%LMQ%"
 _QUEUES = "consumequeue"
-_ANOTHER_BROKER = "Open it with the broker that made it, or have that broker's messages sent to a new one."
-_REFUSED = (
+_ANOTHER_BROKER = "Open it with the broker that created it, or send that broker's messages to a new one."
+_UNSUPPORTED = (
     (
         "consumequeue_ext/*/*/*",
         "consume queues with extensions (enableConsumeQueueExt)",
-        "Delete consumequeue and consumequeue_ext: queues are built anew from the log, and RocketMQ takes those too. "
-        "One of which the log has no message any more begins at 0.",
+        "Delete consumequeue and consumequeue_ext: queues are rebuilt from the log, and RocketMQ accepts those too. "
+        "A queue without messages in the log then starts at 0.",
     ),
     (
         "batchconsumequeue/*/*/*",
         "topics with batch consume queues (queue.type=BatchCQ)",
-        "Delete these topics in the broker that made them.",
+        "Delete these topics in the broker that created them.",
     ),
     (
         f"{_QUEUES}/{LMQ_PREFIX}*",
@@ -208,17 +209,17 @@ _REFUSED = (
     ),
     (f"{_QUEUES}/CURRENT", "consume queues in RocksDB (storeType)", _ANOTHER_BROKER),
     (f"{_QUEUES}*/CURRENT", "consume queues in RocksDB (storeType)", _ANOTHER_BROKER),
-    ("config/*/CURRENT", "its configuration in RocksDB", _ANOTHER_BROKER),
-    ("dledger-*/*", "the log of a DLedger group (enableDLegerCommitLog)", _ANOTHER_BROKER),
+    ("config/*/CURRENT", "configuration tables in RocksDB", _ANOTHER_BROKER),
+    ("dledger-*/*", "log files of a DLedger group (enableDLegerCommitLog)", _ANOTHER_BROKER),
 )
 
 
 def refuse_foreign(paths: StorePaths) -> None:
-    """StoreError when the store has parts that cannot be served rightly."""
-    for pattern, what, remedy in _REFUSED:
+    """Raise StoreError if the store has unsupported parts."""
+    for pattern, what, remedy in _UNSUPPORTED:
         found = next(_matches(paths, pattern), None)
         if found is not None:
-            raise StoreError(f"{paths.root} has {what}, which are not served here: {found}.", remedy=remedy)
+            raise StoreError(f"{paths.root} has {what}, which are not supported: {found}.", remedy=remedy)
 
 
 def _matches(paths: StorePaths, pattern: str) -> Iterator[Path]:

@@ -1,8 +1,8 @@
-"""How long puts took, in milliseconds: the longest since the start, and all of the last minute.
+"""Durations of puts in milliseconds: the maximum since the start, and the distribution over the last minute.
 
-A put is a call: a batch is one. What the store had to prepare for it (a new file, room on the disk) is counted; the
-wait for the disk or for slaves is not.
-Thread-safety: for the thread that puts. Nothing is kept on disk.
+A put is one call; a batch counts as one. The time includes preparation (a new file, disk blocks), but not the wait for
+the flush or for slaves.
+Thread-safety: only for the thread that puts. No state on disk.
 Corresponds to putMessageEntireTimeMax, putMessageDistributeTime and putLatency of StoreStatsService.
 """
 
@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections import Counter, deque
 
 SAMPLES_A_MINUTE = 6
-# The upper ends of Apache's classes, and their names, of which the last has no end.
+# Upper bounds of Apache's classes, and their names; the last class is unbounded.
 _ENDS = (1, 10, 50, 100, 200, 500, 1_000, 2_000, 3_000, 4_000, 5_000, 10_000)
 _CLASSES = (
     "[<=0ms]",
@@ -32,19 +32,19 @@ _CLASSES = (
 
 
 class PutTimes:
-    """Counts of one store."""
+    """Put durations of one store."""
 
     def __init__(self) -> None:
         self.slow: Counter[int] = Counter()
-        """Puts since the last sample that took a millisecond or more, by the milliseconds; the put adds to it."""
+        """Puts since the last sample that took 1 ms or more, by milliseconds. The put updates it."""
         self.failed = 0
-        """Puts that stored nothing."""
+        """Number of puts that stored nothing."""
         self._recent: deque[Counter[int]] = deque(maxlen=SAMPLES_A_MINUTE)
         self._longest = 0
         self._puts = 0
 
     def sample(self, puts: int) -> None:
-        """Begin the next ten seconds; ``puts`` is how many there were since the start."""
+        """Start the next ten-second sample; ``puts`` is the total since the start."""
         self._longest = self.longest
         self.slow[0] = puts - self._puts - self.slow.total()
         self._recent.append(self.slow)
@@ -52,14 +52,15 @@ class PutTimes:
 
     @property
     def longest(self) -> int:
+        """Longest put since the start, in milliseconds."""
         return max(self._longest, max(self.slow, default=0))
 
     def last_minute(self) -> Counter[int]:
-        """Puts by milliseconds, up to the last sample."""
+        """Count puts of the last minute by milliseconds, up to the last sample."""
         return sum(self._recent, Counter())
 
     def runtime_info(self) -> dict[str, str]:
-        """For request 28, under Apache's names and in its words."""
+        """Return entries for request 28, with Apache's names and formats."""
         minute = self.last_minute()
         classes: Counter[int] = Counter()
         for took, count in minute.items():
@@ -67,7 +68,7 @@ class PutTimes:
         return {
             "putMessageEntireTimeMax": str(self.longest),
             "putMessageFailedTimes": str(self.failed),
-            # The blank at its end is Apache's.
+            # Apache's format ends with a space too.
             "putMessageDistributeTime": "".join(f"{name}:{classes[at]} " for at, name in enumerate(_CLASSES)),
             "putLatency99": f"{_percentile(minute, 0.99):.2f}",
             "putLatency999": f"{_percentile(minute, 0.999):.2f}",
@@ -75,7 +76,7 @@ class PutTimes:
 
 
 def _percentile(counts: Counter[int], share: float) -> int:
-    """The milliseconds that this share of the puts did not exceed."""
+    """Return the duration that this share of the puts did not exceed."""
     wanted = counts.total() * share
     for took in sorted(counts):
         wanted -= counts[took]

@@ -1,7 +1,7 @@
-"""What the store answers: outcomes of puts, gets and queries. Plain values, no behaviour.
+"""Results of puts, gets and queries. Plain values without behaviour.
 
 Corresponds to PutMessageResult/PutMessageStatus, GetMessageResult/GetMessageStatus and QueryMessageResult.
-Names of the statuses are Apache's, because a pull answer carries them as its remark.
+The statuses have Apache's names, because a pull response carries them as its remark.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class PutStatus(Enum):
-    """What became of a put. Only ``PUT_OK`` and ``FLUSH_DISK_TIMEOUT`` mean that the message is in the store."""
+    """Outcome of a put. The message is in the store only with ``PUT_OK`` and ``FLUSH_DISK_TIMEOUT``."""
 
     PUT_OK = "PUT_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -26,7 +26,7 @@ class PutStatus(Enum):
 
 
 class PutError(Exception):
-    """Why a put stores nothing; never leaves the store."""
+    """Reason why a put stores nothing. Internal: never raised out of the store."""
 
     def __init__(self, status: PutStatus, reason: str) -> None:
         super().__init__(reason)
@@ -35,7 +35,7 @@ class PutError(Exception):
 
 
 class GetMessageStatus(Enum):
-    """Apache's words; the broker maps them to response codes."""
+    """Outcome of a get, by Apache's names; the broker maps them to response codes."""
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
@@ -50,7 +50,7 @@ class GetMessageStatus(Enum):
 
 @dataclass(slots=True)
 class PutResult:
-    """Where a message or batch went. For a batch the offsets are those of its first message."""
+    """Result of a put. For a batch, the offsets are those of its first message."""
 
     status: PutStatus
     queue_offset: int = -1
@@ -59,14 +59,14 @@ class PutResult:
     count: int = 0
     store_timestamp: int = 0
     physical_offsets: npt.NDArray[np.int64] | tuple[()] = ()
-    """Of every message of a batch; empty for a single message."""
+    """Offset of every message of a batch; empty for a single message."""
     reason: str = ""
-    """Why nothing was stored, for the answer's remark."""
+    """Why nothing was stored, for the response's remark."""
 
 
 @dataclass(slots=True)
 class GetMessageResult:
-    """A run of raw records and where the reader goes on."""
+    """A run of raw records, and the offset of the next read."""
 
     status: GetMessageStatus
     next_begin_offset: int
@@ -78,7 +78,7 @@ class GetMessageResult:
 
 @dataclass(slots=True)
 class QueryMessageResult:
-    """Records found by key, in the order of the log, and how far the index reaches."""
+    """Records found by key, in log order, and the end of the index."""
 
     records: list[bytes] = field(default_factory=list)
     index_last_update_timestamp: int = 0

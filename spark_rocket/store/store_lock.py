@@ -1,13 +1,13 @@
 """The two small files that guard a store directory: ``lock`` and ``abort``.
 
-``lock`` (content ``lock``) is held with ``flock``, and with a POSIX lock on its first byte, which is the one a Java
-broker takes: neither can open a directory that the other uses. ``abort`` exists while a store is open, with the process
-id as text as 5.x has it; found at start it says that the last owner did not stop cleanly. Both are in
-``storePathRootDir``. The directories that may be elsewhere (paths.py) are held with ``flock`` too, so that two brokers
-with roots of their own cannot share one.
+``lock`` (content ``lock``) is locked with ``flock`` and with a POSIX lock on its first byte. A Java broker takes the
+POSIX lock, so neither broker can open a directory that the other uses. ``abort`` exists while a store is open and
+contains the process id as text, as in 5.x. If it exists at start, the last owner did not stop cleanly. Both files are
+in ``storePathRootDir``. Directories outside the root (paths.py) are locked with ``flock`` too, so that two brokers
+with different roots cannot share one.
 
-The kernel lets all locks go when the process ends, however it ends. Corresponds to DefaultMessageStore's lock file and
-abort file.
+The kernel releases all locks when the process ends, for whatever reason. Corresponds to DefaultMessageStore's lock file
+and abort file.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from spark_rocket.errors import StoreLockedError
 
 
 class StoreLock:
-    """Exclusive use of a store directory."""
+    """An exclusive lock on a store directory."""
 
-    # Closing any descriptor of a file drops the process's POSIX locks on it, so a second attempt in this process must
-    # be refused before it opens the file.
+    # Closing any descriptor of a file drops the process's POSIX locks on it. A second attempt in this process must
+    # therefore be rejected before it opens the file.
     _held: ClassVar[set[tuple[int, int]]] = set()
 
     def __init__(self, store_path: Path) -> None:
@@ -36,7 +36,7 @@ class StoreLock:
         self._directories: list[int] = []
 
     def acquire(self) -> None:
-        """Take the lock or raise ``StoreLockedError``."""
+        """Take the lock, or raise ``StoreLockedError``."""
         if self.is_held_here(self._store_path):
             raise self._refusal(os.getpid())
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -54,12 +54,12 @@ class StoreLock:
         self._held.add(self._key)
 
     def acquire_directories(self, directories: Iterable[Path]) -> None:
-        """Then take these, which exist. ``StoreLockedError`` if another store has one; ``release`` lets all go."""
+        """Lock these existing directories too; ``release`` unlocks them. StoreLockedError if another store has one."""
         self._directories += lock_directories(directories, fcntl.LOCK_EX)
 
     @classmethod
     def is_held_here(cls, store_path: Path) -> bool:
-        """Whether this very process has the store open."""
+        """Return whether this process has the store open."""
         try:
             status = (store_path / "lock").stat()
         except FileNotFoundError:
@@ -67,13 +67,14 @@ class StoreLock:
         return (status.st_dev, status.st_ino) in cls._held
 
     def _refusal(self, owner: int | None) -> StoreLockedError:
-        who = f"process {owner}" if owner else "another broker"
+        holder = f"process {owner}" if owner else "another broker"
         return StoreLockedError(
-            f"The store directory {self._store_path} is in use by {who}.",
-            remedy=f"Stop {'it' if owner else 'the broker that has it'} first, or give this one another directory.",
+            f"The store directory {self._store_path} is in use by {holder}.",
+            remedy=f"Stop {'that process' if owner else 'that broker'} first, or use another directory.",
         )
 
     def release(self) -> None:
+        """Release all locks."""
         while self._directories:
             os.close(self._directories.pop())
         if self._fd >= 0:
@@ -83,7 +84,7 @@ class StoreLock:
 
 
 def lock_directories(directories: Iterable[Path], kind: int) -> list[int]:
-    """``flock`` each; the descriptors that hold it. StoreLockedError, with none held, if one is in use."""
+    """Lock each directory with ``flock`` and return the descriptors. StoreLockedError, with no lock held, if in use."""
     held: list[int] = []
     try:
         for directory in directories:
@@ -93,9 +94,9 @@ def lock_directories(directories: Iterable[Path], kind: int) -> list[int]:
             except BlockingIOError:
                 raise StoreLockedError(
                     f"The directory {directory} is in use by another store.",
-                    remedy="Stop the broker that has it first, or give this one another directory.",
+                    remedy="Stop that broker first, or use another directory.",
                 ) from None
-            except OSError:  # NFS does not lock directories; the lock file in the root is held all the same
+            except OSError:  # NFS does not lock directories; the lock file in the root is still held
                 os.close(held.pop())
     except BaseException:
         for descriptor in held:
@@ -109,7 +110,7 @@ def abort_path(store_path: Path) -> Path:
 
 
 def write_abort(store_path: Path) -> None:
-    """Say that the store is open, on disk before anything else is changed."""
+    """Mark the store as open; the mark is durable before anything else changes."""
     fd = os.open(abort_path(store_path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         os.write(fd, str(os.getpid()).encode())
@@ -119,7 +120,7 @@ def write_abort(store_path: Path) -> None:
 
 
 def read_abort(store_path: Path) -> int | None:
-    """Process id in the abort file; None without one (4.9 leaves it empty)."""
+    """Return the process id in the abort file, or None if it has none (4.9 leaves the file empty)."""
     try:
         text = abort_path(store_path).read_text(encoding="ascii", errors="replace").strip()
     except OSError:

@@ -126,7 +126,7 @@ def test_a_broker_whose_log_queues_and_index_have_disks_of_their_own(tmp_path: P
     assert not (tmp_path / "store" / "commitlog").exists()
     assert check_store(tmp_path / "store") == []
     with (
-        pytest.raises(StoreError, match="the broker would begin anew there"),
+        pytest.raises(StoreError, match="the broker would start empty there"),
         LocalCluster(data_dir=tmp_path, in_process=True),
     ):
         pass

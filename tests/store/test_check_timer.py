@@ -37,8 +37,8 @@ SECOND = f"timerlog/{536:020d}"
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "short checkpoint": (lambda store: (store / "config" / "timercheck").write_bytes(b"x"), "timercheck: "),
     "checkpoint ahead": (overwrite("config/timercheck", 8, pack(">q", 9999)), "flushed up to 9999"),
-    "unit": (overwrite(SECOND, 0, bytes(8)), "no unit at 536"),
-    "link": (overwrite(SECOND, 56, pack(">q", 52)), "continues no other"),
+    "unit": (overwrite(SECOND, 0, bytes(8)), "no valid unit at 536"),
+    "link": (overwrite(SECOND, 56, pack(">q", 52)), "invalid link"),
     "short wheel": (lambda store: (store / "timerwheel").write_bytes(b"x"), "not 6400"),
     "wheel": (overwrite("timerwheel", 0, bytes(6400)), "do not lead"),
     "foreign file": (lambda store: (store / "timerlog" / "x").touch(), "timerlog/x"),

@@ -130,7 +130,7 @@ def test_flushes_that_fail_are_logged_once(
         for _ in range(20):
             store.when_flushed(result.end_physical_offset, lambda ok: None)
             assert tried.acquire(timeout=30)
-    assert caplog.text.count("the commit log could not be flushed") == 1
+    assert caplog.text.count("flush of the commit log failed") == 1
 
 
 def test_a_file_that_cannot_be_mapped_is_a_matter_of_memory(
@@ -244,7 +244,7 @@ def test_no_record_without_its_entry_wherever_descriptors_end(
 def test_a_store_without_reserve_opens_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is no null device, say."""
     monkeypatch.setattr(os, "devnull", "/nowhere")
-    monkeypatch.setattr(descriptors, "_held", [])
+    monkeypatch.setattr(descriptors, "_reserve", [])
     store = opened(small(tmp_path / "store"))
     put(store, "T", 0, b"x")
     store.close()

@@ -112,10 +112,10 @@ class TestColdLog:
 
     @pytest.fixture(autouse=True)
     def small_limits(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(commit_log_module, "_WARM", 64 << 10)
-        monkeypatch.setattr(commit_log_module, "_RELEASE", 8 << 10)
-        monkeypatch.setattr(commit_log_module, "_AROUND", 4 << 10)
-        monkeypatch.setattr(commit_log_module, "_MOST_COLD", 4)
+        monkeypatch.setattr(commit_log_module, "_WARM_BYTES", 64 << 10)
+        monkeypatch.setattr(commit_log_module, "_RELEASE_BYTES", 8 << 10)
+        monkeypatch.setattr(commit_log_module, "_FAULT_AROUND_BYTES", 4 << 10)
+        monkeypatch.setattr(commit_log_module, "_MAX_COLD_FILES", 4)
 
     def mapped(self, store: MessageStore) -> int:
         """Without the file that is made ready for the writer."""

@@ -234,9 +234,9 @@ class TestQueueOfFiles:
     @pytest.mark.parametrize(
         ("names", "message"),
         [
-            ({"readme.txt": 5}, "readme.txt is not a file of a log"),
+            ({"readme.txt": 5}, "readme.txt is not a log file"),
             ({file_name(0): PAGE_SIZE, file_name(2 * PAGE_SIZE): PAGE_SIZE}, "does not follow"),
-            ({file_name(0): 100}, "has 100 bytes where mappedFileSizeCommitLog says 4096"),
+            ({file_name(0): 100}, "has 100 bytes, but mappedFileSizeCommitLog is 4096"),
             ({file_name(0): 0, file_name(PAGE_SIZE): PAGE_SIZE}, "has 0 bytes"),
         ],
     )

@@ -104,6 +104,6 @@ def test_an_entry_that_names_another_topics_message_is_found_out(tmp_path: Path)
     store = opened(config)
     first = store.get_message("t", 0, 0, 32, 1 << 20)
     assert [bytes(record.body) for record in iter_records(first.records)] == [b"%d" % number for number in range(10)]
-    with pytest.raises(StoreCorruptError, match="at byte 200: entry 10 is not what the commit log says"):
+    with pytest.raises(StoreCorruptError, match="at byte 200: entry 10 does not match the commit log"):
         store.get_message("t", 0, 10, 32, 1 << 20)
     store.close()

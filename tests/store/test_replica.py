@@ -225,7 +225,7 @@ def test_what_is_no_record_is_refused(master: MessageStore, slave: MessageStore,
 def test_a_record_from_elsewhere_is_refused(master: MessageStore, slave: MessageStore) -> None:
     end = put(master, "T", 0, b"first").end_physical_offset
     put(master, "T", 0, b"other")
-    with pytest.raises(StoreCorruptError, match="not where it stands"):
+    with pytest.raises(StoreCorruptError, match="not its position"):
         taking(slave).append(0, master.log_bytes(end, 1000))
     assert slave.max_physical_offset == 0
     copy(master, slave, every(1000))

@@ -177,7 +177,7 @@ def test_a_stop_deletes_what_was_taken_out(it: Trimmable) -> None:
 
 
 def test_a_stop_does_not_wait_long_for_deletions(it: Trimmable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_remover, "_PATIENCE", 0.0)
+    monkeypatch.setattr(file_remover, "_STOP_TIMEOUT_S", 0.0)
     deleting, go_on = threading.Event(), threading.Event()
     real = MappedFile.destroy
 

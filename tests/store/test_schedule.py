@@ -173,8 +173,8 @@ def test_a_crc_over_the_old_record_is_not_kept(store: MessageStore, clock: Clock
         ("REAL_TOPIC\x01Real", "no property REAL_TOPIC or REAL_QID"),
         ("REAL_TOPIC\x01Real\x02REAL_QID\x01one", "REAL_QID is b'one'"),
         ("REAL_TOPIC\x01Real\x02REAL_QID\x01-1", "REAL_QID is b'-1'"),
-        ("REAL_TOPIC\x01SCHEDULE_TOPIC_XXXX\x02REAL_QID\x010", "where messages wait"),
-        ("REAL_TOPIC\x01RMQ_SYS_TRANS_HALF_TOPIC\x02REAL_QID\x010", "where messages wait"),
+        ("REAL_TOPIC\x01SCHEDULE_TOPIC_XXXX\x02REAL_QID\x010", "a system topic for pending messages"),
+        ("REAL_TOPIC\x01RMQ_SYS_TRANS_HALF_TOPIC\x02REAL_QID\x010", "a system topic for pending messages"),
         ("REAL_TOPIC\x01../up\x02REAL_QID\x010", "cannot be stored"),
     ],
 )
@@ -204,7 +204,7 @@ def test_a_record_that_is_gone_or_damaged_is_named_and_skipped(
     assert bodies(store, "Real", 0) == [b"2"]
     for number in range(2):
         place = results[number].physical_offset
-        assert f"Message {number} of delay level 1 is not delivered: its record at offset {place} " in caplog.text
+        assert f"Message {number} of delay level 1 is skipped: its record at offset {place} " in caplog.text
     store.close()
 
 
@@ -392,7 +392,7 @@ def test_a_missing_file_delivers_from_the_first_on_and_says_so(
     clock.now += 10_000
     assert service(store).deliver(clock.now, ALL_OF_IT) is None
     assert bodies(store, "Real", 2) == [b"1"]
-    assert "delayOffset.json is missing: the 1 messages of delay level 3 are delivered" in caplog.text
+    assert "delayOffset.json is missing: delivering all 1 messages of delay level 3" in caplog.text
     assert "removed" not in caplog.text
 
 

@@ -169,7 +169,7 @@ def test_a_setting_that_is_new_or_gone_does_not_begin_an_empty_store(tmp_path: P
     filled(usual)
     moved = replace(usual, **{f"store_path_{part}": tmp_path / "elsewhere"})
     at_first, later = usual.paths, moved.paths
-    with pytest.raises(StoreError, match="the broker would begin anew there") as caught:
+    with pytest.raises(StoreError, match="the broker would start empty there") as caught:
         opened(moved)
     assert str(tmp_path / "elsewhere") in caught.value.remedy
     old, new = getattr(at_first, part), getattr(later, part)
@@ -177,7 +177,7 @@ def test_a_setting_that_is_new_or_gone_does_not_begin_an_empty_store(tmp_path: P
     store = opened(moved)
     assert bodies(store, "T", 0) == BODIES
     store.close()
-    with pytest.raises(StoreError, match="the broker would begin anew there"):
+    with pytest.raises(StoreError, match="the broker would start empty there"):
         opened(usual)
     shutil.move(new, old)
     store = opened(usual)
@@ -210,5 +210,5 @@ def test_where_the_parts_are_is_on_disk_before_they_are_written_to(config: Store
     ids=str,
 )
 def test_directories_that_overlap_are_refused(tmp_path: Path, places: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match=r"storePath\w+=.* (overlap|has storePathRootDir)"):
+    with pytest.raises(ConfigError, match=r"storePath\w+=.* (overlap|contains storePathRootDir)"):
         replace(small(tmp_path / "store"), **{name: tmp_path / place for name, place in places.items()})

@@ -299,7 +299,7 @@ def test_a_stop_that_cannot_read_the_store_still_closes_the_timers_files(
     def fail() -> None:
         raise StoreError("cannot be read")
 
-    monkeypatch.setattr(rig.timer, "_set_apart", fail)
+    monkeypatch.setattr(rig.timer, "_defer_rest", fail)
     rig.timer.close()
     assert mapped_files(rig.config.store_path / "timerwheel") == set()
     assert "will be delivered again: " in caplog.text

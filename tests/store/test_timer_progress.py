@@ -42,9 +42,9 @@ def disk() -> Disk:
 
 
 def test_nothing_says_more_than_what_is_before_it(disk: Disk) -> None:
-    disk.progress.take(mark(1))
+    disk.progress.set(mark(1))
     disk.progress.flush()
-    disk.progress.take(mark(2))
+    disk.progress.set(mark(2))
     disk.progress.flush()
     assert disk.done == ["log 0-52", "wheel", "checkpoint", "log 52-104", "wheel", "checkpoint"]
     assert (disk.checkpoint.last_timer_queue_offset, disk.checkpoint.counter) == (2, 2)
@@ -54,9 +54,9 @@ def test_nothing_says_more_than_what_is_before_it(disk: Disk) -> None:
 
 
 def test_a_mark_waits_until_its_messages_are_on_disk_and_newer_ones_behind_it(disk: Disk) -> None:
-    disk.progress.take(mark(1, physical_offset=100))
+    disk.progress.set(mark(1, physical_offset=100))
     disk.progress.flush()
-    disk.progress.take(mark(2, physical_offset=200))
+    disk.progress.set(mark(2, physical_offset=200))
     disk.flushed_where = 100
     disk.progress.flush()
     assert disk.checkpoint.last_timer_queue_offset == 1
@@ -68,7 +68,7 @@ def test_a_mark_waits_until_its_messages_are_on_disk_and_newer_ones_behind_it(di
 
 
 def test_what_could_not_be_written_is_written_the_next_time(disk: Disk) -> None:
-    disk.progress.take(mark(1))
+    disk.progress.set(mark(1))
     disk.failing = "wheel"
     with pytest.raises(OSError, match="No space left"):
         disk.progress.flush()
@@ -79,7 +79,7 @@ def test_what_could_not_be_written_is_written_the_next_time(disk: Disk) -> None:
 
 
 def test_of_files_that_are_made_anew_no_mark_is_kept(disk: Disk) -> None:
-    disk.progress.take(mark(5, physical_offset=100))
+    disk.progress.set(mark(5, physical_offset=100))
     disk.progress.flush()
     disk.progress.forget()
     disk.progress.flush_all()

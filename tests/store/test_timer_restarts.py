@@ -251,7 +251,7 @@ def test_a_file_of_another_size_is_refused_by_name(rig: Rig) -> None:
     path.write_bytes(kept[:100])
     with pytest.raises(StoreCorruptError, match="mappedFileSizeTimerLog") as refusal:
         rig.open()
-    assert "built anew" in refusal.value.remedy
+    assert "rebuilt" in refusal.value.remedy
     rig.store.close()
     path.write_bytes(kept)
     rig.open()

@@ -1,15 +1,15 @@
-"""Messages with a delay level: from ``SCHEDULE_TOPIC_XXXX`` to where they were sent, when their time has come.
+"""Delivery of messages with a delay level, from ``SCHEDULE_TOPIC_XXXX`` to their original topics.
 
-Queue *n* − 1 of the topic holds level *n*; since all in it wait equally long, they are due in the order of the queue.
-An entry's tags code is the time of delivery. Per level there is one number, the offset of the first message that is
-not delivered yet; ``config/delayOffset.json`` keeps them by level: ``{"dataVersion": …, "offsetTable": {1:10,2:0}}``.
+Queue *n* − 1 of the topic has the messages of level *n*. They all have the same delay, so they are due in queue order.
+An entry's tags code is the delivery time. Each level has one offset: that of the first undelivered message.
+``config/delayOffset.json`` stores the offsets by level: ``{"dataVersion": …, "offsetTable": {1:10,2:0}}``.
 
-Nothing here waits or looks at a clock: whoever drives it calls :meth:`ScheduleMessageService.deliver` and is told when
-to call again.
+Nothing here waits or reads the system clock. The caller calls :meth:`ScheduleMessageService.deliver`, which returns the
+time of the next call.
 
-Thread-safety: for the store's one thread. After a crash: an offset is saved only when what was delivered up to it is
-on disk (:meth:`mark`, :meth:`confirm`), so messages delivered shortly before may be delivered once more, and none is
-left out. Corresponds to org.apache.rocketmq.broker.schedule.ScheduleMessageService.
+Thread-safety: for the store's one thread. After a crash: an offset is saved only when the messages delivered before it
+are on disk (:meth:`mark`, :meth:`confirm`). Messages delivered shortly before a crash may be delivered again, but none
+is lost. Corresponds to org.apache.rocketmq.broker.schedule.ScheduleMessageService.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _READ_AHEAD = 64
 
 
 class OffsetMark(NamedTuple):
-    """The offsets of a moment, and up to where the log must be on disk before they may be."""
+    """A snapshot of the offsets, and the log offset that must be flushed before they are saved."""
 
     offsets: dict[int, int]
     physical_offset: int
@@ -57,14 +57,14 @@ class ScheduleMessageService:
         self._version = DataVersion()
         self._delivered_to = 0
         self._next = 0
-        self._unreadable: dict[int, str] = {}  # levels, and what was said of them
+        self._unreadable: dict[int, str] = {}  # last logged error, by level
 
     # --- delivering ---------------------------------------------------------------------------------------------
 
     def deliver(self, now_ms: int, budget: float) -> int | None:
-        """Deliver what is due, for about ``budget`` seconds and at least one message.
+        """Deliver due messages for about ``budget`` seconds, at least one message.
 
-        Returns when to call again: ``now_ms`` if there is more to do at once, None if nothing waits.
+        Returns the time of the next call: ``now_ms`` if more messages are due, None if none are pending.
         """
         deadline = self._timer() + budget
         nearest: int | None = None
@@ -80,7 +80,7 @@ class ScheduleMessageService:
                     _log.error("Delay level %d cannot be read: %s", index + 1, error)
                 self._unreadable[index + 1] = str(error)
                 due = now_ms + RETRY_MS
-            if due is not None and due <= now_ms:  # out of time; the other levels come first next time
+            if due is not None and due <= now_ms:  # budget used up; the next call starts with the other levels
                 self._next = (index + 1) % count
                 return now_ms
             if due is not None and (nearest is None or due < nearest):
@@ -94,7 +94,7 @@ class ScheduleMessageService:
         if offset >= end:
             return None
         offset = self._not_before_the_first(level, offset)
-        # A later time than any message of this level can have (the clock was set back, the level made shorter) is now.
+        # A time later than possible for this level (the clock was set back, the level shortened) counts as due.
         latest = max(now_ms, store.store_timestamp) + self._delays[queue_id]
         while offset < end:
             entries = store.get_entries(SCHEDULE_TOPIC, queue_id, offset, _READ_AHEAD)
@@ -111,11 +111,11 @@ class ScheduleMessageService:
         return None
 
     def _deliver_one(self, level: int, offset: int, physical_offset: int) -> None:
-        # An entry may be damaged: it must not have another message delivered, nor a whole one left out.
+        # A damaged entry must neither deliver another message nor skip an intact one.
         record = self._store.look_message(SCHEDULE_TOPIC, level - 1, offset)
         if record is None:
             _log.warning(
-                "Message %d of delay level %d is not delivered: its record at offset %d of the commit log is damaged.",
+                "Message %d of delay level %d is skipped: its record at offset %d of the commit log is damaged.",
                 offset,
                 level,
                 physical_offset,
@@ -143,7 +143,7 @@ class ScheduleMessageService:
     # --- offsets ------------------------------------------------------------------------------------------------
 
     def load(self, stored: dict[str, Any]) -> None:
-        """Take over what ``delayOffset.json`` says; ValueError, TypeError or AttributeError when it does not fit."""
+        """Load the content of ``delayOffset.json``. ValueError, TypeError or AttributeError if it is invalid."""
         offsets = {int(level): int(offset) for level, offset in stored.get("offsetTable", {}).items()}
         self._offsets, self._saved, self._loaded = offsets, dict(offsets), True
         version = stored.get("dataVersion")
@@ -151,7 +151,7 @@ class ScheduleMessageService:
             self._version = DataVersion.from_value(version)
 
     def correct_offsets(self) -> None:
-        """Once, after loading: bring the offsets inside the queues, and warn of what that means."""
+        """Correct the offsets to the queues' bounds and log the consequences. Call once, after loading."""
         for queue_id in self._store.queues(SCHEDULE_TOPIC):
             level = queue_id + 1
             first = self._store.get_min_offset(SCHEDULE_TOPIC, queue_id)
@@ -159,13 +159,12 @@ class ScheduleMessageService:
             offset = self._offsets.get(level, first)
             if not self._loaded and end > first:
                 _log.warning(
-                    "delayOffset.json is missing: the %d messages of delay level %d are delivered, those that had been "
-                    "a second time.",
+                    "delayOffset.json is missing: delivering all %d messages of delay level %d, some possibly again.",
                     end - first,
                     level,
                 )
             if offset > end:
-                _log.warning("Delay level %d ends at %d, not %d: it was cut by recovery.", level, end, offset)
+                _log.warning("Delay level %d ends at %d, not %d: truncated by recovery.", level, end, offset)
                 self._offsets[level] = offset = end
             if level > len(self._delays) and offset < end:
                 _log.warning(
@@ -176,23 +175,23 @@ class ScheduleMessageService:
                 )
 
     def runtime_info(self) -> dict[str, str]:
-        """For request 28, under Apache's names: how far each level is, and its end."""
+        """Return each level's offset and end for request 28, under Apache's names."""
         return {
             f"scheduleMessageOffset_{level}": f"{offset},{self._store.get_max_offset(SCHEDULE_TOPIC, level - 1)}"
             for level, offset in sorted(self._offsets.items())
         }
 
     def mark(self) -> OffsetMark | None:
-        """The present offsets for :meth:`confirm`; None if they are saved already."""
+        """Return the current offsets for :meth:`confirm`; None if they are already saved."""
         if self._offsets == self._saved:
             return None
         return OffsetMark(dict(self._offsets), self._delivered_to)
 
     def confirm(self, mark: OffsetMark, now_ms: int) -> None:
-        """The log is on disk up to the mark: its offsets may be saved."""
+        """Make a mark's offsets the ones to save; the log is flushed up to the mark."""
         self._saved = mark.offsets
         self._version = self._version.next(now_ms)
 
     def snapshot(self) -> dict[str, Any]:
-        """What ``delayOffset.json`` and code 45 say: the offsets that have been confirmed."""
+        """Return the confirmed offsets, for ``delayOffset.json`` and request 45."""
         return {"dataVersion": self._version.to_value(), "offsetTable": dict(sorted(self._saved.items()))}

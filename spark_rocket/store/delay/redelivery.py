@@ -1,13 +1,13 @@
-"""Putting a stored message again, under the topic and queue that it was sent to.
+"""Redelivery: store a delayed message again, in the topic and queue that it was sent to.
 
-A message that waits for its time lies in a topic of the broker's own, with the sender's in its properties REAL_TOPIC
-and REAL_QID. When it is due it is stored a second time, there. Body, flag, sysFlag, born time, born host and reconsume
-times stay; the tags code is made anew from the properties; of the properties all stay, as Apache's broker leaves them
-(DELAY, REAL_TOPIC and REAL_QID among them), but for a CRC of the old record. The timer adds its own notes to them
-(TIMER_DEQUEUE_MS and the like).
+A delayed message is first stored in a system topic, with the original topic and queue in its properties REAL_TOPIC and
+REAL_QID. When it is due it is stored a second time, in the original queue. Body, flag, sysFlag, born time, born host
+and reconsume times stay the same. The tags code is computed again from the properties. All properties stay, as with
+Apache's broker (DELAY, REAL_TOPIC and REAL_QID included), except a CRC of the old record. The timer adds properties of
+its own (TIMER_DEQUEUE_MS and others).
 
-Thread-safety: for the store's one thread. After a crash: whoever delivers remembers how far it got only when what it
-delivered is on disk, so a message may be put twice and is never left out.
+Thread-safety: for the store's one thread. After a crash: progress is saved only when the delivered messages are on
+disk, so a message may be delivered twice but is never lost.
 Corresponds to ScheduleMessageService.messageTimeUp and TimerMessageStore.convertMessage.
 """
 
@@ -29,25 +29,25 @@ from spark_rocket.store.results import PutResult, PutStatus
 _log = logging.getLogger(__name__)
 
 RETRY_MS = 1_000
-"""After a refused put (the disk is full) it is tried again this much later."""
+"""Delay before the retry of a rejected put (the disk is full)."""
 
 REAL_TOPIC = b"REAL_TOPIC"
 REAL_QUEUE_ID = b"REAL_QID"
 _CRC32 = b"__CRC32#"
-_KEPT = ("flag", "sys_flag", "born_timestamp", "born_host", "reconsume_times")
-_WAITING_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC)
+_COPIED_FIELDS = ("flag", "sys_flag", "born_timestamp", "born_host", "reconsume_times")
+_PENDING_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC)
 
 
 class PutRefusedError(Exception):
-    """The store takes no message now: what was to be delivered waits."""
+    """The store accepts no messages at present: the delivery must be retried."""
 
 
 def redeliver(store: MessageStore, record: Buffer | RecordView, notes: Mapping[str, str] | None = None) -> PutResult:
-    """Put a record where it was meant to go.
+    """Store a delayed record in its original topic and queue.
 
-    SERVICE_NOT_AVAILABLE means that the store takes nothing now and that it is to be tried again. Any other refusal
-    (the record is damaged, or does not say where it belongs) will never change and has been warned of here: go on with
-    the next. ``notes`` are set among the properties, unless they then had no room.
+    SERVICE_NOT_AVAILABLE: the store accepts no messages at present; retry later. Any other failure (the record is
+    damaged, or has no valid destination) is permanent and has been logged here: continue with the next message.
+    ``notes``: properties to set, if they fit.
     """
     place = (
         record.physical_offset if isinstance(record, RecordView) else LONG.unpack_from(record, AT["physical_offset"])[0]
@@ -65,7 +65,7 @@ def redeliver(store: MessageStore, record: Buffer | RecordView, notes: Mapping[s
 
 
 def put_again(store: MessageStore, topic: str, queue_id: int, record: RecordView, properties: bytes) -> PutResult:
-    """Store a record's message once more; it is warned of if that is refused for good."""
+    """Store a record's message again; log a warning if it is rejected permanently."""
     result = put_record(store, topic, queue_id, record, properties)
     if result.status not in (PutStatus.PUT_OK, PutStatus.SERVICE_NOT_AVAILABLE):
         where = f"The delayed message at offset {record.physical_offset} of the commit log"
@@ -76,26 +76,26 @@ def put_again(store: MessageStore, topic: str, queue_id: int, record: RecordView
 def put_record(
     store: MessageStore, topic: str, queue_id: int, record: RecordView, properties: bytes, **changes: Any
 ) -> PutResult:
-    """Store a record's message once more, with other arguments of ``put_message`` for some of its fields."""
-    fields = {name: getattr(record, name) for name in _KEPT} | changes
+    """Store a record's message again; ``changes`` replace some arguments of ``put_message``."""
+    fields = {name: getattr(record, name) for name in _COPIED_FIELDS} | changes
     return store.put_message(topic, queue_id, record.body, properties, **fields)
 
 
 def _destination(properties: bytes) -> tuple[str, int]:
-    """Topic and queue id of the sender; ValueError when they cannot be told."""
+    """Return the original topic and queue id; ValueError if missing or invalid."""
     topic, queue_id = find_property(properties, REAL_TOPIC), find_property(properties, REAL_QUEUE_ID)
     if not topic or not queue_id:
         raise ValueError("it has no property REAL_TOPIC or REAL_QID.")
     if not queue_id.isdigit() or len(queue_id) > 10:
-        raise ValueError(f"its property REAL_QID is {queue_id!r}, not the number of a queue.")
+        raise ValueError(f"its property REAL_QID is {queue_id!r}, not a queue number.")
     name = topic.decode()
-    if name in _WAITING_TOPICS:
-        raise ValueError(f"its property REAL_TOPIC is {name}, where messages wait.")
+    if name in _PENDING_TOPICS:
+        raise ValueError(f"its property REAL_TOPIC is {name}, a system topic for pending messages.")
     return name, int(queue_id)
 
 
 def with_notes(properties: bytes, notes: Mapping[str, str]) -> bytes:
-    """Properties with these set, unless they then had no room."""
+    """Return the properties with these set, or unchanged if they do not fit."""
     noted = properties
     for name, value in notes.items():
         noted = append_property(remove_property(noted, name.encode()), name, value)

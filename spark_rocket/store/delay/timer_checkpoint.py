@@ -1,25 +1,25 @@
-"""``config/timercheck``: how far the timer is, on disk.
+"""``config/timercheck``: the timer's progress on disk.
 
 ====  =====  ==================================================================================================
 at    type   meaning
 ====  =====  ==================================================================================================
-0     int64  lastReadTimeMs: every message of the slots before this time is delivered, and that is on disk
-8     int64  lastTimerLogFlushPos: the timer log is on disk up to here
+0     int64  lastReadTimeMs: every message of the slots before this time is delivered, durably
+8     int64  lastTimerLogFlushPos: the timer log is on disk up to this position
 16    int64  lastTimerQueueOffset: entries of the timer's queue before this one are in that part of the timer log
-24    int64  masterTimerQueueOffset: the same, as a master's; Apache's goes on from the smaller of the two. Here:
-             entries from this one on may wait although their time is before lastReadTimeMs
+24    int64  masterTimerQueueOffset: the same for a master; Apache's broker continues from the smaller of the two.
+             Here: entries from this one on may be pending although their time is before lastReadTimeMs
 32    int64  dataVersion: stateVersion
 40    int64  dataVersion: timestamp
 48    int64  dataVersion: counter
 ====  =====  ==================================================================================================
 
-56 bytes; Apache's broker maps a page, so that the file has 4,096, the rest zero. All zeros say as much as no file.
+56 bytes. Apache's broker maps a page, so the file has 4,096 bytes, the rest zero. A file of zeros counts as missing.
 
-The order on disk is commit log, timer log, wheel, checkpoint (:class:`TimerProgress`): none says more than what is
-before it. A mark whose messages the commit log has not brought to disk yet waits for that, while newer ones are taken.
+The flush order is commit log, timer log, wheel, checkpoint (:class:`TimerProgress`): none is ahead of the one before
+it. A mark whose messages are not yet flushed to the commit log stays pending, while newer marks are set.
 
-Thread-safety: one thread at a time; ``TimerProgress.flush`` may be called by one other. After a crash: written with one
-``pwrite`` behind the flush that makes it true, so that it is old at worst, never ahead.
+Thread-safety: one thread at a time; ``TimerProgress.flush`` may be called by one other. The checkpoint is written with
+one ``pwrite`` after the flushes it depends on. After a crash it may be old, but is never ahead.
 Corresponds to org.apache.rocketmq.store.timer.TimerCheckpoint and TimerFlushService.
 """
 
@@ -43,7 +43,7 @@ _NAMES = (
     "last_read_time_ms", "last_timer_log_flush_pos", "last_timer_queue_offset", "master_timer_queue_offset",
     "state_version", "timestamp", "counter",
 )  # fmt: skip
-_REMEDY = "Delete it: every message that is still in the topic rmq_sys_wheel_timer is then delivered, again or not."
+_REMEDY = "Delete it: all messages that are still in the topic rmq_sys_wheel_timer are then delivered, some again."
 
 
 class TimerCheckpoint:
@@ -61,7 +61,7 @@ class TimerCheckpoint:
         self.existed = False
 
     def load(self) -> None:
-        """Read the file. StoreCorruptError when it cannot be one."""
+        """Read the file. StoreCorruptError if it is invalid."""
         try:
             raw = self.path.read_bytes()
         except FileNotFoundError:
@@ -71,7 +71,7 @@ class TimerCheckpoint:
         self._decode(raw, str(self.path))
 
     def take_over(self, raw: bytes, owner: str) -> None:
-        """Have a master's on disk: for the slave that may be made a master. StoreCorruptError when it cannot be one."""
+        """Save a master's checkpoint, for a slave that may become master. StoreCorruptError if it is invalid."""
         if any(raw):
             before = self.encode()
             self._decode(raw, f"The timer's checkpoint of {owner}")
@@ -91,20 +91,20 @@ class TimerCheckpoint:
         self.existed = True
 
     def refuse_future(self, latest_ms: int) -> None:
-        """StoreCorruptError for a read time behind ``latest_ms``: what is pending would never be looked at."""
+        """Reject a read time after ``latest_ms``: pending messages would never be delivered. StoreCorruptError."""
         if self.last_read_time_ms > latest_ms:
             raise StoreCorruptError(
-                f"{self.path} says at byte 0 that messages are delivered up to {self.last_read_time_ms}, "
-                "which is in the future.",
-                remedy=f"Set the clock right. If it is: {_REMEDY[0].lower()}{_REMEDY[1:]}",
+                f"{self.path} has at byte 0 a read time in the future: messages are delivered up to "
+                f"{self.last_read_time_ms}.",
+                remedy=f"Check the clock. If it is correct: {_REMEDY[0].lower()}{_REMEDY[1:]}",
             )
 
     def encode(self) -> bytes:
-        """The 56 bytes."""
+        """Encode the fields into 56 bytes."""
         return FIELDS.pack(*(getattr(self, name) for name in _NAMES))
 
     def save(self) -> None:
-        """Write the fields and put them on the disk."""
+        """Write the fields durably."""
         new = not self.path.exists()
         if new:
             make_directory(self.path.parent)
@@ -117,7 +117,7 @@ _log = logging.getLogger(__name__)
 
 
 class Mark(NamedTuple):
-    """A moment's progress; it may be remembered when the commit log is on disk up to ``physical_offset``."""
+    """A snapshot of the progress; it may be saved when the commit log is flushed up to ``physical_offset``."""
 
     read_time: int
     queue_offset: int
@@ -128,7 +128,7 @@ class Mark(NamedTuple):
 
 
 class TimerProgress:
-    """The newest mark, the one that waits for the disk, and the one that is saved."""
+    """The newest mark, the mark pending on the commit log's flush, and the saved mark."""
 
     def __init__(self, store: MessageStore, log: TimerLog, wheel: TimerWheel, checkpoint: TimerCheckpoint) -> None:
         self._store = store
@@ -136,36 +136,37 @@ class TimerProgress:
         self._wheel = wheel
         self._checkpoint = checkpoint
         self._mark: Mark | None = None
-        self._waiting: Mark | None = None
+        self._pending: Mark | None = None
         self._saved: Mark | None = None
 
-    def take(self, mark: Mark) -> None:
+    def set(self, mark: Mark) -> None:
+        """Set the newest mark."""
         self._mark = mark
 
     def forget(self) -> None:
-        """Timer log and wheel are made anew: no mark means anything."""
-        self._mark = self._saved = self._waiting = None
+        """Drop all marks: timer log and wheel are being rebuilt."""
+        self._mark = self._saved = self._pending = None
 
     @property
     def dirty(self) -> bool:
-        """Whether there is something to flush; that time has passed is nothing."""
+        """Whether there is progress to flush, apart from the read time."""
         return self._mark is not None and (self._saved is None or self._mark[1:5] != self._saved[1:5])
 
     def flush_all(self) -> None:
-        """All that was done, to the message. OSError."""
+        """Flush the store, then all progress up to the last message. OSError."""
         self._store.flush()
-        self._waiting = None
+        self._pending = None
         self.flush()
 
     def flush(self) -> None:
-        """Put timer log and wheel on disk, and remember the progress if what was delivered is. OSError."""
-        mark = self._waiting or self._mark
+        """Flush timer log and wheel, and save the progress if the delivered messages are on disk. OSError."""
+        mark = self._pending or self._mark
         if mark is None or not self.dirty:
             return
         if self._store.flushed_where < mark.physical_offset:
-            self._waiting = mark
+            self._pending = mark
             return
-        self._waiting = None
+        self._pending = None
         if self._saved is None or mark.log_position != self._saved.log_position:
             self._timer_log.flush(self._saved.log_position if self._saved is not None else 0, mark.log_position)
             self._wheel.flush()
@@ -181,7 +182,5 @@ class TimerProgress:
         removed = self._timer_log.expire(mark.read_time)
         if removed:
             _log.info(
-                "%d files of %s, whose messages are all delivered, were removed.",
-                removed,
-                self._timer_log.files.directory,
+                "removed %d files of %s: all their messages are delivered", removed, self._timer_log.files.directory
             )

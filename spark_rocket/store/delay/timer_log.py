@@ -1,26 +1,26 @@
-"""``timerlog/``: one unit for each message that waits, in the order of arrival; files of 100 MiB.
+"""``timerlog/``: one unit for each pending message, in order of arrival; files of 100 MiB.
 
 ====  =====  =============================================================================================
 at    type   meaning
 ====  =====  =============================================================================================
 0     int32  size, 52
 4     int64  prevPos: the unit before this one in the same slot of the wheel, −1 for the first
-12    int32  magic: 1 default, + 2 to be put again when due (its time is beyond the wheel's window), + 4 a recall
+12    int32  magic: 1 default, + 2 roll when due (its time is beyond the wheel's window), + 4 a recall
 16    int64  currWriteTime: the second in which it was written
 24    int32  delay: currWriteTime + delay is the slot
-28    int64  offsetPy: where the message is in the commit log
-36    int32  sizePy: its size
-40    int32  hash code of the topic that it is meant for
+28    int64  offsetPy: offset of the message in the commit log
+36    int32  sizePy: size of the message
+40    int32  hash code of the message's original topic
 44    int64  reserved, 0
 ====  =====  =============================================================================================
 
-A unit that would leave less than 16 bytes of its file goes to the next one; the rest is a blank: int32 rest, int64 0,
-int32 0xCBD43194. Units stand on a fixed grid, so a bad one hides no other.
+A unit that would leave less than 16 bytes of its file goes to the next one. The rest of the file is a blank: int32
+rest, int64 0, int32 0xCBD43194. Units are at fixed positions, so a damaged unit does not hide others.
 
-The log follows from the queue of the topic ``rmq_sys_wheel_timer`` and is made anew from it when it is lost.
-Thread-safety: one writer; ``flush``, ``expire`` may be called by one other thread.
-After a crash: what lies below lastTimerLogFlushPos is whole; behind it units count as long as they name a message that
-is there. Corresponds to org.apache.rocketmq.store.timer.TimerLog.
+The log is derived from the queue of the topic ``rmq_sys_wheel_timer``, and rebuilt from it if it is lost.
+Thread-safety: one writer; ``flush`` and ``expire`` may be called by one other thread.
+After a crash: everything below lastTimerLogFlushPos is intact. After it, units are valid up to the first whose message
+is missing. Corresponds to org.apache.rocketmq.store.timer.TimerLog.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ MAGIC_DEFAULT = 1
 MAGIC_ROLL = 2
 MAGIC_DELETE = 4
 _FINEST_MS = 100  # every timerPrecisionMs is a multiple of it
-_PIECE = 1 << 16  # units that are looked at in one read
+_CHUNK_UNITS = 1 << 16  # units per read
 
 Units = npt.NDArray[np.void]
 Ints = npt.NDArray[np.int64]
 
 
 class Unit(NamedTuple):
-    """One unit, as it stands in the file."""
+    """One unit, as in the file."""
 
     size: int
     prev_pos: int
@@ -79,12 +79,12 @@ class Unit(NamedTuple):
 
     @property
     def time_ms(self) -> int:
-        """The time of its slot."""
+        """Time of its slot."""
         return self.write_time + self.delay
 
 
 class TimerLog:
-    """The files, and where the next unit goes."""
+    """The timer log's files, and the position of the next unit."""
 
     def __init__(self, directory: Path, file_size: int) -> None:
         self.files = MappedFileQueue(directory, file_size, setting="mappedFileSizeTimerLog")
@@ -93,25 +93,25 @@ class TimerLog:
         self._latest: dict[int, int] = {}
 
     def load(self) -> None:
-        """Find the files. StoreCorruptError, with its own way out, for what cannot be one of them."""
+        """Find the files. StoreCorruptError, with a remedy for the timer log, for an invalid file."""
         try:
             self.files.load()
         except StoreCorruptError as error:
             raise StoreCorruptError(
                 error.message,
-                remedy=f"Set mappedFileSizeTimerLog to what it was made with, or delete {self.files.directory}: "
-                "it is built anew from the commit log.",
+                remedy=f"Set mappedFileSizeTimerLog to the value it was created with, or delete "
+                f"{self.files.directory}: it is rebuilt from the commit log.",
             ) from None
 
     # --- writing ------------------------------------------------------------------------------------------------
 
     def place(self, position: int) -> int:
-        """Where a unit goes that would go to ``position`` if it had room there."""
+        """Return ``position``, or the next file's start if a unit does not fit there."""
         size = self.files.file_size
         return position if position % size // UNIT_SIZE < self._per_file else (position // size + 1) * size
 
     def write(self, units: list[tuple[int, bytes]]) -> None:
-        """Write units, each at its place, and move on behind them. OSError: the position is as it was."""
+        """Write units at their positions and advance past them. OSError: the position is unchanged."""
         size = self.files.file_size
         at = 0
         while at < len(units):
@@ -131,7 +131,7 @@ class TimerLog:
         self.position = units[-1][0] + UNIT_SIZE
 
     def _blank(self, base: int) -> None:
-        """End the file that starts at ``base``."""
+        """Write the blank at the end of the file that starts at ``base``."""
         file = self.files.find(base)
         if file is not None:
             rest = self.files.file_size - self._per_file * UNIT_SIZE
@@ -141,47 +141,47 @@ class TimerLog:
     # --- reading ------------------------------------------------------------------------------------------------
 
     def read(self, position: int) -> Unit | None:
-        """The unit at a position; None if its file is gone."""
+        """Return the unit at a position; None if its file is gone."""
         file = self.files.find(position)
         if file is None:
             return None
         return Unit._make(UNIT.unpack_from(file.mm, position - file.file_from_offset))
 
     def blocks(self, start: int, end: int | None = None) -> Iterator[tuple[Ints, Units]]:
-        """Positions and units from ``start`` on, whatever is there, up to ``end``."""
+        """Yield positions and units, valid or not, from ``start`` up to ``end``."""
         for file in self.files.files:
             first = max(start - file.file_from_offset, 0) // UNIT_SIZE
             stop = self._per_file
             if end is not None:
                 stop = min(stop, max(end - file.file_from_offset, 0) // UNIT_SIZE)
             while first < stop:
-                count = min(stop - first, _PIECE)
+                count = min(stop - first, _CHUNK_UNITS)
                 units = np.frombuffer(file.read(first * UNIT_SIZE, count * UNIT_SIZE), UNIT_TYPE)
                 yield file.file_from_offset + UNIT_SIZE * np.arange(first, first + count), units
                 first += count
 
     def count_by_topic(self, read_time_ms: int) -> dict[int, int]:
-        """How many messages wait from a time on, less their recalls, by the hash code of their topic."""
+        """Count pending messages from a time on, minus their recalls, by the hash code of their topic."""
         found: dict[int, int] = {}
         for _, units in self.blocks(self.files.min_offset, self.position):
-            waiting = units[units["write_time"].astype(np.int64) + units["delay"] >= read_time_ms]
-            steps = np.where(waiting["magic"] & MAGIC_DELETE, -1, 1)
-            codes, places = np.unique(waiting["topic_hash"].astype(np.int64), return_inverse=True)
+            pending = units[units["write_time"].astype(np.int64) + units["delay"] >= read_time_ms]
+            steps = np.where(pending["magic"] & MAGIC_DELETE, -1, 1)
+            codes, places = np.unique(pending["topic_hash"].astype(np.int64), return_inverse=True)
             for code, count in zip(codes.tolist(), np.bincount(places, steps).tolist(), strict=True):
                 found[code] = found.get(code, 0) + int(count)
         return found
 
-    # --- cutting and letting go ---------------------------------------------------------------------------------
+    # --- truncating and releasing -------------------------------------------------------------------------------
 
-    def go_on_at(self, position: int) -> None:
-        """Drop everything behind a position and write there next."""
+    def continue_at(self, position: int) -> None:
+        """Drop everything after a position and continue writing there."""
         self.files.truncate(position)
         self.position = position
 
     def clear(self, flushed: int) -> None:
-        """Drop everything and begin again with a file behind all that were there.
+        """Drop everything and continue with a new file, after all existing ones and after ``flushed``.
 
-        So a start sees that what the checkpoint speaks of, with ``flushed`` for its end, is not what is there now.
+        A start then detects that the checkpoint, with the flushed position ``flushed``, is not of this log.
         """
         size = self.files.file_size
         self.position = max(self.files.end_offset, (flushed // size + 1) * size)
@@ -189,20 +189,20 @@ class TimerLog:
         self._latest.clear()
 
     def flush(self, start: int, end: int) -> None:
-        """Put what lies between two positions on disk."""
+        """Flush the range between two positions."""
         for file in self.files.files:
             if file.file_from_offset < end and start < file.file_from_offset + self.files.file_size:
                 file.flush()
 
     def release(self) -> None:
-        """Give back the memory of what was read."""
+        """Release the memory of pages that were read."""
         for file in self.files.files:
             file.release_pages(0, file.size)
 
     def expire(self, read_time_ms: int) -> int:
-        """Remove the files, but the last, whose slots are all done; returns how many.
+        """Remove files whose slots are all done, but not the last file; return their number.
 
-        Not those whose messages retention took: their slots may be in memory just now.
+        Files whose messages retention removed stay: their slots may be in memory.
         """
         removed = 0
         while len(self.files.files) > 1:
@@ -216,7 +216,7 @@ class TimerLog:
         return removed
 
     def _latest_of(self, base: int) -> int:
-        """Time of a full file's latest slot."""
+        """Return the time of a full file's latest slot."""
         found = self._latest.get(base)
         if found is None:
             found = 0
@@ -230,14 +230,14 @@ class TimerLog:
 
 
 def _write(fd: int, data: bytes, position: int) -> None:
-    """All of it: a disk that is nearly full takes a part and says nothing."""
+    """Write all data: on a nearly full disk a write may be partial, without an error."""
     while data:
         written = os.pwrite(fd, data, position)
         data, position = data[written:], position + written
 
 
 def sound(positions: Ints, units: Units) -> npt.NDArray[np.bool_]:
-    """Which of these can be units at all."""
+    """Return which of these units are plausible."""
     magic = units["magic"]
     fine: npt.NDArray[np.bool_] = (
         (units["size"] == UNIT_SIZE)

@@ -1,9 +1,9 @@
-"""The slots of the timer that are due or nearly so, in memory: what of them waits, and what was recalled.
+"""In-memory slots of the timer that are due soon: their pending messages and recalls.
 
-Of each message that waits there is a number, its millisecond and the position of its unit in the timer log; those of
-one millisecond are in the order of arrival. A slot is *begun* when something of it was delivered.
+Each pending message is one number: its delivery time in milliseconds and the position of its unit in the timer log.
+Messages with equal times are in order of arrival. A slot is *begun* once one of its messages was delivered.
 
-Thread-safety: for the store's one thread. After a crash: nothing is kept; the wheel leads to the same units again.
+Thread-safety: for the store's one thread. No state on disk: after a crash the units are loaded again from the wheel.
 Corresponds to the dequeue queues of TimerMessageStore.
 """
 
@@ -18,7 +18,7 @@ _POSITION = (1 << 64) - 1
 
 
 class Recall(NamedTuple):
-    """Where a recall is in the commit log."""
+    """Location of a recall in the commit log."""
 
     offset_py: int
     size_py: int
@@ -26,7 +26,7 @@ class Recall(NamedTuple):
 
 
 class DueSlots:
-    """What waits in slots that were loaded."""
+    """Pending messages of the loaded slots."""
 
     def __init__(self) -> None:
         self._heap: list[int] = []  # millisecond << 64 | position in the timer log
@@ -34,7 +34,7 @@ class DueSlots:
         self._recalls: dict[int, dict[str, Recall]] = {}
         self.begun: set[int] = set()
         self.done = 0
-        """How many slots of which something was delivered are done."""
+        """Number of done slots with deliveries."""
 
     def clear(self) -> None:
         self._heap.clear()
@@ -44,16 +44,16 @@ class DueSlots:
 
     @property
     def first_due(self) -> int | None:
-        """When the first message is due; None when none waits."""
+        """Delivery time of the first message; None if none is pending."""
         return self._heap[0] >> 64 if self._heap else None
 
     @property
     def first_position(self) -> int:
-        """Where the unit of the first message is; only when one waits."""
+        """Position of the first message's unit; only valid if one is pending."""
         return self._heap[0] & _POSITION
 
     def positions(self) -> list[int]:
-        """Of all units that wait, in the order in which they are due."""
+        """Return the positions of all pending units, in order of delivery time."""
         return [key & _POSITION for key in sorted(self._heap)]
 
     def push(self, slot: int, due: int, position: int) -> None:
@@ -61,7 +61,7 @@ class DueSlots:
         self._remaining[slot] = self._remaining.get(slot, 0) + 1
 
     def pop(self, slot: int) -> None:
-        """The first message, of that slot, is done with."""
+        """Remove the first message, which is of that slot."""
         heappop(self._heap)
         self._remaining[slot] -= 1
         self.begun.add(slot)
@@ -82,11 +82,11 @@ class DueSlots:
         return key in recalls or f"{topic}+{key}" in recalls
 
     def done_to(self, limit: int) -> int:
-        """Slots before this one have nothing left; at most ``limit``."""
+        """Return the first slot with pending messages, at most ``limit``: all slots before it are done."""
         return min((slot for slot, count in self._remaining.items() if count and slot < limit), default=limit)
 
     def forget_before(self, slot: int) -> None:
-        """Those slots are done."""
+        """Remove the slots before a slot; they are done."""
         for table in (self._remaining, self._recalls):
             for done in [other for other in table if other < slot]:
                 del table[done]

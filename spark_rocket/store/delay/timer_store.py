@@ -1,21 +1,22 @@
-"""Messages with a time of delivery of their own: from ``rmq_sys_wheel_timer`` to where they were sent.
+"""Delivery of timed messages, from ``rmq_sys_wheel_timer`` to their original topics.
 
-A message waits in queue 0 of that topic, with TIMER_OUT_MS, the start of the second (``timerPrecisionMs``) in which it
-is due. *Enqueueing* gives it a unit in the timer log, linked into the wheel's slot of that second. *Dequeueing* loads a
-slot shortly before its second begins, reading the chain of its units, and delivers each message at its own millisecond,
-which its other properties tell; those of one millisecond in the order of arrival. A message beyond the wheel's window
-(two days) is put into a nearer slot and *rolled* there: put into the topic once more. A recall is a message of its own
-(TIMER_DEL_UNIQKEY: topic + "+" + unique key, or the unique key alone); it lies in the slot of the message it takes
-away. Everything that has arrived is enqueued before anything is delivered, so that no recall comes too late.
+A timed message is stored in queue 0 of that topic. Its property TIMER_OUT_MS is the start of the second
+(``timerPrecisionMs``) in which it is due. *Enqueueing* writes a unit for it to the timer log, linked into the wheel's
+slot of that second. *Dequeueing* loads a slot shortly before its second begins, by reading the chain of its units. It
+delivers each message at its own millisecond, given by other properties; messages with equal times go in order of
+arrival. A message beyond the wheel's window (two days) goes to an earlier slot and is *rolled* there: stored in the
+topic again. A recall is a message too (TIMER_DEL_UNIQKEY: topic + "+" + unique key, or only the unique key), in the
+slot of the message that it cancels. All arrived messages are enqueued before any is delivered, so that no recall comes
+too late.
 
-Memory holds the slots that are due, eight bytes' worth of numbers for each message of them, and nothing of the others.
-Nothing here waits or looks at a clock: whoever drives it calls :meth:`TimerMessageStore.deliver`, and
-:meth:`TimerMessageStore.flush` about once a second. Until the first such message there is no file.
+Only slots that are due are in memory, with one number per message. Nothing here waits or reads the system clock: the
+caller calls :meth:`TimerMessageStore.deliver`, and :meth:`TimerMessageStore.flush` about once a second. No file exists
+before the first timed message.
 
 Thread-safety: for the store's one thread; ``flush`` may be called from one other.
-After a crash: ``timercheck`` says which slots are done. It moves on when all of them is delivered and on the disk, so
-messages of the last seconds may be delivered once more, and none is left out. Damaged or lost files of the timer are
-made anew from the queue; only messages that were rolled may then come twice as well.
+After a crash: ``timercheck`` has the read time before which all slots are done. It advances only when their deliveries
+are on disk, so messages of the last seconds may be delivered again, but none is lost. Damaged or lost timer files are
+rebuilt from the queue; rolled messages may then be delivered twice as well.
 Corresponds to org.apache.rocketmq.store.timer.TimerMessageStore.
 """
 
@@ -51,7 +52,7 @@ _log = logging.getLogger(__name__)
 _PRELOAD_MS = 1_000
 _HORIZON_MS = 60_000
 _BLANK_SLOTS = 60
-_SET_APART_SLOTS = 10
+_DEFERRED_SLOTS = 10
 _DAY_MS = 86_400_000
 _LATEST = 1 << 62
 
@@ -74,30 +75,30 @@ class TimerMessageStore:
         window = config.timer_roll_window_slot
         self._window = (window if 2 <= window <= most else most) * precision_ms
         self._span = 2 * config.timer_wheel_slots * precision_ms
-        self._next_offset = 0  # of the queue: what is before it is in the timer log
-        self._replay_until = 0  # building anew: what is before it, and due before the read time, has been delivered
+        self._next_offset = 0  # of the queue: earlier messages are in the timer log
+        self._replay_until = 0  # rebuild: earlier messages that are due before the read time have been delivered
         self._read_time = 0  # slots before it are done
-        self._loaded_to = 0  # slots before it are in the heap, as far as they are not done
-        self._forced_to = 0  # load up to here whatever the clock says
-        # In a slot behind their own time may be messages from this one of the queue on, while that slot is not done:
-        # of these, a read time says nothing.
+        self._loaded_to = 0  # slots before it that are not done are in the heap
+        self._forced_to = 0  # load slots before it regardless of the clock
+        # Messages from this queue offset on may be in a slot later than their own time, until that slot is done. The
+        # read time does not apply to them.
         self._late_from: int | None = None
         self._late_slot = 0
-        self._slots: Slots | None = None  # of the wheel, while there is no room for its file
-        self._walk: tuple[int, int] | None = None  # the slot that is being loaded, and its next unit
+        self._slots: Slots | None = None  # the wheel's slots, while the disk has no room for its file
+        self._walk: tuple[int, int] | None = None  # the slot being loaded, and its next unit
         self._due = DueSlots()
         self._missing = 0
         self._last_error = ""
         self.enqueued = 0
-        """Messages and recalls that were put into the wheel since the start."""
+        """Messages and recalls added to the wheel since the start."""
         self.delivered = 0
-        """Messages that went to where they were sent, since the start."""
+        """Messages delivered to their original topics since the start."""
         self._progress = TimerProgress(store, self._timer_log, self._wheel, self._checkpoint)
 
     # --- opening and closing ------------------------------------------------------------------------------------
 
     def start(self, now_ms: int) -> None:
-        """Find out from the files what waits. StoreCorruptError for files that an operator must look at."""
+        """Load the pending messages from the files. StoreCorruptError for damage that needs an operator."""
         checkpoint, log, store = self._checkpoint, self._timer_log, self._store
         checkpoint.load()
         checkpoint.refuse_future(now_ms + _DAY_MS)
@@ -112,14 +113,14 @@ class TimerMessageStore:
                 self._late_from, self._late_slot = checkpoint.master_timer_queue_offset, self._read_time
         elif log.files.files:
             _log.warning(
-                "%s is missing: which messages of %s were delivered is not known, and all %d are, unless recalled.",
+                "%s is missing: the delivered messages of %s are unknown; delivering all %d that are not recalled.",
                 checkpoint.path,
                 TIMER_TOPIC,
                 end - first,
             )
-            self._begin_anew()
+            self._rebuild()
             return
-        if self._read_time > now_ms:  # the clock was set back: this slot has what was sent since
+        if self._read_time > now_ms:  # the clock was set back: this slot has the messages sent since
             self._forced_to = self._read_time + self._precision
         if not log.files.files and not checkpoint.last_timer_log_flush_pos:
             return
@@ -131,12 +132,12 @@ class TimerMessageStore:
                 self._read_time + self._span,
                 self._topic.number_of,
             )
-            log.go_on_at(position)
+            log.continue_at(position)
             slots = build_slots(log, self._read_time, self._precision, self._wheel.count)
         except TimerLogDamageError as damage:
-            _log.warning("%s: the timer log is made anew from the queue of %s.", damage, TIMER_TOPIC)
+            _log.warning("%s: rebuilding the timer log from the queue of %s.", damage, TIMER_TOPIC)
             self._replay_until = min(saved_offset, end)
-            self._begin_anew()
+            self._rebuild()
             return
         self._next_offset = min(max(self._next_offset, behind), end)
         self._loaded_to = self._read_time
@@ -144,18 +145,18 @@ class TimerMessageStore:
         try:
             self._open_slots()
         except OSError as error:
-            _log.error("No timed message is delivered: %s cannot be written: %s", self._wheel.path, error)
+            _log.error("No timed message is delivered: cannot write %s: %s", self._wheel.path, error)
             return
-        self._take_mark()
+        self._set_mark()
 
     def _open_slots(self) -> None:
-        """Have the wheel that the timer log tells of. OSError if there is no room for it: nothing is delivered then."""
+        """Write the wheel built from the timer log. OSError if the disk is full: nothing is delivered then."""
         if self._slots is not None:
             self._wheel.open(self._slots)
             self._slots = None
 
-    def _begin_anew(self) -> None:
-        """Drop timer log and wheel: the whole queue is enqueued again. Until that is done, the checkpoint stays."""
+    def _rebuild(self) -> None:
+        """Drop timer log and wheel, and enqueue the entire queue again. Until then the checkpoint stays unchanged."""
         if self._late_from is not None:
             self._replay_until = min(self._replay_until, self._late_from)
         self._timer_log.clear(self._checkpoint.last_timer_log_flush_pos)
@@ -167,15 +168,15 @@ class TimerMessageStore:
         self._progress.forget()
 
     def checkpoint(self) -> bytes:
-        """How far the timer is, as ``timercheck`` says it: for slaves."""
+        """Return the content of ``timercheck``, for slaves."""
         return self._checkpoint.encode()
 
     def close(self) -> None:
-        """Before the store is closed: remember all that was done, to the message."""
+        """Save all progress up to the last message. Call before the store is closed."""
         try:
             if self._wheel.is_open:
-                self._set_apart()
-                self._take_mark()
+                self._defer_rest()
+                self._set_mark()
                 self._progress.flush_all()
         except (OSError, StoreError) as error:
             _log.error("Timed messages of the last second will be delivered again: %s", error)
@@ -183,8 +184,8 @@ class TimerMessageStore:
             self._wheel.close()
             self._timer_log.close()
 
-    def _set_apart(self) -> None:
-        """Give what remains of slots that were begun to the slot behind them, so that they are done."""
+    def _defer_rest(self) -> None:
+        """Move the rest of begun slots to the slot after them, so that the begun slots are done."""
         if not self._due.begun:
             return
         while self._walk is not None:
@@ -207,9 +208,9 @@ class TimerMessageStore:
     # --- delivering ---------------------------------------------------------------------------------------------
 
     def deliver(self, now_ms: int, budget: float) -> int | None:
-        """Enqueue what has arrived and deliver what is due, for about ``budget`` seconds.
+        """Enqueue arrived messages and deliver due ones, for about ``budget`` seconds.
 
-        Returns when to call again: ``now_ms`` if there is more to do at once, None if there is no timed message.
+        Returns the time of the next call: ``now_ms`` if there is more to do at once, None without timed messages.
         """
         is_idle = not self._wheel.is_open and self._slots is None
         if is_idle and self._next_offset >= self._topic.end:
@@ -227,11 +228,11 @@ class TimerMessageStore:
             return now_ms + RETRY_MS
         except (OSError, StoreError) as error:
             if str(error) != self._last_error:
-                _log.error("The timer cannot go on; tried again every second: %s", error)
+                _log.error("The timer is blocked and retries every second: %s", error)
             self._last_error = str(error)
             return now_ms + RETRY_MS
         finally:
-            self._take_mark()
+            self._set_mark()
             if self._missing:
                 _log.warning(
                     "%d timed messages were removed from the commit log before they were delivered.", self._missing
@@ -239,7 +240,7 @@ class TimerMessageStore:
                 self._missing = 0
 
     def is_done_to(self, time_ms: int) -> bool:
-        """Whether everything that was due up to then has been delivered."""
+        """Return whether all messages due up to a time have been delivered."""
         if self._next_offset < self._topic.end:
             return False
         if not self._wheel.is_open:
@@ -248,11 +249,11 @@ class TimerMessageStore:
         return self._slot_of(time_ms) < self._loaded_to and (first is None or first > time_ms)
 
     def count_by_topic(self) -> dict[int, int]:
-        """How many messages wait, by the hash code of their topic; what is not in the timer log yet is left out."""
+        """Count pending messages in the timer log by the hash code of their topic."""
         return self._timer_log.count_by_topic(self._read_time) if self._wheel.is_open else {}
 
     def runtime_info(self, now_ms: int) -> dict[str, str]:
-        """Figures for request 28, under Apache's names."""
+        """Return metrics for request 28, under Apache's names."""
         behind = 0 if self.is_done_to(now_ms) else max(now_ms - self._read_time, 0) // 1000
         return {
             "timerReadBehind": str(behind),  # seconds
@@ -262,13 +263,13 @@ class TimerMessageStore:
 
     @property
     def slots_done(self) -> int:
-        """Of how many slots something was delivered, since the start."""
+        """Number of slots with deliveries since the start."""
         return self._due.done
 
     # --- from the queue into the wheel --------------------------------------------------------------------------
 
     def _enqueue(self, now_ms: int, deadline: float) -> bool:
-        """Give units to what has arrived; False if the time was up before the end."""
+        """Write units for arrived messages; return False if the deadline passed before the end."""
         while self._next_offset < self._topic.end:
             if self._timer() >= deadline:
                 return False
@@ -291,14 +292,14 @@ class TimerMessageStore:
         return True
 
     def _open_wheel(self, first_timestamp: int) -> None:
-        """Have an empty wheel; if nothing is known of earlier ones, it begins with the queue's first message."""
+        """Open an empty wheel; without a read time, it starts at the queue's first message."""
         self._wheel.open()
         if not self._read_time:
             self._read_time = max(self._slot_of(first_timestamp) - self._precision, 0)
         self._loaded_to = self._read_time
 
     def _enqueue_one(self, view: RecordView, batch: UnitBatch, loaded: list[tuple[int, int, int]]) -> None:
-        """Add what goes to a slot that is in memory to ``loaded``."""
+        """Add a unit for a message to the batch, and to ``loaded`` if its slot is in memory."""
         properties = bytes(view.properties)
         out = number_of(properties, b"TIMER_OUT_MS")
         topic = find_property(properties, b"REAL_TOPIC")
@@ -312,11 +313,11 @@ class TimerMessageStore:
         due = due_time(properties, view.store_timestamp, out, self._precision)
         slot, magic = self._slot_of(out), MAGIC_DEFAULT
         if slot < self._read_time:
-            # A little before the read time it may be one that a stop had set apart.
-            is_done = slot < self._read_time - _SET_APART_SLOTS * self._precision
+            # Shortly before the read time the message may be one that a stop has deferred.
+            is_done = slot < self._read_time - _DEFERRED_SLOTS * self._precision
             if is_done and view.queue_offset < self._replay_until:
                 return
-            # It is late, or the clock was set back, or the precision is another one. A recall of it comes here too.
+            # The message is late, the clock was set back, or the precision has changed. Its recall comes here too.
             slot = self._read_time
             self._forced_to = slot + self._precision
             self._late_slot = slot
@@ -325,26 +326,26 @@ class TimerMessageStore:
         elif slot - batch.write_time >= self._window:
             magic |= MAGIC_ROLL
             third = slot - batch.write_time - self._window < self._window // 3
-            # Near the window's end: half of it, so that what is left is worth a turn.
+            # Close to the window's end: use half of it, so that the remaining time is not too short.
             slot = batch.write_time + self._slot_of(self._window // 2 if third else self._window)
             due = slot
-        if slot >= self._read_time + self._span:  # the timer is far behind the clock
+        if slot >= self._read_time + self._span:  # the timer lags far behind the clock
             magic |= MAGIC_ROLL
             slot = due = self._read_time + self._span - self._precision
         if recall is not None:
             magic |= MAGIC_DELETE
-        text = topic.decode("utf-8", "replace")
-        position = batch.add(slot, magic, view.physical_offset, view.size, java_hash(text))
+        topic_hash = java_hash(topic.decode("utf-8", "replace"))
+        position = batch.add(slot, magic, view.physical_offset, view.size, topic_hash)
         if slot < self._loaded_to or (self._walk is not None and slot == self._walk[0]):
             if recall is not None and not magic & MAGIC_ROLL:
-                self._due.recall(slot, recall, Recall(view.physical_offset, view.size, java_hash(text)))
+                self._due.recall(slot, recall, Recall(view.physical_offset, view.size, topic_hash))
             else:
                 loaded.append((slot, due, position))
 
     def _slot_of(self, time_ms: int) -> int:
         return time_ms // self._precision * self._precision
 
-    # --- from the wheel to where they were sent -----------------------------------------------------------------
+    # --- from the wheel to the original topics ------------------------------------------------------------------
 
     def _dequeue(self, now_ms: int, deadline: float) -> int:
         target = max(self._slot_of(now_ms + _PRELOAD_MS) + self._precision, self._forced_to)
@@ -357,7 +358,7 @@ class TimerMessageStore:
             ready = now_ms if self._walk is None else min(now_ms, self._walk[0] - 1)
             first = self._due.first_due
             if rolled < (_LATEST if first is None else first):
-                break  # those, and recalls of them, have to be in the wheel before it goes on
+                break  # rolled messages and their recalls must be in the wheel before later messages
             if first is not None and first <= ready and not self._is_of_walked_slot(self._due.first_position):
                 if self._deliver_first(now_ms):
                     rolled = first
@@ -375,7 +376,7 @@ class TimerMessageStore:
         return due if slot is None else min(due, max(slot - _PRELOAD_MS, now_ms + 1))
 
     def _is_of_walked_slot(self, position: int) -> bool:
-        """Whether recalls of a unit may not be loaded yet: of those set apart the time is before their slot's."""
+        """Return whether a (deferred) unit is of the slot being loaded, so that its recalls may be missing."""
         if self._walk is None:
             return False
         unit = self._timer_log.read(position)
@@ -391,24 +392,24 @@ class TimerMessageStore:
             self._walk = (slot_time, slot.last)
 
     def _load_one(self, slot: int, position: int) -> None:
-        """Take one unit of a slot's chain into the heap."""
+        """Load one unit of a slot's chain into the heap."""
         log = self._timer_log
         unit = log.read(position) if position >= log.files.min_offset else None
-        if unit is None:  # the chain's end, or files that were removed with their messages
+        if unit is None:  # the end of the chain, or files removed with their messages
             self._walk, self._loaded_to = None, slot + self._precision
             return
         view = self._topic.message(unit.offset_py, unit.size_py)
-        is_whole = view is not None or unit.offset_py < self._store.min_physical_offset  # or retention took it
-        if self._slot_of(unit.time_ms) != slot or not -1 <= unit.prev_pos < position or not is_whole:
+        is_valid = view is not None or unit.offset_py < self._store.min_physical_offset  # removed by retention
+        if self._slot_of(unit.time_ms) != slot or not -1 <= unit.prev_pos < position or not is_valid:
             _log.warning(
-                "%s has no unit of slot %d at %d: the timer log is made anew from the queue of %s.",
+                "%s has no valid unit of slot %d at %d: rebuilding the timer log from the queue of %s.",
                 log.files.directory,
                 slot,
                 position,
                 TIMER_TOPIC,
             )
             self._replay_until = self._next_offset
-            self._begin_anew()
+            self._rebuild()
             return
         self._walk = (slot, unit.prev_pos)
         if view is None:
@@ -426,13 +427,12 @@ class TimerMessageStore:
             self._due.push(slot, due, position)
 
     def _deliver_first(self, now_ms: int) -> bool:
-        """Deliver the heap's first message, roll it, or find it recalled. Whether it was rolled."""
+        """Deliver the heap's first message, roll it, or skip it if it is recalled. Return whether it was rolled."""
         unit = self._timer_log.read(self._due.first_position)
-        assert unit is not None  # its slot is not done, so its file is kept
+        assert unit is not None  # its slot is not done, so its file still exists
         slot = self._slot_of(unit.time_ms)
-        view = self._topic.message(
-            unit.offset_py, unit.size_py, check_crc=True
-        )  # it is stored anew, with a CRC that says that it is good
+        # Check the CRC: the message is stored again with a new one, which would hide damage.
+        view = self._topic.message(unit.offset_py, unit.size_py, check_crc=True)
         if view is None and unit.offset_py < self._store.min_physical_offset:
             self._missing += 1
         elif view is None:
@@ -453,7 +453,7 @@ class TimerMessageStore:
         return bool(unit.magic & MAGIC_ROLL)
 
     def _roll(self, view: RecordView, unit: Unit, now_ms: int) -> PutResult:
-        """Put a message into the timer's topic once more."""
+        """Store a message in the timer's topic again."""
         properties = bytes(view.properties)
         notes = {
             "TIMER_ENQUEUE_MS": str(unit.write_time),
@@ -463,7 +463,7 @@ class TimerMessageStore:
         return put_again(self._store, TIMER_TOPIC, 0, view, with_notes(properties, notes))
 
     def _close_slots(self, now_ms: int) -> None:
-        """Slots whose second is over and of which nothing is left are done."""
+        """Mark past slots without pending messages as done."""
         limit = min(self._slot_of(now_ms), self._loaded_to)
         done_to = self._due.done_to(limit)
         if done_to <= self._read_time:
@@ -476,9 +476,9 @@ class TimerMessageStore:
 
     # --- on disk ------------------------------------------------------------------------------------------------
 
-    def _take_mark(self) -> None:
+    def _set_mark(self) -> None:
         if self._wheel.is_open and self._next_offset >= self._replay_until:
-            self._progress.take(
+            self._progress.set(
                 Mark(
                     self._read_time,
                     self._next_offset,
@@ -491,9 +491,9 @@ class TimerMessageStore:
 
     @property
     def dirty(self) -> bool:
-        """Whether there is something to flush; that time has passed is nothing."""
+        """Whether there is progress to flush, apart from the read time."""
         return self._progress.dirty
 
     def flush(self) -> None:
-        """Put timer log and wheel on disk, and remember the progress if what was delivered is. OSError."""
+        """Flush timer log and wheel, and save the progress if the delivered messages are on disk. OSError."""
         self._progress.flush()

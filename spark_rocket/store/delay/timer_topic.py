@@ -1,6 +1,6 @@
-"""The topic ``rmq_sys_wheel_timer`` in the store: its messages one after another, and what they say of their time.
+"""Reads from the topic ``rmq_sys_wheel_timer``: its messages and their delivery times.
 
-Thread-safety: for the store's one thread. Changes nothing. Corresponds to parts of TimerMessageStore.enqueue.
+Thread-safety: for the store's one thread. Read-only. Corresponds to parts of TimerMessageStore.enqueue.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _log = logging.getLogger(__name__)
 _TOPIC = TIMER_TOPIC.encode()
 _READ_AHEAD = 64
 _READ_BYTES = 1 << 18
-_COARSEST_MS = 1_000  # timerPrecisionMs may have been that, and is not more
+_COARSEST_MS = 1_000  # maximum timerPrecisionMs, also in the past
 _LATEST = 1 << 62
 _DELAYS = ((b"TIMER_DELAY_SEC", 1000), (b"TIMER_DELAY_MS", 1))
 
 
 def number_of(properties: bytes, name: bytes) -> int | None:
-    """A property's number; None if there is none."""
+    """Return a property as a number; None if it is missing or invalid."""
     value = find_property(properties, name)
     if value is None or len(value) > 19 or not value.isdigit():
         return None
@@ -32,18 +32,18 @@ def number_of(properties: bytes, name: bytes) -> int | None:
 
 
 def due_time(properties: bytes, store_timestamp: int, out: int, precision_ms: int) -> int:
-    """The millisecond of delivery: what the sender asked for, if it falls into the second that follows ``out``.
+    """Return the delivery time in milliseconds: the requested time, if it is in the second that follows ``out``.
 
-    A delay counts from the time of storing, which for a message that was rolled is not the first one: it is due at the
-    end of its slot.
+    A delay counts from the store time. A rolled message has a later store time than the original, so its requested
+    time is not used: it is due at the end of its slot.
     """
-    asked = number_of(properties, b"TIMER_DELIVER_MS")
+    requested = number_of(properties, b"TIMER_DELIVER_MS")
     for name, factor in _DELAYS:
         delay = number_of(properties, name)
         if delay is not None:
-            asked = store_timestamp + delay * factor
+            requested = store_timestamp + delay * factor
             break
-    return asked if asked is not None and out < asked <= out + _COARSEST_MS else out + precision_ms
+    return requested if requested is not None and out < requested <= out + _COARSEST_MS else out + precision_ms
 
 
 class TimerTopic:
@@ -61,7 +61,11 @@ class TimerTopic:
         return self._store.get_max_offset(TIMER_TOPIC, 0)
 
     def read(self, offset: int) -> tuple[list[RecordView], int, int]:
-        """Some messages from an offset on, where to go on, and how many retention took; none where one is damaged."""
+        """Read some messages from an offset on.
+
+        Returns the messages, the next offset, and the number of messages already removed by retention. A damaged
+        message is skipped with a warning.
+        """
         for count in (_READ_AHEAD, 1):
             found = self._store.get_message(TIMER_TOPIC, 0, offset, count, _READ_BYTES)
             if found.status is not GetMessageStatus.FOUND:
@@ -75,7 +79,7 @@ class TimerTopic:
         return [], offset + 1, 0
 
     def message(self, offset: int, size: int, *, check_crc: bool = False) -> RecordView | None:
-        """The message of this size at an offset of the commit log; None if it is no longer there, or damaged."""
+        """Return the message of this size at an offset of the commit log; None if it is removed or damaged."""
         record = self._store.look_message_by_offset(offset)
         if record is None or len(record) != size:
             return None
@@ -86,6 +90,6 @@ class TimerTopic:
         return view if view.topic == _TOPIC else None
 
     def number_of(self, offset: int, size: int) -> int:
-        """Number in the queue of that message; −1 if there is none."""
+        """Return the queue offset of that message; −1 if it does not exist."""
         view = self.message(offset, size)
         return view.queue_offset if view is not None and view.queue_id == 0 else -1

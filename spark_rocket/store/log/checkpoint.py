@@ -1,4 +1,4 @@
-"""The checkpoint file: up to which store timestamps the derived and the true files are on disk.
+"""The checkpoint file: store timestamps up to which the log, queues and index are on disk.
 
 ====  =====  ======================================================================================
 at    type   meaning
@@ -6,13 +6,13 @@ at    type   meaning
 0     int64  physicMsgTimestamp: messages of the commit log up to here are on disk
 8     int64  logicsMsgTimestamp: their consume-queue entries are on disk
 16    int64  indexMsgTimestamp: end of the last index file that is full and on disk
-24    int64  masterFlushedOffset (a replica's; 0 here)
-32    int64  confirmPhyOffset (5.x, a controller's; 0 here)
+24    int64  masterFlushedOffset (used by replicas; 0 here)
+32    int64  confirmPhyOffset (5.x, used by controllers; 0 here)
 ====  =====  ======================================================================================
 
 4,096 bytes, the rest zero. Recovery after a kill starts 3,000 ms before the smaller of the first two.
-Each time is moved only after the ``fdatasync`` that makes it true, and is itself written with one ``pwrite``, so that
-after a crash it is old at worst, never ahead. Thread-safety: ``save`` is locked.
+Each time is advanced only after the ``fdatasync`` it depends on, and is written with one ``pwrite``. After a crash it
+may be old, but is never ahead. Thread-safety: ``save`` is locked.
 Corresponds to org.apache.rocketmq.store.StoreCheckpoint.
 """
 
@@ -35,7 +35,7 @@ _TIMES = {
     "index_msg_timestamp": "indexMsgTimestamp",
 }
 _NAMES = (*_TIMES, "master_flushed_offset", "confirm_phy_offset")
-_SAFETY = 3_000
+_SAFETY_MS = 3_000
 
 
 class Checkpoint:
@@ -53,7 +53,7 @@ class Checkpoint:
         self._saved = b""
 
     def load(self) -> None:
-        """Read the file; one that is missing or empty means that nothing is known to be on disk."""
+        """Read the file. If it is missing or empty, nothing is known to be on disk."""
         if not self.path.exists():
             return
         raw = self.path.read_bytes()
@@ -62,8 +62,8 @@ class Checkpoint:
         if len(raw) != CHECKPOINT_SIZE:
             raise StoreCorruptError(
                 f"{self.path} has {len(raw)} bytes, not {CHECKPOINT_SIZE}.",
-                remedy="Delete it: the store is then recovered from the beginning of its log, and `rocket store check` "
-                "tells whether it is whole.",
+                remedy="Delete it: the store is then recovered from the beginning of its log. `rocket store check` "
+                "reports whether the store is intact.",
             )
         self.existed = True
         for name, value in zip(_NAMES, _FIELDS.unpack_from(raw), strict=True):
@@ -72,29 +72,29 @@ class Checkpoint:
 
     @property
     def recover_timestamp(self) -> int:
-        """Everything stored up to here was on disk, log and consume queues."""
-        return max(min(self.physic_msg_timestamp, self.logics_msg_timestamp) - _SAFETY, 0)
+        """Time up to which log and consume queues are known to be on disk."""
+        return max(min(self.physic_msg_timestamp, self.logics_msg_timestamp) - _SAFETY_MS, 0)
 
     @property
     def times(self) -> dict[str, int]:
-        """The first three fields, by RocketMQ's names."""
+        """First three fields, by RocketMQ's names."""
         return {wire: getattr(self, name) for name, wire in _TIMES.items()}
 
     def correct(self, newest: int) -> None:
-        """Times that no message of a log has, whose last is of ``newest``, are garbled: nothing is known then.
+        """Reset invalid times, below 0 or after the log's last message (``newest``), to 0 (unknown).
 
-        Believed, they would mislead the recovery after a kill.
+        An invalid time would mislead the recovery after a kill.
         """
         wrong = [name for name in _TIMES if not 0 <= getattr(self, name) <= newest]
         if wrong:
             times = ", ".join(f"{_TIMES[name]} {getattr(self, name)}" for name in wrong)
-            _log.warning("%s: %s: the log's last message is of %d; corrected", self.path, times, newest)
+            _log.warning("reset invalid times in %s: %s; last message of the log: %d", self.path, times, newest)
             for name in wrong:
                 setattr(self, name, 0)
             self.save()
 
     def save(self, *, sync: bool = True) -> None:
-        """Write the fields. Without ``sync`` they survive the process, and the machine's fall a little later."""
+        """Write the fields. Without ``sync`` they survive a process crash at once, a machine crash a little later."""
         with self._lock:
             raw = _FIELDS.pack(*(getattr(self, name) for name in _NAMES))
             if raw == self._saved and not sync:

@@ -1,10 +1,10 @@
-"""Files of one size that follow one another, each named by its first byte's offset: a log without an end.
+"""An unbounded log as a sequence of files of equal size, each named by the offset of its first byte.
 
-Names have 20 decimal digits, so that sorting names sorts offsets. Loading refuses, by name, what cannot be a part of
-such a row: a foreign name, a gap, a file of another size. A last file of zero length is a creation that a crash cut
-short; it holds nothing, and is removed when the next file is made: loading changes nothing.
+Names have 20 decimal digits, so that sorting names sorts offsets. Loading rejects invalid names, gaps and files of
+another size. A last file of zero length comes from a crash during its creation. It is empty and is deleted when the
+next file is created: loading changes nothing.
 
-Thread-safety: one writer adds and removes files; readers in other threads see a whole list, because the list is
+Thread-safety: one writer adds and removes files. Readers in other threads see a consistent list, because the list is
 replaced, not changed. Corresponds to org.apache.rocketmq.store.MappedFileQueue.
 """
 
@@ -24,16 +24,16 @@ class MappedFileQueue:
     __slots__ = ("_leftover", "derived", "directory", "file_size", "files", "setting")
 
     def __init__(self, directory: Path, file_size: int, *, setting: str, derived: bool = False) -> None:
-        """``derived``: a consume queue, one of many, whose content follows from the log."""
+        """``derived``: the content can be rebuilt from the log (a consume queue)."""
         self.directory = directory
         self.file_size = file_size
-        self.setting = setting  # the name in broker.conf that the size comes from, for messages
+        self.setting = setting  # the size's name in broker.conf, for messages
         self.derived = derived
         self.files: list[MappedFile] = []
         self._leftover: Path | None = None
 
     def load(self) -> None:
-        """Find the files on disk. Maps nothing."""
+        """Find the files on disk, without mapping them."""
         try:
             with with_reserve(lambda: os.scandir(self.directory)) as entries:
                 names = sorted(entries, key=lambda entry: entry.name)
@@ -44,8 +44,8 @@ class MappedFileQueue:
             path = entry.path
             if len(entry.name) != 20 or not entry.name.isdecimal() or not entry.is_file():
                 raise StoreCorruptError(
-                    f"{path} is not a file of a log: those have 20 digits for a name.",
-                    remedy="Move it elsewhere; `rocket store check` tells what is then missing.",
+                    f"{path} is not a log file: log files have names of 20 digits.",
+                    remedy="Move it elsewhere; `rocket store check` then reports missing files.",
                 )
             length = entry.stat().st_size
             if length == 0 and entry is names[-1]:
@@ -53,27 +53,27 @@ class MappedFileQueue:
                 continue
             if length != self.file_size:
                 raise StoreCorruptError(
-                    f"{path} has {length} bytes where {self.setting} says {self.file_size}.",
-                    remedy=f"Set {self.setting} to what this directory was made with, or {self._mend}.",
+                    f"{path} has {length} bytes, but {self.setting} is {self.file_size}.",
+                    remedy=f"Set {self.setting} to the value this directory was created with, or {self._repair}.",
                 )
             offset = int(entry.name)
             if files and offset != files[-1].file_from_offset + self.file_size:
                 raise StoreCorruptError(
-                    f"{path} does not follow {files[-1].path.name}: {self.file_size} bytes a file leave a gap.",
-                    remedy=f"Set {self.setting} to what this directory was made with, or {self._mend}.",
+                    f"{path} does not follow {files[-1].path.name}: there is a gap with files of "
+                    f"{self.file_size} bytes.",
+                    remedy=f"Set {self.setting} to the value this directory was created with, or {self._repair}.",
                 )
             files.append(self._file(offset))
         self.files = files
 
     @property
-    def _mend(self) -> str:
+    def _repair(self) -> str:
+        """What to do about a damaged directory, for error messages."""
         if self.derived:
             queues = self.directory.parent.parent
             store = queues.parent if queues.name == "consumequeue" else "<storePathRootDir>"
-            return (
-                f"run `rocket store rebuild {store}` (with the broker's -c), which makes all queues anew from the log"
-            )
-        return "put the file back as it was; `rocket store check` tells what is whole"
+            return f"run `rocket store rebuild {store}` (with the broker's -c), which rebuilds all queues from the log"
+        return "restore the file from a copy; `rocket store check` reports which files are intact"
 
     def _file(self, offset: int, *, create: bool = False) -> MappedFile:
         return MappedFile(
@@ -85,9 +85,9 @@ class MappedFileQueue:
         )
 
     def create(self, offset: int, *, sync: bool = True) -> MappedFile:
-        """Make the file that starts at ``offset``, without adding it. OSError when that cannot be done.
+        """Create the file that starts at ``offset``, without adding it to the list. OSError.
 
-        ``sync``: put its name on the disk; a consume queue's is when that is flushed.
+        ``sync``: sync its name to disk. For a consume queue that happens when the queue is flushed.
         """
         if self._leftover is not None:
             self._leftover.unlink(missing_ok=True)
@@ -103,10 +103,11 @@ class MappedFileQueue:
         return file
 
     def add(self, file: MappedFile) -> None:
+        """Append a created file to the list."""
         self.files = [*self.files, file]
 
     def find(self, offset: int) -> MappedFile | None:
-        """The file that an offset lies in."""
+        """Return the file that contains an offset, or None."""
         files = self.files
         if not files:
             return None
@@ -114,7 +115,7 @@ class MappedFileQueue:
         return files[index] if 0 <= index < len(files) else None
 
     def between(self, start: int, stop: int) -> list[MappedFile]:
-        """The files that have bytes from ``start`` on and before ``stop``."""
+        """Return the files that overlap the range from ``start`` to before ``stop``."""
         files = self.files
         if not files or stop <= start:
             return []
@@ -128,12 +129,12 @@ class MappedFileQueue:
 
     @property
     def end_offset(self) -> int:
-        """Where the last file ends, whatever is in it."""
+        """End offset of the last file, regardless of its content."""
         files = self.files
         return files[-1].file_from_offset + self.file_size if files else 0
 
     def truncate(self, offset: int) -> None:
-        """Remove what lies at or beyond ``offset``: whole files, and the rest of the file that it lies in."""
+        """Remove everything from ``offset`` on: later files, and the rest of the file that contains it."""
         keep = [file for file in self.files if file.file_from_offset < offset]
         for file in reversed(self.files[len(keep) :]):  # a crash in between leaves no gap
             file.destroy()
@@ -142,9 +143,9 @@ class MappedFileQueue:
             keep[-1].clear_from(offset - keep[-1].file_from_offset)
 
     def remove_before(self, offset: int) -> list[MappedFile]:
-        """Take out the whole files that end at or below ``offset``, never the last; the caller destroys them.
+        """Remove and return the files that end at or below ``offset``, never the last; the caller destroys them.
 
-        The list is replaced at once: who looks now does not find them, who has one can go on with it.
+        The list is replaced at once: new readers do not find the files, readers that have one can continue.
         """
         files = self.files
         count = sum(file.file_from_offset + self.file_size <= offset for file in files[:-1])

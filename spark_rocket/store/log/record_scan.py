@@ -1,10 +1,10 @@
-"""Many records of the commit log at once: found by walking their sizes, checked and taken apart in columns.
+"""Scan many records of the commit log: walk their sizes, then check and decode them in columns.
 
-One pass serves recovery, the building of consume queues and index, and the check. Reading is by ``pread`` in chunks of
-a few MiB, so that a pass over a large log neither maps nor holds it. A record is good when its magic is a record's, its
-lengths add up to its size, it says it stands where it stands, and its body has its CRC.
+Recovery, the building of consume queues and index, and the store check all use this scan. It reads by ``pread`` in
+chunks of a few MiB, so that a pass over a large log neither maps nor caches it. A record is good when its magic is
+valid, its lengths add up to its size, its physical offset is its position, and its body matches its CRC.
 
-Thread-safety: pure but for reading the files; anyone may scan below what the writer has shown.
+Thread-safety: pure but for reading the files. Any thread may scan below the log's ``max_offset``.
 Corresponds to CommitLog.checkMessageAndReturnSize.
 """
 
@@ -37,20 +37,20 @@ from spark_rocket.store.log.mapped_file_queue import MappedFileQueue
 
 CHUNK = 4 << 20
 _MAGICS = (MAGIC_V1.to_bytes(4, "big"), MAGIC_V2.to_bytes(4, "big"))
-_HEAD = 4096
-_SMALL = 2_048  # bytes
-_MOST_GOOD = 64
+_HEAD_BYTES = 4096
+_SMALL_BODY_BYTES = 2_048
+_MAX_GOOD_OFFSETS = 64
 
 Ints = npt.NDArray[np.int64]
 
 
 class Stop(Enum):
-    """Why a walk ended."""
+    """Reason why a walk ended."""
 
-    LIMIT = "limit"  # the offset up to which it was to go
-    END = "end"  # zeros: nothing was written yet
-    BLANK = "blank"  # the file's last record: the walk goes on in the next
-    BAD = "bad"
+    LIMIT = "limit"  # the requested end offset
+    END = "end"  # zeros: the unwritten rest of the file
+    BLANK = "blank"  # the file's last record; the walk continues in the next file
+    BAD = "bad"  # an invalid record
 
 
 @dataclass(slots=True)
@@ -89,7 +89,7 @@ class RecordBlock:
 
 @dataclass(slots=True)
 class ScanEnd:
-    """Where a scan stopped, and why."""
+    """Offset at which a scan stopped, and the reason."""
 
     offset: int
     stop: Stop
@@ -97,7 +97,7 @@ class ScanEnd:
 
 
 class LogScan:
-    """Iterates over the blocks of a log from an offset on; afterwards ``end`` says where and why it stopped."""
+    """Iterate over the blocks of a log from an offset on; afterwards ``end`` has the stop offset and reason."""
 
     def __init__(
         self,
@@ -139,8 +139,8 @@ class LogScan:
                 continue
             want = self._chunk
             if stop is Stop.LIMIT and position + len(data) >= end and at < len(data):
-                # The walk was cut by the end of the bytes: of the file, or of what was to be read.
-                stop, reason = Stop.BAD, f"a record goes beyond byte {end} of the file"
+                # The last record crosses the end of the file or of the scanned range.
+                stop, reason = Stop.BAD, f"a record extends beyond byte {end} of the file"
             if starts:
                 block, reason_bad = parse(data, base + position, starts, at, check_crc=self._check_crc)
                 if len(block):
@@ -156,29 +156,29 @@ class LogScan:
 
 
 def stored_at(queue: MappedFileQueue, offset: int, *, check_crc: bool = False) -> int:
-    """The store time of the record at an offset; −1 if none is there."""
-    for block in LogScan(queue, offset, check_crc=check_crc, chunk=_HEAD):
+    """Return the store time of the record at an offset; −1 if there is no record."""
+    for block in LogScan(queue, offset, check_crc=check_crc, chunk=_HEAD_BYTES):
         return int(block.store_timestamps[0])
     return -1
 
 
 def record_at(file: MappedFile, position: int) -> RecordView | None:
-    """The good record at a position of a file."""
+    """Return the record at a position of a file, or None if it is invalid."""
     size = int.from_bytes(file.read(position, 4), "big")
     return scan_record(file.read(position, min(size, file.size - position))).record
 
 
 def walk(data: bytes, room: int) -> tuple[list[int], int, Stop, str]:
-    """Starts of the records that lie whole in ``data``, the position behind them, and why the walk ended there.
+    """Return the starts of the complete records in ``data``, the position after them, and why the walk ended there.
 
-    ``room`` is how much of the file is left from the first byte on; ``data`` may be less.
+    ``room``: bytes of the file from the first byte of ``data`` on; ``data`` may be shorter.
     """
     length = len(data)
     size = int.from_bytes(data[:4], "big")
-    # Most records are followed by others of their size, which need not be visited one by one.
-    alike = records_alike(data, size) if FIXED_SIZE <= size <= length and data[4:8] in _MAGICS else 0
-    starts = [number * size for number in range(alike)]
-    at = alike * size
+    # Most records are followed by others of the same size, which need not be visited one by one.
+    uniform = records_alike(data, size) if FIXED_SIZE <= size <= length and data[4:8] in _MAGICS else 0
+    starts = [number * size for number in range(uniform)]
+    at = uniform * size
     add = starts.append
     unpack = SIZE_AND_MAGIC.unpack_from
     while at + 8 <= length:
@@ -190,7 +190,7 @@ def walk(data: bytes, room: int) -> tuple[list[int], int, Stop, str]:
                 return starts, at, Stop.BAD, f"a blank record of {size} bytes where {room - at} are left"
             if magic == 0 and size == 0:
                 return starts, at, Stop.END, ""
-            return starts, at, Stop.BAD, f"magic {magic:#010x} is no record's"
+            return starts, at, Stop.BAD, f"invalid magic {magic:#010x}"
         if size < FIXED_SIZE or size > room - at:
             return starts, at, Stop.BAD, f"a record of {size} bytes where {room - at} are left"
         if at + size > length:
@@ -209,9 +209,9 @@ def parse(
     check_crc: bool = True,
     physical_offsets: Ints | None = None,
 ) -> tuple[RecordBlock, str]:
-    """Columns of walked records, up to the first that is not good; and what is wrong with that one.
+    """Return columns of walked records up to the first invalid one, and the fault of that one.
 
-    ``physical_offsets``: where they stand in the log, when they do not stand there one behind the other.
+    ``physical_offsets``: offsets of the records in the log, if they are not contiguous there.
     """
     source = np.frombuffer(data, np.uint8)
     at = np.array(starts, np.int64)
@@ -227,11 +227,11 @@ def parse(
     in_place = heads["physical_offset"] == (at + base if physical_offsets is None else physical_offsets)
     count = _first_false(good)
     if not in_place[:count].all():
-        count, reason = _first_false(in_place), "the record's physical offset is not where it stands"
+        count, reason = _first_false(in_place), "the record's physical offset is not its position"
     if check_crc:
-        whole = _have_crcs(data, body_starts[:count], body_ends[:count], heads["body_crc"][:count])
-        if not whole.all():
-            count, reason = _first_false(whole), "the body does not have the CRC that the record says"
+        intact = _have_crcs(data, body_starts[:count], body_ends[:count], heads["body_crc"][:count])
+        if not intact.all():
+            count, reason = _first_false(intact), "the body does not match the record's CRC"
     block = RecordBlock(
         data,
         base,
@@ -250,8 +250,8 @@ def parse(
 
 
 def _have_crcs(data: bytes, starts: Ints, ends: Ints, crcs: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
-    # A copy of a small body costs less than a view of it.
-    view = data if len(data) < len(starts) * _SMALL else memoryview(data)
+    # Copying a small body is cheaper than a view of it.
+    view = data if len(data) < len(starts) * _SMALL_BODY_BYTES else memoryview(data)
     found = [crc32(view[start:end]) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
     are_good: npt.NDArray[np.bool_] = (np.array(found, np.int64) & CRC_MASK) == crcs
     return are_good
@@ -263,15 +263,15 @@ def _first_false(flags: npt.NDArray[np.bool_]) -> int:
 
 @dataclass(slots=True)
 class Remains:
-    """What lies behind the end of the good records."""
+    """Data after the end of the good records."""
 
     has_data: bool = False
     good_offsets: list[int] | None = None
-    """Physical offsets of records that are good all the same, at most a handful."""
+    """Physical offsets of good records among it; a bounded number."""
 
 
 def look_behind(queue: MappedFileQueue, offset: int, limit: int = 16) -> Remains:
-    """Whether something else than zeros lies at or behind ``offset``, and whether whole records are among it."""
+    """Return whether there is nonzero data at or after ``offset``, and the good records in it."""
     remains = Remains(good_offsets=[])
     assert remains.good_offsets is not None
     for file in queue.files:
@@ -291,12 +291,12 @@ def _find_good(file: MappedFile, data: bytes, position: int, remains: Remains) -
     assert remains.good_offsets is not None
     for found in _find_all(data, _MAGICS):
         start = position + found - 4
-        if start >= 0 and len(remains.good_offsets) <= _MOST_GOOD and is_good(file, start):
+        if start >= 0 and len(remains.good_offsets) <= _MAX_GOOD_OFFSETS and is_good(file, start):
             remains.good_offsets.append(file.file_from_offset + start)
 
 
 def next_good(file: MappedFile, position: int) -> int:
-    """Where the first good record behind ``position`` starts; the file's end if there is none."""
+    """Return the start of the first good record after ``position``; the file's end if there is none."""
     head = file.read(position, 8)
     size, magic = int.from_bytes(head[:4], "big"), head[4:8]
     if magic in _MAGICS and FIXED_SIZE <= size <= file.size - position:
@@ -309,7 +309,7 @@ def next_good(file: MappedFile, position: int) -> int:
     for start, stop in file.data_ranges(position):
         at = start
         while at < stop:
-            data = file.read(at, min(CHUNK, stop - at) + 3)  # a magic may lie across two chunks
+            data = file.read(at, min(CHUNK, stop - at) + 3)  # a magic may cross two chunks
             for found in sorted(_find_all(data, _MAGICS)):
                 if at + found - 4 > position and is_good(file, at + found - 4):
                     return at + found - 4
@@ -326,6 +326,7 @@ def _find_all(data: bytes, words: tuple[bytes, ...]) -> Iterator[int]:
 
 
 def is_good(file: MappedFile, position: int) -> bool:
+    """Return whether a valid record starts at a position of a file."""
     head = file.read(position, HEADER_SIZE)
     if len(head) < HEADER_SIZE:
         return False

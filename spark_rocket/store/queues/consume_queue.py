@@ -1,16 +1,16 @@
-"""A consume queue: where in the commit log the messages of one queue of one topic are. Derived from the log.
+"""A consume queue: the commit-log positions of the messages of one queue of one topic. Derived from the log.
 
-An entry is 20 bytes: int64 physical offset, int32 record size, int64 tags code. Entry n stands at byte 20·n of the
-queue's row of files. A queue that does not begin at a file's beginning (older files are gone, or it was rebuilt from
-a shortened log) has fillers (0, 2147483647, 0) before its first entry.
+An entry is 20 bytes: int64 physical offset, int32 record size, int64 tags code. Entry n is at byte 20·n of the queue's
+sequence of files. A queue that does not start at a file's beginning has fillers (0, 2147483647, 0) before its first
+entry: its older files are gone, or it was rebuilt from a trimmed log.
 
-A queue that nobody uses costs one small object, no descriptor and no memory. One that is written to has its last file
-mapped; a :class:`MappingCache` unmaps the first in when there are too many. Of the mapping, memory is kept for the last
-few pages only: what readers want nearly always is there, and what is behind is read from the file.
+An idle queue costs one small object, no descriptor and no mapping. A queue being written has its last file mapped. A
+:class:`MappingCache` limits the mappings, first in, first out. Of a mapping, only the last few pages stay in memory:
+most reads are of these, and older entries are read from the file.
 
-Thread-safety: one thread uses a queue; the flush thread calls ``flush`` only.
-After a crash: entries may be missing or, after a power failure, garbage behind what was flushed; recovery.py makes them
-anew from the log. Corresponds to org.apache.rocketmq.store.ConsumeQueue.
+Thread-safety: one thread uses a queue; the flush thread calls only ``flush``.
+After a crash: entries may be missing or, after a power failure, garbage beyond the flushed end; recovery.py rebuilds
+them from the log. Corresponds to org.apache.rocketmq.store.ConsumeQueue.
 """
 
 from __future__ import annotations
@@ -28,17 +28,16 @@ from spark_rocket.store.layout import ENTRY, ENTRY_SIZE, FILLER, FILLER_SIZE, to
 from spark_rocket.store.log.mapped_file import KEEPS_DESCRIPTORS, MappedFile
 from spark_rocket.store.log.mapped_file_queue import MappedFileQueue
 
-_FIRST_STEP = 4096
-_LAST_STEP = 256 << 10
-_WARM = 16 << 10  # bytes behind the writer that readers find in memory
-_NOTHING = bytearray()  # stands for the mapping while there is none; limit is -1 then
+_FIRST_STEP_BYTES = 4096
+_LAST_STEP_BYTES = 256 << 10
+_WARM_BYTES = 16 << 10  # behind the writer, in memory for readers
+_NO_MAPPING = bytearray()  # replaces the mapping while there is none; limit is -1 then
 
 
 class MappingCache:
-    """Bounds how many consume queues are mapped. First in, first out: a busy one is simply mapped again.
+    """Limits the number of mapped consume queues. First in, first out: a busy queue is simply mapped again.
 
-    Where mappings keep descriptors, queues have a twentieth of those that the process may have, at the most: half of
-    what connections leave.
+    If mappings hold descriptors, queues use at most a twentieth of the process's limit: half of what connections leave.
     """
 
     __slots__ = ("_mapped", "limit")
@@ -51,12 +50,13 @@ class MappingCache:
         self._mapped: dict[ConsumeQueue, None] = {}
 
     def add(self, queue: ConsumeQueue) -> None:
+        """Add a mapped queue; unmap others above the limit."""
         while len(self._mapped) >= self.limit:
             self._drop_first()
         self._mapped[queue] = None
 
     def map(self, file: MappedFile) -> mmap.mmap:
-        """A file's mapping; others make way for it if need be. OSError if it cannot be mapped all the same."""
+        """Return a file's mapping; unmap others if the system has no room for it. OSError if that is not enough."""
         while True:
             try:
                 return file.mm
@@ -73,7 +73,7 @@ class MappingCache:
 
 
 class ConsumeQueue:
-    """Entries of one queue. ``max_offset`` is the next entry's number, ``min_offset`` the first that is served."""
+    """Entries of one queue, from ``min_offset``, the first one served, to before ``max_offset``."""
 
     __slots__ = (
         "_cache",
@@ -108,19 +108,19 @@ class ConsumeQueue:
         self.dirty = False
         self.unsynced_names = False
         self.loaded = False
-        self._checked = (0, 0)  # a range of older ones whose records were found good when they were read
-        self.verified_from = 0  # entries from here on are known to say what the log says; see old_records.py
-        self.log_min_offset = -2  # the log's beginning that min_offset is corrected for; -2: for none, not loaded
-        # The writer's place: entries go to mm[position:], up to limit without asking make_room().
+        self._checked = (0, 0)  # a range of older entries whose records were valid when they were read
+        self.verified_from = 0  # entries from here on are known to match the log; see old_records.py
+        self.log_min_offset = -2  # the log's beginning that min_offset was corrected for; -2: none, not loaded
+        # The writer's position: entries go to mm[position:], up to limit without a call of make_room().
         self._file: MappedFile | None = None
-        self.mm: mmap.mmap | bytearray = _NOTHING
+        self.mm: mmap.mmap | bytearray = _NO_MAPPING
         self.position = 0
         self.limit = -1
 
     # --- opening ------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Find the files, the first entry and the end. The end is where the first empty entry is (binary search)."""
+        """Find the files, the first entry and the end: the first empty entry (binary search)."""
         self.files.load()
         per_file = self.files.file_size // ENTRY_SIZE
         head = b""
@@ -130,18 +130,18 @@ class ConsumeQueue:
             if used or len(self.files.files) == 1:
                 self._set_end(last.file_from_offset // ENTRY_SIZE + used)
                 break
-            last.destroy()  # made, and never written to
+            last.destroy()  # created, but never written to
             self.files.files = self.files.files[:-1]
         else:
             self._set_end(0)
         self.min_offset = self._first_entry(head if len(self.files.files) == 1 else b"")
         self.verified_from = self.max_offset
-        self.loaded = True  # last: should anything fail, the queue is not taken for an empty one
+        self.loaded = True  # last: after a failure the queue must not count as empty
 
     def _used(self, file: MappedFile, per_file: int) -> tuple[int, bytes]:
-        """How many entries there are in a file, and its beginning."""
+        """Return the number of entries in a file, and its first bytes."""
         with file.descriptor() as fd:
-            head = os.pread(fd, _FIRST_STEP, 0)
+            head = os.pread(fd, _FIRST_STEP_BYTES, 0)
             in_head = len(head) // ENTRY_SIZE
             if ENTRY.unpack_from(head, (in_head - 1) * ENTRY_SIZE)[1] > 0:
                 return self._search(in_head, per_file, lambda at: os.pread(fd, ENTRY_SIZE, at)), head
@@ -149,7 +149,7 @@ class ConsumeQueue:
 
     @staticmethod
     def _search(low: int, high: int, read: Callable[[int], bytes]) -> int:
-        """The first entry from ``low`` on that was not written."""
+        """Return the first unwritten entry from ``low`` on."""
         while low < high:
             middle = (low + high) // 2
             if ENTRY.unpack(read(middle * ENTRY_SIZE))[1] > 0:
@@ -159,7 +159,7 @@ class ConsumeQueue:
         return low
 
     def _first_entry(self, head: bytes) -> int:
-        """The first entry that is no filler; ``head`` is the first file's beginning, if it was read already."""
+        """Return the first entry that is not a filler; ``head``: the first file's first bytes, if already read."""
         low = self.files.min_offset // ENTRY_SIZE
         high = min(self.max_offset, low + self.files.file_size // ENTRY_SIZE)
         if low == high or (ENTRY.unpack_from(head) if head else self.entry(low))[1] != FILLER_SIZE:
@@ -177,31 +177,31 @@ class ConsumeQueue:
         self.limit = -1
 
     def start_at(self, offset: int) -> None:
-        """Let a queue without files begin at ``offset``."""
+        """Start a queue without files at ``offset``."""
         self.max_offset = self.min_offset = self.flushed_offset = offset
         self.limit = -1
 
-    def go_on_at(self, offset: int) -> None:
-        """Let an empty queue begin at ``offset``, and have a file that says so at the next start."""
+    def continue_at(self, offset: int) -> None:
+        """Start an empty queue at ``offset``, and create its file, from which the next start knows the offset."""
         self.start_at(offset)
-        with suppress(OSError):  # a full disk: then the next start finds the same as this one
+        with suppress(OSError):  # a full disk: the next start then finds the same state as this one
             self.make_room(1)
-        self.flushed_offset = offset - 1  # the file is to be flushed
+        self.flushed_offset = offset - 1  # so that the file gets flushed
 
     def correct_min_offset(self, min_physical_offset: int) -> None:
-        """Serve nothing whose record is gone from the log's beginning."""
+        """Advance ``min_offset`` past entries whose records are before the log's beginning."""
         self.min_offset = self._first_from(min_physical_offset)
 
     def trim(self, min_physical_offset: int) -> list[MappedFile]:
-        """Follow a log that now begins there: serve nothing before it, and take out the files that have nothing else.
+        """Drop entries before the log's new beginning; return the files without later entries.
 
-        The caller destroys them.
+        The caller destroys these files.
         """
         self.correct_min_offset(min_physical_offset)
         return self.files.remove_before(self.min_offset * ENTRY_SIZE)
 
     def _first_from(self, physical_offset: int) -> int:
-        """The first entry of a record at or behind a physical offset."""
+        """Return the first entry whose record is at or after a physical offset."""
         low, high = self.min_offset, self.max_offset
         while low < high:
             middle = (low + high) // 2
@@ -214,7 +214,7 @@ class ConsumeQueue:
     # --- writing ------------------------------------------------------------------------------------------------
 
     def make_room(self, count: int) -> None:
-        """Have room for ``count`` more entries. OSError when there is no disk for them; nothing was changed then."""
+        """Ensure room for ``count`` more entries. OSError if the disk is full; nothing was changed then."""
         start = self.max_offset * ENTRY_SIZE
         end = start + count * ENTRY_SIZE
         size = self.files.file_size
@@ -229,18 +229,18 @@ class ConsumeQueue:
             assert file is not None
             stop = min(end, file.file_from_offset + size)
             within = stop - file.file_from_offset
-            step = min(max(file.allocated, _FIRST_STEP), _LAST_STEP)
-            file.reserve(within, step - _FIRST_STEP)
-            self._cache.map(file)  # now: nothing may fail once the records are in the log
+            step = min(max(file.allocated, _FIRST_STEP_BYTES), _LAST_STEP_BYTES)
+            file.reserve(within, step - _FIRST_STEP_BYTES)
+            self._cache.map(file)  # now, because nothing may fail once the records are in the log
             file.touch(offset - file.file_from_offset, within)
             offset = stop
         file = self._write_at(start)
-        limit = min(file.allocated, self.position + _WARM)
+        limit = min(file.allocated, self.position + _WARM_BYTES)
         file.touch(self.position, limit)
         self.limit = limit
 
     def _write_at(self, offset: int) -> MappedFile:
-        """Have the writer's place there, with nothing but warm pages in memory, and no room known behind it."""
+        """Move the writer's position to ``offset``, with only warm pages in memory and no room reserved after it."""
         file = self.files.find(offset)
         assert file is not None
         if file is not self._file:
@@ -249,12 +249,12 @@ class ConsumeQueue:
             self._file = file
             self._cache.add(self)
         self.position = offset - file.file_from_offset
-        file.release_pages(0, self.position - _WARM)
+        file.release_pages(0, self.position - _WARM_BYTES)
         self.limit = -1
         return file
 
     def _add(self, offset: int, blank: int = 0) -> None:
-        """Make the next file; ``blank`` bytes at its beginning get fillers."""
+        """Create the next file; fill ``blank`` bytes at its beginning with fillers."""
         file = self.files.create(offset)
         if blank:
             file.reserve(blank)
@@ -265,14 +265,14 @@ class ConsumeQueue:
         self.unsynced_names = True
 
     def append(self, entry: bytes) -> None:
-        """Write one entry; there is room."""
+        """Write one entry; the caller has made room for it."""
         position = self.position
         self.mm[position : position + ENTRY_SIZE] = entry
         self.position = position + ENTRY_SIZE
         self.max_offset += 1
 
     def append_many(self, entries: bytes) -> None:
-        """Write entries; the caller has made room for them, be it in several files."""
+        """Write entries, possibly to several files; the caller has made room for them."""
         done = 0
         while done < len(entries):
             if self.position == self.files.file_size:
@@ -284,7 +284,7 @@ class ConsumeQueue:
             done += len(part)
 
     def truncate(self, max_offset: int) -> None:
-        """Drop the entries from ``max_offset`` on. What remains of their file is zero."""
+        """Drop the entries from ``max_offset`` on; the rest of their file becomes zero."""
         self.unmap()
         if max_offset <= self.min_offset:
             self.files.truncate(0)
@@ -292,25 +292,25 @@ class ConsumeQueue:
         else:
             self.files.truncate(max_offset * ENTRY_SIZE)
         self.max_offset = max_offset
-        self.flushed_offset = min(self.flushed_offset, max_offset - 1)  # the cut itself is to be flushed as well
+        self.flushed_offset = min(self.flushed_offset, max_offset - 1)  # the cut itself must be flushed as well
         self.unsynced_names = True
         self._checked = (0, 0)
 
     def cut(self, physical_offset: int) -> bool:
-        """Drop the entries of records at or behind a physical offset; whether there were any."""
+        """Drop the entries of records at or after a physical offset; return whether there were any."""
         if self.max_offset == self.min_offset or self.entry(self.max_offset - 1)[0] < physical_offset:
             return False
         self.truncate(self._first_from(physical_offset))
         return True
 
-    def distrust(self, physical_offset: int) -> None:
-        """Entries of records from an offset on, and the files' names, may be in memory only: flush them again."""
+    def mark_unflushed(self, physical_offset: int) -> None:
+        """Flush entries of records from an offset on, and the files' names, again: they may be in memory only."""
         if self.max_offset > self.min_offset and self.entry(self.max_offset - 1)[0] >= physical_offset:
             self.flushed_offset = min(self.flushed_offset, self._first_from(physical_offset))
             self.unsynced_names = True
 
     def has_data_behind(self) -> bool:
-        """Whether something else than zeros is behind the last entry."""
+        """Return whether there are nonzero bytes after the last entry."""
         end = self.max_offset * ENTRY_SIZE
         return any(
             file.has_data(max(end - file.file_from_offset, 0))
@@ -321,22 +321,22 @@ class ConsumeQueue:
     # --- reading ------------------------------------------------------------------------------------------------
 
     def entry(self, offset: int) -> tuple[int, int, int]:
-        """(physical offset, size, tags code) of an entry of the files. Maps nothing: start looks at every queue."""
+        """Return an entry's physical offset, size and tags code. Maps nothing, since start reads every queue."""
         file = self.files.find(offset * ENTRY_SIZE)
         if file is None:
             raise StoreCorruptError(
                 f"{self.files.directory} has no file for entry {offset}.",
-                remedy="Stop the broker and run `rocket store rebuild`: consume queues are made from the commit log.",
+                remedy="Stop the broker and run `rocket store rebuild`, which rebuilds the queues from the log.",
             )
         found: tuple[int, int, int] = ENTRY.unpack(file.read(offset * ENTRY_SIZE - file.file_from_offset, ENTRY_SIZE))
         return found
 
     def read(self, offset: int, count: int) -> bytes:
-        """A copy of up to ``count`` entries from ``offset`` on."""
+        """Return a copy of up to ``count`` entries from ``offset`` on."""
         start = offset * ENTRY_SIZE
         end = min(offset + count, self.max_offset) * ENTRY_SIZE
         current = self._file
-        if current is not None and start >= current.file_from_offset + max(self.position - _WARM, 0):
+        if current is not None and start >= current.file_from_offset + max(self.position - _WARM_BYTES, 0):
             base = current.file_from_offset
             return current.mm[start - base : end - base]
         parts = []
@@ -350,22 +350,22 @@ class ConsumeQueue:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def was_checked(self, offset: int, count: int) -> bool:
-        """Whether the records of these entries were looked at before; see old_records.py."""
+        """Return whether the records of these entries were checked before; see old_records.py."""
         first, end = self._checked
         return first <= offset and offset + count <= end
 
     def note_checked(self, offset: int, count: int) -> None:
-        """The records of these entries are good. One range is remembered: readers mostly go through a queue."""
+        """Remember that the records of these entries are valid. Only one range: most readers are sequential."""
         first, end = self._checked
         self._checked = (first, max(end, offset + count)) if first <= offset <= end else (offset, offset + count)
 
-    # --- flushing and letting go --------------------------------------------------------------------------------
+    # --- flushing and closing -----------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Put the entries written so far, and the names of new files, on disk. Only for the flush thread."""
+        """Flush the entries written so far, and the names of new files. Only for the flush thread."""
         target = self.max_offset
         if self.unsynced_names:
-            self.unsynced_names = False  # first: the writer may make another file meanwhile
+            self.unsynced_names = False  # first: the writer may create another file meanwhile
             directory = self.files.directory
             try:
                 for path in (directory, directory.parent, directory.parent.parent):
@@ -381,15 +381,15 @@ class ConsumeQueue:
 
     @property
     def unflushed(self) -> int:
-        """How many entries are not known to be on disk."""
+        """Number of entries that are not known to be on disk."""
         return self.max_offset - self.flushed_offset
 
     def unmap(self) -> None:
-        """Let the writer's place go; the next entry finds it again."""
+        """Unmap the file being written; the next entry maps it again."""
         if self._file is not None:
             self._file.unmap()
             self._cache.remove(self)
-        self._file, self.mm = None, _NOTHING
+        self._file, self.mm = None, _NO_MAPPING
         self.limit = -1
 
     def close(self) -> None:

@@ -1,13 +1,13 @@
-"""From the log to the consume queues: records of a scan replayed, so that the queues say exactly what the log says.
+"""Replay scanned log records into the consume queues, so that the queues match the log exactly.
 
-A record's queue offset says which entry of its queue it is, so replay is idempotent: entries that are there and equal
-are left alone, what is missing or different is written from there on. A queue offset that goes back means a topic that
-was deleted and made anew by a broker that did not say so (side_files.py has our own): the later record wins. One
-that jumps ahead of what the queue has is a :class:`QueueGap`: the queue lost entries from before the scan, and the scan
-must begin earlier.
+A record's queue offset is the number of its entry, so replay is idempotent: equal entries stay unchanged, and from the
+first missing or different entry on they are written. A queue offset that goes backwards means a topic that was deleted
+and recreated by a broker that did not record it (for ours see side_files.py): the later record wins. A queue offset
+beyond the end of the queue is a :class:`QueueGap`: the queue lost entries from before the scan, and the scan must start
+earlier.
 
 Prepared and rolled-back records have no entry. Tags codes: see layout.py.
-Thread-safety: for recovery, before the store takes messages. Corresponds to ReputMessageService with
+Thread-safety: for recovery, before the store accepts messages. Corresponds to ReputMessageService with
 CommitLogDispatcherBuildConsumeQueue.
 """
 
@@ -27,13 +27,13 @@ from spark_rocket.store.queues.consume_queue import ConsumeQueue
 from spark_rocket.store.queues.queue_table import ConsumeQueueTable, is_storable
 from spark_rocket.store.queues.side_files import DeletedTopics
 
-_AHEAD = 4096 // ENTRY_SIZE  # entries
+_READ_AHEAD = 4096 // ENTRY_SIZE  # entries
 
 Entries = npt.NDArray[np.void]
 
 
 class QueueGap(Exception):  # noqa: N818 - a signal to recovery, not an error
-    """A queue has fewer entries than the records before the scan had."""
+    """A queue lacks entries of records before the scan."""
 
     def __init__(self, queue: ConsumeQueue, queue_offset: int) -> None:
         super().__init__(f"{queue.files.directory} ends at entry {queue.max_offset}, not {queue_offset}")
@@ -41,7 +41,7 @@ class QueueGap(Exception):  # noqa: N818 - a signal to recovery, not an error
 
 
 def entries_of(block: RecordBlock, delays: DelayLevels, deleted: DeletedTopics) -> tuple[list[str], Ints, Entries]:
-    """Of the records that have an entry: their topics, their indices in the block, and the entries."""
+    """Return the topics, indices in the block, and entries of the records that have an entry."""
     state = block.sys_flags & TRANSACTION_MASK
     queued = (state != TRANSACTION_PREPARED) & (state != TRANSACTION_ROLLBACK)
     topics = block.topics()
@@ -67,9 +67,9 @@ def entries_of(block: RecordBlock, delays: DelayLevels, deleted: DeletedTopics) 
 def runs_of(
     block: RecordBlock, delays: DelayLevels, deleted: DeletedTopics
 ) -> Iterator[tuple[tuple[str, int], int, bytes]]:
-    """Entries that a block's records must have: (topic, queue id), the first one's number, and the entries.
+    """Yield runs of the entries of a block's records: (topic, queue id), the first entry's number, the entries.
 
-    A run ends where the queue changes or its numbers do not go on.
+    A run ends where the queue changes or its numbers are not consecutive.
     """
     topics, chosen, entries = entries_of(block, delays, deleted)
     if not len(chosen):
@@ -99,10 +99,11 @@ class Dispatcher:
         ignores: Callable[[str, int], bool],
         on_entries: Callable[[ConsumeQueue, bytes], None] | None = None,
     ) -> None:
-        """``may_start_anywhere``: the scan begins where the log does, so a queue's first offset is its own affair.
+        """Set up a replay.
 
-        ``ignores(topic, queue_offset)``: whether a record whose queue is nowhere on disk is of a topic that a broker
-        deleted without saying when. ``on_entries`` is told of entries that a queue has got.
+        ``may_start_anywhere``: the scan starts at the log's beginning, so a queue may start at any offset.
+        ``ignores(topic, queue_offset)``: whether to ignore a record without a queue on disk, because a broker deleted
+        its topic without recording when. ``on_entries``: called with entries written to a queue.
         """
         self._queues = queues
         self._delays = delays
@@ -111,17 +112,18 @@ class Dispatcher:
         self._ignores = ignores
         self._on_entries = on_entries
         self.seen: dict[ConsumeQueue, int] = {}
-        """Queues replayed into, with the offset after their last record."""
+        """Replayed queues, with the offset after their last record."""
         self._read: dict[ConsumeQueue, tuple[int, bytes]] = {}
         self.changed = 0
-        """Entries written because they were missing or different."""
+        """Number of entries written because they were missing or different."""
 
     def dispatch(self, block: RecordBlock) -> None:
+        """Replay the records of a block."""
         for (topic, queue_id), offset, entries in runs_of(block, self._delays, self._deleted):
             self._replay(topic, queue_id, offset, entries)
 
     def dispatch_one(self, record: RecordView) -> None:
-        """The same for a record alone, at a fraction of what a block of one costs."""
+        """Replay a single record, much cheaper than a block of one."""
         state = record.sys_flag & TRANSACTION_MASK
         topic = str(record.topic, "utf-8", "replace")
         if state in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK) or self._deleted.covers(topic, record.physical_offset):
@@ -162,17 +164,17 @@ class Dispatcher:
         queue.verified_from = min(queue.verified_from, offset)
 
     def _present(self, queue: ConsumeQueue, offset: int, count: int) -> bytes:
-        """Entries that the queue has, read a page at a time: the scan comes back to each of many queues often."""
+        """Return existing entries, read and cached a page at a time: scans alternate between many queues."""
         first, entries = self._read.get(queue, (offset, b""))
         start = (offset - first) * ENTRY_SIZE
         if start < 0 or start + count * ENTRY_SIZE > len(entries):
-            start, entries = 0, queue.read(offset, max(count, _AHEAD))
+            start, entries = 0, queue.read(offset, max(count, _READ_AHEAD))
             self._read[queue] = offset, entries
         return entries[start : start + count * ENTRY_SIZE]
 
 
 def _equal_entries(present: bytes, entries: bytes) -> int:
-    """How many entries at the beginning are the same."""
+    """Return the number of equal entries at the beginning."""
     if present == entries:
         return len(entries) // ENTRY_SIZE
     count = min(len(present), len(entries)) // ENTRY_SIZE

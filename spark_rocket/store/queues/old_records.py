@@ -1,16 +1,17 @@
-"""Records that this process has neither written nor scanned at its start, looked at before they are served.
+"""Checks of old records: those that this process has neither written nor scanned at start.
 
-A start scans the end of the log only (recovery.py), so an old file may have been damaged without anybody knowing.
-What a consumer reads of it is compared with its consume-queue entry and its CRC. When that fails, one of two is bad:
+A start scans only the end of the log (recovery.py), so damage in an older file may be undetected. A consumed record of
+such a file is compared with its consume-queue entry and its CRC. If that fails, one of the two is damaged:
 
-- the record: it is left out of the answer, reading goes on behind it, and the log says once in which file and at which
-  byte. A consumer sees a gap in the queue offsets, as it does after filtering by tag;
-- the entry, for the log has the message elsewhere: StoreCorruptError names the consume queue's file and byte, because
-  going on would leave out messages that are whole.
+- The record: it is omitted from the response, reading continues after it, and file and byte are logged once. A consumer
+  sees a gap in the queue offsets, as after filtering by tag.
+- The entry, if the log has the message elsewhere: StoreCorruptError names the consume queue's file and byte, because
+  continuing would skip intact messages.
 
-Which it is follows from a scan of the log between the records of the entries around. It takes some 40 ms, so a call
-makes one at most and answers with what it has; what was found is remembered, and a damaged stretch is scanned once.
-Thread-safety: for the store's one thread. Corresponds to nothing in RocketMQ, which serves the bytes as they are.
+A scan of the log between the records of the neighbouring entries finds out which. It takes about 40 ms. A call
+therefore makes at most one scan and returns the records found so far. The result is cached, so that a damaged range is
+scanned only once.
+Thread-safety: for the store's one thread. RocketMQ has no equivalent: it serves the bytes unchecked.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from spark_rocket.store.log.record_scan import Ints, LogScan, next_good, parse, 
 from spark_rocket.store.queues.consume_queue import ConsumeQueue
 from spark_rocket.store.queues.side_files import DeletedTopics
 
-_NEIGHBOURS = 64  # entries that are tried on each side for one whose record is good
-_FAR = 16 << 20  # bytes of the log that are scanned for a record
-_STRETCHES = 16
+_NEIGHBOURS = 64  # entries checked on each side for one with a valid record
+_MAX_SCAN_BYTES = 16 << 20
+_MAX_DAMAGED_RANGES = 16
 
 
-class _Stretch(NamedTuple):
-    """A part of the log with damage in it: what it has of the queue's messages from ``first`` on and before ``end``."""
+class _DamagedRange(NamedTuple):
+    """A damaged range of the log, with the queue's messages found in it from number ``first`` to before ``end``."""
 
     first: int
     end: int
@@ -50,16 +51,16 @@ class _Stretch(NamedTuple):
 
 
 class OldRecords:
-    """Looks at what is read from before the part of a queue that is known to be right."""
+    """Checks records read from before the verified part of a queue."""
 
     def __init__(self, commit_log: CommitLog, deleted: DeletedTopics) -> None:
         self._log = commit_log
         self._deleted = deleted
-        self._stretches: dict[tuple[str, int], _Stretch] = {}  # the last one of each queue
+        self._damaged: dict[tuple[str, int], _DamagedRange] = {}  # the last range of each queue
         self._scans = 0
 
     def are_plausible(self, raw: bytes) -> bool:
-        """Whether entries could be read at all: in ascending order, of records that are within the log."""
+        """Return whether entries are in ascending order and their records within the log."""
         entries = np.frombuffer(raw, ENTRY_TYPE)
         starts, sizes = entries["physical_offset"].astype(np.int64), entries["size"].astype(np.int64)
         if not len(starts) or int(starts[0]) < self._log.min_offset or int(starts[-1]) >= self._log.max_offset:
@@ -77,7 +78,7 @@ class OldRecords:
         count: int,
         records: bytes,
     ) -> bool:
-        """Whether ``records`` are those that the first ``count`` (wanted) entries of ``raw`` speak of."""
+        """Return whether ``records`` are valid and match the first ``count`` (matching) entries of ``raw``."""
         entries = np.frombuffer(raw, ENTRY_TYPE)
         numbers = np.arange(offset, offset + len(entries))
         if tag_codes is not None:
@@ -109,7 +110,7 @@ class OldRecords:
         max_bytes: int,
         tag_codes: frozenset[int] | None,
     ) -> tuple[int, int, bytes]:
-        """Record by record, those that are good: how many, how many entries are done with, and the records."""
+        """Collect valid records one by one; return their number, the number of processed entries, and the records."""
         parts: list[bytes] = []
         total = 0
         for index, (physical, size, code) in enumerate(ENTRY.iter_unpack(raw)):
@@ -132,7 +133,7 @@ class OldRecords:
         return len(parts), len(raw) // ENTRY_SIZE, b"".join(parts)
 
     def record(self, queue: ConsumeQueue, number: int, physical: int, size: int) -> bytes:
-        """The record of an entry; empty when it is damaged. StoreCorruptError when the entry is."""
+        """Return the record of an entry; empty if it is damaged. StoreCorruptError if the entry is."""
         if record := self._good(queue, number, physical, size):
             return record
         inside = self._log.min_offset <= physical and physical + size <= self._log.max_offset
@@ -140,15 +141,15 @@ class OldRecords:
         if not inside or size < FIXED_SIZE or self._is_elsewhere(queue, number, physical):
             assert file is not None
             raise StoreCorruptError(
-                f"{file.path} at byte {number * ENTRY_SIZE - file.file_from_offset}: entry {number} is not what the "
-                "commit log says.",
-                remedy="Stop the broker and run `rocket store rebuild`, which makes the queues anew from the log.",
+                f"{file.path} at byte {number * ENTRY_SIZE - file.file_from_offset}: entry {number} does not match "
+                "the commit log.",
+                remedy="Stop the broker and run `rocket store rebuild`, which rebuilds the queues from the log.",
             )
-        self._log.report_damage(physical, f"message {number} of {queue.topic} queue {queue.queue_id} is left out")
+        self._log.report_damage(physical, f"message {number} of {queue.topic} queue {queue.queue_id} is skipped")
         return b""
 
     def _good(self, queue: ConsumeQueue, number: int, physical: int, size: int) -> bytes:
-        """The record of an entry, if there is a good one that says it is the message of that number."""
+        """Return the record of an entry if it is valid and has that queue offset; else empty."""
         raw = self._log.read(physical, size) if physical >= 0 and FIXED_SIZE <= size <= self._log.file_size else b""
         if raw and int.from_bytes(raw[:4], "big") == size:
             scanned = scan_record(raw)
@@ -165,22 +166,22 @@ class OldRecords:
         return b""
 
     def _is_elsewhere(self, queue: ConsumeQueue, number: int, physical: int) -> bool:
-        """Whether the log has the message between the good records of the entries around it."""
+        """Return whether the log has the message between the valid records of the neighbouring entries."""
         key = queue.topic, queue.queue_id
-        stretch = self._stretches.get(key)
-        if stretch is None or not stretch.covers(number, physical):
-            stretch = self._scan(queue, number, physical)
-            self._stretches.pop(key, None)
-            self._stretches[key] = stretch
-            if len(self._stretches) > _STRETCHES:
-                del self._stretches[next(iter(self._stretches))]
-        for offset in stretch.offsets[stretch.numbers == number].tolist():
+        damaged = self._damaged.get(key)
+        if damaged is None or not damaged.covers(number, physical):
+            damaged = self._scan(queue, number, physical)
+            self._damaged.pop(key, None)
+            self._damaged[key] = damaged
+            if len(self._damaged) > _MAX_DAMAGED_RANGES:
+                del self._damaged[next(iter(self._damaged))]
+        for offset in damaged.offsets[damaged.numbers == number].tolist():
             if self._good(queue, number, offset, int.from_bytes(self._log.read(offset, 4), "big")):
                 return True
         return False
 
-    def _scan(self, queue: ConsumeQueue, number: int, physical: int) -> _Stretch:
-        """Look at the log between the good records of the entries around one, or as far as is bearable."""
+    def _scan(self, queue: ConsumeQueue, number: int, physical: int) -> _DamagedRange:
+        """Scan the log between the valid records of the neighbouring entries, at most ``_MAX_SCAN_BYTES``."""
         self._scans += 1
         first, end, start, stop = number, queue.max_offset, physical, self._log.max_offset
         for before in range(number - 1, max(number - _NEIGHBOURS, queue.min_offset) - 1, -1):
@@ -196,7 +197,7 @@ class OldRecords:
             if self._good(queue, behind, entry[0], entry[1]):
                 end, stop = behind, entry[0]
                 break
-        stop = min(stop, start + _FAR)
+        stop = min(stop, start + _MAX_SCAN_BYTES)
         numbers, offsets = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         at = start
         while at < stop:
@@ -210,4 +211,4 @@ class OldRecords:
             if scan.end.offset >= stop or file is None:
                 break
             at = file.file_from_offset + next_good(file, scan.end.offset - file.file_from_offset)
-        return _Stretch(first, end, start, stop, np.concatenate(numbers), np.concatenate(offsets))
+        return _DamagedRange(first, end, start, stop, np.concatenate(numbers), np.concatenate(offsets))

@@ -1,4 +1,4 @@
-"""All consume queues of a store, by topic and queue id; found on disk at start, opened at first use.
+"""Table of a store's consume queues by topic and queue id. Found on disk at start, opened on first use.
 
 Thread-safety: for the store's one thread; ``take_dirty`` may be called from the flush thread.
 Corresponds to DefaultMessageStore's consumeQueueTable (ConsumeQueueStore in 5.x).
@@ -18,11 +18,11 @@ from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.layout import MAX_TOPIC
 from spark_rocket.store.queues.consume_queue import ConsumeQueue, MappingCache
 
-_DELETED = ".deleted-"  # behind the name of the queues' directory, and a number: a topic's that was deleted
+_DELETED = ".deleted-"  # a deleted topic's directory: the name of the queues' directory, this, and a number
 
 
 def is_storable(topic: str, queue_id: int) -> bool:
-    """Whether topic and queue can be names of directories, and stay inside the store's."""
+    """Return whether topic and queue are valid directory names that stay inside the store."""
     return (
         queue_id >= 0
         and topic not in ("", ".", "..")
@@ -33,7 +33,7 @@ def is_storable(topic: str, queue_id: int) -> bool:
 
 
 def _entries(directory: Path | str) -> list[os.DirEntry[str]]:
-    """What is in a directory, by name; unlike ``Path.iterdir`` it knows what is a directory without asking again."""
+    """Return a directory's entries by name; unlike with ``Path.iterdir``, their types need no further system call."""
     try:
         with os.scandir(directory) as entries:
             return sorted(entries, key=lambda entry: entry.name)
@@ -42,7 +42,7 @@ def _entries(directory: Path | str) -> list[os.DirEntry[str]]:
 
 
 def _foreign(entry: os.DirEntry[str], what: str) -> StoreCorruptError:
-    remedy = "Move it elsewhere; `rocket store check` tells what is then missing."
+    remedy = "Move it elsewhere; `rocket store check` then reports missing files."
     return StoreCorruptError(f"{entry.path} is not {what}.", remedy=remedy)
 
 
@@ -55,16 +55,16 @@ class ConsumeQueueTable:
         self._cache = MappingCache(config.max_mapped_consume_queue_files)
         self.table: dict[tuple[str, int], ConsumeQueue] = {}
         self._dirty: deque[ConsumeQueue] = deque()
-        self._min_physical_offset = -1  # not known yet; before recovery an entry may be garbage
+        self._min_physical_offset = -1  # unknown: before recovery an entry may be garbage
 
     def load(self) -> None:
-        """Find the queues that have a directory. Opens none of them."""
+        """Find the queues that have a directory, without opening them."""
         for topic in _entries(self._root):
             if not topic.is_dir():
                 raise _foreign(topic, "a topic's directory")
             for queue in _entries(topic.path):
                 if not queue.name.isdecimal() or not queue.is_dir():
-                    raise _foreign(queue, "a queue's directory: those have numbers for names")
+                    raise _foreign(queue, "a queue's directory: its name must be a number")
                 self._make(topic.name, int(queue.name), Path(queue.path))
 
     def _make(self, topic: str, queue_id: int, directory: Path) -> ConsumeQueue:
@@ -73,14 +73,14 @@ class ConsumeQueueTable:
         return queue
 
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue, opened; None if it has never had a message."""
+        """Return the queue, opened; None if it has never had a message."""
         queue = self.table.get((topic, queue_id))
         if queue is not None and queue.log_min_offset != self._min_physical_offset:
             self._open(queue)
         return queue
 
     def find_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue, opened; a new one gets its directory with its first message."""
+        """Return the queue, opened. A new queue's directory is created with its first message."""
         queue = self.find(topic, queue_id)
         if queue is None:
             queue = self._make(topic, queue_id, self._root / topic / str(queue_id))
@@ -89,7 +89,7 @@ class ConsumeQueueTable:
         return queue
 
     def _open(self, queue: ConsumeQueue) -> None:
-        """Have it loaded, and its minimum where the log's is now."""
+        """Load a queue if necessary, and correct its minimum offset for the log's beginning."""
         if not queue.loaded:
             queue.load()
         if self._min_physical_offset > 0:
@@ -97,22 +97,23 @@ class ConsumeQueueTable:
         queue.log_min_offset = self._min_physical_offset
 
     def correct_min_offsets(self, min_physical_offset: int) -> None:
-        """The log now begins there. Each queue follows when it is next asked for: nobody waits for ten thousand."""
+        """Set the log's new beginning. Each queue is corrected on its next use, not ten thousand at once."""
         self._min_physical_offset = min_physical_offset
 
     def opened(self) -> Iterator[ConsumeQueue]:
-        """Every queue, opened one after the other."""
+        """Yield every queue, opened one by one."""
         for topic, queue_id in list(self.table):
             queue = self.find(topic, queue_id)
             if queue is not None:
                 yield queue
 
     def mark_dirty(self, queue: ConsumeQueue) -> None:
+        """Add a queue to those returned by the next ``take_dirty``."""
         queue.dirty = True
         self._dirty.append(queue)
 
     def take_dirty(self) -> list[ConsumeQueue]:
-        """The queues written to since the last call. The flag falls before a queue's end is read: nothing is missed."""
+        """Return the queues written since the last call. The flag is reset before a queue's end is read."""
         taken = []
         while self._dirty:
             queue = self._dirty.popleft()
@@ -121,9 +122,9 @@ class ConsumeQueueTable:
         return taken
 
     def delete_topic(self, topic: str) -> tuple[int, list[Path]]:
-        """Let go of every queue of a topic; how many there were, and directories to delete beside everything else.
+        """Remove a topic's queues; return their number, and directories to delete in the background.
 
-        The topic's directory gets another name at once: deleting thousands of files takes seconds.
+        The topic's directory is renamed at once: deleting thousands of files takes seconds.
         """
         keys = [key for key in self.table if key[0] == topic]
         for key in keys:
@@ -137,17 +138,17 @@ class ConsumeQueueTable:
         name = next(name for number in count() if (name := f"{root.name}{_DELETED}{number}") not in taken)
         try:
             return len(keys), [directory.rename(root.with_name(name))]
-        except OSError:  # the root is a file system of its own
+        except OSError:  # the root is a separate file system
             shutil.rmtree(directory)
             return len(keys), []
 
     def leftovers(self) -> list[Path]:
-        """Directories of deleted topics that are still there."""
+        """Return directories of deleted topics that still exist."""
         root = self._root.resolve()
         return [Path(entry.path) for entry in _entries(root.parent) if entry.name.startswith(root.name + _DELETED)]
 
     def known(self) -> Iterator[tuple[str, int]]:
-        """Topic and queue id of every queue that has, or once had, a message."""
+        """Yield topic and queue id of every queue that has or once had a message."""
         return (key for key, queue in self.table.items() if queue.files.files or not queue.loaded)
 
     def close(self) -> None:

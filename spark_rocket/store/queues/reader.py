@@ -1,7 +1,7 @@
-"""Reading: messages of a queue from an offset on, by tag; offsets by time; one record by its place in the log.
+"""Reads: messages of a queue by offset and tag, offsets by time, one record by its offset in the log.
 
-A read copies: what the broker sends never holds a mapped file open. Neighbouring records are taken as one slice; many
-entries are worked on with NumPy, a few are not, because a handful of array calls costs more than 32 entries.
+Reads copy, so that data in flight to clients never keeps a file mapped. Adjacent records are copied as one slice. Many
+entries are processed with NumPy, few entries without: a handful of array calls costs more than 32 entries.
 
 Thread-safety: for the store's one thread. Corresponds to DefaultMessageStore.getMessage and ConsumeQueue's searches.
 """
@@ -25,7 +25,7 @@ _MAGICS = (MAGIC_V1.to_bytes(4, "big"), MAGIC_V2.to_bytes(4, "big"))
 
 
 class StoreReader:
-    """Reads queues of one store."""
+    """Reader for the queues of one store."""
 
     def __init__(
         self, commit_log: CommitLog, queues: ConsumeQueueTable, deleted: DeletedTopics, max_filter_message_size: int
@@ -46,7 +46,7 @@ class StoreReader:
         max_bytes: int,
         tag_codes: frozenset[int] | None = None,
     ) -> GetMessageResult:
-        """Up to ``max_msgs`` records and ``max_bytes`` bytes, at least one record if there is one that matches."""
+        """Read up to ``max_msgs`` records and ``max_bytes`` bytes, but at least one matching record if there is one."""
         queue = self._queues.find(topic, queue_id)
         if queue is None:
             return GetMessageResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
@@ -77,14 +77,14 @@ class StoreReader:
         if len(records) != size:
             raise StoreCorruptError(
                 f"{queue.files.directory} has entries from {offset} on that point outside the commit log.",
-                remedy="Stop the broker and run `rocket store rebuild`, which makes the queues anew from the log.",
+                remedy="Stop the broker and run `rocket store rebuild`, which rebuilds the queues from the log.",
             )
         status = GetMessageStatus.FOUND if count else GetMessageStatus.NO_MATCHED_MESSAGE
         return GetMessageResult(status, offset + examined, first, end, records, count)
 
     @staticmethod
     def _entries(queue: ConsumeQueue, offset: int, max_msgs: int, max_bytes: int) -> bytes:
-        """No more entries than there is room for records: twice what fits if all are as large as the first few."""
+        """Read about as many entries as can be returned: twice what fits, estimated from the first few sizes."""
         raw = queue.read(offset, min(max_msgs, _FEW))
         if max_msgs <= _FEW or len(raw) < _FEW * ENTRY_SIZE:
             return raw
@@ -105,7 +105,7 @@ class StoreReader:
         max_bytes: int,
         tag_codes: frozenset[int] | None,
     ) -> GetMessageResult:
-        """Where an old record or entry is damaged: what is good."""
+        """Return the valid records where an old record or entry is damaged."""
         count, examined, records = self._old.pick(queue, offset, raw, max_msgs, max_bytes, tag_codes)
         status = GetMessageStatus.FOUND if count else GetMessageStatus.NO_MATCHED_MESSAGE
         return GetMessageResult(status, offset + examined, queue.min_offset, queue.max_offset, records, count)
@@ -113,7 +113,7 @@ class StoreReader:
     def _few(
         self, raw: bytes, max_msgs: int, max_bytes: int, tag_codes: frozenset[int] | None
     ) -> tuple[int, int, int, bytes]:
-        """How many records, their bytes' length, how many entries are done with, and the records."""
+        """Return the number of records, their total size, the number of processed entries, and the records."""
         starts: list[int] = []
         stops: list[int] = []
         count = total = examined = 0
@@ -152,7 +152,7 @@ class StoreReader:
         sizes = chosen["size"].astype(np.int64)
         fitting = int(np.searchsorted(np.cumsum(sizes), max_bytes, side="right"))
         count = max(min(fitting, max_msgs), 1)
-        if count < len(chosen):  # go on at the first one left out; those that do not match before it are done with
+        if count < len(chosen):  # continue at the first match not returned; entries before it are processed
             examined = int(matches[count]) if tag_codes is not None else count
             chosen, sizes = chosen[:count], sizes[:count]
         starts = chosen["physical_offset"].astype(np.int64)
@@ -163,14 +163,14 @@ class StoreReader:
         return count, int(sizes.sum()), examined, self._log.read_many(first, last)
 
     def message_at(self, queue: ConsumeQueue, offset: int) -> bytes | None:
-        """The record of one message, looked at from its size to its CRC; None when it is damaged."""
+        """Return the record of one message after a full check; None if it is damaged."""
         physical, size, _ = queue.entry(offset)
         return self._old.record(queue, offset, physical, size) or None
 
     # --- time ---------------------------------------------------------------------------------------------------
 
     def store_time(self, queue: ConsumeQueue, offset: int) -> int:
-        """Store timestamp of a queue's message; −1 if it is not there."""
+        """Return the store timestamp of a queue's message; −1 if it does not exist."""
         if not queue.min_offset <= offset < queue.max_offset:
             return -1
         physical = queue.entry(offset)[0]
@@ -180,12 +180,15 @@ class StoreReader:
         return store_time(head)
 
     def offset_by_time(self, queue: ConsumeQueue, timestamp: int, upper: bool) -> int:
-        """Lower: first message stored at or after the time, or the end. Upper: last one stored at or before it."""
+        """Return the first message stored at or after a time, or the end.
+
+        ``upper``: the last message stored at or before the time.
+        """
         low, high = queue.min_offset, queue.max_offset
         while low < high:
             middle = readable = (low + high) // 2
             while (stored := self.store_time(queue, readable)) < 0 and readable + 1 < high:
-                readable += 1  # a damaged record says nothing about the others
+                readable += 1  # skip damaged records
             if 0 <= stored < timestamp or (upper and stored == timestamp):
                 low = readable + 1
             else:
@@ -195,7 +198,7 @@ class StoreReader:
     # --- one record ---------------------------------------------------------------------------------------------
 
     def record_at(self, physical_offset: int) -> bytes | None:
-        """The record that starts there, if one does: its own physical offset says so."""
+        """Return the record at a physical offset; None if no record starts there."""
         head = self._log.read(physical_offset, STORE_TIME_END) if physical_offset >= 0 else b""
         if (
             len(head) < STORE_TIME_END

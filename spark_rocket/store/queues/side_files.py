@@ -1,16 +1,16 @@
-"""Two small files of ours about queues, in ``config``; RocketMQ has neither and ignores them.
+"""Two small files about queues in ``config``, specific to this project; RocketMQ ignores them.
 
-``deletedTopic.json``: which topics were deleted, and when. A deleted topic's records stay in the commit log until that
-is trimmed, and recovery would make its consume queues anew from them (as RocketMQ does after a kill). So the log's end
-at the time of deletion is kept for each deleted topic: its records below that offset have no queue any more, while a
-topic of the same name made later is another one. Written twice, to ``.bak`` and to the file itself, before a queue's
-files are removed: after a crash a topic is either still there or gone, and one damaged file does not bring it back.
+``deletedTopic.json``: deleted topics, and the log's end at the time of deletion. A deleted topic's records stay in the
+commit log until it is trimmed, and recovery would rebuild its consume queues from them (as RocketMQ does after a kill).
+Records below the stored offset therefore have no queue. A topic recreated later under the same name has records above
+it. The file is written twice, to ``.bak`` and to the file itself, before a queue's files are removed. After a crash a
+topic is either still there or gone, and one damaged file does not bring it back.
 
-``queueEnd.json``: where each queue ended at the last clean stop. A start does not read the whole log, so it cannot know
-of a queue whose last message is old that its last file was emptied, or its directory lost: the queue would be short,
-and its next message would get a number that was given before. Ends only grow, so what was written at the last clean
-stop is a lower bound ever after. A deleted topic is taken out when it is deleted: one of the same name that is made
-later counts from 0. A queue that is shorter makes recovery read the whole log; without the file, recovery does without.
+``queueEnd.json``: the end of each queue at the last clean stop. A start does not read the entire log. For a queue whose
+last message is old, it could not detect that the queue's last file was emptied or its directory lost. The queue would
+be short, and its next message would get a duplicate offset. Ends only grow, so the stored end remains a lower bound. A
+deleted topic is removed from the file; a recreated topic starts at 0. A shorter queue makes recovery read the entire
+log. Without the file, recovery skips this check.
 
 Both are written to a temporary file, synced and renamed. Thread-safety: for the store's one thread.
 """
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class DeletedTopics:
-    """Topic to the physical offset below which its records are a deleted topic's."""
+    """Deleted topics, each with the physical offset below which its records are deleted."""
 
     def __init__(self, store_path: Path) -> None:
         self.path = store_path / "config" / "deletedTopic.json"
@@ -37,7 +37,7 @@ class DeletedTopics:
         self.offsets: dict[str, int] = {}
 
     def load(self) -> None:
-        """Read the file, or its copy; StoreCorruptError when what there is cannot be read."""
+        """Read the file, or its copy; StoreCorruptError if both are unreadable."""
         broken = None
         for path in (self.path, self.backup):
             try:
@@ -48,18 +48,18 @@ class DeletedTopics:
                 broken = broken or error
                 continue
             if path == self.backup:
-                _log.warning("%s is missing or cannot be read; %s is used", self.path, self.backup.name)
+                _log.warning("%s is missing or cannot be read; using %s", self.path, self.backup.name)
             return
         if isinstance(broken, PermissionError):
             raise StoreCorruptError(
                 f"{self.path} cannot be read: {broken.strerror}.",
-                remedy=f"Give the user that runs this the right to read {self.path.parent} and what is in it.",
+                remedy=f"Give the user of this process read permission for {self.path.parent} and its files.",
             )
         if broken is not None:
             raise StoreCorruptError(
                 f"{self.path} cannot be read: {broken}.",
-                remedy="Delete it and its .bak; `rocket store check` then lists the topics whose queues are missing: "
-                "those that were deleted may come back after a kill, until they are deleted again.",
+                remedy="Delete it and its .bak; `rocket store check` then lists the topics whose queues are missing. "
+                "Deleted topics may come back after a kill, until you delete them again.",
             )
 
     @staticmethod
@@ -68,20 +68,20 @@ class DeletedTopics:
         return {str(topic): int(offset) for topic, offset in table.items()}
 
     def add(self, topic: str, offset: int, min_offset: int) -> None:
-        """Note a deletion; those that lie before the log's beginning are forgotten. OSError: nothing is noted."""
+        """Record a deletion; remove deletions before the log's beginning. OSError: nothing was changed."""
         self._save({name: at for name, at in self.offsets.items() if at > min_offset} | {topic: offset})
 
     def forget_before(self, min_offset: int) -> None:
-        """The log begins there now: records of topics that were deleted before are gone."""
+        """Remove deletions before the log's new beginning: their records are gone."""
         left = {name: at for name, at in self.offsets.items() if at > min_offset}
         if left != self.offsets:
             self._save(left)
 
     def cut(self, max_offset: int) -> None:
-        """The log ends there now: what comes behind is of no deleted topic."""
-        kept = {name: min(at, max_offset) for name, at in self.offsets.items()}
-        if kept != self.offsets:
-            self._save(kept)
+        """Lower the offsets to the log's new end: later records belong to existing topics."""
+        lowered = {name: min(at, max_offset) for name, at in self.offsets.items()}
+        if lowered != self.offsets:
+            self._save(lowered)
 
     def _save(self, offsets: dict[str, int]) -> None:
         text = json.dumps({"deletedTopicTable": offsets}, indent="\t", ensure_ascii=False)
@@ -90,22 +90,19 @@ class DeletedTopics:
         self.offsets = offsets
 
     def covers(self, topic: str, physical_offset: int) -> bool:
-        """Whether a record belongs to a topic that was deleted after it."""
+        """Return whether a record belongs to a topic that was deleted after it."""
         return physical_offset < self.offsets.get(topic, 0)
 
 
-_log = logging.getLogger(__name__)
-
-
 class QueueEnds:
-    """Topic and queue id to the number of the message that comes next."""
+    """End of each queue (the next message's offset), by topic and queue id."""
 
     def __init__(self, store_path: Path) -> None:
         self.path = store_path / "config" / "queueEnd.json"
         self.table: dict[tuple[str, int], int] = {}
 
     def load(self) -> None:
-        """Read the file. One that cannot be read is as good as none: it only helps to find other damage."""
+        """Read the file. An unreadable file is ignored: it only helps to find other damage."""
         try:
             stored = json.loads(self.path.read_bytes())["queueEndTable"]
             self.table = {
@@ -114,12 +111,12 @@ class QueueEnds:
         except FileNotFoundError:
             return
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            _log.warning("%s cannot be read (%s): it is written anew at the next stop", self.path, error)
+            _log.warning("ignored unreadable %s (%s): it is rewritten at the next stop", self.path, error)
 
     def save(self, queues: ConsumeQueueTable) -> None:
-        """Write the ends of all queues; of those that were not opened, what was known before.
+        """Write the ends of all queues; for unopened queues, the ends read before.
 
-        Should that fail, what was written before stays: it is true as well.
+        If that fails, the old file stays: it is valid too.
         """
         known, self.table = self.table, {}
         for key, queue in sorted(queues.table.items()):
@@ -129,14 +126,14 @@ class QueueEnds:
         self._write()
 
     def forget(self, topic: str) -> None:
-        """A topic is deleted."""
+        """Remove a deleted topic."""
         left = {key: end for key, end in self.table.items() if key[0] != topic}
         if len(left) < len(self.table):
             self.table = left
             self._write()
 
     def forget_all(self) -> None:
-        """Queues are about to become shorter."""
+        """Remove all ends, before queues become shorter."""
         if self.table:
             self.table = {}
             self._write()
@@ -148,10 +145,10 @@ class QueueEnds:
         try:
             replace_file(self.path, json.dumps({"queueEndTable": stored}, ensure_ascii=False))
         except OSError as error:
-            _log.warning("%s could not be written: %s", self.path, error)
+            _log.warning("cannot write %s: %s", self.path, error)
 
     def short(self, queues: ConsumeQueueTable, deleted: DeletedTopics) -> dict[tuple[str, int], int]:
-        """The queues that end before they ended then, with the end they had. A deleted topic may have begun anew."""
+        """Return queues that are shorter than at the last clean stop, with their ends then. Skips deleted topics."""
         found = {}
         for key, end in self.table.items():
             if key[0] not in deleted.offsets:

@@ -151,7 +151,7 @@ class Recovery:
         self._continue_offsets()
         for queue in self._queues.opened():
             if not report.clean:
-                queue.distrust(report.start_offset)
+                queue.mark_unflushed(report.start_offset)
             if queue.unflushed and not queue.dirty:
                 self._queues.mark_dirty(queue)
         if report.records:
@@ -172,7 +172,7 @@ class Recovery:
             if queue.min_offset == queue.max_offset:
                 _log.warning("%s queue %d continues at %d, its end at the last stop", *key, end)
                 queue.truncate(queue.min_offset)
-                queue.go_on_at(end)
+                queue.continue_at(end)
 
     def _without_log(self, report: RecoveryReport) -> None:
         """Start without a commit log: only valid for a new store."""

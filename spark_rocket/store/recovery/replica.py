@@ -223,7 +223,7 @@ class Replica:
             for record in records:
                 dispatcher.dispatch_one(record)
         except BaseException as error:
-            log.take_back(end)
+            log.erase(end)
             self._cut_queues(base)
             self._dispatcher = self._new_dispatcher()
             if isinstance(error, QueueGap):
