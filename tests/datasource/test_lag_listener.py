@@ -140,7 +140,9 @@ def test_what_a_progress_tells() -> None:
 def test_log_and_metrics(listener: RocketLagListener, brokers: Brokers, lines: Callable[[], str]) -> None:
     brokers.ages = {q(0): 4.5, q(1): BrokerError("no")}
     listener.onQueryProgress(progress(source(offset(q0=10, q1=0, q2=3), offset(q0=30, q1=1, q2=3))))
-    assert lines() == "query copy is behind by 21 messages, 4.5 s in 2 queues, most in orders/broker-a/0 (20 messages)"
+    assert (
+        lines() == "query copy has a lag of 21 messages, 4.5 s in 2 queues, largest in orders/broker-a/0 (20 messages)"
+    )
     seen = metrics(listener)
     by_queue = {name: value for name, value in seen.items() if "queue=" in name}
     assert sorted(by_queue.values()) == [0.0, 0.0, 1.0, 4.5, 20.0]
@@ -148,7 +150,7 @@ def test_log_and_metrics(listener: RocketLagListener, brokers: Brokers, lines: C
     assert seen['rocket_stream_lag_seconds_max{query="copy"}'] == 4.5
     assert seen['rocket_stream_progress_timestamp_seconds{query="copy"}'] == NOW
     listener.onQueryProgress(progress(source(offset(q0=30, q1=1, q2=3), offset(q0=30, q1=1, q2=3))))
-    assert lines() == "query copy is not behind"
+    assert lines() == "query copy has no lag"
     assert metrics(listener)['rocket_stream_lag_seconds_max{query="copy"}'] == 0.0
     listener._clock = lambda: NOW + 60
     listener.onQueryIdle(QueryIdleEvent(RUN, RUN, ""))
@@ -168,7 +170,7 @@ def test_a_broker_that_hangs_delays_the_seconds_and_nothing_else(
     assert brokers.asked.wait(20)
     for end in range(5):  # only the newest is asked about, and nobody waits for the one before
         listener.onQueryProgress(progress(source(offset(q0=end, q1=0), offset(q0=5, q1=6)), name=None))
-    assert lines().startswith(f"query {RUN} is behind by 7 messages, 2.0 s")
+    assert lines().startswith(f"query {RUN} has a lag of 7 messages, 2.0 s")
     lines()
     [known] = listener.queries()
     assert known.seconds == {q(1): 2.0}
@@ -183,7 +185,7 @@ def test_a_query_that_ends_while_a_broker_is_asked_stays_gone(
     other = uuid.uuid4()
     brokers.ages = {q(0): 1.0}
     listener.onQueryProgress(progress(source(offset(q0=0), offset(q0=5)), name="other", run=other))
-    assert lines().startswith("query other is behind by 5 messages, 1.0 s")
+    assert lines().startswith("query other has a lag of 5 messages, 1.0 s")
     assert [one.query for one in listener.queries()] == ["other"]
 
 

@@ -169,14 +169,14 @@ def test_a_message_above_the_limit_is_found_before_anything_is_yielded() -> None
     bodies = pa.array([b"x" * 2000, b"y" * 2001])
     with pytest.raises(RowError) as caught:
         next(target.blocks(pa.record_batch({"body": bodies})))
-    assert "row 1 of partition 3: its body has 2001 bytes, and the limit is 2000" in str(caught.value)
+    assert "row 1 of partition 3: the body has 2001 bytes, above the limit of 2000" in str(caught.value)
     assert list(encoder(topic="t", maxMessageSize="2000").blocks(pa.record_batch({"body": bodies.slice(0, 1)})))
 
 
 @pytest.mark.parametrize(
     ("columns", "text"),
     [
-        ({"queueId": pa.array([0, 9], pa.int32())}, "row 1 of partition 3: queueId is 9.*Its queues are 0, 1, 2"),
+        ({"queueId": pa.array([0, 9], pa.int32())}, "row 1 of partition 3: queueId is 9.*Valid queue ids: 0, 1, 2"),
         ({"queueId": pa.array([-1, 0], pa.int32())}, "row 0 of partition 3: queueId is -1"),
         ({"tags": pa.array(["a", "b\x02"])}, "row 1 of partition 3: .*separator"),
         ({"keys": pa.array(["x" * 40_000, "b"])}, "row 0 of partition 3: .*32767"),
@@ -185,7 +185,7 @@ def test_a_message_above_the_limit_is_found_before_anything_is_yielded() -> None
         ({"deliverAt": pa.array([None, -1], pa.timestamp("us", "UTC"))}, "row 1 of partition 3: deliverAt is before"),
         (
             {"delayLevel": pa.array([0, 1]), "deliverAt": pa.array([1, 1], pa.timestamp("us", "UTC"))},
-            "row 1 of partition 3: it has both delayLevel and deliverAt",
+            "row 1 of partition 3: both delayLevel and deliverAt are set",
         ),
     ],
 )
@@ -204,7 +204,7 @@ def test_properties_leave_room_for_what_brokers_add(limit: str) -> None:
     target = encoder(topic="t", maxMessageSize=limit)
     assert len(messages(list(target.blocks(pa.record_batch(body | {"keys": keys(32_767 - 512)}))))) == 3
     with pytest.raises(
-        RowError, match=r"row 4 of partition 3: its properties take 32256 bytes.*the limit is 32255"
+        RowError, match=r"row 4 of partition 3: the properties have 32256 bytes.*the limit of 32255"
     ) as e:
         list(target.blocks(pa.record_batch(body | {"keys": keys(32_767 - 511)})))
     assert "maxMessageSize" not in str(e.value)

@@ -286,5 +286,5 @@ def test_a_time_that_a_broker_does_not_take_is_called_by_its_column() -> None:
     wire.errors = {0: BrokerError("timer message illegal, the delay time should not be bigger", response_code=13)}
     sender = wire.sender()
     sender.put(replace(block(7), is_delayed=True, count=1))
-    with pytest.raises(RowError, match=r"row 7 of partition 2: the broker does not take its deliverAt .*timerMax"):
+    with pytest.raises(RowError, match=r"row 7 of partition 2: the broker rejects deliverAt .*timerMax"):
         sender.finish()

@@ -479,7 +479,7 @@ def test_from_and_to_by_offset(directory: Path) -> None:
         numbers(offsets(0, 0, "broker-b"))
     with pytest.raises(OffsetsError, match="from 5 to 4: the end is before the start"):
         numbers(offsets(5, 0), offsets(4, 0))
-    with pytest.raises(OffsetsError, match="does not say where Orders, queue 1, begins"):
+    with pytest.raises(OffsetsError, match="has no offset for Orders, queue 1"):
         numbers('{"Orders": {"broker-a": {"0": 3}}}')
 
 

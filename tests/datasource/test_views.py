@@ -153,9 +153,10 @@ def test_brokers_that_are_away(
     with caplog.at_level(logging.WARNING):
         assert {row["brokerName"] for row in read(cluster, "queues")} == {"broker-a"}
     assert (
-        "the view queues has nothing of broker broker-b: [CLIENT_ERROR] Broker 'broker-b' has no master" in caplog.text
+        "the view queues lacks the data of broker broker-b: [CLIENT_ERROR] Broker 'broker-b' has no master"
+        in caplog.text
     )
-    assert "the view queues has nothing of broker broker-c" in caplog.text
+    assert "the view queues lacks the data of broker broker-c" in caplog.text
     rows = {row["brokerName"]: row for row in read(cluster, "brokers")}
     assert {name: row["error"] is None for name, row in rows.items()} == {
         "broker-a": True,

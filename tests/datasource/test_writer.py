@@ -89,23 +89,29 @@ def test_frames_that_can_be_written(schema: str) -> None:
     ("schema", "wrong"),
     [
         ("value string", r"cannot write a column value.*Select only body, topic, tags.*body is required.*\"value\""),
-        ("tags string", r"there is no column body.*to_json"),
-        ("body bigint", r"the column body is bigint, and should be string or binary.*cast\(\"string\"\)"),
+        ("tags string", r"the column body is missing.*to_json"),
+        ("body bigint", r"the column body is bigint, but must be string or binary.*cast\(\"string\"\)"),
         ("body struct<a:int>", r"the column body is struct<a:int>"),
-        ("body string, tags bigint", r"the column tags is bigint, and should be string"),
-        ("body string, queueId string", r"the column queueId is string, and should be int"),
-        ("body string, properties map<string,int>", r"properties is map<string,int>, and should be map<string,string>"),
-        ("body string, delayLevel string", r"the column delayLevel is string, and should be int"),
-        ("body string, deliverAt bigint", r"the column deliverAt is bigint, and should be timestamp.*cast"),
-        ("body string, Body string", r"two columns body"),
+        ("body string, tags bigint", r"the column tags is bigint, but must be string"),
+        ("body string, queueId string", r"the column queueId is string, but must be int"),
+        ("body string, properties map<string,int>", r"properties is map<string,int>, but must be map<string,string>"),
+        ("body string, delayLevel string", r"the column delayLevel is string, but must be int"),
+        ("body string, deliverAt bigint", r"the column deliverAt is bigint, but must be timestamp.*cast"),
+        ("body string, Body string", r"duplicate column body"),
         ("body string, offset bigint", r"cannot write a column offset"),
         ("key string, value string", r"cannot write a column key.*withColumnRenamed\(\"value\", \"body\"\)"),
-        ("body string, key string", r"cannot write a column key.*Kafka's key: keys, .* or shardingKey"),
+        ("body string, key string", r"cannot write a column key.*Kafka's key, use keys .* or shardingKey"),
         ("body string, headers string", r"cannot write a column headers.*column properties"),
         ("body string, partition int", r"cannot write a column partition.*is queueId"),
         ("body string, timestamp timestamp", r"cannot write a column timestamp.*deliverAt"),
-        ("body string, queueOffset bigint", r"cannot write a column queueOffset.*gets it when it is sent and stored"),
-        ("body string, storetimestamp timestamp", r"cannot write a column storetimestamp.*when it is sent and stored"),
+        (
+            "body string, queueOffset bigint",
+            r"cannot write a column queueOffset.*set when the message is sent and stored",
+        ),
+        (
+            "body string, storetimestamp timestamp",
+            r"cannot write a column storetimestamp.*when the message is sent and stored",
+        ),
         ("body string, keys array<string>", r"the column keys is array<string>.*array_join\(\"keys\", \" \"\)"),
     ],
 )
@@ -116,13 +122,13 @@ def test_frames_that_cannot(schema: str, wrong: str) -> None:
 
 def test_a_topic_comes_from_the_option_or_a_column() -> None:
     check_columns(struct("body string, topic string"), options())
-    with pytest.raises(OptionError, match=r"where to write is not said.*a column topic"):
+    with pytest.raises(OptionError, match=r"no target topic is set.*a column topic"):
         check_columns(struct("body string"), options())
 
 
 def test_only_append() -> None:
     check_append(False, "")
-    with pytest.raises(OptionError, match=r"can only append.*Use mode append"):
+    with pytest.raises(OptionError, match=r"supports only append.*Use mode append"):
         check_append(True, "Use mode append")
 
 
@@ -192,7 +198,9 @@ def test_columns_that_are_only_read_must_be_null(sink: FakeSink) -> None:
         return pa.record_batch({"body": ["a"] * count, "queueOffset": pa.array(offsets, pa.int64()), "bornHost": hosts})
 
     assert made.write(iter([batch(None, None), batch(None)])).messages == 3
-    with pytest.raises(RowError, match=r"row 4 of partition 0: the column queueOffset has a value.*INSERT INTO t"):
+    with pytest.raises(
+        RowError, match=r"row 4 of partition 0: the column queueOffset is read-only but has a value.*INSERT INTO t"
+    ):
         made.write(iter([batch(None, None), batch(None, None, 7, 8)]))
     assert len(sink.used) == 3
 
@@ -249,4 +257,4 @@ def test_the_driver_logs_what_was_written(caplog: pytest.LogCaptureFixture) -> N
     with caplog.at_level(logging.INFO, logger="spark_rocket.datasource"):
         RocketStreamWriter(options(topic="t"), struct("body string")).commit(tasks, 7)
     assert "batch 7 wrote messages=10 bytes=1000 requests=4 retries=1 topics=a:9,b:1" in caplog.text
-    assert "batch 7: 1 of them are stored, but were not yet flushed" in caplog.text
+    assert "batch 7: 1 of them are stored but not yet flushed" in caplog.text

@@ -40,7 +40,7 @@ def test_tables(mq: Rocket, spark: SparkSession, run: Callable[..., list[str]], 
     mine = spark.createDataFrame([(b"d", "td")], "body binary, tags string")
     mine.writeTo("writable").append()
     mine.writeTo("both").append()
-    with pytest.raises(PySparkException, match=r"BAD_ROW.*storeTimestamp has a value, and can only be read"):
+    with pytest.raises(PySparkException, match=r"BAD_ROW.*storeTimestamp is read-only but has a value"):
         spark.sql("INSERT INTO both (body, storeTimestamp) SELECT X'65', current_timestamp()")
     assert bodies("SELECT body FROM readable") == bodies("SELECT body FROM both") == ["a", "b", "c", "d", "d"]
     row = spark.sql("SELECT * FROM readable WHERE tags = 'ta'").first()
@@ -77,7 +77,7 @@ def test_temporary_views(mq: Rocket, spark: SparkSession) -> None:
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW seen USING rocket OPTIONS ({options})")
     spark.sql("INSERT INTO seen (body, tags) VALUES (X'61', 't')")
     spark.sql("INSERT INTO seen (body, tags) SELECT body, tags FROM seen")
-    with pytest.raises(PySparkException, match=r"BAD_ROW.*brokerName has a value, and can only be read"):
+    with pytest.raises(PySparkException, match=r"BAD_ROW.*brokerName is read-only but has a value"):
         spark.sql("INSERT INTO seen SELECT * FROM seen")
     assert mq.bodies(topic) == ["a", "a"]
     # A view, like a data frame, is planned once and for all with its first query.

@@ -272,14 +272,14 @@ def test_t12_only_append(mq: Rocket, spark: SparkSession, tmp_path: Path) -> Non
     topic = mq.topic(1)
     frame = spark.range(1).selectExpr("CAST(id AS STRING) AS body")
     options = {"nameServer": mq.name_server, "topic": topic}
-    with pytest.raises(PySparkException, match=r"can only append.*\.mode\(\"append\"\)"):
+    with pytest.raises(PySparkException, match=r"supports only append.*\.mode\(\"append\"\)"):
         frame.write.format("rocket").options(**options).mode("overwrite").save()
     with pytest.raises(AnalysisException):
         frame.write.format("rocket").options(**options).save()
     mq.send(topic, ["a"])
     counted = mq.stream(topic, startingOffsets="earliest").groupBy("body").count().selectExpr("body")
     complete = counted.writeStream.format("rocket").options(**options).outputMode("complete")
-    with pytest.raises(PySparkException, match=r"can only append.*outputMode\(\"append\"\)"):
+    with pytest.raises(PySparkException, match=r"supports only append.*outputMode\(\"append\"\)"):
         complete.start(checkpointLocation=str(tmp_path / "checkpoint")).awaitTermination(120)
     assert mq.end(topic) == 1
 

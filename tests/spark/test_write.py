@@ -118,8 +118,8 @@ def test_a_message_above_the_limit_is_named_and_not_sent(mq: Rocket, spark: Spar
     ("columns", "options", "wrong"),
     [
         (["CAST(id AS STRING) AS value"], {}, r"BAD_SCHEMA.*cannot write a column value.*body"),
-        (["'x' AS tags"], {}, r"there is no column body"),
-        (["id AS body"], {}, r"the column body is bigint, and should be string or binary"),
+        (["'x' AS tags"], {}, r"the column body is missing"),
+        (["id AS body"], {}, r"the column body is bigint, but must be string or binary"),
         (["CAST(NULL AS STRING) AS body"], {}, r"BAD_ROW\] row 0 of partition 0: body is null"),
         (["'b' AS body", "7 AS queueId"], {}, r"row 0 of partition 0: queueId is 7.*Its queues are 0"),
         (["'b' AS body"], {"topc": "x"}, r"no option topc\. Did you mean topic\?"),
@@ -144,7 +144,7 @@ def test_a_topic_that_does_not_exist_is_created_by_the_broker_as_for_every_produ
 
 
 def test_no_topic_at_all(mq: Rocket, spark: SparkSession) -> None:
-    with pytest.raises(PySparkException, match=r"where to write is not said"):
+    with pytest.raises(PySparkException, match=r"no target topic is set"):
         write(mq, bodies(spark, 1))
     nulls = bodies(spark, 1, "CAST(NULL AS STRING) AS topic")
     with pytest.raises(PySparkException, match=r"row 0 of partition \d: topic is null"):

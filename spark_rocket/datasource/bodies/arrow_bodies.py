@@ -1,37 +1,36 @@
-"""Arrow IPC bodies: each is a stream, or a file, of record batches. A message may hold many rows, and be written so.
+"""Arrow IPC bodies: each is a stream, or a file, of record batches. A message may hold many rows.
 
-Columns are found by name. What a body lacks is null, what it has beside the schema is left out, other types are cast
-where no value is lost. Everything is validated before it is used: the offsets in these bytes are untrusted.
-A file is a stream between ``ARROW1`` and a footer, and is read as a stream: its footer may not claim anything else.
+Columns are found by name. Missing columns are null, and columns that the schema does not have are ignored. Other types
+are cast if no value is lost. All bytes are validated before use, because the offsets in them are untrusted.
+A file is a stream between ``ARROW1`` and a footer. It is read as a stream, and its footer must agree.
 
-Sizes are untrusted too: 300 bytes can claim a billion rows of nulls, or zeros without end. So ``Allowance`` bounds the
-rows and bytes that a body may become, before any of it is built. Row counts and the lengths of compressed buffers are
-read from the flatbuffers that Arrow has verified:
-
+Sizes are untrusted too: 300 bytes can claim a billion rows of nulls, or endless zeros. ``Allowance`` therefore limits
+the rows and bytes of a body before they are allocated. Row counts and the lengths of compressed buffers are read from
+the flatbuffers that Arrow has verified:
 ===================  ==============================================================================================
 table                fields
 ===================  ==============================================================================================
 Message              0 version, 1 header's type, 2 header, 3 length of the body
-DictionaryBatch      0 id, 1 data (a RecordBatch), 2 whether it is added to the one before
+DictionaryBatch      0 id, 1 data (a RecordBatch), 2 whether it is appended to the previous one
 RecordBatch          0 rows (int64), 1 nodes, 2 buffers (pairs of int64: offset in the body, length), 3 compression
-a compressed buffer  int64: its length when it is not compressed, -1 if it is not; then the bytes
+compressed buffer    int64: its uncompressed length, -1 if it is not compressed; then the bytes
 ===================  ==============================================================================================
 
-Structs, lists and maps are taken apart and built again (members of structs are found by name, as columns are), and
-dictionaries are resolved. Values change their type as in this table, and only if none of them changes:
+Structs, lists and maps are rebuilt (members of structs are found by name, like columns), and dictionaries are
+decoded. Values are converted as in this table, and only if none of them changes:
 
 =======================================================  ===============================================
 from                                                     to
 =======================================================  ===============================================
-null                                                     anything
-whole numbers, floating numbers, decimals                each other, where every value is the same number
-texts (large, views); bytes (large, views, fixed)        each other, where bytes are UTF-8
+null                                                     any type
+integers, floating-point numbers, decimals               each other, if every value is the same number
+strings (large, views); bytes (large, views, fixed)      each other, if bytes are UTF-8
 dates                                                    dates, timestamps
 timestamps, durations, times of day                      the same in another unit, timestamps in another zone
-all of these but bytes, durations and times, booleans    text
+all of these but bytes, durations and times, booleans    strings
 =======================================================  ===============================================
 
-All else (unions, run-end encodings, list views, texts to numbers, numbers to dates) is refused.
+Everything else (unions, run-end encodings, list views, strings to numbers, numbers to dates) is rejected.
 
 Pure.
 """
@@ -49,7 +48,7 @@ from spark_rocket.datasource.bodies.decoding import BAD, I64, Decoded, raw, reas
 
 _FILE = b"ARROW1"
 _STREAM_IN_FILE = 8
-# Bytes of columns after which the rest of a batch's bodies is left for the next call.
+# Bytes of columns after which the remaining bodies of a batch are left to the next call.
 _ENOUGH = 32 << 20
 
 
@@ -102,7 +101,7 @@ class ArrowDecoder:
                 batch.validate(full=True)
                 found.append(self._conform(batch, left))
         if promised not in (None, len(found)):
-            raise ValueError(f"the file has {len(found)} batches, and its footer {promised}")
+            raise ValueError(f"the file has {len(found)} batches, but its footer {promised}")
         return found
 
     def _conform(self, batch: pa.RecordBatch, left: Allowance) -> pa.RecordBatch:
@@ -110,7 +109,7 @@ class ArrowDecoder:
         arrays = []
         for item in self._fields:
             if names.count(item.name) > 1:
-                raise ValueError(f"there are two columns {item.name}")
+                raise ValueError(f"duplicate column {item.name}")
             if item.name not in names:
                 arrays.append(nothing(batch.num_rows, item.type, left))
                 continue
@@ -127,21 +126,21 @@ def _empty(column: pa.ChunkedArray) -> pa.Array:
 
 
 def write_stream(batch: pa.RecordBatch) -> bytes:
-    """A batch as an IPC stream."""
+    """Return a batch as an IPC stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as stream:
         stream.write_batch(batch)
     return bytes(sink.getvalue())
 
 
-# A body may become so much at most, and grow by so much; small ones may always become what is free.
+# Limits for the size and growth of a body; small bodies may always use the free part.
 MOST_ROWS, FREE_ROWS, ROWS_PER_BYTE = 1 << 24, 1 << 16, 64
 MOST_BYTES, FREE_BYTES, BYTES_PER_BYTE = 128 << 20, 16 << 20, 64
 _OLD_COMPRESSION = b"ARROW:experimental_compression"
 
 
 class Allowance:
-    """What is left of the rows and bytes that a body may become."""
+    """The remaining rows and bytes of a body."""
 
     def __init__(self, size: int) -> None:
         self._rows = min(MOST_ROWS, FREE_ROWS + ROWS_PER_BYTE * size)
@@ -149,38 +148,38 @@ class Allowance:
         self.spent = 0
 
     def rows(self, count: int) -> None:
-        """Take rows; ValueError if there are too many."""
+        """Take rows; ValueError if the limit is exceeded."""
         self._rows -= count
         if count < 0 or self._rows < 0:
-            raise ValueError("it says that it has more rows than a body of its size may have")
+            raise ValueError("it claims more rows than allowed for a body of its size")
 
     def bytes(self, count: int) -> None:
-        """Take bytes; ValueError if there are too many."""
+        """Take bytes; ValueError if the limit is exceeded."""
         self._bytes -= count
         self.spent += count
         if count < 0 or self._bytes < 0:
-            raise ValueError("it would become larger than a body of its size may")
+            raise ValueError("it would become larger than allowed for a body of its size")
 
 
 def check_stream(buffer: pa.Buffer) -> None:
-    """Refuse a stream that claims too much."""
+    """Reject a stream that exceeds the limits."""
     left = Allowance(buffer.size)
     for message in pa.ipc.MessageReader.open_stream(buffer):
         if message.type not in ("record batch", "dictionary"):
             continue
         metadata = message.metadata.to_pybytes()
         if _OLD_COMPRESSION in metadata:
-            raise ValueError("it is compressed as Arrow did before its format was settled")
+            raise ValueError("it uses Arrow's experimental compression, which is unsupported")
         try:
             rows, inflated = _claims(metadata, message.body, message.type == "dictionary")
         except struct.error:
-            raise ValueError("its metadata is cut off") from None
+            raise ValueError("its metadata is truncated") from None
         left.rows(rows)
         left.bytes(inflated)
 
 
 def _claims(metadata: bytes, body: pa.Buffer | None, dictionary: bool) -> tuple[int, int]:
-    """A batch's rows, and the bytes that its compressed buffers say they have."""
+    """Return a batch's rows, and the bytes that its compressed buffers claim to have."""
     batch = _table(metadata, _field(metadata, _table(metadata, 0), 2))
     if dictionary:
         batch = _table(metadata, _field(metadata, batch, 1))
@@ -195,21 +194,21 @@ def _claims(metadata: bytes, body: pa.Buffer | None, dictionary: bool) -> tuple[
     for offset, length in np.frombuffer(metadata, "<i8", 2 * count, start + 4).reshape(-1, 2).tolist():
         if length:
             if offset < 0:
-                raise ValueError("a buffer lies outside of it")
+                raise ValueError("a buffer lies outside the body")
             (claim,) = struct.unpack_from("<q", data, offset)
             inflated += 0 if claim == -1 else claim
             if claim < -1:
-                raise ValueError("a buffer says that it is less than nothing")
+                raise ValueError("a buffer claims a negative length")
     return rows, inflated
 
 
 def _table(data: bytes, at: int) -> int:
-    """Where the offset at a place leads."""
+    """Follow the offset at a position."""
     return at + int(struct.unpack_from("<I", data, at)[0])
 
 
 def _field(data: bytes, table: int, slot: int) -> int:
-    """Where a table's field is; 0 if it has none."""
+    """Return the position of a table's field; 0 if the field is missing."""
     names = table - struct.unpack_from("<i", data, table)[0]
     if names < 0 or 4 + 2 * slot >= struct.unpack_from("<H", data, names)[0]:
         return 0
@@ -227,13 +226,13 @@ _PAIRS = frozenset(
 
 
 def check_type(kind: pa.DataType) -> None:
-    """Refuse decimals that no decimals are: Arrow looks up powers of ten by the scale, wherever that leads."""
+    """Reject invalid decimals: Arrow uses the scale as an unchecked index into its powers of ten."""
     types = pa.types
     if isinstance(kind, pa.BaseExtensionType):
         check_type(kind.storage_type)
     elif types.is_decimal(kind):
         if not 0 <= kind.scale <= kind.precision:
-            raise ValueError(f"a decimal has {kind.precision} digits and {kind.scale} of them behind the point")
+            raise ValueError(f"a decimal has {kind.precision} digits, {kind.scale} of them after the point")
     elif types.is_map(kind):
         check_type(kind.key_type)
         check_type(kind.item_type)
@@ -245,13 +244,13 @@ def check_type(kind: pa.DataType) -> None:
 
 
 def nothing(count: int, kind: pa.DataType, left: Allowance) -> pa.Array:
-    """Nulls."""
+    """Return an array of nulls."""
     left.bytes(count * _width(kind))
     return pa.nulls(count, kind)
 
 
 def conform(array: pa.Array, kind: pa.DataType, left: Allowance) -> pa.Array:
-    """The values of a valid array under another type; ValueError where one would change."""
+    """Convert a valid array to another type; ValueError if a value would change."""
     types = pa.types
     if array.type.equals(kind, check_metadata=True):
         left.bytes(array.nbytes)
@@ -288,7 +287,7 @@ def _struct(array: pa.Array, kind: pa.DataType, left: Allowance) -> pa.Array:
     for index in range(kind.num_fields):
         item = kind.field(index)
         if names.count(item.name) > 1:
-            raise ValueError(f"there are two members {item.name}")
+            raise ValueError(f"duplicate member {item.name}")
         if item.name in names:
             members.append(conform(array.field(names.index(item.name)), item.type, left))
         else:
@@ -301,23 +300,23 @@ def _struct(array: pa.Array, kind: pa.DataType, left: Allowance) -> pa.Array:
 def _values(array: pa.Array, kind: pa.DataType, left: Allowance) -> pa.Array:
     given, wanted = _group(array.type), _group(kind)
     if not wanted or (given != wanted and (given, wanted) not in _PAIRS):
-        raise ValueError(f"that does not become {kind} without a loss")
+        raise ValueError(f"it cannot be converted to {kind} without loss")
     left.bytes(len(array) * _width(kind))
     if given in ("text", "bytes"):
         left.bytes(int(_lengths(array).sum()))
     elif wanted == "text":
         left.bytes(len(array) * _WIDEST_TEXT)
     if given == "integer" and wanted == "decimal":
-        # Arrow asks for room for the largest number of the type, and so gets it.
+        # Arrow reserves room for the largest number of the type, so provide it.
         return array.cast(pa.decimal256(76, kind.scale)).cast(kind)
     found = array.cast(kind)
-    # Arrow overlooks digits that a float loses, and those that overflow where a decimal is scaled.
+    # Arrow does not detect digits that a float loses, and overflow when a decimal is scaled.
     if ({given, wanted} & {"float"} and wanted in ("float", "decimal")) or given == wanted == "decimal":
         same = pc.equal(found.cast(array.type), array)
         if given == "float":
             same = pc.or_(same, pc.is_nan(array))
         if pc.all(same).as_py() is False:
-            raise ValueError(f"not all of its numbers are numbers of {kind}")
+            raise ValueError(f"some numbers do not fit {kind}")
     return found
 
 
@@ -342,7 +341,7 @@ def _group(kind: pa.DataType) -> str:
 
 
 def _width(kind: pa.DataType) -> int:
-    """About the bytes of a row's value that is null."""
+    """Return the approximate bytes of a null value."""
     if pa.types.is_struct(kind):
         return 1 + sum(_width(kind.field(index).type) for index in range(kind.num_fields))
     try:
@@ -352,7 +351,7 @@ def _width(kind: pa.DataType) -> int:
 
 
 def _lengths(array: pa.Array) -> I64:
-    """The bytes of each text or binary value."""
+    """Return the bytes of each string or binary value."""
     kind = array.type
     if pa.types.is_fixed_size_binary(kind):
         widths: I64 = np.full(len(array), kind.byte_width, np.int64)
@@ -366,7 +365,7 @@ def _lengths(array: pa.Array) -> I64:
 
 
 def _resolved(array: pa.Array) -> int:
-    """The bytes of a dictionary's values where each stands for itself."""
+    """Return the bytes of a dictionary array after decoding."""
     values: Any = array.dictionary
     if _group(values.type) in ("text", "bytes"):
         return int(_lengths(values)[array.indices.drop_null().to_numpy()].sum()) + 5 * len(array)

@@ -1,4 +1,4 @@
-"""Avro bodies, by fastavro (the extra ``avro``): raw datums, or single objects that begin with their schema's print.
+"""Avro bodies, by fastavro (the extra ``avro``): raw datums, or single objects with their schema's fingerprint.
 
 =======  ========================================================================
 bytes    a single object
@@ -8,10 +8,10 @@ bytes    a single object
 10 …     the datum
 =======  ========================================================================
 
-Types become what Spark's ``from_avro`` makes of them; unions of several types, but for numbers and null, and schemas
-that contain themselves are refused, and arrays of what takes no bytes (a body of five could have a billion of them).
-Dates and times of any year are read, as numbers that Arrow knows. A negative index is no symbol of an enum; in a union
-fastavro counts from its end. Belongs to one task.
+Types are those of Spark's ``from_avro``. Rejected are unions of several types (except numbers and null), recursive
+schemas, and arrays of values without bytes (a body of five bytes could have a billion of them). Dates and times of any
+year are read, as numbers that Arrow supports. A negative enum index is invalid; in a union fastavro counts from the
+end. Belongs to one task.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from spark_rocket.errors import OptionError, ProtocolError, SchemaError, StateEr
 from spark_rocket.protocol.avro_shape import check_nesting, measure
 
 _HEADER = b"\xc3\x01"
-_MAX_VALUES = 20_000  # columns and fields, with those of a type counted where it is used
+_MAX_VALUES = 20_000  # columns and fields; those of a named type count at each use
 _REMEDY = "Read the body as binary, and use from_avro in the query."
 _PLAIN: dict[str, DataType] = {
     "null": NullType(),
@@ -68,15 +68,15 @@ _LOGICAL: dict[tuple[str, str], DataType] = {
     ("long", "local-timestamp-micros"): TimestampNTZType(),
     ("string", "uuid"): StringType(),
 }
-# Fastavro makes times of day and UUIDs of these, which Spark's Avro reader leaves as numbers and texts.
+# Fastavro converts these to times of day and UUIDs, which Spark's Avro reader returns as numbers and strings.
 _IGNORED = ("time-millis", "time-micros", "uuid")
 _MOST_DIGITS = 38
-# What fastavro is told to call for a number when it reads; named so that nobody else's schema has them.
+# The type names of numbers for fastavro's reader, chosen so that no other schema uses them.
 _SYMBOL, _MILLIS = "spark-rocket-symbol", "spark-rocket-millis"
 
 
 class AvroSchema:
-    """A parsed schema, its Spark columns, and its header as a single object."""
+    """A parsed schema, its Spark columns, and its single-object header."""
 
     def __init__(self, settings: BodySettings) -> None:
         try:
@@ -99,13 +99,13 @@ class AvroSchema:
             digest = fastavro.schema.fingerprint(form, "CRC-64-AVRO")
         except (*BAD, fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as error:
             raise OptionError(
-                f"option avroSchema is no Avro schema: {reason(error)}.", remedy="Give JSON, or the path of a file."
+                f"option avroSchema is not an Avro schema: {reason(error)}.", remedy="Use JSON, or the path of a file."
             ) from None
         except ProtocolError as error:
             raise SchemaError(error.message, remedy=_REMEDY) from None
         if shape.values > _MAX_VALUES:
             raise SchemaError(
-                f"The Avro schema has {shape.values:,} columns and fields; at most {_MAX_VALUES:,} are read.",
+                f"The Avro schema has {shape.values:,} columns and fields, above the limit of {_MAX_VALUES:,}.",
                 remedy=_REMEDY,
             )
         self.header = _HEADER + bytes.fromhex(digest)
@@ -134,7 +134,7 @@ class AvroSchema:
             if not rest:
                 return NullType()
             raise SchemaError(
-                f"the Avro schema has a union of {', '.join(sorted(names))}, which is no column's type.",
+                f"the Avro schema has a union of {', '.join(sorted(names))}, which is not a column type.",
                 remedy=_REMEDY,
             )
         if isinstance(schema, str):
@@ -153,7 +153,7 @@ class AvroSchema:
         if logical == "decimal" and kind in ("bytes", "fixed"):
             if schema["precision"] > _MOST_DIGITS:
                 raise SchemaError(
-                    f"the Avro schema has a decimal of {schema['precision']} digits, and Spark's have {_MOST_DIGITS}.",
+                    f"the Avro schema has a decimal of {schema['precision']} digits, above Spark's {_MOST_DIGITS}.",
                     remedy="Read the body as binary, and decode it in the query.",
                 )
             return DecimalType(schema["precision"], schema.get("scale", 0))
@@ -162,14 +162,14 @@ class AvroSchema:
         return _LOGICAL.get((kind, logical)) or self._spark_type(kind)
 
     def read(self, body: bytes) -> dict[str, Any]:
-        """Decode a body; all of it must be used."""
+        """Decode a body; all of its bytes must be used."""
         start = 0
         if self._encoding is not AvroEncoding.RAW:
             if body[:10] == self.header:
                 start = 10
             elif body[:2] == _HEADER or self._encoding is AvroEncoding.SINGLE:
                 raise ValueError(
-                    f"it begins with {body[:10].hex()}, and single objects of avroSchema with {self.header.hex()}"
+                    f"it begins with {body[:10].hex()}, but single objects of avroSchema with {self.header.hex()}"
                     + (" (raw datums need avroEncoding=raw)" if self._encoding is AvroEncoding.AUTO else "")
                 )
         file = io.BytesIO(body)
@@ -180,7 +180,7 @@ class AvroSchema:
         return value  # type: ignore[no-any-return]
 
     def write(self, row: dict[str, Any]) -> bytes:
-        """Encode a row: a single object, unless ``avroEncoding=raw``."""
+        """Encode a row as a single object, or as a raw datum if ``avroEncoding=raw``."""
         file = io.BytesIO()
         if self._encoding is not AvroEncoding.RAW:
             file.write(self.header)
@@ -189,7 +189,7 @@ class AvroSchema:
 
 
 def _with_maps(value: Any) -> Any:
-    """Arrow gives maps as lists of pairs."""
+    """Convert lists of pairs to dicts. Arrow returns maps as lists of pairs."""
     if isinstance(value, dict):
         return {name: _with_maps(item) for name, item in value.items()}
     if isinstance(value, list):
@@ -200,7 +200,7 @@ def _with_maps(value: Any) -> Any:
 
 
 def _without_ignored(schema: Any) -> Any:
-    """A schema without the logical types that Spark's Avro reader ignores, those that are invalid among them."""
+    """Return a schema without the logical types that Spark's Avro reader ignores, such as invalid ones."""
     if isinstance(schema, list):
         return [_without_ignored(branch) for branch in schema]
     if isinstance(schema, dict):
@@ -211,13 +211,13 @@ def _without_ignored(schema: Any) -> Any:
 
 
 def _is_decimal(schema: dict[str, Any]) -> bool:
-    """Whether a decimal says what the specification demands. Without it the type is what it is based on: bytes."""
+    """Return whether a decimal has the attributes that the specification requires. Otherwise its type is bytes."""
     precision, scale = schema.get("precision"), schema.get("scale", 0)
     return type(precision) is int and type(scale) is int and 0 <= scale <= precision > 0
 
 
 def _for_reading(schema: Any) -> Any:
-    """A parsed schema by which dates and times are read as Arrow's numbers, and enums by their own reader."""
+    """Return a schema that reads dates and times as Arrow's numbers, and enums with their own reader."""
     if isinstance(schema, list):
         return [_for_reading(branch) for branch in schema]
     if not isinstance(schema, dict):
@@ -237,7 +237,7 @@ def _for_reading(schema: Any) -> Any:
 
 def _symbol(index: int, schema: Any, _: Any = None) -> str:
     if not 0 <= index < len(schema["symbols"]):
-        raise ValueError(f"an enum of {len(schema['symbols'])} symbols has none at {index}")
+        raise ValueError(f"invalid index {index} for an enum of {len(schema['symbols'])} symbols")
     return str(schema["symbols"][index])
 
 

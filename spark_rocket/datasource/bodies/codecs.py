@@ -1,4 +1,4 @@
-"""From settings to the decoder of a body format, and to the columns that a format defines itself; text and variants.
+"""Select the decoder of a body format, and the columns that a format defines itself; text and variants.
 
 Pure.
 """
@@ -17,7 +17,7 @@ from spark_rocket.errors import SchemaError
 
 
 class TextDecoder:
-    """UTF-8, looked at for all bodies at once."""
+    """Decodes UTF-8, all bodies at once."""
 
     def __init__(self, fields: pa.Schema) -> None:
         self._fields = fields
@@ -38,7 +38,7 @@ class TextDecoder:
 
 
 def known_columns(settings: BodySettings) -> StructType:
-    """The columns of the format, where the user gives no schema."""
+    """Return the columns of the format, for reads without a schema."""
     if settings.format is BodyFormat.TEXT:
         return StructType([StructField("value", StringType())])
     if settings.format is BodyFormat.VARIANT:
@@ -53,13 +53,13 @@ def known_columns(settings: BodySettings) -> StructType:
         return ProtobufType(settings).columns
     raise SchemaError(
         f"bodyFormat={settings.format.value} needs a schema.",
-        remedy='Give the columns of the bodies: .schema("id bigint, name string"). In SQL, use a temporary view '
+        remedy='Declare the columns of the bodies: .schema("id bigint, name string"). In SQL, use a temporary view '
         "instead of a table: CREATE TEMPORARY VIEW v (id bigint, name string) USING rocket OPTIONS (…).",
     )
 
 
 def decoder(settings: BodySettings, body: StructType) -> Decoder:
-    """What decodes bodies to the columns ``body``; SchemaError where it cannot. Modules are imported when needed."""
+    """Return the decoder for the columns ``body``; SchemaError if it is impossible. Modules are imported lazily."""
     fields = to_arrow_schema(body, timezone="UTC")
     form = settings.format
     if not body.fields and form in (BodyFormat.CSV, BodyFormat.ARROW):
@@ -94,9 +94,9 @@ def decoder(settings: BodySettings, body: StructType) -> Decoder:
     wanted = VariantType() if form is BodyFormat.VARIANT else StringType()
     if [field.dataType for field in body.fields] != [wanted]:
         raise SchemaError(
-            f"bodyFormat={form.value} is one column of type {wanted.simpleString()}, and the schema has "
+            f"bodyFormat={form.value} has one column of type {wanted.simpleString()}, but the schema has "
             f"{body.simpleString() if body.fields else 'none'}.",
-            remedy=f"Declare `value {wanted.simpleString()}`; columns of the message are named in metadataColumns.",
+            remedy=f"Declare `value {wanted.simpleString()}`; name columns of the message in metadataColumns.",
         )
     if form is BodyFormat.TEXT:
         return TextDecoder(fields)
@@ -105,16 +105,16 @@ def decoder(settings: BodySettings, body: StructType) -> Decoder:
 
 
 def check_known(body: StructType, known: StructType, option: str) -> None:
-    """Refuse columns that the format's own schema does not have so."""
+    """Reject columns that the format's own schema does not have, or has with another type."""
     for field in body.fields:
         if field.name not in known.names:
             raise SchemaError(
-                f"the schema has a column {field.name}, and what {option} describes has not.",
-                remedy=f"It has {', '.join(known.names)}; columns of the message are named in metadataColumns.",
+                f"the schema has a column {field.name}, which is missing in {option}.",
+                remedy=f"It has {', '.join(known.names)}; name columns of the message in metadataColumns.",
             )
         wanted = known[field.name].dataType
         if not same_types(field.dataType, wanted):
             raise SchemaError(
                 f"the column {field.name} is {wanted.simpleString()}, not {field.dataType.simpleString()}.",
-                remedy="Declare it so, and cast in the query; without a schema it is so by itself.",
+                remedy="Declare that type and cast in the query, or omit the schema.",
             )

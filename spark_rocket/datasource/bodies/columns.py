@@ -1,4 +1,4 @@
-"""Which columns of typed rows are the body's, which the message's, and which holds bad records. Pure."""
+"""Assign the columns of typed rows to the body, the message and bad records. Pure."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ _ALL = tuple((name, name) for name in SOURCE_SCHEMA.names if name != "body")
 
 @dataclass(frozen=True)
 class Layout:
-    """A schema taken apart."""
+    """The columns of a schema, by source."""
 
     body: StructType
     metadata: dict[str, str]
-    """The message's column behind each column that is the message's."""
+    """The message's column for each column that belongs to the message."""
     bad_column: str | None
 
 
 def metadata_fields(settings: BodySettings) -> list[tuple[str, StructField]]:
-    """What ``metadataColumns`` names: each column's name in the rows, and what it is."""
+    """Return the columns of ``metadataColumns``: their names in the rows, and their fields."""
     fields = []
     for source, name in settings.metadata if settings.metadata is not None else _ALL:
         known = _BY_KEY.get(source.lower())
         if known is None:
             raise SchemaError(
-                f"option metadataColumns names {source}, and messages have no such column.",
-                remedy=f"They have {', '.join(SOURCE_SCHEMA.names)}.",
+                f"option metadataColumns names {source}, which is not a message column.",
+                remedy=f"Valid names: {', '.join(SOURCE_SCHEMA.names)}.",
             )
         fields.append((name, known))
     return fields
 
 
 def default_schema(settings: BodySettings, body: StructType) -> StructType:
-    """What is read when the user gives no schema."""
+    """Return the schema for reads without one."""
     fields = list(body.fields)
     fields += [StructField(name, known.dataType, known.nullable) for name, known in metadata_fields(settings)]
     if settings.bad_records is BadRecords.COLUMN:
@@ -49,7 +49,7 @@ def default_schema(settings: BodySettings, body: StructType) -> StructType:
 
 
 def layout(settings: BodySettings, schema: StructType) -> Layout:
-    """Take a schema apart, and refuse what cannot be."""
+    """Assign the columns of a schema; SchemaError if it is invalid."""
     _check_names(schema)
     wanted = {name.lower(): known for name, known in metadata_fields(settings)}
     bad_column = settings.bad_record_column if settings.bad_records is BadRecords.COLUMN else None
@@ -63,7 +63,7 @@ def layout(settings: BodySettings, schema: StructType) -> Layout:
         elif bad_column is not None and field.name.lower() == bad_column.lower():
             if not isinstance(field.dataType, (StringType, BinaryType)) or not field.nullable:
                 raise SchemaError(
-                    f"the column {field.name} of bad records is {field.dataType.simpleString()}.",
+                    f"the column {field.name} for bad records is {field.dataType.simpleString()}.",
                     remedy=f"Declare it as `{field.name} binary` or `{field.name} string`, without NOT NULL.",
                 )
             bad_column = field.name
@@ -73,20 +73,20 @@ def layout(settings: BodySettings, schema: StructType) -> Layout:
     if wanted and settings.metadata is not None:
         missing = next(iter(wanted))
         raise SchemaError(
-            f"option metadataColumns names {missing}, and the schema has no such column.",
-            remedy=f"Add `{missing} {wanted[missing].dataType.simpleString()}` to the schema, or leave it out of both.",
+            f"option metadataColumns names {missing}, which is missing in the schema.",
+            remedy=f"Add `{missing} {wanted[missing].dataType.simpleString()}` to the schema, or remove the name.",
         )
     if bad_column is not None and bad_column not in schema.names:
         raise SchemaError(
-            f"badRecords=column puts bad records into {bad_column}, and the schema has no such column.",
+            f"badRecords=column needs the column {bad_column}, which is missing in the schema.",
             remedy=f"Add `{bad_column} binary` to the schema, or name another column with badRecordColumn.",
         )
     return Layout(StructType(body), metadata, bad_column)
 
 
 def looks_like_metadata(settings: BodySettings, schema: StructType) -> list[str]:
-    """Columns that are looked for in bodies, but are named as those of messages. Avro and Protobuf bodies say what
-    they have."""
+    """Return columns that are read from bodies but have the name of a message column. Avro and Protobuf define their
+    columns, so they have none."""
     if settings.metadata != () or settings.format not in (BodyFormat.JSON, BodyFormat.CSV, BodyFormat.ARROW):
         return []
     return [name for name in schema.names if name in SOURCE_SCHEMA.names and name != "body"]
@@ -97,8 +97,8 @@ def _check_names(schema: StructType) -> None:
     for name in schema.names:
         if name.lower() in seen:
             raise SchemaError(
-                f"there are two columns {name}.",
-                remedy="Give the message's another name: metadataColumns takes `storeTimestamp as stored_at`.",
+                f"duplicate column {name}.",
+                remedy="Rename the message's column: metadataColumns accepts `storeTimestamp as stored_at`.",
             )
         seen.add(name.lower())
 
@@ -113,15 +113,15 @@ def _check_nullable(kind: DataType, name: str, nullable: bool) -> None:
         inner = [(kind.keyType, True), (kind.valueType, kind.valueContainsNull)]
     if not nullable:
         raise SchemaError(
-            f"the column {name} is of the body, can be null, and the schema says NOT NULL.",
-            remedy="Leave NOT NULL out: a body may lack anything.",
+            f"the body column {name} is nullable, but the schema declares it NOT NULL.",
+            remedy="Remove NOT NULL: a body may lack any column.",
         )
     for one, may_be_null in inner:
         _check_nullable(one, name, may_be_null)
 
 
 def same_types(given: DataType, known: DataType) -> bool:
-    """Whether two types are the same but for what may be null, and structs of the one need not have all fields."""
+    """Return whether two types are equal except for nullability and missing struct fields in ``given``."""
     if isinstance(given, StructType) and isinstance(known, StructType):
         return all(
             field.name in known.names and same_types(field.dataType, known[field.name].dataType) for field in given

@@ -8,11 +8,11 @@ Lines without a quote have as many values as delimiters plus one: lines with too
 before Arrow reads them. So are lines with text behind a closing quote, which Arrow would make a part of the value. Each
 line is passed to Arrow with its end: without one an empty last value behind a quoted one would be quoted too.
 
-All values are read as texts. A column of texts is then cast at once (the fast path). If Arrow refuses the column, each
+All values are read as strings. A column of strings is then cast at once (the fast path). If Arrow rejects the column,
 of its values is converted by itself. So whether a value is accepted does not depend on its neighbours.
 
 Arrow neither notices an overflow when it scales a decimal, nor checks that its table of powers of ten has the exponent
-of a text. Numbers of at most 38 digits without an exponent, read as ``decimal256``, cause neither.
+of a string. Numbers of at most 38 digits without an exponent, read as ``decimal256``, cause neither.
 
 Belongs to one task. Corresponds to Spark's UnivocityParser.
 """
@@ -53,8 +53,8 @@ class CsvDecoder:
         for item in fields:
             if pa.types.is_nested(item.type) or not _fits(item.type):
                 raise SchemaError(
-                    f"the column {item.name} is {item.type}, which CSV has no values for.",
-                    remedy="Declare it as string, and take it apart in the query.",
+                    f"the column {item.name} is {item.type}, which CSV does not support.",
+                    remedy="Declare it as string, and parse it in the query.",
                 )
         self._fields = fields
         self._texts = pa.schema([(item.name, pa.string()) for item in fields])
@@ -97,7 +97,7 @@ class CsvDecoder:
 
     def _read(self, buffer: pa.Buffer, count: int) -> list[pa.Array]:
         if buffer.slice(0, min(3, buffer.size)).to_pybytes() == _MARK:
-            buffer = pa.py_buffer(_MARK + buffer.to_pybytes())  # Arrow removes one where its input begins, only there
+            buffer = pa.py_buffer(_MARK + buffer.to_pybytes())  # Arrow removes a mark only at the start of its input
         table = pyarrow.csv.read_csv(
             pa.BufferReader(buffer),
             read_options=pyarrow.csv.ReadOptions(
@@ -126,7 +126,7 @@ class CsvDecoder:
                     raise ValueError("a quotation mark is not closed, or there is text behind one that closes a value")
                 values = body.count(self._delimiter) + 1
                 if values != len(self._fields) and _QUOTE not in body:
-                    raise ValueError(f"it has {values} values, and the schema {len(self._fields)}")
+                    raise ValueError(f"it has {values} values, but the schema has {len(self._fields)}")
                 rows.append(self._read(pa.py_buffer(body + b"\n"), 1))
             except BAD as error:
                 rows.append(nothing)
@@ -135,14 +135,14 @@ class CsvDecoder:
 
 
 def _line_pattern(delimiter: str) -> str:
-    """What matches a line whose quoted values end where their quotes close."""
+    """Return a pattern for lines whose quoted values end at the closing quote."""
     mark = rf"\x{ord(delimiter):02x}"
     value = rf'(?:"(?:[^"]|"")*"|[^"{mark}][^{mark}]*|)'
     return rf"\A{value}(?:{mark}{value})*\z"
 
 
 def _count(data: np.ndarray[Any, np.dtype[np.uint8]], edges: I64, character: bytes) -> I64:
-    """How often each body has a character."""
+    """Return how often each body contains a character."""
     places = np.flatnonzero(data[: edges[-1]] == ord(character))
     found: I64 = np.diff(np.searchsorted(places, edges))
     return found
@@ -155,7 +155,7 @@ def _fits(kind: pa.DataType) -> bool:
 
 
 def _values(texts: pa.Array, kind: pa.DataType, bad: dict[int, str]) -> pa.Array:
-    """A column's values. An invalid text becomes null, and its row is put into ``bad`` with the reason."""
+    """Convert a column. An invalid value becomes null, and its row is put into ``bad`` with the reason."""
     try:
         return _cast(texts, kind)
     except (ValueError, pa.ArrowException):
@@ -172,7 +172,7 @@ def _values(texts: pa.Array, kind: pa.DataType, bad: dict[int, str]) -> pa.Array
 
 
 def _text_converter(kind: pa.DataType) -> Convert:
-    """What converts one text, as ``_cast`` does it or as Spark does."""
+    """Return a converter for one value, with the rules of ``_cast`` or Spark."""
     types = pa.types
     if types.is_decimal(kind) or types.is_date32(kind) or types.is_timestamp(kind):
         return converter(kind)
@@ -197,8 +197,8 @@ def _cast(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_boolean(kind):
         known = pc.is_in(texts, value_set=pa.array([None, *_BOOLEANS], pa.string()))
         if not pc.all(known).as_py():
-            raise ValueError("some text is not true or false")
-    return texts.cast(kind)  # a timestamp without a zone refuses a text with one
+            raise ValueError("some value is not true or false")
+    return texts.cast(kind)  # the cast to a timestamp without a zone rejects strings with one
 
 
 def _decimals(texts: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -211,7 +211,7 @@ def _decimals(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _timestamps(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """ISO-8601 texts as timestamps; UTC where they name no zone."""
+    """Convert ISO-8601 strings to timestamps; UTC if they have no zone."""
     zoned = pc.match_substring_regex(texts, _ZONE)
     null = pa.scalar(None, texts.type)
     with_zone = pc.if_else(zoned, texts, null).cast(kind).cast(pa.int64())

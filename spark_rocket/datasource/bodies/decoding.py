@@ -1,7 +1,7 @@
-"""What decoders return, and how a batch with bad records in it is decoded at nearly full speed.
+"""The result of decoders, and fast decoding of batches with bad records.
 
-Arrow's parsers accept a whole batch or refuse all of it. So a refused batch is cut into ``_PIECES`` pieces that are
-tried again, down to pieces of ``small`` rows, which are decoded row by row. One bad record costs about as much as
+Arrow's parsers accept or reject a batch as a unit. A rejected batch is therefore split into ``_PIECES`` pieces, which
+are retried, down to pieces of ``small`` rows, which are decoded row by row. One bad record costs about as much as
 decoding the batch twice; the worst batch costs what decoding row by row costs, and a few attempts.
 
 Pure. Corresponds to Spark's FailureSafeParser.
@@ -18,11 +18,11 @@ import pyarrow as pa
 
 I64 = np.ndarray[Any, np.dtype[np.int64]]
 DecodeSpan = Callable[[int, int], list[pa.Array]]
-"""Decodes the bodies from one place up to another, or raises."""
+"""Decodes the bodies from one index up to another, or raises."""
 
 _PIECES = 16
 _MAX_ROWS = 65_536
-# What conversions and parsers raise about the bytes that they are given.
+# Errors that conversions and parsers raise for invalid bytes.
 BAD = (ValueError, OverflowError, TypeError, ArithmeticError, LookupError, EOFError, RecursionError, pa.ArrowException)
 
 
@@ -32,34 +32,34 @@ class Decoded:
 
     columns: list[pa.Array]
     bad: dict[int, str] = field(default_factory=dict)
-    """Why a body could not be decoded, by its place in the batch."""
+    """The reason why a body could not be decoded, by its index in the batch."""
     rows: I64 | None = None
-    """The body that each row is of; None is one row for each body."""
+    """The index of each row's body; None: one row per body."""
     count: int | None = None
-    """How many of the bodies these are (at least one), if they become so much that the rest must wait; None is all."""
+    """The number of decoded bodies (at least one), if the others do not fit into the limit; None: all bodies."""
 
 
 class Decoder(Protocol):
-    """A body format, for reading. Belongs to one task."""
+    """The reader of a body format. Belongs to one task."""
 
     def decode(self, bodies: pa.Array) -> Decoded:
-        """Decode a batch of binary bodies, none of them null."""
+        """Decode a batch of non-null binary bodies."""
 
 
 def reason(error: BaseException) -> str:
-    """An error's text in one short line."""
+    """Return an error's message as one short line."""
     return line(str(error)) or type(error).__name__
 
 
 def line(text: str) -> str:
-    """A text in one short line that can be shown and stored anywhere: parsers quote what they could not read."""
+    """Shorten a string to one line that is safe to show and store: parsers quote their invalid input."""
     text = " ".join(text.split())
     text = text if len(text) <= 200 else text[:200] + "…"
     return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
 def raw(bodies: pa.Array) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], I64]:
-    """The bytes of a binary array, and where each of its values begins (and the last one ends)."""
+    """Return the bytes of a binary array, and the start of each value and the end of the last one."""
     width = np.int64 if pa.types.is_large_binary(bodies.type) or pa.types.is_large_string(bodies.type) else np.int32
     _, offsets, data = bodies.buffers()
     if not len(bodies):
@@ -69,7 +69,7 @@ def raw(bodies: pa.Array) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], I64]:
 
 
 def columns_of(rows: Sequence[Any], fields: pa.Schema, bad: dict[int, str]) -> list[pa.Array]:
-    """Columns of dictionaries (None is a bad record); values that do not fit their type make their record bad."""
+    """Convert dicts (None is a bad record) to columns; a value that does not fit its type makes its record bad."""
     kind = pa.struct(list(fields))
 
     def build(low: int, high: int) -> list[pa.Array]:
@@ -89,7 +89,7 @@ def columns_of(rows: Sequence[Any], fields: pa.Schema, bad: dict[int, str]) -> l
 
 
 class OneByOneDecoder:
-    """Decodes one body after the other, for formats whose library has no other way."""
+    """Decodes one body after the other, for formats whose library has no batch interface."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class OneByOneDecoder:
 
 
 def spans_of(joined: pa.Array, read: Callable[[pa.Buffer, int], list[pa.Array]]) -> DecodeSpan:
-    """What decodes a span of binary values with a parser that takes the bytes of all of them, and their count."""
+    """Return a decoder of spans for a parser that accepts the bytes of all values, and their count."""
     data, edges = raw(joined)
     buffer = pa.py_buffer(data)
 
@@ -134,10 +134,10 @@ def decode_together(
     slow: Callable[[pa.Array], Decoded],
     small: int = 32,
 ) -> Decoded:
-    """Decode all bodies that the batch parser accepts with it, and the others with ``slow``.
+    """Decode the bodies that the batch parser accepts with it, and the others with ``slow``.
 
-    ``prepare`` takes bodies and returns a function that decodes a span of them or raises. It must never assign a value
-    to another row. ``doubtful`` rows are decoded by ``slow`` at once.
+    ``prepare`` returns a function that decodes a span of its bodies or raises. It must never assign a value to another
+    row. ``doubtful`` rows are decoded by ``slow`` directly.
     """
     sure = np.flatnonzero(~doubtful)
     refused: list[int] = np.flatnonzero(doubtful).tolist()

@@ -1,10 +1,10 @@
-"""A frame's columns to a column ``body``: the writing half of typed rows.
+"""Encode columns of a data frame to a column ``body``: the writing half of typed rows.
 
-The columns that say where and how a message is sent stay as they are; all others become the body. JSON and CSV are made
-a batch at a time by Arrow's string kernels. Only binary values and variants are converted one by one: Arrow has no
-base64 and no variants. Where a format's library refuses a row, the error has the row's number.
+Columns that specify where and how to send a message are not changed; all others become the body. JSON and CSV are
+encoded a batch at a time by Arrow's string kernels. Only binary values and variants are converted one by one: Arrow has
+neither base64 nor variants. If a format's library rejects a row, the error has the row's number.
 
-An encoder belongs to one task; the driver makes one to check a schema.
+An encoder belongs to one task; the driver creates one to check a schema.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ from spark_rocket.errors import RowError, SchemaError
 _ESCAPED = r'["\\\x00-\x1f]'
 _CONTROL = r"[\x00-\x1f]"
 _DAY_MICROS = 86_400_000_000
-_FOUR_DIGIT_YEARS = -719_528, 2_932_897  # days since 1970: 0000-01-01, and the day behind 9999-12-31
+_FOUR_DIGIT_YEARS = -719_528, 2_932_897  # days since 1970: 0000-01-01, and the day after 9999-12-31
 _CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097  # after which the calendar repeats
 
 
 def json_objects(columns: list[pa.Array], names: list[str]) -> pa.Array:
-    """One object per row, without the members that are null."""
+    """Return one object per row, without null members."""
     if not columns:
-        raise ValueError("an object of nothing")
+        raise ValueError("an object without members")
     pieces = []
     for name, column in zip(names, columns, strict=True):
         texts = json_texts(column)
         members = _join(f",{json.dumps(name, ensure_ascii=False)}:", texts)
         pieces.append(members.fill_null("") if members.null_count else members)
-    # Every member begins with a comma; the first one's place is the brace's.
+    # Every member begins with a comma; a brace replaces the first one.
     return _join(pc.binary_replace_slice(_join(*pieces), 0, 1, "{"), "}")
 
 
 def json_texts(array: pa.Array) -> pa.Array:
-    """JSON values."""
+    """Return the values as JSON."""
     kind, types = array.type, pa.types
     if types.is_string(kind) or types.is_large_string(kind):
         return _quoted(array)
@@ -79,11 +79,11 @@ def json_texts(array: pa.Array) -> pa.Array:
 
 
 def plain_texts(array: pa.Array) -> pa.Array:
-    """Numbers, dates and times as JSON and CSV both have them; years before 0 and after 9999 as `to_json` has them."""
+    """Format numbers, dates and times for JSON and CSV; years before 0 and after 9999 like `to_json`."""
     kind = array.type
     if pa.types.is_timestamp(kind):
         micros = array.cast(pa.int64())
-        # The fast way to print is without a zone: `2026-01-31 12:00:00.000000`.
+        # Formatting without a zone is faster: `2026-01-31 12:00:00.000000`.
         texts = pc.binary_replace_slice(micros.cast(pa.timestamp("us")).cast(pa.string()), 10, 11, "T")
         return _join(_with_far_years(texts, micros, _DAY_MICROS, _far_moment), "Z" if kind.tz else "")
     if pa.types.is_date(kind):
@@ -92,7 +92,7 @@ def plain_texts(array: pa.Array) -> pa.Array:
 
 
 def _with_far_years(texts: pa.Array, numbers: pa.Array, per_day: int, write: Callable[[int], str]) -> pa.Array:
-    """Texts of ``numbers`` since 1970, ``per_day`` of them a day, but where Arrow has none that can be read again."""
+    """Format ``numbers`` since 1970, ``per_day`` of them a day, where Arrow's format could not be parsed again."""
     first, end = (pa.scalar(days * per_day, numbers.type) for days in _FOUR_DIGIT_YEARS)
     far = pc.fill_null(pc.or_(pc.less(numbers, first), pc.greater_equal(numbers, end)), False)
     if not pc.any(far).as_py():
@@ -114,7 +114,7 @@ def _far_day(days: int) -> str:
 
 
 def csv_lines(columns: list[pa.Array], delimiter: str) -> pa.Array:
-    """One line per row; null is nothing, an empty string is quoted."""
+    """Return one line per row; null is an empty value, an empty string is quoted."""
     pieces: list[pa.Array | str] = []
     for column in columns:
         if pa.types.is_string(column.type):
@@ -130,7 +130,7 @@ def csv_lines(columns: list[pa.Array], delimiter: str) -> pa.Array:
 
 
 def check_json(kind: pa.DataType, name: str) -> None:
-    """Refuse, before any row, what has no JSON."""
+    """Reject types without a JSON form, before any row."""
     types = pa.types
     if types.is_struct(kind):
         if not is_variant(kind):
@@ -147,11 +147,11 @@ def check_json(kind: pa.DataType, name: str) -> None:
         return check_json(kind.value_type, name)
     elif types.is_binary(kind) or is_plain(kind):
         return None
-    raise SchemaError(f"the column {name} has {kind}, which JSON has no values for.", remedy="Cast it, or drop it.")
+    raise SchemaError(f"the column {name} has {kind}, which JSON does not support.", remedy="Cast it, or drop it.")
 
 
 def is_plain(kind: pa.DataType) -> bool:
-    """Whether a type's values are one text each."""
+    """Return whether each value of a type has one string form."""
     types = pa.types
     checks = (types.is_boolean, types.is_integer, types.is_floating, types.is_decimal, types.is_string, types.is_date)
     return any(check(kind) for check in checks) or types.is_timestamp(kind)
@@ -180,18 +180,18 @@ def _struct_texts(array: pa.Array) -> pa.Array:
 
 
 def variant_text(value: dict[str, Any]) -> str:
-    """A variant, as Arrow's batches hold it, as JSON."""
+    """Convert a variant of an Arrow batch to JSON."""
     return VariantUtils.to_json(value["value"], value["metadata"])
 
 
 def _joined(whole: pa.Array, texts: pa.Array) -> pa.Array:
-    """The texts of each list, with commas between them; ``whole`` is not a slice."""
+    """Join the strings of each list with commas; ``whole`` is not a slice."""
     mask = whole.is_null() if whole.null_count else None
     return pc.binary_join(pa.ListArray.from_arrays(whole.offsets, texts, mask=mask), ",")
 
 
 class BodyEncoder:
-    """Makes bodies of all columns but ``kept`` (in lower case)."""
+    """Encodes all columns except ``kept`` (in lower case) as bodies."""
 
     def __init__(self, settings: BodySettings, schema: StructType, kept: frozenset[str], where: str = "") -> None:
         self._settings = settings
@@ -202,20 +202,20 @@ class BodyEncoder:
         self._body = StructType(fields)
         if not fields:
             raise SchemaError(
-                f"there is no column to make a body of: bodyFormat={settings.format.value} takes all columns but "
+                f"no columns for the body: bodyFormat={settings.format.value} encodes all columns except "
                 f"{', '.join(sorted(kept))}.",
-                remedy="Rename those that are values, or leave out bodyFormat and write a column body.",
+                remedy="Rename the columns with values, or remove bodyFormat and write a column body.",
             )
         self._check(to_arrow_schema(self._body, timezone="UTC"))
         self._encode_row = self._row_encoder()
 
     @property
     def schema(self) -> StructType:
-        """What is written to the topic."""
+        """Return the schema that is written to the topic."""
         return StructType([*self._kept, StructField("body", BinaryType())])
 
     def encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Replace the columns of the body by the body."""
+        """Replace the columns of the body with the body."""
         columns = [batch.column(name) for name in self._body.names]
         firsts = None
         if self._settings.format is BodyFormat.ARROW:
@@ -245,16 +245,16 @@ class BodyEncoder:
             for item in fields:
                 if not is_plain(item.type):
                     raise SchemaError(
-                        f"the column {item.name} is {item.type}, which CSV has no values for.",
-                        remedy="Make it a string, as with to_json.",
+                        f"the column {item.name} is {item.type}, which CSV does not support.",
+                        remedy="Convert it to a string, for example with to_json.",
                     )
         elif form in (BodyFormat.TEXT, BodyFormat.VARIANT):
             wanted = StringType() if form is BodyFormat.TEXT else VariantType()
             if [field.dataType for field in self._body.fields] != [wanted]:
                 raise SchemaError(
-                    f"bodyFormat={form.value} makes the body of one column of type {wanted.simpleString()}, and there "
-                    f"is {self._body.simpleString()}.",
-                    remedy="Select that column, and those that say where the message goes.",
+                    f"bodyFormat={form.value} needs one column of type {wanted.simpleString()}, but the body columns "
+                    f"are {self._body.simpleString()}.",
+                    remedy="Select that column, and the columns that specify where to send the message.",
                 )
 
     def _row_encoder(self) -> Callable[[dict[str, Any]], bytes]:
@@ -281,7 +281,7 @@ class BodyEncoder:
         values: list[dict[str, Any]] | None
         try:
             values = rows.to_pylist()
-        except BAD:  # a time that Python has no value for; which row has it is found below
+        except BAD:  # a time that Python does not support; the code below finds its row
             values = None
         for index in range(batch.num_rows):
             try:
@@ -296,7 +296,7 @@ class BodyEncoder:
         return pa.array(bodies, pa.binary())
 
     def _streams(self, batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:
-        """IPC streams of runs of rows whose messages would be the same but for their bodies, and each run's first."""
+        """Return IPC streams of rows whose messages differ only in their bodies, and the first row of each."""
         count = batch.num_rows
         changes = np.zeros(max(0, count - 1), np.bool_)
         for field in self._kept:
@@ -313,7 +313,7 @@ class BodyEncoder:
 
 
 def _changes(column: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Whether each value differs from the one before it."""
+    """Return whether each value differs from the previous one."""
     count = max(0, len(column) - 1)
     if pa.types.is_map(column.type):
         values = column.to_pylist()

@@ -98,7 +98,7 @@ class JsonDecoder:
         for item in self._fields:
             column = table.column(item.name)
             array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-            array.validate(full=True)  # the parser does not look whether strings are UTF-8
+            array.validate(full=True)  # the parser does not check that strings are UTF-8
             columns.append(array if array.type.equals(item.type, check_metadata=True) else array.cast(item.type))
         return columns
 
@@ -121,8 +121,8 @@ class JsonDecoder:
     def _second_opinion(
         self, bodies: pa.Array, columns: list[pa.Array], bad: dict[int, str], doubted: set[int]
     ) -> list[pa.Array]:
-        """Whether a record is bad must not depend on its batch. Arrow's parser alone takes ``Inf`` for a number, and
-        passes over bytes that are no UTF-8 and over any depth, in members that are no columns."""
+        """Decide doubtful records independently of their batch. Only Arrow's parser accepts ``Inf`` as a number, and
+        ignores invalid UTF-8 and nesting depth in members that are not columns."""
         places: I64 = np.arange(len(bodies))
         parts: list[list[pa.Array]] = [[column] for column in columns]
         for index in sorted(doubted):
@@ -143,10 +143,10 @@ class JsonDecoder:
 
 
 def _readable(kind: pa.DataType) -> pa.DataType | None:
-    """The type as which Arrow's JSON parser reads a column that is then cast; None where it cannot."""
+    """Return the type as which Arrow's JSON parser reads a column that is then cast; None if it cannot."""
     types = pa.types
     if types.is_date32(kind) or (types.is_timestamp(kind) and kind.tz is None):
-        return pa.string()  # the parser takes zones away from times that should have none; the cast refuses them
+        return pa.string()  # the parser drops zones from times that should have none; the cast rejects them
     if types.is_struct(kind):
         inner = [_readable(kind.field(index).type) for index in range(kind.num_fields)]
         if not inner or any(one is None for one in inner):

@@ -1,12 +1,12 @@
 """Uniform JSON bodies to columns without a parser: the fast path of ``json_reader``.
 
 One program mostly writes its objects in one way: the same members in the same order with the same white space. Then
-only the values differ, and the texts between them are the same in every body::
+the values differ, and the bytes between them are the same in every body::
 
     {"id":17,"name":"user-17","ok":true}
     ^^^^^^  ^^^^^^^^^       ^^^^^^^    ^     the template, from the first body
 
-The names are found by ``":`` in one scan, and the template's texts are compared around them. There are as many
+The names are found by ``":`` in one scan, and the template's bytes are compared around them. There are as many
 quotation marks as the template has, and no backslashes. So no value contains either, and no other mark can hide.
 
 All of a batch is decoded, or nothing: one body that differs, a null, or a value that does not fit leaves the batch to
@@ -26,13 +26,13 @@ import pyarrow as pa
 
 from spark_rocket.datasource.bodies.decoding import BAD, I64, raw
 
-_MIN_BODIES = 512  # fewer are not worth a template
+_MIN_BODIES = 512  # with fewer, a template does not pay off
 _MAX_MISSES = 3
 _MAX_BYTES = 2**31 - 64
 _WORD = 8
 _MEMBER = re.compile(rb'[,{] *"([^"]*)":( *)(?:(")[^"]*"|[^" ,:{}\[\]]+)')
 _QUOTE, _BACKSLASH, _COLON, _PLUS, _MINUS, _DOT, _ZERO, _Z = b'"\\:+-.0Z'
-_WHOLE, _DECIMAL = (np.frombuffer(characters, np.uint8) for characters in (b"-", b"-+.eE"))  # beside digits
+_WHOLE, _DECIMAL = (np.frombuffer(characters, np.uint8) for characters in (b"-", b"-+.eE"))  # in addition to digits
 _U8 = np.ndarray[Any, np.dtype[np.uint8]]
 
 
@@ -42,7 +42,7 @@ class _DiffersError(Exception):
 
 @dataclass(frozen=True)
 class _Member:
-    """A member of the template. ``before``: the text between the value before it and its own value."""
+    """A member of the template. ``before``: the bytes between the previous value and its own value."""
 
     name: str
     before: bytes
@@ -58,7 +58,7 @@ class UniformDecoder:
         self._misses = 0 if all(_is_plain(kind) for kind in fields.types) else _MAX_MISSES
 
     def decode(self, bodies: pa.Array) -> list[pa.Array] | None:
-        """The columns; None if the bodies are not uniform, or too few."""
+        """Return the columns; None if the bodies are not uniform, or too few."""
         if self._misses >= _MAX_MISSES or len(bodies) < _MIN_BODIES:
             return None
         try:
@@ -78,7 +78,7 @@ class UniformDecoder:
             raise _DiffersError
         members, last = _template(inside[: edges[1]].tobytes())
         if {member.name for member in members} - self._kinds.keys():
-            raise _DiffersError  # whether other members are valid JSON is for Arrow's parser to say
+            raise _DiffersError  # Arrow's parser checks whether other members are valid JSON
         quotes = data == _QUOTE
         names = np.flatnonzero(quotes[:-1] & (data[1:] == _COLON))
         marks = last.count(b'"') + sum(member.before.count(b'"') for member in members)
@@ -113,7 +113,7 @@ def _check(holds: bool) -> None:
 
 
 def _template(body: bytes) -> tuple[list[_Member], bytes]:
-    """The members of a body, and the text behind the last value."""
+    """Return the members of a body, and the bytes after the last value."""
     members: list[_Member] = []
     at = end = 0
     while match := _MEMBER.match(body, end):
@@ -129,14 +129,14 @@ def _template(body: bytes) -> tuple[list[_Member], bytes]:
 
 
 class _Texts:
-    """The bodies' bytes, with a word of zeros behind them."""
+    """The bodies' bytes, followed by a word of zeros."""
 
     def __init__(self, data: _U8) -> None:
         self._data = data
         self._words = np.ndarray((len(data) - _WORD + 1,), "<u8", data, strides=(1,))
 
     def check(self, places: I64, text: bytes) -> None:
-        """Raise unless ``text`` is at all of these places."""
+        """Raise unless ``text`` is at all of these positions."""
         for at in range(0, len(text), _WORD):
             part = text[at : at + _WORD]
             words = self._words[places + at]
@@ -145,7 +145,7 @@ class _Texts:
             _check(bool((words == np.uint64(int.from_bytes(part, "little"))).all()))
 
     def between(self, starts: I64, ends: I64) -> pa.Array:
-        """The texts from each start to its end."""
+        """Return the bytes from each start to its end."""
         edges = np.zeros(2 * len(starts) + 1, np.int32)
         edges[1::2], edges[2::2] = starts, ends
         buffers = [None, pa.py_buffer(edges), pa.py_buffer(self._data)]
@@ -154,7 +154,7 @@ class _Texts:
 
 
 def _values(texts: pa.Array, is_string: bool, kind: pa.DataType) -> pa.Array:
-    """A column's values, as Arrow's parser reads them."""
+    """Convert a column's values like Arrow's parser."""
     types = pa.types
     if is_string:
         if types.is_timestamp(kind):

@@ -1,7 +1,7 @@
-"""JSON values to Python values of a column's type, one by one: what a JSON body means, in full.
+"""Convert JSON values to Python values of a column's type, one by one: the complete rules for JSON bodies.
 
-As Spark's ``from_json`` has it, but for what ``docs/guides/typed-rows.md`` lists. Numbers stay text until their type is
-known, so that none loses digits. Pure.
+The rules are those of Spark's ``from_json``, with the exceptions in ``docs/guides/typed-rows.md``. Numbers stay strings
+until their type is known, so that they lose no digits. Pure.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Convert = Callable[[Any], Any]
 
 
 class Number(str):
-    """A number as it is written."""
+    """A number as a string, exactly as written."""
 
     __slots__ = ()
 
 
 class Repeated(dict[str, Any]):
-    """An object in which a member occurs more than once: the last one's value counts, the text has them all."""
+    """An object with a duplicate member: its last value counts, and the JSON form has all of them."""
 
     def __init__(self, members: list[tuple[str, Any]]) -> None:
         super().__init__(members)
@@ -63,7 +63,7 @@ _DECIMALS = Context(prec=76, rounding=ROUND_HALF_UP)
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
-    """Parse a body that is one object; of members with the same name the last one counts."""
+    """Parse a body that is one object; the last of duplicate members counts."""
     if not body:
         raise ValueError("the body is empty")
     value = parse_value(body)
@@ -77,7 +77,7 @@ def parse_value(body: bytes) -> Any:
     text = body.decode()
     value, end = _DECODER.raw_decode(text, _skip(text, 0))
     if _skip(text, end) != len(text):
-        raise ValueError(f"there is more behind the JSON value, from character {end} on")
+        raise ValueError(f"unexpected characters after the JSON value, from character {end} on")
     return value
 
 
@@ -88,7 +88,7 @@ def _skip(text: str, at: int) -> int:
 
 
 def write_compact(value: Any) -> str:
-    """A parsed value as JSON text, its numbers as they were, and all of its members."""
+    """Return a parsed value as JSON, with its original numbers and all of its members."""
     if isinstance(value, Number):
         return str(value)
     if isinstance(value, dict):
@@ -111,7 +111,7 @@ def _name(value: Any) -> str:
 
 
 def converter(kind: pa.DataType, where: str = "") -> Convert:
-    """What turns a parsed value into one for ``pa.array(…, kind)``; errors say what does not fit."""
+    """Return a converter of parsed values for ``pa.array(…, kind)``; errors name the value that does not fit."""
     convert = _converter(kind, where)
 
     def checked(value: Any) -> Any:
@@ -146,12 +146,12 @@ def _converter(kind: pa.DataType, where: str) -> Convert:
         if check(kind):
             return convert
     raise SchemaError(
-        f"JSON has no values for the type {kind}.", remedy="Declare the column as string, and cast it in the query."
+        f"JSON does not support the type {kind}.", remedy="Declare the column as string, and cast it in the query."
     )
 
 
 def variant_of(value: Any) -> dict[str, bytes]:
-    """A variant, as Spark's Arrow batches carry it. It cannot hold a member twice."""
+    """Return a variant in the form of Spark's Arrow batches. It cannot hold a member twice."""
     _check_members(value)
     content, metadata = VariantUtils.parse_json(write_compact(value))
     return {"value": bytes(content), "metadata": bytes(metadata)}
@@ -160,7 +160,7 @@ def variant_of(value: Any) -> dict[str, bytes]:
 def _check_members(value: Any) -> None:
     if isinstance(value, Repeated):
         (name, _), *_ = Counter(name for name, _ in value.members).most_common(1)
-        raise ValueError(f"an object has a member {_quoted(name)} more than once, and a variant cannot")
+        raise ValueError(f"an object has the member {_quoted(name)} more than once, which a variant cannot store")
     for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         _check_members(item)
 
@@ -184,7 +184,7 @@ def _list(value: Any) -> list[Any]:
 
 def _integer(value: Any, bound: int, kind: pa.DataType) -> int:
     if not isinstance(value, Number) or not _WHOLE.fullmatch(value) or len(value) > 20:
-        raise _wrong(value, "a whole number")
+        raise _wrong(value, "an integer")
     number = int(value)
     if not -bound <= number < bound:
         raise _wrong(value, f"within {kind}")
@@ -200,7 +200,7 @@ def _float(value: Any) -> float:
 
 
 def _float32(value: Any) -> Any:
-    """Rounded once, not by way of a double."""
+    """Round once, not through a double."""
     _float(value)
     return pa.scalar(_SPECIAL.get(value, str(value))).cast(pa.float32()).as_py()
 
@@ -238,14 +238,14 @@ def _binary(value: Any) -> bytes:
 
 
 def _timestamp(value: Any) -> int:
-    """Microseconds since 1970; numbers are seconds, and UTC is the zone of what has none."""
+    """Return microseconds since 1970. Numbers are seconds; the default zone is UTC."""
     if isinstance(value, Number):
         return _integer(value, 1 << 43, pa.int64()) * 1_000_000
     return _micros(value, _MOMENT.fullmatch(value) if isinstance(value, str) else None, "a timestamp")
 
 
 def _naive_timestamp(value: Any) -> int:
-    """Microseconds since 1970 on a clock of no zone. A zone is an error, as in Spark: the clock's is not known."""
+    """Return microseconds since 1970 for a time without a zone. A zone is an error, as in Spark."""
     match = _MOMENT.fullmatch(value) if isinstance(value, str) and not isinstance(value, Number) else None
     return _micros(value, match if match is None or match["zone"] is None else None, "a timestamp without a zone")
 
@@ -274,7 +274,7 @@ def _days(year: int, month: int, day: int) -> int:
 
 
 def _date(value: Any) -> int:
-    """Days since 1970. What follows the date has no effect, a zone neither, as in Spark."""
+    """Return days since 1970. Characters after the date, including a zone, are ignored, as in Spark."""
     match = _DAY.fullmatch(value) if isinstance(value, str) and not isinstance(value, Number) else None
     if match is None:
         raise _wrong(value, "a date")

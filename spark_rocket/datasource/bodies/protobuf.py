@@ -1,8 +1,9 @@
 """Protobuf bodies, by google.protobuf (the extra ``protobuf``) and a FileDescriptorSet.
 
-Types live in a descriptor pool of their own, so that they meet no others of the same names in the process. Fields
-become what Spark's ``from_protobuf`` makes of them, but unsigned numbers get a type that holds them all, and fields
-without presence are never null: proto3 does not tell 0 from nothing. Messages that contain themselves are refused.
+Types live in their own descriptor pool, so they do not collide with other types of the same names in the process.
+Fields have the types of Spark's ``from_protobuf``, except that unsigned numbers get a type that holds all of them.
+Fields without presence are never null: proto3 does not distinguish 0 from a missing value. Recursive messages are
+rejected.
 
 Belongs to one task.
 """
@@ -61,7 +62,7 @@ Read = Callable[[Any], Any]
 
 
 class ProtobufType:
-    """A message type, its Spark columns, and both directions."""
+    """A message type, its Spark columns, and its reader and writer."""
 
     def __init__(self, settings: BodySettings) -> None:
         try:
@@ -77,16 +78,16 @@ class ProtobufType:
             _add(pool, files)
         except (*BAD, message.DecodeError) as error:
             raise OptionError(
-                f"option protobufDescriptor is no whole FileDescriptorSet: {reason(error)}.",
-                remedy="Make it with protoc --include_imports --descriptor_set_out=….",
+                f"option protobufDescriptor is not a complete FileDescriptorSet: {reason(error)}.",
+                remedy="Create it with protoc --include_imports --descriptor_set_out=….",
             ) from None
         try:
             found = pool.FindMessageTypeByName(settings.protobuf_message)
         except KeyError:
             names = sorted(_names(files))
             raise OptionError(
-                f"option protobufMessage is {settings.protobuf_message}, and the descriptor has no such message.",
-                remedy=f"It has {', '.join(names[:20]) or 'none'}.",
+                f"option protobufMessage is {settings.protobuf_message}, which is missing in the descriptor.",
+                remedy=f"Its messages: {', '.join(names[:20]) or 'none'}.",
             ) from None
         self.errors = (*BAD, message.DecodeError, message.EncodeError)
         self._class = message_factory.GetMessageClass(found)
@@ -94,7 +95,7 @@ class ProtobufType:
         self.columns = _struct(found, ())
 
     def reader(self, names: list[str]) -> Callable[[bytes], dict[str, Any]]:
-        """What reads these fields of a body."""
+        """Return a function that reads these fields of a body."""
         read = _message_reader([field for field in self._descriptor.fields if field.name in names])
         return lambda body: read(self._class.FromString(body))
 
@@ -105,7 +106,7 @@ class ProtobufType:
 
 
 def _add(pool: Any, files: Any) -> None:
-    """Add the files in their order of dependence; Google's own may be left out of the set."""
+    """Add the files in dependency order; Google's own may be missing in the set."""
     import importlib
 
     by_name = {file.name: file for file in files}
@@ -119,7 +120,7 @@ def _add(pool: Any, files: Any) -> None:
         if file is None:
             stem = name.removeprefix("google/protobuf/").removesuffix(".proto")
             if stem not in _WELL_KNOWN:
-                raise ValueError(f"{name} is imported, and not in it")
+                raise ValueError(f"the imported file {name} is missing")
             module = importlib.import_module(f"google.protobuf.{stem}_pb2")
             pool.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
             return
@@ -146,7 +147,7 @@ def _entry(field: Any) -> bool:
 def _struct(descriptor: Any, inside: tuple[str, ...]) -> StructType:
     if descriptor.full_name in inside:
         raise SchemaError(
-            f"the Protobuf message {descriptor.full_name} contains itself, and a column's type cannot.",
+            f"the Protobuf message {descriptor.full_name} is recursive, which a column type does not support.",
             remedy="Read the body as binary, and use from_protobuf in the query.",
         )
     inside = (*inside, descriptor.full_name)
@@ -231,7 +232,7 @@ def _fill(message: Any, descriptor: Any, row: dict[str, Any]) -> None:
 
 def _fill_value(target: Any, field: Any, value: Any) -> None:
     if value is None:
-        raise ValueError(f"{field.name} has a null, which Protobuf does not have in lists and maps")
+        raise ValueError(f"{field.name} has a null, which Protobuf does not support in lists and maps")
     if field.message_type.full_name == _TIMESTAMP:
         target.FromDatetime(value)
     else:
@@ -242,6 +243,6 @@ def _plain(field: Any, value: Any) -> Any:
     if field.type == _ENUM:
         known = field.enum_type.values_by_name.get(value)
         if known is None:
-            raise ValueError(f"{field.name} is {value!r}, which {field.enum_type.full_name} does not have")
+            raise ValueError(f"invalid value {value!r} of {field.name} for {field.enum_type.full_name}")
         return known.number
     return int(value) if isinstance(value, Decimal) else value

@@ -1,30 +1,30 @@
-"""What becomes of messages whose bodies cannot be decoded (``badRecords``), and how many there were.
+"""Handle messages whose bodies cannot be decoded (``badRecords``), and count them.
 
 =============  =========================================================================================
-fail           an error that names topic, queue, offset and reason
+fail           an error with topic, queue, offset and reason
 null           a row whose body columns are null
-column         the same, with the body in the column ``badRecordColumn``
+column         a row whose body columns are null, with the body in the column ``badRecordColumn``
 drop           no row
-deadLetter     no row; the message is sent to ``deadLetterTopic`` before Spark gets its batch. At least once, as
-               all writing
+deadLetter     no row; the message is sent to ``deadLetterTopic`` before Spark receives its batch, at least
+               once, like all writes
 =============  =========================================================================================
 
-A dead letter has the body, tags, keys and properties of the message, and these:
+A dead letter has the body, tags, keys and properties of the message, and these properties:
 
 ==========================  =======================================================================================
-ROCKET_ORIGIN_TOPIC,        where the message is
+ROCKET_ORIGIN_TOPIC,        position of the message
 ROCKET_ORIGIN_BROKER,
 ROCKET_ORIGIN_QUEUE,
 ROCKET_ORIGIN_OFFSET
 ROCKET_ORIGIN_MSG_ID        its ``msgId``
 ROCKET_BAD_RECORD_REASON    the reason, in one short line
-ROCKET_LEFT_OUT             names of properties for which there was no room, the largest first
-ROCKET_BODY_LENGTH          the length of the body, if the letter has only its first bytes
+ROCKET_LEFT_OUT             names of properties that did not fit, the largest first
+ROCKET_BODY_LENGTH          the length of the body, if the dead letter has only its first bytes
 ==========================  =======================================================================================
 
-Every message can become a letter, or it would stop its query again and again: bytes that separate properties are
-replaced, properties that do not fit are left out, and a body that the topic's brokers refuse is cut. Bodies above
-RocketMQ's usual limit can only have been stored compressed, and are compressed again.
+Every message must be able to become a dead letter, or it would stop its query again and again. Bytes that separate
+properties are therefore replaced, properties that do not fit are omitted, and a body that the topic's brokers reject is
+truncated. Bodies above RocketMQ's usual limit can only have been stored compressed, and are compressed again.
 
 Belongs to one task; a log line at its end has the counts. Corresponds to Spark's parse modes, and to the DLQ topics of
 consumer groups.
@@ -53,31 +53,31 @@ ORIGIN_TOPIC, ORIGIN_BROKER = "ROCKET_ORIGIN_TOPIC", "ROCKET_ORIGIN_BROKER"
 ORIGIN_QUEUE, ORIGIN_OFFSET = "ROCKET_ORIGIN_QUEUE", "ROCKET_ORIGIN_OFFSET"
 ORIGIN_ID, REASON = "ROCKET_ORIGIN_MSG_ID", "ROCKET_BAD_RECORD_REASON"
 LEFT_OUT, BODY_LENGTH = "ROCKET_LEFT_OUT", "ROCKET_BODY_LENGTH"
-# Columns of a message that say where it is, and those that its letter takes along beside the body.
+# Columns with the position of a message, and columns that its dead letter copies in addition to the body.
 PLACE = ("topic", "brokerName", "queueId", "queueOffset")
 LETTER = ("tags", "keys", "properties", "msgId")
 
-# Of another letter, what would make it more than a plain message, or what has columns of its own.
+# Properties not copied from the message: they would make more than a plain message of it, or have their own columns.
 _NOT_KEPT = frozenset(
     {ORIGIN_TOPIC, ORIGIN_BROKER, ORIGIN_QUEUE, ORIGIN_OFFSET, ORIGIN_ID, REASON, LEFT_OUT, BODY_LENGTH}
     | {"DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TIMER_OUT_MS", "TRAN_MSG", "TAGS", "KEYS"}
     | {"UNIQ_KEY", "INNER_BATCH", "INNER_NUM", "REAL_TOPIC", "REAL_QID"}
 )
 _SEPARATORS = re.compile("[\x01\x02]")
-_ROOM = 1024  # for the letter's id, LEFT_OUT and BODY_LENGTH
+_ROOM = 1024  # bytes for the dead letter's id, LEFT_OUT and BODY_LENGTH
 _USUAL = 4 * 1024 * 1024
 _LARGEST = 12 * 1024 * 1024
-_CUTS = (_LARGEST - 64 * 1024, 1024 * 1024, 64 * 1024, 0)  # what of a body is tried when all of it is refused
+_CUTS = (_LARGEST - 64 * 1024, 1024 * 1024, 64 * 1024, 0)  # body lengths to try if the entire body is rejected
 
 
 def place(batch: pa.RecordBatch, index: int) -> str:
-    """Where a message is, in messages to people."""
+    """Format a message's position for messages."""
     topic, broker, queue, offset = (batch.column(column)[index].as_py() for column in PLACE)
     return f"{name(MessageQueue(topic, broker, queue))} at {offset}"
 
 
 def send_letters(batch: pa.RecordBatch, bad: dict[int, str], options: ReadOptions, topic: str) -> None:
-    """Send what is ``bad`` of a batch, with the reasons, to ``topic``."""
+    """Send the bad records of a batch, with the reasons, to ``topic``."""
     from spark_rocket.datasource.write.writer import write_rows
 
     indexes = sorted(bad)
@@ -99,11 +99,11 @@ def send_letters(batch: pa.RecordBatch, bad: dict[int, str], options: ReadOption
         tls=options.tls,
     )
     try:
-        # Where the first one is names the rows: the same letters again get the same ids.
+        # The position of the first one identifies the rows: a retry of the same dead letters uses the same ids.
         write_rows(iter([letters]), write, f"dead letters of {place(batch, indexes[0])}", "")
         return
     except RowError as error:
-        log.warning("dead letters go one by one, cut if they must be: %s", error)
+        log.warning("sending dead letters one by one, truncated if necessary: %s", error)
     for row, index in enumerate(indexes):
         letter = letters.take(pa.array([row]))
         length = len(letter.column("body")[0].as_py())
@@ -155,7 +155,7 @@ def _size(pair: tuple[str, str]) -> int:
 
 
 def _fitting(pairs: dict[str, str], room: int) -> tuple[dict[str, str], list[str]]:
-    """Those that fit, and the names of those that do not, or that have none."""
+    """Return the pairs that fit, and the names of those that do not fit or have an empty name."""
     left_out: list[str] = [key for key in pairs if not key]
     used = sum(_size(pair) for pair in pairs.items() if pair[0])
     for pair in sorted(pairs.items(), key=_size, reverse=True):
@@ -169,7 +169,7 @@ def _fitting(pairs: dict[str, str], room: int) -> tuple[dict[str, str], list[str
 
 
 def _cut(letter: pa.RecordBatch, most: int) -> pa.RecordBatch:
-    """A letter with at most so much of its body."""
+    """Return a dead letter with at most ``most`` bytes of its body."""
     body, properties = letter.column("body")[0].as_py(), letter.column("properties")[0].as_py()
     if len(body) > most:
         properties = [*properties, (BODY_LENGTH, str(len(body)))]
@@ -180,7 +180,7 @@ def _cut(letter: pa.RecordBatch, most: int) -> pa.RecordBatch:
 
 
 class BadRecordCounter:
-    """The policy, applied batch by batch."""
+    """Applies the policy to each batch and counts bad records."""
 
     def __init__(self, options: ReadOptions, settings: BodySettings) -> None:
         self._options = options
@@ -189,11 +189,11 @@ class BadRecordCounter:
         self._first = self._last = ""
 
     def needed(self) -> tuple[str, ...]:
-        """The message's columns that this looks at."""
+        """Return the message columns that the policy requires."""
         return (*PLACE, *LETTER) if self._settings.bad_records is BadRecords.DEAD_LETTER else PLACE
 
     def take(self, batch: pa.RecordBatch, bad: dict[int, str]) -> Sequence[int]:
-        """Do with a batch's bad records what is to be done; those that get no row are returned."""
+        """Apply the policy to a batch's bad records; return the indexes that get no row."""
         self._messages += batch.num_rows
         if not bad:
             return ()
@@ -204,9 +204,10 @@ class BadRecordCounter:
         policy = self._settings.bad_records
         if policy is BadRecords.FAIL:
             raise RecordError(
-                f"the message {place(batch, indexes[0])} cannot be decoded as {self._settings.format.value}: "
+                f"message {place(batch, indexes[0])} cannot be decoded as {self._settings.format.value}: "
                 f"{bad[indexes[0]]}.",
-                remedy="To skip it, set badRecords to null, column, drop or deadLetter; see docs/guides/typed-rows.md.",
+                remedy="To continue past such messages, set badRecords to null, column, drop or deadLetter; see "
+                "docs/guides/typed-rows.md.",
             )
         if policy is BadRecords.DEAD_LETTER:
             assert self._settings.dead_letter_topic is not None
@@ -214,7 +215,7 @@ class BadRecordCounter:
         return indexes if policy in (BadRecords.DROP, BadRecords.DEAD_LETTER) else ()
 
     def report(self) -> None:
-        """Say how many there were, at the end of the task."""
+        """Log the counts at the end of the task."""
         if self._bad:
             what = {
                 BadRecords.FAIL: "fail the task",
@@ -222,7 +223,7 @@ class BadRecordCounter:
                 BadRecords.DEAD_LETTER: f"were sent to {self._settings.dead_letter_topic}",
             }.get(self._settings.bad_records, "have no values")
             log.warning(
-                "%d of %d messages could not be decoded as %s and %s (badRecords=%s): the first is %s, the last %s",
+                "%d of %d messages could not be decoded as %s and %s (badRecords=%s): first %s, last %s",
                 self._bad,
                 self._messages,
                 self._settings.format.value,
@@ -234,7 +235,7 @@ class BadRecordCounter:
 
 
 def kept_rows(count: int, dropped: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """A mask of all but the dropped."""
+    """Return a mask of all rows except the dropped ones."""
     mask = np.ones(count, np.bool_)
     mask[list(dropped)] = False
     return mask

@@ -1,11 +1,11 @@
-"""What the data source asks of RocketMQ: a few questions about queues, asked until a deadline.
+"""The data source's requests to RocketMQ, retried until a deadline.
 
-``Cluster`` puts retries with back-off around the client's ``Reader``: a broker that restarts under a query is a
-delay, not a failure, until ``retryTimeout`` is over. Python workers are reused, so clients are kept per process and
-name server and found again by the next task; the client itself sees to forks.
+``Cluster`` adds retries with back-off to the client's ``Reader``: a broker restart during a query is a delay, not a
+failure, until ``retryTimeout`` has passed. Python workers are reused, so clients are cached per process and name server
+for the next task. The client itself handles forks.
 
-Thread-safe as the client is. Nothing here needs ``close``: Spark kills workers without notice, and brokers drop dead
-connections by themselves. Corresponds to the pull side of RocketMQ's DefaultMQPullConsumer.
+Thread-safe like the client. Nothing here needs ``close``: Spark kills workers without notice, and brokers drop dead
+connections themselves. Corresponds to the pull side of RocketMQ's DefaultMQPullConsumer.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from spark_rocket.remoting.tls.settings import TlsSettings
 T = TypeVar("T")
 log = logging.getLogger("spark_rocket.datasource")
 
-_SEARCHES = 8  # by time, at once: each is a handful of questions, one after the other
+_SEARCHES = 8  # concurrent searches by time; each is a few sequential requests
 READER_GROUP = "spark_rocket_reader"
 
 
 class Cluster:
-    """A RocketMQ cluster as the driver sees it."""
+    """A RocketMQ cluster, for planning on the driver."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._reader = reader_of(options)
@@ -54,7 +54,7 @@ class Cluster:
         self._filtered: set[str] = set()
         self._configured: dict[str, frozenset[str]] | None = None
         self.from_slaves: dict[MessageQueue, int] = {}
-        """The queues whose ends were last said by a slave, and these."""
+        """The queues whose end a slave reported last, with that end."""
 
     def route(self, topic: str) -> Route:
         found = self._ask(lambda reader: reader.route(topic), f"to find {topic}")
@@ -64,20 +64,20 @@ class Cluster:
         return Route(found.readable, found.unreadable)
 
     def configured(self) -> dict[str, frozenset[str]]:
-        """Asked once: brokers that come later get into the checkpoint."""
+        """Request ORDER_TOPIC_CONFIG once per query: brokers that join later are in the checkpoint."""
         if self._configured is None:
             try:
                 doing = "to ask for ORDER_TOPIC_CONFIG"
                 self._configured = self._ask(lambda reader: reader.configured_brokers(), doing)
             except BrokerError as refused:
-                log.warning("brokers that are away are not known from ORDER_TOPIC_CONFIG: %s", refused)
+                log.warning("cannot detect unavailable brokers by ORDER_TOPIC_CONFIG: %s", refused)
                 self._configured = {}
         return self._configured
 
     def brokers(self) -> Collection[str] | None:
         try:
             return self._ask(lambda reader: reader.brokers(), "to ask for the list of brokers").keys()
-        except BrokerError as refused:  # a proxy in its place
+        except BrokerError as refused:  # a proxy instead of a name server
             log.info("%s", refused)
             return None
 
@@ -147,7 +147,7 @@ class Cluster:
             wanted.keys(), lambda queue: self._reader.commit_offset_async(group, queue, wanted[queue], self._timeout)
         )
         untold |= failed
-        for queue in (queue for queue, is_taken in taken.items() if not is_taken):  # its broker does not know the group
+        for queue in (queue for queue, is_taken in taken.items() if not is_taken):  # the broker does not know the group
             try:
                 self._reader.commit_offset(group, queue, wanted[queue])
             except RocketError as error:
@@ -157,7 +157,7 @@ class Cluster:
     def _to_commit(
         self, group: str, ends: Positions
     ) -> tuple[dict[MessageQueue, int], dict[MessageQueue, RocketError]]:
-        """The offsets that a group lacks, and the queues that cannot be told one."""
+        """Return the offsets to commit, and the queues that failed."""
         known, untold = _at_once(ends.keys(), partial(self._reader.committed_offset_later, group))
         others = [queue for queue, offset in known.items() if offset != ends[queue]]
         latest, failed = _at_once(others, self._reader.max_offset_later)
@@ -210,7 +210,7 @@ class Cluster:
         return answer
 
     def _judged(self, error: RocketError) -> RocketError:
-        """A name server that was never reached: a wrong address is likelier than a restart, so say so at once."""
+        """Make an unreachable name server final if it was never reached: a wrong address is likelier than a restart."""
         if isinstance(error, NameServerUnreachableError):
             error.retriable = self._met
         return error
@@ -219,9 +219,9 @@ class Cluster:
 def _at_once(
     queues: Collection[MessageQueue], question: Callable[[MessageQueue], Future[T]]
 ) -> tuple[dict[MessageQueue, T], dict[MessageQueue, RocketError]]:
-    """Ask about all queues before waiting for any answer: the answers, and the failures.
+    """Send requests for all queues before waiting for responses; return the results and the failures.
 
-    A broker that cannot be connected to is not tried for each of its queues.
+    A failed connection to a broker counts for all of its queues.
     """
     asked: dict[MessageQueue, Future[T]] = {}
     away: dict[str, Future[T]] = {}
@@ -241,19 +241,19 @@ def _at_once(
 
 
 def explained(error: RocketError, queue: MessageQueue, reader: Reader) -> RocketError:
-    """An error that a queue's broker cannot be reached also says whose address that is, and where it came from."""
+    """Add the broker's name and the source of its address to a connection error."""
     said = f"broker {queue.broker_name} cannot be reached from {socket.gethostname()}: "
     if isinstance(error, RemotingConnectError) and not error.message.startswith(said):
         error.message = said + error.message
         error.remedy = (
-            f"Name server {reader.name_server} gave this address. Start the broker if it is down; if it runs, have it "
-            "advertise an address that driver and executors reach (brokerIP1), and open its port to them."
+            f"Name server {reader.name_server} returned this address. Start the broker if it is down. If it runs, set "
+            "brokerIP1 to an address that driver and executors can reach, and open its port to them."
         )
     return error
 
 
 def reader_of(options: ReadOptions | ViewOptions) -> Reader:
-    """This process's reader for a name server, which the next task uses again."""
+    """Return this process's reader for a name server, shared by its tasks."""
     return _reader(options.name_server, options.request_timeout_ms, options.credentials, options.tls)
 
 

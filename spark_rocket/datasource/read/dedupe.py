@@ -1,17 +1,18 @@
-"""``dedupeWindow``: messages left out because one of those just before them in their queue is the same.
+"""``dedupeWindow``: drop messages that duplicate one of the messages just before them in their queue.
 
-Two messages are the same if they have the same ``msgId``, the same body (CRC and length, as stored) and the same
-properties but those in which a broker notes times of its own. The ``msgId`` alone would not do: a writer makes it of a
-row's number, and a task that Spark repeats may have its rows in another order, or cut otherwise, so that another row
-gets it. So a row is never left out unless its equal is there; repeats with other contents, or under another id, stay.
+Two messages are duplicates if they have the same ``msgId``, the same body (CRC and length, as stored) and the same
+properties, except those in which a broker stores its own times. The ``msgId`` alone is not enough: a writer derives it
+from a row's number, and a task that Spark retries may have its rows in another order or split differently, so another
+row gets the id. A row is therefore dropped only if an equal row is there. Messages with other contents or another id
+are not dropped.
 
-A message at offset ``o`` is left out if, and only if, one at an offset from ``o - window`` to ``o - 1`` is the same,
-whether that one was left out itself or not. So it is decided by the queue alone: the same after a restart, and wherever
-the queue is cut into ranges. A task reads the ``window`` messages before its range first.
+A message at offset ``o`` is dropped if, and only if, a message at an offset from ``o - window`` to ``o - 1`` is equal,
+whether that one was dropped itself or not. The queue alone decides: the result is the same after a restart, and for any
+split of the queue into ranges. A task first reads the ``window`` messages before its range.
 
-What was deleted before the range is no longer there to be found. With ``tags`` or ``sqlFilter`` only messages that the
-broker chooses are seen; a repeat is chosen as its first is. Of a compressed body the CRC alone is compared. No Python
-runs per row.
+Messages that were deleted before the range cannot be compared. With ``tags`` or ``sqlFilter``, only messages that the
+broker selects are compared; it selects a duplicate if it selects the original. For a compressed body only the CRC is
+compared. No Python code runs per row.
 
 Belongs to one task and thread. Corresponds to nothing in RocketMQ.
 """
@@ -28,10 +29,10 @@ from spark_rocket.protocol.record.columns import STORED_SCHEMA
 
 NEEDED = ("queueOffset", "msgId")
 _STORED = tuple(STORED_SCHEMA.names)
-# What brokers write into a message that waits (one that comes when its time has passed has none of it), and a CRC over
-# all of a record, its place included.
+# Properties that brokers add to a delayed message (not if its time had passed on arrival), and a CRC over the entire
+# record, which includes its position.
 _BROKERS_OWN = r"(TIMER_(ENQUEUE|DEQUEUE|OUT)_MS|TIMER_ROLL_TIMES|REAL_TOPIC|REAL_QID|__CRC32#)\x01"
-_NOT_COMPARED = rf"\x02({_BROKERS_OWN}[^\x02]*|$)"  # of a string that begins with 0x02; the last 0x02 may be missing
+_NOT_COMPARED = rf"\x02({_BROKERS_OWN}[^\x02]*|$)"  # in a string that begins with 0x02; the last 0x02 may be missing
 I64 = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -43,17 +44,17 @@ class Repeats:
         self._ids = pa.array([], pa.string())
         self._offsets = np.zeros(0, np.int64)
         self._bodies = np.zeros(0, np.int64)
-        self._properties: list[pa.Array] = []  # of all these messages, batch by batch: they are too large to be joined
+        self._properties: list[pa.Array] = []  # of all these messages, per batch: too large to concatenate
         self.count = 0
-        """Messages left out."""
+        """Number of dropped messages."""
 
     @staticmethod
     def columns(wanted: tuple[str, ...]) -> tuple[str, ...]:
-        """What is to be decoded for ``wanted``."""
+        """Return the columns to decode for ``wanted``."""
         return (*wanted, *(column for column in NEEDED if column not in wanted), *_STORED)
 
     def drop(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch without repeats; it goes on behind the one before."""
+        """Return the batch without duplicates. It must directly follow the previous batch."""
         if not batch.num_rows:
             return batch
         fresh = batch.column("msgId").cast(pa.string())
@@ -63,10 +64,10 @@ class Repeats:
         self._properties.append(batch.column("storedProperties"))
         keep = np.ones(len(ids), bool)
         codes = ids.dictionary_encode().indices.to_numpy()
-        maybe = np.flatnonzero((np.bincount(codes) > 1)[codes])  # most ids occur once: only the others are compared
+        maybe = np.flatnonzero((np.bincount(codes) > 1)[codes])  # most ids are unique: compare only the others
         if len(maybe):
             codes = self._contents(maybe).dictionary_encode().indices.to_numpy()
-            order = np.argsort(codes, kind="stable")  # those that are the same together, in the order of the queue
+            order = np.argsort(codes, kind="stable")  # groups equal messages, in the order of the queue
             before, after = maybe[order[:-1]], maybe[order[1:]]
             near = offsets[after] - offsets[before] <= self._window
             keep[after[(codes[order[1:]] == codes[order[:-1]]) & near]] = False
@@ -83,7 +84,7 @@ class Repeats:
         return batch.filter(pa.array(keep))
 
     def _contents(self, at: I64) -> pa.Array:
-        """A text for each of these messages, the same for those that are the same."""
+        """Return a binary string for each of these messages; equal messages have equal strings."""
         edges = np.cumsum([0, *(len(part) for part in self._properties)])
         cuts = np.searchsorted(at, edges)
         properties = pa.concat_arrays(

@@ -1,32 +1,32 @@
-"""A task's work: one range of one queue, pulled as raw records and yielded as Arrow batches.
+"""Read one range of one queue: pull raw records and yield Arrow batches.
 
-Pulls are under way while what came before is decoded. Brokers that give little at a time (32 messages or 256 KiB at
-Apache's defaults) have several to answer at once, for consecutive stretches of as many messages as their answers hold;
-an answer that does not reach the end of its stretch is followed by a pull for the rest, before what comes after is
-looked at. So whatever the answers hold, each message is read once and in order. Small answers are put together until a
-batch is worth handing over; one big one is decoded where it lies. No Python runs per row.
+Pulls are in flight while earlier records are decoded. Brokers that return little at once (32 messages or 256 KiB with
+Apache's defaults) get several concurrent requests, for consecutive ranges of as many messages as their responses hold.
+If a response does not reach the end of its range, a pull for the rest follows before later responses are used. Each
+message is therefore read once and in order. Small responses are combined into a batch; a large one is decoded in place.
+No Python code runs per row.
 
-What an answer means (the broker's statuses):
+Meaning of the broker's status:
 
 =================  =====================================================================================
-FOUND              records; go on at ``next_offset``. Those past the range's end are dropped while decoding
-NO_MATCHED_MSG,    with a later ``next_offset``: a stretch was deleted, for no message is filtered out
+FOUND              records; continue at ``next_offset``. Records past the range's end are dropped when decoding
+NO_MATCHED_MSG,    with a later ``next_offset``: messages were deleted, because there is no filter
 NO_NEW_MSG
-NO_NEW_MSG         else: the queue ends here although the range does not: it was shortened
+NO_NEW_MSG         otherwise: the queue ends before the range does: it was shortened
 OFFSET_ILLEGAL     before the queue's first message: deleted; after its last: shortened
-anything else      contradicts itself: asked again, until ``retryTimeout`` is over
+other cases        inconsistent: retried until ``retryTimeout``
 =================  =====================================================================================
 
-After all but FOUND, and after errors, what else is under way is forgotten and asked for anew.
+After any status except FOUND, and after errors, all pulls in flight are discarded and sent again.
 
-A queue that is not there any more is a loss if its master says so; what a name server or a slave says of it is not.
+A missing queue is a data loss only if its master reports it missing; name servers and slaves do not count.
 
-A slave may lag behind, so all but FOUND is no news from it: asked again. Records found may still leave out deleted
-ones among them, so they are counted.
+A slave may lag, so any status except FOUND is retried if it comes from a slave. A FOUND response may still lack deleted
+records, so the records are counted.
 
-With ``tags`` or ``sqlFilter`` the broker chooses: NO_MATCHED_MSG then only says how far it looked, and nothing can be
-counted. Instead the first message of what was looked at is asked for without the filter afterwards: if it is there,
-nothing behind it had been deleted. Brokers compare hashes of tags, so the tags are compared again while decoding.
+With ``tags`` or ``sqlFilter`` the broker filters: NO_MATCHED_MSG then only reports how far it searched, and records
+cannot be counted. Instead, the first message of the searched range is requested without the filter afterwards. If it
+exists, no message after it was deleted. Brokers compare hashes of tags, so tags are compared again when decoding.
 
 Belongs to one task and thread. Corresponds to PullAPIWrapper and DefaultMQPullConsumer's loop.
 """
@@ -68,13 +68,13 @@ from spark_rocket.remoting.client.promise import Promise
 
 log = logging.getLogger("spark_rocket.datasource")
 
-_FIRST_PROBE, _LAST_PROBE = 16, 4096  # full answers before a pull asks for more than the usual
+_FIRST_PROBE, _LAST_PROBE = 16, 4096  # full responses before a pull requests more messages than usual
 _CHECK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One pull's raw records; they cover the queue from ``start`` up to ``end``."""
+    """The raw records of one pull, from queue offset ``start`` up to ``end``."""
 
     records: memoryview
     start: int
@@ -82,7 +82,7 @@ class Chunk:
 
 
 def is_filtered(options: ReadOptions) -> bool:
-    """Whether brokers leave out messages."""
+    """Return whether brokers filter messages."""
     return options.tags is not None or options.sql_filter is not None
 
 
@@ -95,7 +95,7 @@ def read_range(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of ``span`` in order, each exactly once, as batches of Spark's own schema.
 
-    Those that ``repeats`` knows are left out.
+    ``repeats`` drops duplicates.
     """
     loss = LossPolicy(options, span.queue)
     waiting: list[Chunk] = []
@@ -116,7 +116,7 @@ def read_range(
 def read_without_repeats(
     span: OffsetRange, options: ReadOptions, projection: Projection, reader: Reader, window: int
 ) -> Iterator[pa.RecordBatch]:
-    """As ``read_range``, without repeats."""
+    """Like ``read_range``, without duplicates."""
     repeats = Repeats(window)
     retry_deadline = RetryDeadline(options.retry_timeout_ms)
     loss = LossPolicy(options, span.queue)
@@ -135,7 +135,7 @@ def read_without_repeats(
         return
     start = max(span.start - window, lowest)
     if start < span.start:
-        # Nothing is lost of what has been read before, should it be deleted just now.
+        # Messages before the range were read earlier: if they are deleted now, nothing is lost.
         before = replace(options, fail_on_data_loss=False)
         ids = project(StructType([SOURCE_SCHEMA[column] for column in NEEDED]))
         for _ in read_range(OffsetRange(span.queue, start, span.start), before, ids, reader, repeats):
@@ -143,7 +143,7 @@ def read_without_repeats(
     repeats.count = 0
     yield from read_range(span, options, projection, reader, repeats)
     if repeats.count:
-        log.info("left out %d repeats of %s from %d to %d", repeats.count, name(span.queue), span.start, span.end - 1)
+        log.info("dropped %d duplicates of %s from %d to %d", repeats.count, name(span.queue), span.start, span.end - 1)
 
 
 def _decode(
@@ -175,12 +175,12 @@ def _decode(
     except ProtocolError as error:
         raise ProtocolError(
             f"messages {start} to {end - 1} of {name(span.queue)} cannot be decoded: {error.message}",
-            remedy="Narrow it down with pullBatchSize=1 and arrowBatchRows=1. Leave out body (.schema(…)) if only "
-            "that cannot be read, or begin after it with startingOffsets as JSON"
+            remedy="Narrow it down with pullBatchSize=1 and arrowBatchRows=1. Select columns without body (.schema(…)) "
+            "if only bodies are unreadable, or begin after the message with startingOffsets as JSON"
             f"{' and a new checkpoint directory' if options.is_stream else ''}.",
         ) from error
     else:
-        # A broker that gives more than it says: what is too much in one chunk must not stand for what lacks in another.
+        # The broker returned too many records: a surplus in one chunk must not hide missing records in another.
         parts = chunks if len(chunks) > 1 and batch.num_rows > expected else []
     if parts:
         for part in parts:
@@ -195,7 +195,7 @@ def _decode(
 
 
 class _Pull(NamedTuple):
-    """A pull under way: for the messages from ``start`` up to ``end``, which its answer may not reach."""
+    """A pull in flight: for the messages from ``start`` up to ``end``, which its response may not reach."""
 
     start: int
     end: int
@@ -203,12 +203,11 @@ class _Pull(NamedTuple):
 
 
 class _Window:
-    """The pulls of a range that are under way, in order, each beginning where the one before should end.
+    """The pulls in flight of a range, in order. Each begins where the previous one should end.
 
-    While nothing is known of the answers there is one. How many messages they hold, and of how many bytes, is learnt
-    from those that hold fewer than were asked for; pulls of that many then follow each other, as many as
-    ``maxPullsInFlight`` and ``pullBatchBytes`` allow. Now and then one asks for twice as many, in case that answers
-    could hold more.
+    The first pull is alone. Responses that hold fewer messages than requested show how many messages and bytes a
+    response can hold. Pulls of that size then follow each other, as many as ``maxPullsInFlight`` and ``pullBatchBytes``
+    allow. Some pulls request twice as many messages, in case responses can hold more.
     """
 
     def __init__(
@@ -220,27 +219,27 @@ class _Window:
         self._pulls: deque[_Pull] = deque()
         self._batch_size = options.pull_batch_size
         self._batch_bytes = options.pull_batch_bytes
-        # Where a filtered answer ends is not known before it is there.
+        # The end of a filtered response is unknown before it arrives.
         self._most = 1 if is_filtered(options) else options.max_pulls_in_flight
         self._room = 1
-        self._step = options.pull_batch_size  # messages of an answer
-        self._full = 0  # answers since the last one that was short, or asked for more than the usual
+        self._step = options.pull_batch_size  # messages per response
+        self._full = 0  # responses since the last one that was short, or that requested more than usual
         self._patience = _FIRST_PROBE
 
     def first(self) -> _Pull:
-        """The pull whose answer comes next."""
+        """Return the pull whose response comes next."""
         if not self._pulls:
             self._fill()
         return self._pulls[0]
 
     def restart(self, offset: int) -> None:
-        """Forget what is under way; what comes of it is not looked at."""
+        """Discard the pulls in flight and their responses."""
         self._pulls.clear()
         self._next = offset
         self._room = 1
 
     def took(self, following: int, size: int) -> None:
-        """The first pull's answer was found to reach to ``following`` with ``size`` bytes."""
+        """Record that the first pull's response reaches ``following`` and has ``size`` bytes."""
         pull = self._pulls.popleft()
         self._room = max(1, min(self._most, self._batch_bytes // max(1, size)))
         self._learn(pull.end - pull.start, following - pull.start)
@@ -262,7 +261,7 @@ class _Window:
             self._patience = min(2 * self._patience, _LAST_PROBE)
             self._step = max(got, self._step)
         else:
-            # One short answer among long ones says little.
+            # One short response among long ones is not significant.
             self._full = 0
             self._step = got if self._step == self._batch_size else max(got, self._step - max(1, self._step // 4))
 
@@ -279,11 +278,11 @@ class _Window:
             self._pulls.append(_Pull(self._next, end, answer))
             self._next = end
             if answer.done() and answer.exception() is not None:
-                return  # trying again may take a time-out each
+                return  # each further attempt may take a timeout
 
 
 def pull_chunks(span: OffsetRange, options: ReadOptions, reader: Reader) -> Iterator[Chunk]:
-    """Pull a range piece by piece, some pulls ahead of whoever uses the pieces."""
+    """Pull a range in pieces, with some pulls ahead of the consumer."""
     loss = LossPolicy(options, span.queue)
     retry_deadline = RetryDeadline(options.retry_timeout_ms)
     doing = f"to pull {name(span.queue)}"
@@ -313,7 +312,7 @@ def pull_chunks(span: OffsetRange, options: ReadOptions, reader: Reader) -> Iter
             if isinstance(error, TopicNotFoundError | QueueNotFoundError):
                 if is_gone(span.queue, offset, reader, loss):
                     return
-                # The driver has seen the topic and its queue, so a route that lacks them is a broker that is away.
+                # The driver has seen the topic and its queue. A route without them means an unavailable broker.
                 error.retriable = True
             window.restart(offset)
             retry_deadline.wait(explained(error, span.queue, reader), doing)
@@ -330,7 +329,7 @@ def pull_chunks(span: OffsetRange, options: ReadOptions, reader: Reader) -> Iter
 
 
 def is_gone(queue: MessageQueue, offset: int, reader: Reader, loss: LossPolicy) -> bool:
-    """Whether the queue, or its topic, was taken away since the batch was planned: only its master's word counts."""
+    """Return whether the queue or its topic was deleted since the batch was planned. Only its master can confirm it."""
     said = reader.lacks(queue)
     if isinstance(said, TopicNotFoundError):
         loss.topic_deleted(queue.topic, {queue: offset})
@@ -340,9 +339,9 @@ def is_gone(queue: MessageQueue, offset: int, reader: Reader, loss: LossPolicy) 
 
 
 class _Deletions:
-    """Whether a filter passed over messages because they were deleted, and not because it does not match them.
+    """Detects that a filter skipped messages because they were deleted, not because they did not match.
 
-    Brokers delete from the front. So all that was looked at was there if its first message still is.
+    Brokers delete from the front. If the first message of the searched range still exists, so do all others.
     """
 
     def __init__(self, span: OffsetRange, reader: Reader, loss: LossPolicy) -> None:
@@ -353,7 +352,7 @@ class _Deletions:
         self._checked = time.monotonic()
 
     def check(self, reached: int) -> None:
-        """Everything before ``reached`` was looked at. Asked now and then, and at the end."""
+        """Check the messages before ``reached``. Sends a request only at intervals and at the end of the range."""
         queue, first = self._span.queue, self._since
         if reached < self._span.end and time.monotonic() < self._checked + _CHECK_SECONDS:
             return
@@ -373,7 +372,7 @@ class _Deletions:
 def _following(
     answer: PullResult, offset: int, span: OffsetRange, loss: LossPolicy, reader: Reader, *, is_filtered: bool
 ) -> int | None:
-    """Where to go on after an answer; None if the queue ends before the range does. Errors may be retriable."""
+    """Return where to continue after a response; None if the queue ends before the range. Errors may be retriable."""
     queue, following = span.queue, answer.next_offset
     if following > offset and (
         answer.status is PullStatus.FOUND or (is_filtered and answer.status is PullStatus.NO_MATCHED_MSG)
@@ -385,8 +384,8 @@ def _following(
         loss.deleted(queue, offset, answer.min_offset, span.end)
         return answer.min_offset
     if answer.status in (PullStatus.NO_MATCHED_MSG, PullStatus.NO_NEW_MSG) and following > offset:
-        # Every message matches, so these are gone. Brokers then name the start of their next file of the queue, and
-        # there may be messages before it.
+        # Without a filter every message matches, so these are deleted. Brokers then return the start of the queue's
+        # next file, and there may be messages before it.
         low = reader.min_offset(queue)
         left = low if low > offset else following
         loss.deleted(queue, offset, left, span.end)
@@ -394,18 +393,18 @@ def _following(
     if answer.status in (PullStatus.NO_NEW_MSG, PullStatus.OFFSET_ILLEGAL) and answer.max_offset < span.end:
         loss.shortened(queue, span.end, answer.max_offset)
         return None
-    # The broker contradicts itself: it may be at work on its queue just now.
+    # Inconsistent response: the broker may be changing its queue right now.
     raise OffsetsError(
-        f"the broker answered a pull of {name(queue)} at {offset} with {answer.status.value} and the next offset "
-        f"{following}, and its queue goes from {answer.min_offset} to {answer.max_offset}.",
-        remedy="Check the broker's consume queue (rocket store check); nothing more was read.",
+        f"the broker responded to a pull of {name(queue)} at {offset} with {answer.status.value} and next offset "
+        f"{following}, but its queue has offsets from {answer.min_offset} to {answer.max_offset}.",
+        remedy="Check the broker's consume queue (rocket store check); reading stopped here.",
         retriable=True,
     )
 
 
 def _lagging(queue: MessageQueue, offset: int, answer: PullResult) -> QueueNotFoundError:
     return QueueNotFoundError(
-        f"the master of {name(queue)} is away, and its slave answered a pull at {offset} with "
+        f"the master of {name(queue)} is unavailable, and its slave responded to a pull at {offset} with "
         f"{answer.status.value}: it may lag behind.",
         remedy="Start the master, or wait until the slave has caught up.",
         retriable=True,

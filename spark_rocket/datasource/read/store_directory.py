@@ -1,24 +1,24 @@
-"""``storePath``: a stopped broker's disk as a data frame, read from its files without a broker.
+"""``storePath``: read a stopped broker's files as a data frame, without a broker.
 
-The commit log is the truth and all that is read of messages; so a store works whose consume queues are lost, one whose
-broker was killed, and one on a read-only mount. What comes out is what a broker that is started on the directory would
-serve, in the columns of a topic read:
+The commit log is the only source of messages. A store can therefore be read if its consume queues are lost, if its
+broker was killed, or on a read-only mount. The result is what a broker started on the directory would serve, with the
+columns of a topic read:
 
 ===================================  ================================================================================
-prepared and rolled-back messages    have no queue, and are left out
-deleted topics                       left out: those of ``config/deletedTopic.json`` and, after a clean stop, those that
-                                     have no consume queue and that ``config/topics.json`` does not list
-an earlier topic of the same name    left out where the consume queue shows that its first message lies behind; without
-                                     consume queues an Apache store does not tell, and both are read
-system topics, %RETRY%…, %DLQ%…      only when ``subscribe`` names them: they hold copies, or what brokers note
-what is not a whole record           an error that names file and offset, or passed over (``failOnDataLoss=false``);
-                                     behind the last whole record of all it is a torn tail, and left out; so is
-                                     what a killed broker's next start would cut off
+prepared and rolled-back messages    omitted: they are in no queue
+deleted topics                       omitted: those in ``config/deletedTopic.json`` and, after a clean stop, those
+                                     without a consume queue that ``config/topics.json`` does not list
+an earlier topic of the same name    omitted if the consume queue shows that its first message lies behind; without
+                                     consume queues an Apache store does not show this, and both are read
+system topics, %RETRY%…, %DLQ%…      only if ``subscribe`` names them: they hold copies, or brokers' own records
+incomplete records                   an error with file and offset, or skipped (``failOnDataLoss=false``); after the
+                                     last complete record they are a torn tail and omitted; so is the part that the
+                                     next start of a killed broker would truncate
 ===================================  ================================================================================
 
-Planning holds the store's lock, shared; tasks only read, each one span of one file (``store.log.span``), decoded in
-columns. A record is selected before it is decoded, by its topic, time and place. The only module of the data source
-that knows the store. Values only: Spark pickles readers and partitions. Corresponds to nothing in RocketMQ.
+Planning holds a shared lock on the store. Each task reads one span of one file (``store.log.span``) and decodes it in
+columns. Records are selected by topic, time and position before they are decoded. No other module of the data source
+uses the store. Holds only values: Spark pickles readers and partitions. Corresponds to nothing in RocketMQ.
 """
 
 from __future__ import annotations
@@ -62,21 +62,21 @@ _BROKER_NAME = re.compile(r"^[ \t]*brokerName[ \t]*[=:][ \t]*(\S+)", re.MULTILIN
 
 
 def locate(path: Path) -> Path:
-    """The store in a directory: itself, or its ``store``, as ``rocket up`` has it."""
+    """Return the store in a directory: the directory itself, or its ``store``, as created by ``rocket up``."""
     if not path.is_dir():
         raise StoreError(
             f"{path} is not a directory on the driver's machine.",
-            remedy="storePath is a directory that driver and executors see under the same path.",
+            remedy="Set storePath to a directory with the same path on the driver and the executors.",
         )
     for candidate in (path, path / "store"):
         if any(candidate.glob("dledger-*/*")):
             raise StoreError(
-                f"{candidate} has the log of a DLedger group, which cannot be read here.",
-                remedy="Start its broker, and read its topics from it.",
+                f"{candidate} has the log of a DLedger group, which is unsupported here.",
+                remedy="Start its broker, and read its topics from the broker.",
             )
         if any((candidate / part).exists() for part in ("commitlog", "checkpoint", "lock")):
             return candidate
-    hint = f"Give {path.parent}." if path.name == "commitlog" else "Give the broker's storePathRootDir."
+    hint = f"Use {path.parent}." if path.name == "commitlog" else "Use the broker's storePathRootDir."
     raise StoreError(f"{path} has no commitlog: it is not a store directory.", remedy=hint)
 
 
@@ -92,7 +92,7 @@ def broker_name_of(path: Path, given: Path) -> str:
 
 
 def _own_topic(path: Path) -> str:
-    """A broker has a topic of its own name, with one queue, whose rights others inherit; nothing, if two look so."""
+    """Return the broker's own topic: one queue, inherited permissions. Empty if several topics look like it."""
     for file in ("topics.json", "topics.json.bak"):
         try:
             table = json.loads((path / "config" / file).read_bytes())["topicConfigTable"].values()
@@ -111,12 +111,12 @@ log = logging.getLogger("spark_rocket.datasource")
 
 _SPAN_SIZE = 128 << 20
 _SMALLEST_SPAN = 4096
-_CLOCK_SLACK_MS = 60_000  # store times rise with offsets, but for clocks that were set back a little
+_CLOCK_SLACK_MS = 60_000  # store times increase with offsets, unless a clock was set back a little
 _NOWHERE = 2**63 - 1
 _REMEDY = (
-    "failOnDataLoss=false reads what is whole. To have the rest, put the file back from a copy of it. To serve what is "
-    "whole from a broker, run `rocket store rebuild --skip-damage` on a copy of the directory; near the log's end, "
-    "where the broker refuses it even then, its error says how to go on."
+    "failOnDataLoss=false reads the complete records. To read the rest, restore the file from a copy. To serve the "
+    "complete records from a broker, run `rocket store rebuild --skip-damage` on a copy of the directory. If the "
+    "broker rejects damage near the log's end even then, its error has the remedy."
 )
 
 Queue = tuple[str, int]
@@ -125,22 +125,23 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 @dataclass
 class SpanPartition(InputPartition):
-    """One Spark partition: a span of the log, and what its task has to know of the store."""
+    """A Spark partition: a span of the log, and the store's data that its task requires."""
 
     span: LogSpan
     store_path: Path
     queues_path: Path
     broker_name: str
     deleted: dict[str, int]
-    """Topics whose records below an offset are a deleted topic's."""
+    """Deleted topics: records below the offset belong to the deleted topic."""
     firsts: dict[Queue, tuple[int, int]] = field(default_factory=dict)
-    """Queue offset and physical offset of queues' first messages, of those that lie behind the span's start."""
+    """Queue offset and physical offset of the first message of each queue whose first message is after the span's
+    start."""
     lists_topics: bool = True
-    """Whether a topic that has neither a consume queue nor a place in ``config/topics.json`` was deleted."""
+    """Whether a topic without a consume queue and without an entry in ``config/topics.json`` was deleted."""
 
 
 class StoreDirectoryReader(PickledByValue, DataSourceReader):
-    """Plans on the driver, and reads in the executors."""
+    """Plan on the driver and read in the executors."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         projection_of(options, schema)
@@ -152,7 +153,7 @@ class StoreDirectoryReader(PickledByValue, DataSourceReader):
         return [*plan_directory(self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """An empty plan arrives as ``InputPartition(None)`` and has no rows."""
+        """Read one partition. Spark passes ``InputPartition(None)`` for an empty plan; it has no rows."""
         if not isinstance(partition, SpanPartition):
             return iter(())
         settle_worker()
@@ -164,7 +165,7 @@ class StoreDirectoryReader(PickledByValue, DataSourceReader):
 
 
 def plan_directory(options: ReadOptions) -> list[SpanPartition]:
-    """Find the store, refuse what cannot be, and cut its log into partitions."""
+    """Find the store, reject unsupported ones, and split its log into partitions."""
     given = Path(options.store_path or "")
     path = locate(given)
     broker_name = options.broker_name or broker_name_of(path, given)
@@ -174,12 +175,12 @@ def plan_directory(options: ReadOptions) -> list[SpanPartition]:
             raise StoreError(
                 f"{path} has no commit log: {view.config.commit_log_path} is not a directory.",
                 remedy="If its broker.conf sets storePathCommitLog, start and stop it with a broker of this package, "
-                "which writes down where it is; or make a link with that name to it.",
+                "which records the path; or create a link with that name to it.",
             )
         for problem in view.log.unreadable:
             raise StoreError(
                 f"{problem.path}: {problem.text} (on the driver).",
-                remedy="Driver and executors need the right to read all of the directory.",
+                remedy="Give driver and executors read permission for the entire directory.",
             )
         lists_topics = _lists_topics(view)
         if lists_topics:
@@ -188,7 +189,7 @@ def plan_directory(options: ReadOptions) -> list[SpanPartition]:
         size = _SPAN_SIZE
         if options.min_partitions is not None:
             total = view.data_end() - view.log.min_offset
-            pieces = options.min_partitions + len(view.log.files)  # the last of each file may be half as long again
+            pieces = options.min_partitions + len(view.log.files)  # the last span of each file may be 50% longer
             size = min(size, max(total // pieces, _SMALLEST_SPAN))
         queued_end = 0 if view.is_killed else queued_end
         spans = plan_spans(view.log, size, queued_end=queued_end, cut=cut_of(view), lost=_lost(options))
@@ -216,8 +217,8 @@ def _check_positions(options: ReadOptions, broker_name: str) -> None:
         for queue in positions:
             if queue.broker_name != broker_name:
                 raise OffsetsError(
-                    f"option {option} names the broker {queue.broker_name}, and this is the store of {broker_name}.",
-                    remedy="Name that one, or say with the option brokerName whose store it is.",
+                    f"option {option} names broker {queue.broker_name}, but this is the store of {broker_name}.",
+                    remedy="Use that name, or set the option brokerName to the name of the store's broker.",
                 )
     for queue, end in ends.items():
         if 0 <= end < starts.get(queue, 0):
@@ -232,14 +233,14 @@ def _time(position: Position) -> int | None:
 
 
 def _lists_topics(view: StoreView) -> bool:
-    """Whether the files say which topics there are: not after a kill, nor where RocksDB has the list instead (5.x)."""
+    """Return whether the files list the topics: not after a kill, nor if RocksDB has the list instead (5.x)."""
     return not view.is_killed and not any(
         any(view.path.glob(f"{part}/CURRENT")) for part in ("config/*", "consumequeue*")
     )
 
 
 def _check_topics(options: ReadOptions, view: StoreView) -> None:
-    """A name that the store does not know is a typing mistake; without a list of topics nothing can be said."""
+    """Reject unknown topic names. Without a list of topics they cannot be checked."""
     listed = topics_on_record(view.path)
     if listed is None:
         return
@@ -247,11 +248,11 @@ def _check_topics(options: ReadOptions, view: StoreView) -> None:
     for topic in options.topics:
         if topic not in known:
             there = ", ".join(sorted(topic for topic in known if is_for_users(topic))[:20])
-            raise TopicNotFoundError(f"{view.path} has no topic {topic}.", remedy=f"Its topics are {there or 'none'}.")
+            raise TopicNotFoundError(f"{view.path} has no topic {topic}.", remedy=f"Topics: {there or 'none'}.")
 
 
 def _look_at_queues(view: StoreView, options: ReadOptions) -> tuple[dict[Queue, tuple[int, int]], int]:
-    """Each queue's first message, where that is sure, and up to where the log must reach for their last ones."""
+    """Return each queue's first message if it is certain, and the log offset that their last messages require."""
     firsts: dict[Queue, tuple[int, int]] = {}
     end = 0
     for key in view.queues:
@@ -268,7 +269,7 @@ def _look_at_queues(view: StoreView, options: ReadOptions) -> tuple[dict[Queue, 
                 first, _, _ = queue.entry(queue.min_offset)
                 if first > view.log.min_offset and _points_to_its_record(view, key, queue.min_offset, first):
                     firsts[key] = queue.min_offset, first
-        except StoreError as error:  # a queue that cannot be read says nothing; the log does
+        except StoreError as error:  # an unreadable queue is ignored: the log has its messages
             log.warning("%s", error)
     return firsts, end
 
@@ -288,7 +289,7 @@ def _points_to_its_record(view: StoreView, queue: Queue, number: int, physical: 
 
 
 def _in_time(spans: list[LogSpan], options: ReadOptions) -> Iterator[LogSpan]:
-    """Leave out the spans that lie before or behind the time stamps."""
+    """Skip the spans before or after the time stamps."""
     first, last = _time(options.starting), _time(options.ending)
     for span, following in pairwise([*spans, None]):
         assert span is not None
@@ -301,12 +302,12 @@ def _in_time(spans: list[LogSpan], options: ReadOptions) -> Iterator[LogSpan]:
 
 
 def _lost(options: ReadOptions) -> Lost:
-    """What to do about damage: fail, or say so and go on."""
+    """Return the handler for damage: fail, or log it and continue."""
 
     def lost(text: str) -> None:
         if options.fail_on_data_loss:
             raise DataLossError(f"{text}.", remedy=_REMEDY)
-        log.warning("%s. Going on behind it (failOnDataLoss=false).", text)
+        log.warning("%s. Continuing after it (failOnDataLoss=false).", text)
 
     return lost
 
@@ -315,7 +316,7 @@ def _lost(options: ReadOptions) -> Lost:
 
 
 def read_partition(partition: SpanPartition, options: ReadOptions, projection: Projection) -> Iterator[pa.RecordBatch]:
-    """The messages of a span in the log's order, as batches of Spark's own schema."""
+    """Yield the messages of a span in the log's order, as batches of Spark's own schema."""
     selection = _Selection(partition, options)
     bounds = _Bounds(options)
     columns = [*projection.columns, *(column for column in bounds.columns if column not in projection.columns)]
@@ -330,10 +331,10 @@ def read_partition(partition: SpanPartition, options: ReadOptions, projection: P
             batch = decode_records(run, columns, broker_name=partition.broker_name, tags=tags)
         except ProtocolError as error:
             raise ProtocolError(
-                f"{partition.span.path}: some record from offset {block.base} to {block.base + len(block.data)} cannot "
+                f"{partition.span.path}: a record from offset {block.base} to {block.base + len(block.data)} cannot "
                 f"be decoded: {error.message}",
-                remedy="Narrow it down with arrowBatchBytes=1024. Leave out body (.schema(…)) if only that cannot be "
-                "read, or begin behind it with startingOffsets as JSON.",
+                remedy="Narrow it down with arrowBatchBytes=1024. Select columns without body (.schema(…)) if only "
+                "bodies are unreadable, or begin after the record with startingOffsets as JSON.",
             ) from error
         batch = bounds.filter(batch)
         for start in range(0, batch.num_rows, rows):
@@ -351,7 +352,7 @@ def _next(blocks: Iterator[RecordBlock], partition: SpanPartition) -> RecordBloc
 
 
 class _Selection:
-    """Which records of a block are messages that are to be read. Topics and queues are compared as numbers."""
+    """Selects the records of a block that are messages to read. Topics and queues are compared as numbers."""
 
     def __init__(self, partition: SpanPartition, options: ReadOptions) -> None:
         self._partition = partition
@@ -378,7 +379,7 @@ class _Selection:
         return number
 
     def _from(self, topic: str) -> int:
-        """The physical offset from which on a topic's records are to be read."""
+        """Return the physical offset from which a topic's records are read."""
         if not _is_wanted(topic, self._options) or not is_storable(topic, 0):
             return _NOWHERE
         queues = self._partition.queues_path / topic
@@ -387,7 +388,7 @@ class _Selection:
         return self._partition.deleted.get(topic, 0)
 
     def run(self, block: RecordBlock) -> memoryview:
-        """The records to read, one after another."""
+        """Return the records to read, concatenated."""
         state = block.sys_flags & TRANSACTION_MASK
         keep: Bools = (state != TRANSACTION_PREPARED) & (state != TRANSACTION_ROLLBACK) & (block.queue_ids >= 0)
         if self._first_time is not None:
@@ -414,7 +415,7 @@ def _key(number: Any, queue: Any) -> Any:
 
 
 def _topics(block: RecordBlock) -> tuple[list[bytes], Any]:
-    """The topics of a block, each once, and which of them each record is of."""
+    """Return the distinct topics of a block, and for each record the index of its topic."""
     count = len(block)
     bounds = np.zeros(2 * count + 1, np.int32)
     bounds[1::2], bounds[2::2] = block.topic_starts, block.topic_ends
@@ -436,7 +437,7 @@ def _gather(block: RecordBlock, keep: Bools) -> memoryview:
 
 
 class _Bounds:
-    """Offsets as JSON: from where to where each queue is read. Applied to rows, for inner batches hide theirs."""
+    """The range of each queue, from offsets as JSON. Applied to rows, because inner batches hide their offsets."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._sides: list[tuple[str, Positions]] = []
@@ -451,14 +452,14 @@ class _Bounds:
             for queue, offset in positions.items():
                 mine = pc.and_(pc.equal(batch["topic"], queue.topic), pc.equal(batch["queueId"], queue.queue_id))
                 named = pc.or_(named, mine)
-                # -1 is behind every message, -2 before.
+                # -1 is after every message, -2 before.
                 bound = pa.scalar(_NOWHERE if offset == LATEST else offset, pa.int64())
                 compare = pc.greater_equal if option == "startingOffsets" else pc.less
                 keep = pc.or_(keep, pc.and_(mine, compare(batch["queueOffset"], bound)))
             if batch.num_rows and not pc.all(named).as_py():
                 row = batch.filter(pc.invert(named)).slice(0, 1).to_pylist()[0]
                 raise OffsetsError(
-                    f"option {option} does not say where {row['topic']}, queue {row['queueId']}, begins or ends.",
+                    f"option {option} has no offset for {row['topic']}, queue {row['queueId']}.",
                     remedy="Name every queue, with -1 for latest or -2 for earliest.",
                 )
             batch = batch.filter(keep)

@@ -1,7 +1,7 @@
-"""Typed rows: a reader's batches of messages -> batches of the columns of their bodies (``bodyFormat``).
+"""Typed rows: convert batches of messages to batches of the columns of their bodies (``bodyFormat``).
 
-Made on the driver to check a schema before any task, and in each task to decode. What the message's own columns are,
-and which of them bad records need, is asked of the reader below; this takes them apart again.
+The driver creates an instance to check a schema before any task, and each task creates one to decode. The instance
+requests the message columns and the columns for bad records from the reader, and assembles the rows from them.
 
 Belongs to one task.
 """
@@ -30,35 +30,36 @@ log = logging.getLogger("spark_rocket.datasource")
 
 
 def schema_of(settings: BodySettings) -> StructType:
-    """The schema of a read for which the user gives none."""
+    """Return the schema of a read without a user-specified schema."""
     return default_schema(settings, known_columns(settings))
 
 
 def warn_of_names(options: ReadOptions, schema: StructType) -> None:
-    """Say in the driver's log which columns are named like a message's and are not its."""
+    """Log on the driver which columns have the name of a message column but are read from the body."""
     if options.body is not None and (names := looks_like_metadata(options.body, schema)):
         _say_which(tuple(names))
 
 
 @lru_cache(64)
 def _say_which(names: tuple[str, ...]) -> None:
-    """Once."""
+    """Log once."""
     log.warning(
-        'columns %s are read from the bodies: the message\'s own are named by .option("metadataColumns", "%s")',
+        "columns %s are read from the bodies; for the message columns of the same name, use "
+        '.option("metadataColumns", "%s")',
         ", ".join(names),
         ", ".join(names),
     )
 
 
 def projection_of(options: ReadOptions, schema: StructType) -> Projection:
-    """What a read takes of each message; SchemaError if the schema cannot be read so."""
+    """Return the message columns that a read requires; SchemaError if the schema is invalid."""
     return project(schema) if options.body is None else TypedRows(options, options.body, schema).projection
 
 
 def rows_of(
     batches: Iterator[pa.RecordBatch], options: ReadOptions, schema: StructType, projection: Projection
 ) -> Iterator[pa.RecordBatch]:
-    """A task's batches, made with ``projection``, as Spark is to get them."""
+    """Convert a task's batches, read with ``projection``, to Spark's schema."""
     if options.body is None:
         return batches
     return TypedRows(options, options.body, schema, projection.damaged).rows(batches)
@@ -102,7 +103,7 @@ class TypedRows:
             self._counter.report()
 
     def _spoilt(self, batch: pa.RecordBatch, decoded: Decoded) -> Decoded:
-        """With the bodies that could not be decompressed among the bad ones, whatever was made of their bytes."""
+        """Add bodies that could not be decompressed to the bad ones, whatever their bytes were decoded to."""
         if not self._damaged:
             return decoded
         offsets = batch.column("queueOffset").to_numpy()
@@ -140,7 +141,7 @@ class TypedRows:
                 yield rows
 
     def _spans(self, message: list[pa.Array], count: int, decoded: Decoded) -> Iterator[tuple[int, int]]:
-        """Rows that become a batch: ``arrowBatchRows``, and less where the message's columns are long and repeated."""
+        """Split rows into batches of ``arrowBatchRows``, or fewer if the message's columns are long and repeated."""
         if decoded.rows is None:
             for start in range(0, count, self._limit):
                 yield start, min(start + self._limit, count)
@@ -163,7 +164,7 @@ class TypedRows:
 
 
 def _sizes(array: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """The bytes of each of a message column's texts, binaries and maps of texts; the rest is short."""
+    """Return the byte lengths of a column's strings, binaries or maps of strings; other types count as 0."""
     if pa.types.is_map(array.type):
         edges = array.offsets.to_numpy()
         return sum(

@@ -1,22 +1,22 @@
-"""How far streaming queries are behind: in the log, and for Prometheus.
+"""The consumer lag of streaming queries: in the log, and for Prometheus.
 
-``RocketLagListener`` hears the progress of all queries of a session and looks at the sources that are ours, which it
-knows by their offsets. Messages behind are ``latestOffset`` less ``endOffset`` of the progress. Seconds behind are the
-age of the first message that is not processed yet, which a broker is asked for.
+``RocketLagListener`` receives the progress of all queries of a session and evaluates the rocket sources, which it
+identifies by their offsets. The lag in messages is ``latestOffset`` minus ``endOffset`` of the progress. The lag in
+seconds is the age of the first message that is not processed yet, which a broker reports.
 
 =============================================  ==================================================================
 ``rocket_stream_lag_messages``                 by ``query``, ``topic``, ``broker``, ``queue``
-``rocket_stream_lag_seconds``                  the same; a queue of which no broker said is left out
+``rocket_stream_lag_seconds``                  the same; omits queues whose age no broker reported
 ``rocket_stream_lag_messages_all``             by ``query``: the sum
-``rocket_stream_lag_seconds_max``              by ``query``: of the queue that is furthest behind
-``rocket_stream_progress_timestamp_seconds``   by ``query``: when it was last heard of
+``rocket_stream_lag_seconds_max``              by ``query``: the queue with the largest lag
+``rocket_stream_progress_timestamp_seconds``   by ``query``: the time of the last progress
 =============================================  ==================================================================
 
-``query`` is the query's name, or its id if it has none. The series of a query are gone when it ends.
+``query`` is the query's name, or its id if it has none. The series of a query end with the query.
 
-Threads: Spark's listener thread only notes the numbers of the progress. Brokers are asked on a thread of our own, the
-newest progress of a query first and only that, all queues at once and within ``request_timeout``; a broker that hangs
-delays the seconds and nothing else. The HTTP server of prometheus_client has threads of its own.
+Threads: Spark's listener thread only stores the numbers of the progress. A thread of this module sends the requests to
+brokers: only for the newest progress of a query, for all queues at once and within ``request_timeout``. A broker that
+hangs delays only the seconds. The HTTP server of prometheus_client has its own threads.
 
 Corresponds to ConsumerLagCalculator of RocketMQ's brokers, for readers whose position is in a checkpoint.
 """
@@ -54,12 +54,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("spark_rocket.datasource")
 
-_MOST_ASKED = 64  # queues a progress, those with the most messages behind
+_MOST_ASKED = 64  # queues per progress: those with the largest lag
 
 
 @dataclass(slots=True)
 class QueryLag:
-    """A query's lag as last heard."""
+    """A query's lag as of its last progress."""
 
     query: str
     heard: float = 0.0
@@ -68,7 +68,7 @@ class QueryLag:
 
 
 def lags(sources: Sequence[SourceProgress]) -> tuple[dict[MessageQueue, int], dict[MessageQueue, int]] | None:
-    """Messages behind and the next offset of each queue of our sources; None if the progress does not tell."""
+    """Return the lag and the next offset of each queue of the rocket sources; None if the progress has none."""
     behind: dict[MessageQueue, int] = {}
     following: dict[MessageQueue, int] = {}
     told = False
@@ -80,7 +80,7 @@ def lags(sources: Sequence[SourceProgress]) -> tuple[dict[MessageQueue, int], di
         for queue, last in latest.items():
             at = end.get(queue, 0)
             lag = max(0, last - at)
-            if lag >= behind.get(queue, 0):  # two sources of a query may read one queue
+            if lag >= behind.get(queue, 0):  # two sources of a query may read the same queue
                 behind[queue], following[queue] = lag, at
     return (behind, following) if told else None
 
@@ -89,16 +89,17 @@ def _positions(text: str) -> Positions | None:
     try:
         offset = parse_stream_offset(json.loads(text))
     except (ValueError, OffsetsError):
-        return None  # another source's, or none
+        return None  # not a rocket source, or no offset
     return offset.ends if isinstance(offset, StreamOffset) else None
 
 
 class RocketLagListener(StreamingQueryListener):
     """``spark.streams.addListener(RocketLagListener(port=9404))``
 
-    ``port`` (0 is any free one) serves Prometheus at ``http://host:port/metrics``; without it there is only the log.
-    ``name_server`` is the streams' own; without it ``NAMESRV_ADDR`` counts, as for the option. ``seconds=False`` asks
-    no broker. ``access_key`` and ``secret_key`` are as a client's. ``close`` after ``spark.streams.removeListener``.
+    ``port`` (0 selects a free one) serves Prometheus at ``http://host:port/metrics``; without it, the lag is only
+    logged. ``name_server`` is that of the streams; the default is ``NAMESRV_ADDR``, as for the option. With
+    ``seconds=False`` no broker receives requests. ``access_key`` and ``secret_key`` are those of a client. Call
+    ``close`` after ``spark.streams.removeListener``.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class RocketLagListener(StreamingQueryListener):
         self._timeout = request_timeout
         self._clock = clock
         self._queries: dict[str, QueryLag] = {}  # by run
-        self._pending: dict[str, dict[MessageQueue, int]] = {}  # next offsets by run: of the newest progress only
+        self._pending: dict[str, dict[MessageQueue, int]] = {}  # next offsets by run, of the newest progress only
         self._changed = threading.Condition()
         self._closed = False
         self._thread: threading.Thread | None = None
@@ -129,10 +130,10 @@ class RocketLagListener(StreamingQueryListener):
             self._server = _serve(self, port, host)
             self.port = self._server.server_port
 
-    # --- what Spark tells -------------------------------------------------------------------------------------
+    # --- called by Spark --------------------------------------------------------------------------------------
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """Nothing is known yet."""
+        """Ignored: a started query has no progress yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         progress = event.progress
@@ -156,7 +157,7 @@ class RocketLagListener(StreamingQueryListener):
             self._changed.notify_all()
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """There is nothing new: what was known holds."""
+        """Keep the last lag: an idle query has no new messages."""
         with self._changed:
             known = self._queries.get(str(event.runId))
             if known is not None:
@@ -167,17 +168,17 @@ class RocketLagListener(StreamingQueryListener):
             self._queries.pop(str(event.runId), None)
             self._pending.pop(str(event.runId), None)
 
-    # --- what others see --------------------------------------------------------------------------------------
+    # --- public -----------------------------------------------------------------------------------------------
 
     def queries(self) -> list[QueryLag]:
-        """What is known now, a copy."""
+        """Return a copy of the current lags."""
         with self._changed:
             return [
                 QueryLag(one.query, one.heard, dict(one.messages), dict(one.seconds)) for one in self._queries.values()
             ]
 
     def close(self) -> None:
-        """Stop the thread and the server."""
+        """Stop the thread and the HTTP server."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -189,7 +190,7 @@ class RocketLagListener(StreamingQueryListener):
         if self._reader is not None:
             self._reader.close()
 
-    # --- our own thread ---------------------------------------------------------------------------------------
+    # --- the worker thread ------------------------------------------------------------------------------------
 
     def _work(self) -> None:
         while True:
@@ -205,7 +206,7 @@ class RocketLagListener(StreamingQueryListener):
             try:
                 seconds = self._ages({queue: following[queue] for queue in most}) if self._seconds else {}
             except Exception:
-                log.exception("the lag's seconds are not known")
+                log.exception("cannot determine the lag in seconds")
                 seconds = {}
             with self._changed:
                 current = self._queries.get(run)
@@ -216,7 +217,7 @@ class RocketLagListener(StreamingQueryListener):
             log.info("%s", line)
 
     def _ages(self, following: Mapping[MessageQueue, int]) -> dict[MessageQueue, float]:
-        """How old the next messages are; queues whose broker does not tell in time are left out."""
+        """Return the ages of the next messages; omits queues whose broker does not respond in time."""
         if self._reader is None:
             self._reader = Reader(self._name_server, request_timeout=self._timeout, **self._connecting)
         reader, until = self._reader, time.monotonic() + self._timeout
@@ -229,7 +230,7 @@ class RocketLagListener(StreamingQueryListener):
             try:
                 answer = pulled.result(max(0.0, until - time.monotonic()))
             except (RocketError, TimeoutError) as error:
-                log.debug("how long %s is behind is not known: %s", name(queue), error)
+                log.debug("cannot determine the lag in seconds of %s: %s", name(queue), error)
                 continue
             if answer.status is PullStatus.FOUND:
                 stored = view_record(answer.records, check_crc=False).store_timestamp
@@ -240,12 +241,12 @@ class RocketLagListener(StreamingQueryListener):
 def _line(lag: QueryLag) -> str:
     total = sum(lag.messages.values())
     if not total:
-        return f"query {lag.query} is not behind"
+        return f"query {lag.query} has no lag"
     worst = max(lag.messages, key=lambda queue: (lag.seconds.get(queue, 0.0), lag.messages[queue]))
     age = f", {max(lag.seconds.values()):.1f} s" if any(lag.seconds.values()) else ""
     behind = sum(1 for count in lag.messages.values() if count)
     return (
-        f"query {lag.query} is behind by {total:,} messages{age} in {behind} queues, most in {name(worst)} "
+        f"query {lag.query} has a lag of {total:,} messages{age} in {behind} queues, largest in {name(worst)} "
         f"({lag.messages[worst]:,} messages)"
     )
 
@@ -258,8 +259,8 @@ def _serve(listener: RocketLagListener, port: int, host: str) -> Any:
         from prometheus_client import CollectorRegistry, start_http_server
     except ImportError:
         raise ConfigError(
-            "RocketLagListener was given a port, and prometheus_client is not installed.",
-            remedy="Install it (pip install prometheus-client), or leave port out for the log alone.",
+            "RocketLagListener has a port, but prometheus_client is not installed.",
+            remedy="Install it (pip install prometheus-client), or omit port to only log the lag.",
         ) from None
     registry = CollectorRegistry()
     registry.register(_Collector(listener))
@@ -268,7 +269,7 @@ def _serve(listener: RocketLagListener, port: int, host: str) -> Any:
 
 
 class _Collector:
-    """The series, made anew from what is known whenever somebody asks."""
+    """Creates the series from the current lags on each scrape."""
 
     def __init__(self, listener: RocketLagListener) -> None:
         self._listener = listener
@@ -279,10 +280,12 @@ class _Collector:
         by_queue = ["query", "topic", "broker", "queue"]
         messages = GaugeMetricFamily("rocket_stream_lag_messages", "Messages not processed yet", labels=by_queue)
         seconds = GaugeMetricFamily("rocket_stream_lag_seconds", "Age of the next message", labels=by_queue)
-        total = GaugeMetricFamily("rocket_stream_lag_messages_all", "Messages in all queues", labels=["query"])
-        most = GaugeMetricFamily("rocket_stream_lag_seconds_max", "Of the queue furthest behind", labels=["query"])
+        total = GaugeMetricFamily(
+            "rocket_stream_lag_messages_all", "Unprocessed messages in all queues", labels=["query"]
+        )
+        most = GaugeMetricFamily("rocket_stream_lag_seconds_max", "Largest lag of a queue in seconds", labels=["query"])
         heard = GaugeMetricFamily(
-            "rocket_stream_progress_timestamp_seconds", "When the last progress came", labels=["query"]
+            "rocket_stream_progress_timestamp_seconds", "Time of the last progress", labels=["query"]
         )
         for one in self._listener.queries():
             for queue, count in one.messages.items():

@@ -1,8 +1,8 @@
-"""What servers answer, as the rows of views.
+"""Convert servers' responses to the rows of views.
 
-A state is shown as far as it is known: the log tells which brokers did not answer; only if none did the query fails.
-Runs in one task of an executor, on one thread; a broker that is away is asked once. Corresponds to the list commands of
-RocketMQ's mqadmin.
+A view shows what is available. The log names the brokers that did not respond; the query fails only if none responded.
+Runs in one task of an executor, on one thread; an unavailable broker gets one request. Corresponds to the list commands
+of RocketMQ's mqadmin.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ T = TypeVar("T")
 Row = dict[str, Any]
 log = logging.getLogger("spark_rocket.datasource")
 
-_MOST_MESSAGES = 1024  # of one broker with one key
+_MOST_MESSAGES = 1024  # per broker and key
 
 
 def _admin_for(options: ViewOptions) -> Admin:
@@ -63,7 +63,7 @@ def _admin(
 
 @dataclass
 class Asking:
-    """One view's questions, and who did not answer them."""
+    """The requests of one view, and the brokers that did not respond."""
 
     options: ViewOptions
     admin: Admin
@@ -75,20 +75,20 @@ class Asking:
         return [table[name] for name in sorted(table)]
 
     def of_each_broker(self, question: Callable[[str], T]) -> Iterator[tuple[BrokerData, T]]:
-        """What each master answers; those that do not are remembered."""
+        """Yield each master's response; brokers that fail are recorded."""
         for broker in self.brokers():
             answer = self.ask(broker, question)
             if answer is not None:
                 yield broker, answer
 
     def ask(self, broker: BrokerData, question: Callable[[str], T]) -> T | None:
-        """One question more; None if the broker does not answer, now or before."""
+        """Send one more request; None if the broker does not respond, or did not before."""
         if broker.broker_name in self.away:
             return None
         address = broker.broker_addrs.get(MASTER_ID)
         try:
             if address is None:
-                raise ClientError(f"Broker {broker.broker_name!r} has no master now.", remedy="Start it again.")
+                raise ClientError(f"Broker {broker.broker_name!r} has no master now.", remedy="Start the master.")
             answer = question(address)
         except RocketError as error:
             self.away[broker.broker_name] = error
@@ -97,18 +97,18 @@ class Asking:
         return answer
 
     def finish(self) -> None:
-        """Say who did not answer. The first error, if nobody did."""
+        """Log the brokers that did not respond. Raises the first error if none responded."""
         for name, error in self.away.items():
             if not self.answered:
                 raise error
-            log.warning("the view %s has nothing of broker %s: %s", self.options.view, name, error)
+            log.warning("the view %s lacks the data of broker %s: %s", self.options.view, name, error)
 
 
 def rows_of(options: ViewOptions) -> Iterator[Row]:
-    """A view's rows, all columns."""
+    """Yield a view's rows with all columns."""
     asking = Asking(options, _admin_for(options))
     for topic in options.topics:
-        asking.admin.topic_route(topic)  # there is none: an error
+        asking.admin.topic_route(topic)  # raises if the topic does not exist
     yield from _ROWS[options.view](asking)
     asking.finish()
 
@@ -187,7 +187,7 @@ def _queues(asking: Asking) -> Iterator[Row]:
 
 
 def _known_groups(asking: Asking) -> Iterator[tuple[BrokerData, dict[str, SubscriptionGroupConfig]]]:
-    """The groups that each broker knows; the one that is asked for, if it does."""
+    """Yield the groups known to each broker; only the requested one if the options name one."""
     wanted = asking.options.consumer_group
     for broker, groups in asking.of_each_broker(asking.admin.subscription_groups):
         yield broker, {name: groups[name] for name in sorted(groups) if wanted in (None, name)}
@@ -220,7 +220,7 @@ def _groups(asking: Asking) -> Iterator[Row]:
                 row["consumeType"] = connection.consume_type or row["consumeType"]
                 row["messageModel"] = connection.message_model or row["messageModel"]
                 row["consumeFromWhere"] = connection.consume_from_where or row["consumeFromWhere"]
-            else:  # nobody is connected: what it has offsets of
+            else:  # no consumer is connected: list the topics with committed offsets
                 stats = asking.ask(broker, partial(_consumed, asking.admin, name, None))
                 topics = {queue.topic for queue in stats or ()}
             row["topics"].update(topic for topic in topics if not topic.startswith(RETRY_PREFIX))
@@ -296,7 +296,7 @@ def _topic_stats(admin: Admin, topic: str, broker: str) -> TopicStatsTable:
     except ClientError as error:
         if error.response_code is None:
             raise
-        return TopicStatsTable()  # deleted just now
+        return TopicStatsTable()  # deleted in the meantime
 
 
 def _members(admin: Admin, group: str, broker: str) -> ConsumerConnection:
@@ -308,7 +308,7 @@ def _makers(admin: Admin, group: str, broker: str) -> ProducerConnection:
 
 
 def _consumed(admin: Admin, group: str, topic: str | None, broker: str) -> dict[MessageQueue, OffsetWrapper]:
-    """A group's offsets on a broker. That there are none, or no such topic, is an error to brokers."""
+    """Return a group's offsets on a broker. Brokers respond with an error if there are none, or no such topic."""
     try:
         return admin.consume_stats(group, broker=broker, topic=topic).offset_table
     except ClientError as error:
@@ -321,7 +321,7 @@ def _consumed(admin: Admin, group: str, topic: str | None, broker: str) -> dict[
 
 
 def batches_of(options: ViewOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of views that are made of messages."""
+    """Yield the rows of views that consist of messages."""
     return _messages(options) if options.view == "messages" else _dead_letters(options, schema)
 
 
@@ -344,7 +344,7 @@ def _messages(options: ViewOptions) -> Iterator[pa.RecordBatch]:
 
 
 def _hits(index: BrokerIndex, queue: MessageQueue, options: ViewOptions) -> Iterator[bytes | bytearray | memoryview]:
-    """The records that really have the key or the id: the index knows hashes of keys."""
+    """Yield the records that have the key or the id. The index only compares hashes of keys."""
     wanted = options.key or options.msg_id or ""
     answers = [index.query(queue, wanted, _MOST_MESSAGES)]
     if options.msg_id is not None and (at := physical_offset(options.msg_id)) >= 0:
@@ -373,7 +373,7 @@ def _dead_letters(options: ViewOptions, schema: pa.Schema) -> Iterator[pa.Record
     try:
         spans = batch_ranges(Cluster(reading), reading)
     except TopicNotFoundError:
-        return  # the group never had any
+        return  # the group never had a dead letter
     reader = reader_of(options)
     for span in spans:
         for batch in read_range(span, reading, project(SOURCE_SCHEMA), reader):
@@ -391,7 +391,7 @@ def _dead_letters(options: ViewOptions, schema: pa.Schema) -> Iterator[pa.Record
 
 
 def _is_system(topic: str, broker: BrokerData) -> bool:
-    """Topics that brokers have for themselves, and those of groups."""
+    """Return whether a topic belongs to brokers or groups."""
     own = (broker.cluster, broker.broker_name, f"{broker.cluster}_REPLY_TOPIC", BENCHMARK_TOPIC)
     return topic in own or not is_for_users(topic)
 
@@ -401,7 +401,7 @@ def _whole(text: str | None) -> int | None:
 
 
 def _rate(text: str | None) -> float | None:
-    """The first of the numbers: rates come as those of the last 10, 60 and 600 s."""
+    """Return the first number: rates are those of the last 10, 60 and 600 s."""
     try:
         return float((text or "").split()[0])
     except (IndexError, ValueError):

@@ -1,9 +1,9 @@
 """A cluster's state as data frames: ``spark.read.format("rocket").option("view", "lag").load()``.
 
 Each view has a fixed schema and its own options. ``VIEWS`` defines them; ``docs/reference/columns.md`` lists them. One
-task asks the servers when the query runs (``rows.py``) and makes rows of the answers.
+task sends requests to the servers when the query runs (``rows.py``) and converts the responses to rows.
 
-Values only until ``read``. Corresponds to the list commands of RocketMQ's mqadmin.
+Holds only values until ``read``. Corresponds to the list commands of RocketMQ's mqadmin.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _ROWS_A_BATCH = 4096
 
 @dataclass(frozen=True)
 class View:
-    """One view. ``takes`` are the options that it may have, ``needs`` those that it must have."""
+    """A view. ``takes`` are its optional options, ``needs`` the required ones."""
 
     row: str
     schema: StructType
@@ -51,7 +51,7 @@ class View:
 
 
 def _schema(*, keys: int, **columns: DataType) -> StructType:
-    """Columns of which the first ``keys`` are never null."""
+    """Build a schema whose first ``keys`` columns are never null."""
     return StructType([StructField(name, kind, at >= keys) for at, (name, kind) in enumerate(columns.items())])
 
 
@@ -139,12 +139,12 @@ _ALWAYS = ("view", "nameServer", "requestTimeout")
 
 
 def view_schema(raw: Mapping[str, str]) -> StructType:
-    """The columns of the view that the options name."""
+    """Return the columns of the view that the options name."""
     return VIEWS[checked_view_options(raw).view].schema
 
 
 def checked_view_options(raw: Mapping[str, str]) -> ViewOptions:
-    """Parse a view's options. An error says what does not belong to it, or is missing."""
+    """Parse a view's options. Raises OptionError for missing options and those of other views."""
     check_options(raw, frozenset({Scope.VIEW}))
     options = parse_view_options(raw)
     view = VIEWS[options.view]
@@ -160,7 +160,7 @@ def checked_view_options(raw: Mapping[str, str]) -> ViewOptions:
             example = f'.option("{name}", "…")'
             raise error("BAD_OPTION.ALONE", option="view", value=shown, needed=name, example=example)
     if options.view == "messages" and options.key is None and options.msg_id is None:
-        example = '.option("key", "…") or .option("msgId", "…"), or leave view out to read all of a topic'
+        example = '.option("key", "…") or .option("msgId", "…"); to read an entire topic, remove view'
         raise error("BAD_OPTION.ALONE", option="view", value=shown, needed="key or msgId", example=example)
     if options.key is not None and options.msg_id is not None:
         raise error("BAD_OPTION.TOGETHER", option="key", other="msgId", hint="")
@@ -168,7 +168,7 @@ def checked_view_options(raw: Mapping[str, str]) -> ViewOptions:
 
 
 class ViewReader(PickledByValue, DataSourceReader):
-    """Asks and makes rows, in one task."""
+    """Requests the state and yields the rows, in one task."""
 
     def __init__(self, options: ViewOptions, schema: StructType) -> None:
         self._options = options

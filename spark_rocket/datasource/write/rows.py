@@ -1,21 +1,22 @@
-"""Rows of a data frame -> blocks that are ready to be sent: the pure half of writing.
+"""Encode rows of a data frame to blocks that are ready to be sent. Pure.
 
-A batch of rows is checked, each row gets its queue, its properties and its UNIQ_KEY, and the batch is encoded at once
-into batch bodies, one for each run of rows that go to one queue. No Python runs per row, but to compress a body.
+A batch of rows is checked, and each row gets its queue, its properties and its UNIQ_KEY. The batch is then encoded at
+once into batch bodies, one for each run of rows with the same queue. No Python code runs per row, except to compress a
+body.
 
-A batch request cannot hold everything (brokers refuse delayed messages in it, and it has one sysFlag for all that is in
-it), so rows that go to one queue make up to three kinds of blocks:
+A batch request has limits: brokers reject delayed messages in it, and it has one sysFlag for all its messages. Rows for
+one queue therefore become up to three kinds of blocks:
 
-* plain ones;
-* compressed ones. Of free rows those that are large enough; of rows with a queue of their own all or none of a batch,
-  so that their order stays;
-* delayed rows, each a block of its own. They are delivered later than the rows around them anyhow.
+* Plain blocks.
+* Compressed blocks. Of free rows, the large ones are compressed; of rows with a queue of their own, all or none of a
+  batch, so that their order is preserved.
+* Delayed rows, each in its own block. They are delivered later than the rows around them in any case.
 
-Which queue: ``queueId`` names it; else ``shardingKey``, or the sharding key among the properties of a copied message,
-chooses as RocketMQ's SelectMessageQueueByHash does, so that Java producers and this one put a key into the same queue;
-else the row is *free*. A task's rows are in *lots* of at
-most 10,000 rows and about 4 MiB of bodies; the free ones of a lot go to one queue that is drawn for it. A lot follows
-from the rows alone: where batches and requests are cut, and what is compressed, moves no row to another queue.
+Queue selection: ``queueId`` names the queue. Otherwise ``shardingKey``, or the sharding key among the properties of a
+copied message, selects it like RocketMQ's SelectMessageQueueByHash, so Java producers and this one use the same queue
+for a key. Otherwise the row is *free*. A task's rows form *lots* of
+most 10,000 rows and about 4 MiB of bodies; the free rows of a lot go to one queue that is drawn for it. Lots depend on
+the rows alone: batch and request boundaries and compression do not move a row to another queue.
 
 UNIQ_KEY (16 bytes, shown as 32 hexadecimal digits; the size and shape of the classic client's):
 
@@ -27,7 +28,7 @@ bytes       what
             which search the index from that time on begin at the start of the month
 ==========  ======================================================================================
 
-It is a pure function of those four, so that a repeated task's duplicates can be told.
+It is a pure function of those four, so the duplicates of a retried task can be detected.
 
 A ``RowEncoder`` belongs to one task and counts its rows. Corresponds to MessageBatch, MessageClientIDSetter and
 SelectMessageQueueByHash.
@@ -68,10 +69,10 @@ from spark_rocket.protocol.record.properties import MAX_PROPERTIES_LENGTH
 I64 = np.ndarray[Any, np.dtype[np.int64]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
-PROPERTIES_LIMIT = MAX_PROPERTIES_LENGTH - 512  # brokers and the client add CLUSTER, WAIT and more
+PROPERTIES_LIMIT = MAX_PROPERTIES_LENGTH - 512  # brokers and the client add CLUSTER, WAIT and others
 FREE = -1  # a row whose queue is drawn
 LOT_ROWS, LOT_BYTES = 10_000, 4 << 20
-# What brokers and clients set by themselves, or what belongs to one stored message: not copied from one that was read.
+# Properties that brokers and clients set, or that belong to one stored message: not copied from read messages.
 _NOT_COPIED = (
     UNIQ_KEY, "CLUSTER", "MSG_REGION", "TRACE_ON", "WAIT", "MIN_OFFSET", "MAX_OFFSET", "MSG_TYPE",
     DELAY, TIMER_DELIVER_MS, "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_OUT_MS", "TIMER_ENQUEUE_MS",
@@ -85,7 +86,7 @@ _TEXTS = ((TAGS, "tags"), (KEYS, "keys"), (SHARDING_KEY, "shardingkey"))
 _TRANSIENT = "__RMQ.TRANSIENT."
 
 _PLAIN, _COMPRESSED, _DELAYED = range(3)
-_ROOM = 40_000  # above any message's properties and what compressing nonsense adds
+_ROOM = 40_000  # more than any message's properties and what compression adds to incompressible bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,25 +100,25 @@ class Block:
     first_row: int
     sys_flag: int = 0
     is_delayed: bool = False
-    """One row, to be sent singly."""
+    """A single row, to be sent in its own request."""
     order: str | None = None
-    """Of delayed rows only those with the same text have an order."""
+    """Delayed rows are ordered only among those with the same key."""
     lot: int = 0
-    """Free blocks of one lot go to one queue; a delayed row is a lot of its own."""
+    """Free blocks of one lot go to one queue; each delayed row is its own lot."""
 
     def rows(self) -> str:
-        """The rows in messages to people."""
+        """Format the rows for messages."""
         return f"row {self.first_row}" if self.count == 1 else f"{self.count} rows from row {self.first_row} on"
 
 
 def write_key(name: str, batch_id: str, partition: int) -> bytes:
-    """The first ten bytes of UNIQ_KEY: the same for all rows of a task."""
+    """Return the first ten bytes of UNIQ_KEY, which are the same for all rows of a task."""
     text = f"{name}\0{batch_id}\0{partition}".encode()
     return hashlib.blake2b(text, digest_size=10, person=b"spark_rocket").digest()
 
 
 def unique_keys(key: bytes, rows: I64) -> pa.Array:
-    """UNIQ_KEY of each row number."""
+    """Return the UNIQ_KEY of each row number."""
     count, task = len(rows), key.hex().upper().encode()
     numbers = hex_strings(rows.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 2:])
     text = np.empty(count, np.dtype([("task", f"V{len(task)}"), ("row", "V12")]))
@@ -128,7 +129,7 @@ def unique_keys(key: bytes, rows: I64) -> pa.Array:
 
 
 class RowEncoder:
-    """Turns the Arrow batches of one task into blocks."""
+    """Encodes the Arrow batches of one task as blocks."""
 
     def __init__(
         self,
@@ -138,18 +139,18 @@ class RowEncoder:
         where: str,
         delayed_key: bytes | None = None,
     ) -> None:
-        """``delayed_key``: for delayed rows, if theirs are to be told from others."""
+        """``delayed_key``: a separate key for delayed rows, if their ids must differ from those of other rows."""
         self._options = options
         self._queues_of = queues_of
         self._key = key
         self._delayed_key = delayed_key or key
         self._where = where
         self._rows_before = 0
-        self._lot_bytes = 0  # of bodies, since the last row whose number is a multiple of LOT_ROWS
+        self._lot_bytes = 0  # bytes of bodies since the last row whose number is a multiple of LOT_ROWS
         self._queues: dict[str, list[MessageQueue]] = {}
 
     def blocks(self, batch: pa.RecordBatch) -> Iterator[Block]:
-        """Check and encode one batch. A row that cannot be written is found before any block is yielded."""
+        """Check and encode one batch. Invalid rows are found before any block is yielded."""
         count = batch.num_rows
         if count == 0:
             return
@@ -209,7 +210,7 @@ class RowEncoder:
     # --- kinds ------------------------------------------------------------------------------------------------
 
     def _delays(self, columns: dict[str, pa.Array]) -> dict[str, pa.Array]:
-        """The properties that delay a message, of those rows that want it; empty if none does."""
+        """Return the delay properties of the delayed rows; empty if no row is delayed."""
         delays: dict[str, pa.Array] = {}
         level = columns.get("delaylevel")
         if level is not None:
@@ -226,12 +227,12 @@ class RowEncoder:
             micros = moment.cast(pa.timestamp("us", moment.type.tz)).cast(pa.int64())
             before = pc.fill_null(pc.less(micros, 0), False)
             if pc.any(before).as_py():
-                raise self._error(_first(before), "deliverAt is before 1970.", "Use null for now.")
+                raise self._error(_first(before), "deliverAt is before 1970.", "Use null for immediate delivery.")
             delays[TIMER_DELIVER_MS] = pc.divide(micros, 1000).cast(pa.string())
         if len(delays) == 2:
             both = pc.and_(delays[DELAY].is_valid(), delays[TIMER_DELIVER_MS].is_valid())
             if pc.any(both).as_py():
-                raise self._error(_first(both), "it has both delayLevel and deliverAt.", "Make one of them null.")
+                raise self._error(_first(both), "both delayLevel and deliverAt are set.", "Set one of them to null.")
         return {name: column for name, column in delays.items() if column.null_count < len(column)}
 
     def _kinds(
@@ -240,7 +241,7 @@ class RowEncoder:
         kinds = np.full(len(targets), _PLAIN, np.int64)
         if self._options.compression != "none":
             large = lengths >= self._options.compress_above
-            # A body that may not fit into a batch goes alone, and the producer compresses it.
+            # A body that may not fit into a batch is sent alone, and the producer compresses it.
             small_enough = lengths <= self._options.max_message_size - _ROOM
             any_large = np.bincount(targets, large) > 0
             all_fit = np.bincount(targets, ~small_enough) == 0
@@ -265,7 +266,7 @@ class RowEncoder:
         return RowError(f"row {self._rows_before + row} of {self._where}: {text}", remedy=remedy)
 
     def _check_body(self, body: pa.Array) -> I64:
-        """The bodies' lengths."""
+        """Return the bodies' lengths."""
         if body.null_count:
             raise self._error(_first(body.is_null()), "body is null.", "Filter such rows out, or use an empty body.")
         lengths = pc.binary_length(body)
@@ -274,7 +275,7 @@ class RowEncoder:
             row = _first(pc.greater(lengths, limit))
             raise self._error(
                 row,
-                f"its body has {lengths[row].as_py()} bytes, and the limit is {limit} (option maxMessageSize).",
+                f"the body has {lengths[row].as_py()} bytes, above the limit of {limit} (option maxMessageSize).",
                 "Split or compress it, or raise maxMessageSize here and on the brokers.",
             )
         return np.asarray(lengths.to_numpy(), np.int64)
@@ -283,15 +284,15 @@ class RowEncoder:
         if lengths.max() > PROPERTIES_LIMIT:
             row = int((lengths > PROPERTIES_LIMIT).argmax())
             raise RowError(
-                f"row {int(rows[row])} of {self._where}: its properties take {int(lengths[row])} bytes, tags, keys "
-                f"and ids included, and the limit is {PROPERTIES_LIMIT}: RocketMQ's 32767 less what brokers add.",
+                f"row {int(rows[row])} of {self._where}: the properties have {int(lengths[row])} bytes with tags, keys "
+                f"and ids, above the limit of {PROPERTIES_LIMIT}: RocketMQ's 32767 minus what brokers add.",
                 remedy="Move large values into the body.",
             )
 
     def _bad_row(self, rows: I64, error: ProtocolError) -> RowError:
         row = getattr(error, "row", None)
         if isinstance(row, int):
-            # The codec counts the rows as they are put in order; only our number means something to the user.
+            # The codec numbers the rows after sorting. Use the row number that the user knows.
             text = re.sub(r"^row -?\d+ ", "it ", error.message)
             return RowError(f"row {int(rows[row])} of {self._where}: {text}", remedy=error.remedy)
         return RowError(f"{self._where}: {error.message}", remedy=error.remedy)
@@ -301,7 +302,7 @@ class RowEncoder:
     def _targets(
         self, count: int, columns: dict[str, pa.Array]
     ) -> tuple[list[tuple[str, MessageQueue | None]], np.ndarray[Any, Any]]:
-        """What can be sent to, and for every row which of these it is."""
+        """Return the targets of a batch, and for each row the index of its target."""
         places: list[tuple[str, MessageQueue | None]] = []
         targets = np.zeros(count, np.int64)
         for topic, members in self._topics(count, columns):
@@ -324,7 +325,7 @@ class RowEncoder:
             return
         column = columns["topic"]
         if column.null_count:
-            raise self._error(_first(column.is_null()), "topic is null.", "Give it one, or use the option topic.")
+            raise self._error(_first(column.is_null()), "topic is null.", "Set it, or use the option topic.")
         encoded = column.dictionary_encode()
         codes = encoded.indices.to_numpy()
         for code, topic in enumerate(encoded.dictionary.to_pylist()):
@@ -336,8 +337,8 @@ class RowEncoder:
             if not can_be_written(topic):
                 raise self._error(
                     int(members[0]),
-                    f"topic is {topic[:200]!r}, which cannot be written to.",
-                    f"It should be {WRITABLE_TOPIC}.",
+                    f"topic is {topic[:200]!r}, which is not writable.",
+                    f"Use {WRITABLE_TOPIC}.",
                 )
             deadline = RetryDeadline(self._options.retry_timeout_ms)
             queues = self._queues[topic] = sorted(deadline.call(lambda: self._queues_of(topic), f"to find {topic}"))
@@ -346,7 +347,7 @@ class RowEncoder:
     def _choose(
         self, topic: str, queues: list[MessageQueue], columns: dict[str, pa.Array], members: I64
     ) -> np.ndarray[Any, Any] | None:
-        """For each row of one topic the index of its queue, or FREE; None if all are free."""
+        """Return for each row of one topic the index of its queue, or FREE; None if all rows are free."""
         sharding, queue_id = columns.get("shardingkey"), columns.get("queueid")
         if sharding is None and queue_id is None:
             return None
@@ -368,10 +369,10 @@ class RowEncoder:
                 at = int(np.flatnonzero(bad)[0])
                 raise self._error(
                     int(members[at]),
-                    f"queueId is {int(ids[at])}, and the topic {topic} has no such queue.",
-                    f"Its queues are {', '.join(map(str, sorted(by_id)))}.",
+                    f"queueId is {int(ids[at])}, but topic {topic} has no such queue.",
+                    f"Valid queue ids: {', '.join(map(str, sorted(by_id)))}.",
                 )
-            # Several brokers have the queue: always the same one, so that order holds; not the same one for all ids.
+            # If several brokers have the queue, always use the same one to preserve order, but not one for all ids.
             for number, indexes in by_id.items():
                 chosen[known & (ids == number)] = indexes[number % len(indexes)]
         return chosen
@@ -392,13 +393,13 @@ class RowEncoder:
     def _cuts(self, groups: I64, lots: I64, plan: RowsPlan) -> Iterator[tuple[int, int]]:
         positions = plan.positions
         changes = (np.diff(groups) != 0) | (np.diff(lots) != 0)
-        changes[np.array(plan.edges[1:-1], np.int64) - 1] = True  # rows of one length cost a broker a fifth of others
+        changes[np.array(plan.edges[1:-1], np.int64) - 1] = True  # uniform row lengths cost a broker a fifth of others
         edges = [0, *(np.flatnonzero(changes) + 1).tolist(), len(groups)]
         for low, end in pairwise(edges):
             if groups[low] % 3 == _DELAYED:
                 yield from pairwise(range(low, end + 1))
                 continue
-            # Blocks of nearly the same size, rather than full ones and a small rest.
+            # Blocks of nearly equal size, not full ones and a small rest.
             size = int(positions[end] - positions[low])
             aim = -(-size // -(-size // self._options.send_batch_bytes))
             while low < end:
@@ -413,16 +414,16 @@ def _first(mask: pa.Array) -> int:
 
 
 def _copied(properties: pa.Array | None) -> pa.Array | None:
-    """The map without what belongs to the message that it was read from."""
+    """Return the map without the properties that belong to the message that was read."""
     if properties is None or len(properties.keys) == 0:
         return properties
-    if properties.offset:  # a slice's keys are those of the whole array
+    if properties.offset:  # the keys of a slice are those of the entire array
         properties = properties.take(pa.array(np.arange(len(properties))))
     names = properties.keys
     drop = pc.or_(pc.is_in(names, value_set=pa.array(_NOT_COPIED, names.type)), pc.starts_with(names, _TRANSIENT))
     if not pc.any(drop).as_py():
         return properties
-    # A null value is left out by the encoder, so dropping an entry is making its value null.
+    # The encoder omits null values, so setting a value to null removes its entry.
     items = pc.if_else(drop, pa.scalar(None, properties.items.type), properties.items)
     kind = pa.map_(names.type, items.type)
     mask = properties.is_null() if properties.null_count else None
@@ -430,14 +431,14 @@ def _copied(properties: pa.Array | None) -> pa.Array | None:
 
 
 def _sharding_keys(column: pa.Array | None, properties: pa.Array | None) -> pa.Array | None:
-    """Each row's sharding key: the column's, or else the property's."""
+    """Return each row's sharding key: from the column, or else from the property."""
     if properties is None:
         return column
     at = np.flatnonzero(pc.equal(properties.keys, SHARDING_KEY).to_numpy(zero_copy_only=False))
     if not len(at):
         return column
     rows = np.searchsorted(properties.offsets.to_numpy(), at, side="right") - 1
-    places = np.full(len(properties) + 1, -1, np.int64)  # the last is for what lies behind the rows of a slice
+    places = np.full(len(properties) + 1, -1, np.int64)  # the last one is for entries after the rows of a slice
     places[np.minimum(rows, len(properties))] = at
     missing = (places[:-1] < 0) | properties.is_null().to_numpy(zero_copy_only=False)
     found = properties.items.take(pa.array(places[:-1], mask=missing))

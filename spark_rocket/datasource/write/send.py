@@ -1,21 +1,21 @@
-"""Blocks on their way to the brokers: several requests in flight, in order where order matters, with retries.
+"""Send blocks to brokers: several requests in flight, in order where order matters, with retries.
 
-A block for a given queue waits until the queue's last block is answered, retries included, so that rows keep their
-order even if a broker handles requests of one connection in several threads. Of delayed rows only those of one
-sharding key wait for each other. A free block's queue is a function of the write, the block's lot and the topic's
-queues: a queue that comes or goes moves no lot between the others, and a repeated task finds the queue of the first
-attempt, where a reader can detect the duplicate. After a failure a free block goes to another broker; a broker that
-refuses the topic (codes 1, 16, 17) is left out from then on. A request that failed may have been carried out, so rows
-may be stored twice: at least once, and the duplicate has the same UNIQ_KEY.
+A block for a given queue waits until the queue's previous block is acknowledged, retries included. Rows then keep their
+order even if a broker handles requests of one connection in several threads. Delayed rows wait only for rows with the
+same sharding key. The queue of a free block is a function of the write, the block's lot and the topic's queues. A queue
+that is added or removed moves no lot between the others. A retried task selects the queue of the first attempt,
+where a reader can detect the duplicate. After a failure a free block goes to another broker. A broker that rejects the
+topic (codes 1, 16, 17) is skipped from then on. A request that failed may have been executed, so rows may be stored
+twice: the guarantee is at least once, and a duplicate has the same UNIQ_KEY.
 
-A broker that could not flush or replicate in time has the messages all the same (RocketMQ counts it as sent). They are
+A broker that could not flush or replicate in time has stored the messages (RocketMQ counts them as sent). They are
 counted as ``unconfirmed`` and logged once.
 
-A block is sent as one batch. A message that is delayed, or too large for a batch, is sent alone. There is one
-``Producer`` per process and set of options, which the next task uses again.
+A block is sent as one batch. A message that is delayed, or too large for a batch, is sent alone. Each process has one
+``Producer`` per set of options, which its tasks share.
 
-A ``BlockSender`` belongs to one task and thread; a ``Sink`` is thread-safe as the producer is. Corresponds to
-DefaultMQProducerImpl's retries and its back-pressure.
+A ``BlockSender`` belongs to one task and thread. A ``Sink`` is thread-safe like the producer. Corresponds to
+DefaultMQProducerImpl's retries and its backpressure.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from spark_rocket.protocol.wire.codes import ResponseCode
 
 
 class Sink:
-    """Topics that blocks can be sent to."""
+    """The topics to send blocks to."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._limit = options.max_message_size
@@ -51,25 +51,25 @@ class Sink:
             name_server=options.name_server,
             send_timeout=options.request_timeout_ms / 1000,
             max_message_size=options.max_message_size,
-            # Of messages that go alone; blocks are compressed already.
+            # For messages that are sent alone; blocks are compressed already.
             compress_msg_body_over_howmuch=options.max_message_size
             if options.compression == "none"
             else options.compress_above - 1,
             compress_type="zlib" if options.compression == "none" else options.compression,
-            member=False,  # tasks come and go: brokers need not know them
+            member=False,  # tasks are short-lived: brokers need not register them
             **connecting(options.credentials, options.tls),
         )
 
     def queues_of(self, topic: str) -> list[MessageQueue]:
-        """The queues that take messages. Raises TopicNotFoundError or NameServerUnreachableError."""
+        """Return the writable queues. Raises TopicNotFoundError or NameServerUnreachableError."""
         return self._producer.queues(topic)
 
     def ordered_queues_of(self, topic: str) -> list[MessageQueue]:
-        """Those that sharding keys choose among: of brokers that are away, too."""
+        """Return the queues for sharding keys, including those of unavailable brokers."""
         return self._producer.queues(topic, ordered=True)
 
     def submit(self, block: Block, queue: MessageQueue) -> Future[SendResult]:
-        """Send once; the future's error says whether it may be sent again."""
+        """Send once; the future's error tells whether a retry is possible."""
         if len(block.body) <= self._limit and not block.is_delayed:
             return self._producer.send_batch_body_async(queue, block.body, block.count, sys_flag=block.sys_flag)
         ((flag, body, properties),) = decode_batch_body(block.body)
@@ -78,7 +78,7 @@ class Sink:
 
 
 def sink_for(options: WriteOptions) -> Sink:
-    """This process's sink for these options. Writes that differ in their name alone share it."""
+    """Return this process's sink for these options. Writes that differ only in their name share it."""
     return _sink_for(replace(options, write_id=None))
 
 
@@ -89,7 +89,7 @@ def _sink_for(options: WriteOptions) -> Sink:
 
 log = logging.getLogger("spark_rocket.datasource")
 
-# This broker does not take the topic; another one may, as the client's producer has it.
+# The broker rejects the topic; another broker may accept it, as in the client's producer.
 _ELSEWHERE = frozenset({ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST})
 
 Submit = Callable[[Block, MessageQueue], Future[SendResult]]
@@ -105,7 +105,7 @@ class _Flight:
 
 @dataclass(slots=True)
 class Sent:
-    """What was stored in a topic."""
+    """The messages stored in a topic."""
 
     messages: int = 0
     bytes: int = 0
@@ -113,8 +113,8 @@ class Sent:
 
 
 class BlockSender:
-    """Keeps up to ``limit`` requests under way, and ``delayed_limit`` of delayed rows; errors surface in ``put`` or
-    ``finish``."""
+    """Keeps up to ``limit`` requests in flight, and ``delayed_limit`` of delayed rows. ``put`` and ``finish`` raise
+    errors."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class BlockSender:
         self._limits = {False: limit, True: delayed_limit}
         self._key = key
         self._retry_deadline = retry_deadline
-        self._where = where and f" of {where}"  # for messages to people
+        self._where = where and f" of {where}"  # for error messages
         self._under_way: dict[Future[SendResult], _Flight] = {}
         self._counts = {False: 0, True: 0}  # of ``_under_way``, by whether they are delayed
         self._busy: set[Hashable] = set()
@@ -144,7 +144,7 @@ class BlockSender:
         self.unconfirmed = 0
 
     def put(self, block: Block) -> None:
-        """Send a block as soon as there is room."""
+        """Send a block as soon as fewer than the maximum are in flight."""
         order = _order(block)
         while self._counts[block.is_delayed] >= self._limits[block.is_delayed] or order in self._busy:
             self._settle()
@@ -158,7 +158,7 @@ class BlockSender:
         self._launch(_Flight(block, queue, retry_deadline))
 
     def finish(self) -> None:
-        """Wait until everything is stored."""
+        """Wait until all blocks are stored."""
         while self._under_way:
             self._settle()
 
@@ -199,7 +199,7 @@ class BlockSender:
     def _note_unconfirmed(self, flight: _Flight, status: SendStatus) -> None:
         if not self.unconfirmed:
             log.warning(
-                "%s stored %s but answered %s: they could be lost if it fails right now. This is said once per task.",
+                "%s stored %s but responded %s: they could be lost if it fails right now. Logged once per task.",
                 flight.queue.broker_name,
                 flight.block.rows(),
                 status.value,
@@ -207,13 +207,12 @@ class BlockSender:
         self.unconfirmed += flight.block.count
 
     def _failed(self, flight: _Flight, error: RocketError) -> None:
-        """Prepare the next try, or raise: ``error``, or the RowError that it means."""
+        """Prepare the next attempt, or raise ``error`` or the RowError that it indicates."""
         if error.response_code == ResponseCode.MESSAGE_ILLEGAL or isinstance(error, MessageTooLargeError):
             about_body = error.response_code is not None and "body" in error.message.lower()
             if flight.block.is_delayed and re.search("timer|delay", error.message, re.IGNORECASE):
                 raise RowError(
-                    f"{flight.block.rows()}{self._where}: the broker does not take its deliverAt or delayLevel: "
-                    f"{error.message}",
+                    f"{flight.block.rows()}{self._where}: the broker rejects deliverAt or delayLevel: {error.message}",
                     remedy="Choose an earlier deliverAt, or raise the broker's timerMaxDelaySec.",
                 ) from error
             raise RowError(
@@ -233,7 +232,7 @@ class BlockSender:
             flight.queue = self._choose(flight.block, elsewhere)
 
     def _elsewhere(self, flight: _Flight) -> list[MessageQueue]:
-        """Queues of other brokers than the one that just failed and those that refused; none if none is known now."""
+        """Return queues of brokers that neither just failed nor rejected the topic; empty if none is known now."""
         avoid = flight.refused_by | {flight.queue.broker_name}
         try:
             return [queue for queue in self._queues_of(flight.block.topic) if queue.broker_name not in avoid]
@@ -242,7 +241,7 @@ class BlockSender:
 
 
 def choose_queue(lot: int, queues: Sequence[MessageQueue], key: bytes) -> MessageQueue:
-    """Each queue draws a number for the lot; the highest has it."""
+    """Draw a number for the lot in each queue; return the queue with the highest."""
     salt = lot.to_bytes(8, "big")
 
     def drawn(queue: MessageQueue) -> bytes:
@@ -253,7 +252,7 @@ def choose_queue(lot: int, queues: Sequence[MessageQueue], key: bytes) -> Messag
 
 
 def _order(block: Block) -> Hashable:
-    """Blocks of which this is the same go one after another; None if the order is free."""
+    """Return the ordering key: blocks with the same key are sent one after another; None if order is free."""
     if block.queue is None or (block.is_delayed and block.order is None):
         return None
     return (block.queue, block.order) if block.is_delayed else block.queue

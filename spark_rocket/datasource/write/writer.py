@@ -1,11 +1,11 @@
 """``df.write`` and ``df.writeStream`` with ``format("rocket")``: append, at least once.
 
 Columns are checked on the driver, before the first task. Each task encodes its Arrow batches (``rows.py``) and sends
-them (``send.py``); its last request is answered before ``write`` returns, so a committed task is stored.
+them (``send.py``). Its last request is acknowledged before ``write`` returns, so a committed task is stored.
 
-The stream writer is made anew for every batch and is not told which one: tasks find the query and the batch in the
-local properties of their TaskContext. There is nothing to undo in ``abort``: what was sent is there, and a repeat is
-told by its ``msgId``. Values only; Spark pickles writers. Corresponds to KafkaStreamingWrite in Spark.
+Spark creates the stream writer again for every batch and does not pass the batch number. Tasks read the query and the
+batch from the local properties of their TaskContext. ``abort`` has nothing to undo: sent messages stay, and a duplicate
+has the same ``msgId``. Holds only values; Spark pickles writers. Corresponds to KafkaStreamingWrite in Spark.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ _COLUMNS: dict[str, tuple[str, tuple[type[DataType], ...], str]] = {
 }
 
 
-# What others call them.
+# Column names of other connectors.
 _OTHER_NAMES = {
-    "key": " For Kafka's key: keys, to look messages up by it, or shardingKey, for one queue and order.",
+    "key": " For Kafka's key, use keys to look up messages, or shardingKey for one queue and order.",
     "headers": " Headers are the column properties, a map<string,string>.",
     "partition": " Kafka's partition is queueId.",
-    "timestamp": " Brokers set the time; deliverAt is when consumers may have the message.",
+    "timestamp": " Brokers set the time; use deliverAt for delayed delivery.",
 } | {
-    name.lower(): " A message gets it when it is sent and stored."
+    name.lower(): " It is set when the message is sent and stored."
     for name in SOURCE_SCHEMA.names
     if name.lower() not in _COLUMNS
 }
@@ -82,8 +82,8 @@ _OTHER_NAMES = {
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What one task sent to which topic, how many requests it made again, and how many messages a broker had not yet
-    flushed or replicated as it should."""
+    """A task's result: messages per topic, number of retried requests, and messages that a broker had not yet flushed
+    or replicated as required."""
 
     topics: dict[str, Sent]
     retries: int = 0
@@ -95,13 +95,13 @@ class Written(WriterCommitMessage):
 
 
 def check_append(overwrite: bool, remedy: str) -> None:
-    """Topics only grow."""
+    """Reject modes other than append."""
     if overwrite:
-        raise OptionError('format("rocket") can only append: a topic\'s messages are not replaced.', remedy=remedy)
+        raise OptionError('format("rocket") supports only append: messages cannot be replaced.', remedy=remedy)
 
 
 def check_columns(schema: StructType, options: WriteOptions) -> None:
-    """Refuse a data frame that cannot be written, or a column that would silently be left out."""
+    """Reject invalid columns, and columns that would silently be ignored."""
     if options.body is not None:
         schema = body_encoder(options.body, schema).schema
     seen = set()
@@ -112,14 +112,14 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
             hint = _OTHER_NAMES.get(field.name.lower(), "")
             if "body" not in names:
                 value = next((other.name for other in schema.fields if other.name.lower() == "value"), field.name)
-                hint += f' body is required: .withColumnRenamed("{value}", "body") makes it.'
+                hint += f' body is required: use .withColumnRenamed("{value}", "body").'
             raise SchemaError(
                 f'format("rocket") cannot write a column {field.name}.',
                 remedy=f"Select only {', '.join(name for name, _, _ in _COLUMNS.values())}, or drop it.{hint}",
             )
         name, kinds, wanted = known
         if name in seen:
-            raise SchemaError(f"there are two columns {name}.", remedy="Drop or rename one of them.")
+            raise SchemaError(f"duplicate column {name}.", remedy="Drop or rename one of them.")
         seen.add(name)
         kind = field.dataType
         fits = isinstance(kind, kinds) and (
@@ -128,33 +128,33 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
         )
         if not fits and name == "keys" and isinstance(kind, ArrayType):
             raise SchemaError(
-                f"the column keys is {kind.simpleString()}, and should be a string.",
-                remedy='RocketMQ has spaces between keys: .withColumn("keys", array_join("keys", " ")).',
+                f"the column keys is {kind.simpleString()}, but must be a string.",
+                remedy='RocketMQ separates keys by spaces: .withColumn("keys", array_join("keys", " ")).',
             )
         if not fits:
             raise SchemaError(
-                f"the column {name} is {kind.simpleString()}, and should be {wanted}.",
+                f"the column {name} is {kind.simpleString()}, but must be {wanted}.",
                 remedy=f'Cast it, as in .withColumn("{name}", …cast("{wanted.split()[0]}")), or use to_json.',
             )
     if "body" not in seen:
         raise SchemaError(
-            "there is no column body.", remedy='Make one, as in .select(to_json(struct("*")).alias("body")).'
+            "the column body is missing.", remedy='Add it, as in .select(to_json(struct("*")).alias("body")).'
         )
     if "topic" not in seen and options.topic is None:
         raise OptionError(
-            "where to write is not said.", remedy='Add .option("topic", "orders"), or a column topic to every row.'
+            "no target topic is set.", remedy='Add .option("topic", "orders"), or a column topic to every row.'
         )
 
 
 def body_encoder(settings: BodySettings, schema: StructType, where: str = "") -> BodyEncoder:
-    """What makes bodies of the columns that are not of a message itself; SchemaError if it cannot."""
+    """Return the encoder of bodies from columns that are not message columns; SchemaError if it is impossible."""
     return BodyEncoder(settings, schema, frozenset(_COLUMNS) - {"body"}, where)
 
 
 def with_bodies(
     batches: Iterator[pa.RecordBatch], options: WriteOptions, schema: StructType
 ) -> Iterator[pa.RecordBatch]:
-    """A task's batches with their column ``body``."""
+    """Return a task's batches with their column ``body``."""
     if options.body is None:
         return batches
     context = TaskContext.get()
@@ -163,10 +163,10 @@ def with_bodies(
 
 
 def refuse_values(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """A task's batches; RowError where one has a value in columns that are only read.
+    """Return a task's batches; RowError if a row has a value in a read-only column.
 
-    A table or view that is read and inserted into has such columns. Of those that an INSERT leaves out Spark makes
-    nulls, so only a value tells that one was named.
+    A table or view for reads and inserts has such columns. Spark sets the columns that an INSERT omits to null,
+    so only a value shows that the INSERT named one.
     """
     context = TaskContext.get()
     rows = 0
@@ -177,7 +177,7 @@ def refuse_values(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> It
                 row = rows + int(pc.index(column.is_valid(), True).as_py())
                 raise RowError(
                     f"row {row} of partition {context.partitionId() if context is not None else 0}: the column {name} "
-                    "has a value, and can only be read.",
+                    "is read-only but has a value.",
                     remedy="Name the columns to write, as in INSERT INTO t (body, tags) SELECT body, tags FROM …",
                 )
         rows += batch.num_rows
@@ -185,7 +185,7 @@ def refuse_values(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> It
 
 
 def write_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions, name: str, batch_id: str) -> Written:
-    """A task's whole work."""
+    """Encode and send a task's rows."""
     settle_worker()
     context = TaskContext.get()
     partition = context.partitionId() if context is not None else 0
@@ -196,7 +196,7 @@ def write_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions, name: s
         try:
             return sink.ordered_queues_of(topic) if ordered else sink.queues_of(topic)
         except TopicNotFoundError as error:
-            # Named by the query itself, so it likelier is on a broker that is away than not there.
+            # The option names the topic, so an unavailable broker is likelier than a missing topic.
             error.retriable = topic == options.topic
             raise
 
@@ -235,14 +235,14 @@ def _log_total(what: str, messages: Sequence[WriterCommitMessage | None]) -> Non
         ",".join(f"{topic}:{sent.messages}" for topic, sent in sorted(topics.items())),
     )
     if unconfirmed := sum(message.unconfirmed for message in done):
-        log.warning("%s: %d of them are stored, but were not yet flushed or replicated in time", what, unconfirmed)
+        log.warning("%s: %d of them are stored but not yet flushed or replicated", what, unconfirmed)
 
 
 class RocketWriter(PickledByValue, DataSourceArrowWriter):
-    """``df.write``: the write has a name, from ``writeId`` or made up here, once for all tasks."""
+    """``df.write``. The write's name comes from ``writeId`` or is generated here, once for all tasks."""
 
     def __init__(self, options: WriteOptions, schema: StructType, only_read: Sequence[str] = ()) -> None:
-        """``schema`` has the columns that are written; those of ``only_read`` come beside them and must be null."""
+        """``schema`` has the columns to write; columns in ``only_read`` are also present and must be null."""
         check_columns(schema, options)
         if options.topic is not None:
             sink_for(options).queues_of(options.topic)
@@ -260,11 +260,11 @@ class RocketWriter(PickledByValue, DataSourceArrowWriter):
         _log_total("the write", messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        log.warning("the write failed; messages of %d tasks were already stored and stay", _finished(messages))
+        log.warning("the write failed; messages of %d tasks are already stored and stay", _finished(messages))
 
 
 class RocketStreamWriter(PickledByValue, DataSourceStreamArrowWriter):
-    """``df.writeStream``: the query's id and the batch's number make repeated batches tellable."""
+    """``df.writeStream``. The query's id and the batch number make duplicates of retried batches detectable."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         check_columns(schema, options)
@@ -277,16 +277,14 @@ class RocketStreamWriter(PickledByValue, DataSourceStreamArrowWriter):
         query = context.getLocalProperty(QUERY_ID) if context is not None else None
         batch = context.getLocalProperty(BATCH_ID) if context is not None else None
         if query is None or batch is None:
-            raise StateError(
-                "Spark did not tell the task its query and batch.", remedy="This needs PySpark 4.2 or newer."
-            )
+            raise StateError("Spark did not pass the query and batch to the task.", remedy="Use PySpark 4.2 or newer.")
         return write_rows(with_bodies(iterator, self._options, self._schema), self._options, query, batch)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         _log_total(f"batch {batchId}", messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        log.warning("batch %d failed; messages of %d tasks were already stored and stay", batchId, _finished(messages))
+        log.warning("batch %d failed; messages of %d tasks are already stored and stay", batchId, _finished(messages))
 
 
 def _finished(messages: Sequence[WriterCommitMessage | None]) -> int:

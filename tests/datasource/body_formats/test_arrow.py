@@ -60,7 +60,7 @@ def test_decimals_with_a_scale_that_is_none_are_refused(kind: pa.DataType) -> No
     )
     for array in nested:
         for target in TARGETS:
-            assert "of them behind the point" in one(array, target)
+            assert "of them after the point" in one(array, target)
 
 
 def test_a_few_bytes_do_not_become_many_rows() -> None:
@@ -88,7 +88,7 @@ def test_a_few_bytes_do_not_become_many_rows() -> None:
         before = pa.total_allocated_bytes()
         found = ArrowDecoder(pa.schema([("c", kind)])).decode(bodies(body, body))
         assert sorted(found.bad) == [0, 1], batch.schema
-        assert all("of its size may" in text for text in found.bad.values()), found.bad
+        assert all("for a body of its size" in text for text in found.bad.values()), found.bad
         assert pa.total_allocated_bytes() - before < 1 << 20
 
 
@@ -208,11 +208,11 @@ DEC = pa.decimal128(10, 2)
             pa.map_(pa.string(), pa.int64()),
             [[("k", 1)], None],
         ),
-        (pa.array([1, -7]), pa.bool_(), "without a loss"),
-        (pa.array([True]), pa.int32(), "without a loss"),
-        (pa.array([1e300]), pa.float32(), "not all of its numbers"),
-        (pa.array([0.1]), pa.float32(), "not all of its numbers"),
-        (pa.array([0.126]), DEC, "not all of its numbers"),
+        (pa.array([1, -7]), pa.bool_(), "without loss"),
+        (pa.array([True]), pa.int32(), "without loss"),
+        (pa.array([1e300]), pa.float32(), "some numbers do not fit"),
+        (pa.array([0.1]), pa.float32(), "some numbers do not fit"),
+        (pa.array([0.126]), DEC, "some numbers do not fit"),
         (pa.array([float("nan")]), DEC, "nan"),
         (pa.array([1.5]), pa.int64(), "truncated"),
         (pa.array([3_000_000_000]), pa.int32(), "not in range"),
@@ -220,15 +220,15 @@ DEC = pa.decimal128(10, 2)
         (pa.array([Decimal("0.126")]), DEC, "data loss"),
         (pa.array([Decimal(10) ** 30]), pa.decimal128(38, 18), "data loss|not all of"),
         (pa.array([Decimal(10) ** 60], pa.decimal256(76, 0)), pa.decimal128(38, 38), "data loss|not all of"),
-        (pa.array([Decimal("0.12345678901234567891")]), pa.float64(), "not all of its numbers"),
+        (pa.array([Decimal("0.12345678901234567891")]), pa.float64(), "some numbers do not fit"),
         (pa.array([10**9]), DEC, "does not fit"),
-        (pa.array(["12"]), pa.int64(), "without a loss"),
+        (pa.array(["12"]), pa.int64(), "without loss"),
         (pa.array([b"\xff"]), pa.string(), "UTF8"),
-        (pa.array([NOON]), pa.date32(), "without a loss"),
-        (pa.array([12]), pa.timestamp("us", "UTC"), "without a loss"),
+        (pa.array([NOON]), pa.date32(), "without loss"),
+        (pa.array([12]), pa.timestamp("us", "UTC"), "without loss"),
         (pa.array([1], pa.timestamp("ns")), pa.timestamp("us"), "would lose data"),
-        (pa.array([[1]], pa.list_view(pa.int64())), pa.list_(pa.int64()), "without a loss"),
-        (pa.array([{"x": 1}]), pa.string(), "without a loss"),
+        (pa.array([[1]], pa.list_view(pa.int64())), pa.list_(pa.int64()), "without loss"),
+        (pa.array([{"x": 1}]), pa.string(), "without loss"),
     ],
 )
 def test_types_become_others_where_no_value_changes(array: pa.Array, kind: pa.DataType, values: Any) -> None:

@@ -109,9 +109,9 @@ def test_schemas_without_a_schema() -> None:
     for form in (BodyFormat.JSON, BodyFormat.CSV, BodyFormat.ARROW):
         with pytest.raises(SchemaError, match=f"bodyFormat={form.value} needs a schema"):
             schema_of(BodySettings(form))
-    with pytest.raises(SchemaError, match="metadataColumns names offset, and messages have no such column"):
+    with pytest.raises(SchemaError, match="metadataColumns names offset, which is not a message column"):
         schema_of(BodySettings(BodyFormat.TEXT, metadata=(("offset", "offset"),)))
-    with pytest.raises(SchemaError, match="two columns value"):
+    with pytest.raises(SchemaError, match="duplicate column value"):
         schema_of(BodySettings(BodyFormat.TEXT, metadata=(("topic", "value"),)))
 
 
@@ -123,13 +123,13 @@ def wrong_schema(schema: StructType, **options: str) -> str:
 
 def test_schemas_that_cannot_be() -> None:
     nullable = StructType([StructField("id", IntegerType(), False)])
-    assert "the column id is of the body, can be null" in wrong_schema(nullable)
-    assert "the column s is of the body" in wrong_schema(StructType([StructField("s", nullable)]))
-    assert "there are two columns ID" in wrong_schema(columns(id="int", ID="int"))
+    assert "the body column id is nullable" in wrong_schema(nullable)
+    assert "the body column s is nullable" in wrong_schema(StructType([StructField("s", nullable)]))
+    assert "duplicate column ID" in wrong_schema(columns(id="int", ID="int"))
     assert "queueOffset) is bigint, not int" in wrong_schema(columns(at="int"), metadataColumns="queueOffset as at")
-    assert "names tags, and the schema has no such" in wrong_schema(columns(id="int"), metadataColumns="tags")
-    assert "the schema has no such column" in wrong_schema(columns(id="int"), badRecords="column")
-    assert "_bad_record of bad records is int" in wrong_schema(columns(_bad_record="int"), badRecords="column")
+    assert "names tags, which is missing in the schema" in wrong_schema(columns(id="int"), metadataColumns="tags")
+    assert "which is missing in the schema" in wrong_schema(columns(id="int"), badRecords="column")
+    assert "_bad_record for bad records is int" in wrong_schema(columns(_bad_record="int"), badRecords="column")
 
 
 def test_columns_that_are_named_like_a_messages(caplog: pytest.LogCaptureFixture) -> None:
@@ -175,14 +175,14 @@ def test_each_way_with_bad_records(monkeypatch: pytest.MonkeyPatch, caplog: pyte
     caplog.set_level(logging.WARNING)
     schema = columns(queueOffset="bigint", id="int")
     values = (GOOD, BAD, GOOD, b"")
-    where = r"orders/broker-a/3 at 101 cannot be decoded as json: \"x\" is not a whole number"
+    where = r"orders/broker-a/3 at 101 cannot be decoded as json: \"x\" is not an integer"
     with pytest.raises(RecordError, match=where):
         typed(schema, *values)
     assert "2 of 4 messages could not be decoded as json and fail the task (badRecords=fail)" in caplog.text
     rows = [{"queueOffset": 100 + index, "id": value} for index, value in enumerate((1, None, 1, None))]
     assert typed(schema, *values, badRecords="null") == rows
     assert "2 of 4 messages could not be decoded as json and have no values" in caplog.text
-    assert "the first is orders/broker-a/3 at 101, the last orders/broker-a/3 at 103" in caplog.text
+    assert "first orders/broker-a/3 at 101, last orders/broker-a/3 at 103" in caplog.text
     assert typed(schema, *values, badRecords="drop") == [rows[0], rows[2]]
     with_bad = columns(queueOffset="bigint", id="int", worst="string")
     found = typed(with_bad, *values, b"\xff", badRecords="column", badRecordColumn="worst")
@@ -207,7 +207,7 @@ def test_each_way_with_bad_records(monkeypatch: pytest.MonkeyPatch, caplog: pyte
             ("ROCKET_ORIGIN_BROKER", "broker-a"),
             ("ROCKET_ORIGIN_QUEUE", "3"),
             ("ROCKET_ORIGIN_OFFSET", "101"),
-            ("ROCKET_BAD_RECORD_REASON", '"x" is not a whole number'),
+            ("ROCKET_BAD_RECORD_REASON", '"x" is not an integer'),
         ],
     }
     monkeypatch.setattr(writer, "write_rows", lambda *_: (_ for _ in ()).throw(RocketError("away")))
