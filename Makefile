@@ -1,46 +1,46 @@
-# make demo, test, lint, bench: each does all of its own set-up (.venv, packages, Java), once.
+# make demo, test, lint, bench: each installs what it requires (.venv, packages, Java), once.
 VENV   := .venv
-# The packages that are in .venv: those of the demo alone, and those of every other target (pyproject.toml's extras).
+# The packages in .venv: those of the demo alone, and those of all other targets (pyproject.toml's extras).
 DEMO   := $(VENV)/.installed-demo
 STAMP  := $(VENV)/.installed-all
 PYTHON ?=
 RUN    := sh tools/setup.sh run $(VENV)
 NODE   := tests/proxy/official/node
-# What the spell checker reads.
+# Input of the spell checker.
 TEXTS  := spark_rocket jobs benchmarks tools docs tests Makefile mkdocs.yml $(wildcard *.md)
 ARGS   ?=
 
 .PHONY: help demo test unit live spark long prepare connect crash failover chaos chaos-sink fuzz lint protos docs bench soak setup clean
 
 help:
-	@echo "make demo    336,776 flights through a topic and out of a streaming query: a table and a picture"
-	@echo "make test    all tests (ARGS=... goes to pytest: make test ARGS='tests/store -x')"
-	@echo "make unit    only those of one process without sockets, in a minute"
-	@echo "make live    only those with servers, clients and processes, or that take long"
-	@echo "make spark   only those with a Spark session"
-	@echo "make long    the tests that make test leaves out, since each takes a minute of both cores"
-	@echo "make connect the Spark tests once more, on Spark Connect"
-	@echo "make crash   1,000 torn images and 50 kills under load, a quarter of an hour (TORN_IMAGES=... KILL_ROUNDS=...)"
-	@echo "make failover 30 rounds: masters, slaves, name servers killed and cut off under load (FAILOVER_ROUNDS=...)"
-	@echo "make chaos   100 consumers come and go for a minute, brokers die and return (PUSH_MEMBERS=... PUSH_SECONDS=...)"
+	@echo "make demo    send 336,776 flights through a topic and a streaming query: a table and a chart"
+	@echo "make test    run all tests (ARGS=... goes to pytest: make test ARGS='tests/store -x')"
+	@echo "make unit    run only the tests within one process without sockets, in a minute"
+	@echo "make live    run only the tests with servers, clients and processes, and slow tests"
+	@echo "make spark   run only the tests with a Spark session"
+	@echo "make long    run the tests that make test skips because each uses both cores for a minute"
+	@echo "make connect run the Spark tests on Spark Connect"
+	@echo "make crash   1,000 torn images and 50 kills under load, 15 minutes (TORN_IMAGES=... KILL_ROUNDS=...)"
+	@echo "make failover 30 rounds: kill and isolate masters, slaves, name servers under load (FAILOVER_ROUNDS=...)"
+	@echo "make chaos   100 consumers join and leave for a minute, brokers restart (PUSH_MEMBERS=... PUSH_SECONDS=...)"
 	@echo "make chaos-sink 200 kills of tasks, commits, drivers, brokers, and 44 in Spark: sent = stored = distinct (SINK_KILLS=...)"
-	@echo "make fuzz    a million cases of bad input over all decoders, two processes (FUZZ_CASES=...)"
-	@echo "make lint    ruff, mypy --strict, import-linter, codespell"
-	@echo "make protos  the gRPC messages' descriptor set from their .proto"
-	@echo "make docs    the site, in site/"
-	@echo "make bench   the benchmarks, each beside its own ceiling (ARGS='--only spark.read')"
-	@echo "make soak    a stream under 50,000 messages/s for ten minutes: its lag and memory (ARGS='--minutes 1')"
-	@echo "make setup   the packages that all of these need, in .venv; make demo installs fewer"
-	@echo "make clean   remove what the others made, .venv too"
+	@echo "make fuzz    a million cases of invalid input for all decoders, two processes (FUZZ_CASES=...)"
+	@echo "make lint    run ruff, mypy --strict, import-linter, codespell"
+	@echo "make protos  compile the descriptor set of the gRPC messages from their .proto"
+	@echo "make docs    build the site in site/"
+	@echo "make bench   run the benchmarks, each with its own ceiling (ARGS='--only spark.read')"
+	@echo "make soak    a stream with 50,000 messages/s for ten minutes: its lag and memory (ARGS='--minutes 1')"
+	@echo "make setup   install all packages in .venv; make demo installs fewer"
+	@echo "make clean   remove all generated files and .venv"
 
 demo: $(DEMO)
 	@$(RUN) python -m jobs.demo $(ARGS)
 
-# Three at a time, since they mostly wait for other processes; tests/conftest.py says which tests stay together.
+# Three processes, because tests mostly wait for other processes; tests/conftest.py keeps some tests together.
 test: prepare
 	@$(RUN) python -m pytest -n 3 --dist loadfile $(ARGS)
 
-# The tiers, each alone; tests/kit/tiers.py says which test is of which.
+# The tiers, each alone; tests/kit/tiers.py assigns the tests to them.
 unit: $(STAMP)
 	@$(RUN) python -m pytest -n 2 --dist loadfile -m "not live and not spark" $(ARGS)
 
@@ -50,7 +50,7 @@ live: prepare
 spark: prepare
 	@$(RUN) python -m pytest -n 2 --dist loadfile -m spark $(ARGS)
 
-# What tests need besides the packages: a client of another make, a browser.
+# Requirements of the tests in addition to the packages: RocketMQ's Node.js client, a browser.
 prepare: $(STAMP) $(NODE)/node_modules/.installed $(VENV)/.browser
 
 connect: export ON_CONNECT = 1
@@ -103,10 +103,10 @@ bench: $(STAMP)
 soak: $(STAMP)
 	@$(RUN) python -m benchmarks.soak $(ARGS)
 
-# All packages that the targets above need.
+# All packages for the targets above.
 setup: $(STAMP)
 
-# Made again when the dependencies or the script change, and when .venv is gone.
+# Repeated when the dependencies or the script change, and when .venv is missing.
 $(DEMO): pyproject.toml tools/setup.sh
 	@PYTHON="$(PYTHON)" sh tools/setup.sh packages $(VENV) demo
 	@touch $@

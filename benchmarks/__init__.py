@@ -1,1 +1,1 @@
-"""Benchmarks, each beside its own ceiling measured in the same run: `python -m benchmarks --help`."""
+"""Benchmarks, each with its own ceiling measured in the same run: `python -m benchmarks --help`."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks [--only NAME …] [--json FILE] [--runs N]`: one table, each row beside its ceiling."""
+"""`python -m benchmarks [--only NAME …] [--json FILE] [--runs N]`: print a table of rates and their ceilings."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from benchmarks.lab import Lab
 from benchmarks.registry import REGISTRY, Result, run, select
 from jobs.terminal import table
 
-# Importing them registered their benchmarks.
+# Importing these modules registers their benchmarks.
 FAMILIES = (
     codec,
     store,
@@ -65,7 +65,7 @@ def figure(number: float) -> str:
 
 
 def as_table(results: list[Result]) -> str:
-    header = ["", "median", "unit", "min – max", "ceiling", "ratio", "the ceiling is"]
+    header = ["", "median", "unit", "min – max", "ceiling", "ratio", "meaning of the ceiling"]
     rows = [
         [
             result.name,
@@ -83,14 +83,14 @@ def as_table(results: list[Result]) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="names, or how they begin: spark.read")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="names or prefixes: spark.read")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results as a list of objects")
     parser.add_argument("--runs", type=int, default=3, metavar="N", help="runs after the warm-up (default: 3)")
-    parser.add_argument("--list", action="store_true", help="only show the names")
+    parser.add_argument("--list", action="store_true", help="only list the names")
     options = parser.parse_args(arguments)
     chosen = list(select(options.only))
     if not chosen:
-        parser.error(f"no benchmark is called {' or '.join(options.only)}; there are {', '.join(REGISTRY)}")
+        parser.error(f"unknown benchmark {' or '.join(options.only)}; valid names: {', '.join(REGISTRY)}")
     if options.list:
         print("\n".join(entry.name for entry in chosen))
         return 0
@@ -103,7 +103,7 @@ def main(arguments: list[str] | None = None) -> int:
             for entry in chosen:
                 print(f"{entry.name} …", file=sys.stderr, flush=True)
                 results.append(run(entry, lab, options.runs))
-    finally:  # what was measured is shown, whatever became of the rest
+    finally:  # show the results so far, even if a benchmark failed
         print(as_table(results))
         if options.json:
             options.json.write_text(json.dumps([result.as_json() for result in results], indent=2) + "\n")

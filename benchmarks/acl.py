@@ -1,6 +1,6 @@
-"""What access control costs: the same client on a cluster that checks every request, and on one that checks none.
+"""The cost of access control: the same client on a cluster that checks every request, and on one without checks.
 
-The client signs and the broker verifies; on two cores both are part of the rate.
+The client signs and the broker verifies; on two cores both affect the rate.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def sends(lab: Lab, how: str) -> Pair:
 
 @benchmark("acl.pull", unit="pulls/s", ceiling="the same without access control")
 def pulls(lab: Lab, _: str) -> Pair:
-    """Of 32 messages each, one after the other."""
+    """Sequential pulls of 32 messages each."""
     topic = "acl-pull"
 
     def pulled(cluster: LocalCluster, keys: dict[str, Any]) -> float:

@@ -1,4 +1,4 @@
-"""The broker under a load that costs little itself, against a server that only answers."""
+"""The broker under a cheap load, compared with a server that only responds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def single_sends(lab: Lab, conns: str) -> Pair:
 
 @benchmark("broker.sync.1", "broker.sync.16", unit="messages/s", ceiling="fdatasync of as many records at once")
 def synchronous_sends(lab: Lab, conns: str) -> Pair:
-    """Every answer waits for the disk."""
+    """Every response waits for the disk."""
     port = int(lab.sync_cluster.broker_address.rpartition(":")[2])
     topic = f"sync-{conns}"
     lab.sync_cluster.create_topic(topic)
@@ -65,7 +65,7 @@ def produce_to_consume(lab: Lab, percentile: str) -> Pair:
 
 
 def lateness(lab: Lab, kind: str, **delay: str) -> Pair:
-    """Messages that wait a second and more, while others are sent as fast as four connections can."""
+    """Messages delayed by a second or more, while four connections send others at full speed."""
     topic, beside = lab.topic(f"{kind}-due", queues=1), lab.topic(f"{kind}-beside")
     settings: dict[str, str | int] = {"topic": topic, "rate": RATE, "count": MESSAGES, "size": 128}
 

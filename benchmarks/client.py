@@ -1,4 +1,4 @@
-"""A backlog pulled into Arrow columns by one thread and drained by push consumers; the memory that they take."""
+"""Drain a backlog: into Arrow columns with one thread, and with push consumers; their memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PULL_BYTES = 4 * 1024 * 1024
 
 
 def pull_into_columns(reader: Reader, queue: MessageQueue) -> tuple[int, int]:
-    """Pull a whole queue, with the next pull in flight while one is decoded; return rows and bytes."""
+    """Pull an entire queue, with the next pull in flight during decoding; return rows and bytes."""
     rows = size = offset = 0
     end = reader.max_offset(queue)
     pending = reader.pull_async(queue, offset, max_msgs=32_768, max_bytes=PULL_BYTES)
@@ -84,7 +84,7 @@ _groups = itertools.count()
 
 
 class _Listener:
-    """Count messages, and signal when all have arrived."""
+    """Counts messages and signals when all have arrived."""
 
     def __init__(self) -> None:
         self.done = threading.Event()
@@ -106,7 +106,7 @@ class _Listener:
 
 
 def drained(name_server: str, topic: str, *, arrow: bool) -> float:
-    """Messages a second from a consumer's start until its listener has had all of a topic."""
+    """Return messages per second from a consumer's start until its listener has received the entire topic."""
     listener = _Listener()
     with PushConsumer(
         f"drain{os.getpid()}-{next(_groups)}",
@@ -156,7 +156,7 @@ def push_arrow(lab: Lab, _: str) -> Pair:
 
 
 def peak_mib() -> float:
-    """The most memory that this process has had since it was started."""
+    """Return the peak memory of this process."""
     status = Path("/proc/self/status").read_text()
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")) / 1024
 
@@ -169,7 +169,7 @@ def peak_mib() -> float:
     lower_is_better=True,
 )
 def memory(lab: Lab, kind: str) -> Pair:
-    """Of a process that drains 32 queues."""
+    """The memory of a process that drains 32 queues."""
     topic = lab.filled(128, MESSAGES, 32)
     drain = f"drained({lab.cluster.name_server!r}, {topic!r}, arrow={kind == 'arrow'})"
 

@@ -1,4 +1,4 @@
-"""What a producer sends from one thread, against the same frames from a lean client to a server that does nothing."""
+"""The send rate of a producer on one thread, compared with the same frames from a lean client to an echo server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECONDS = 2
     "client.send.async",
     "client.send.accumulated",
     unit="messages/s",
-    ceiling="prebuilt frames to an echo server: as the client sends them, one by one, 16 at a time, or batches of 500",
+    ceiling="prebuilt frames to an echo server, sent like the client: one by one, 16 at a time, or batches of 500",
 )
 def sends(lab: Lab, how: str) -> Pair:
     topic = lab.topic(f"client-send-{how}")

@@ -1,4 +1,4 @@
-"""Two brokers beside one: what both take together, and which limit that met."""
+"""Two brokers compared with one: their total rate, and whether cores limit it."""
 
 from __future__ import annotations
 
@@ -16,28 +16,26 @@ TOPIC = "two"
 
 
 def _taken(lab: Lab, brokers: int) -> float:
-    """Messages a second that so many brokers take, each from a client process of its own, batches of 500."""
+    """Return messages per second stored by ``brokers`` brokers, each with its own client process, batches of 500."""
 
     def load(port: int) -> float:
         done = lab.load("batch", port=port, topic=TOPIC, size=SIZE, conns=CONNECTIONS, seconds=SECONDS)
         return float(done["messages"] / done["seconds"])
 
-    ports = [broker.port for broker in lab.two_brokers.brokers[:brokers]]  # past the relays
+    ports = [broker.port for broker in lab.two_brokers.brokers[:brokers]]  # bypass the relays
     with ThreadPoolExecutor(brokers) as pool:
         return sum(pool.map(load, ports))
 
 
-@benchmark(
-    "cluster.two", unit="messages/s", ceiling="twice what one of them takes alone; see cluster.cores for the load"
-)
+@benchmark("cluster.two", unit="messages/s", ceiling="twice the rate of one broker; see cluster.cores for the load")
 def two(lab: Lab, _: str) -> Pair:
     lab.two_brokers.create_topic(TOPIC, queues=CONNECTIONS)
     return Pair(lambda: _taken(lab, 2), lambda: 2 * _taken(lab, 1))
 
 
-@benchmark("cluster.cores", unit="cores", ceiling="the machine's cores: at 1 they are what limits cluster.two")
+@benchmark("cluster.cores", unit="cores", ceiling="the machine's cores: at 1, they limit cluster.two")
 def busy(lab: Lab, _: str) -> Pair:
-    """How many cores are busy while both brokers take what they can, everybody's work counted."""
+    """The number of busy cores at full load of both brokers, including the clients."""
     lab.two_brokers.create_topic(TOPIC, queues=CONNECTIONS)
 
     def used() -> float:
@@ -50,6 +48,6 @@ def busy(lab: Lab, _: str) -> Pair:
 
 
 def _idle_seconds() -> float:
-    """Of all cores together, since the machine started; waiting for the disk is idle too."""
+    """Return the idle time of all cores since the machine started, including waits for the disk."""
     fields = Path("/proc/stat").read_text().partition("\n")[0].split()
     return (int(fields[4]) + int(fields[5])) / 100

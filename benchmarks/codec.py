@@ -1,4 +1,4 @@
-"""Records to Arrow columns and rows to batch bodies, on one core, against a bare copy of the same bytes."""
+"""Decode records to Arrow columns and encode rows to batch bodies on one core; the ceiling is a copy of the bytes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _copy(data: bytes) -> float:
 
 
 def records(size: int) -> bytes:
-    """A pull answer's body."""
+    """Return the body of a pull response."""
     host = pack_host(("127.0.0.1", 10911))
     return b"".join(
         encode_record(

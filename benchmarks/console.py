@@ -1,8 +1,8 @@
-"""Time to open the console's pages on a large cluster: each for the first time, while another session shows the lists.
+"""Time to open the console's pages on a large cluster, each for the first time, while another client shows the lists.
 
-1,000 topics of 8 queues with a message each; 200 groups, each behind in the 40 queues of five topics. The console is a
-process of its own, as `rocket console` starts it. Opening a page is what a browser asks for: the page itself and its
-first figures, which are those that the console has; `whole` is until the brokers have answered as well.
+1,000 topics of 8 queues with a message each; 200 groups, each with a lag in the 40 queues of five topics. The console
+is a separate process, as started by `rocket console`. Opening a page means a browser's requests for the page itself and
+its first figures, which the console has cached; `whole` also waits for the brokers' responses.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from spark_rocket.testing import LocalCluster
 from spark_rocket.testing.processes import ServerProcess
 
 TOPICS, QUEUES = 1_000, 8
-GROUPS, READ = 200, 5  # topics that a group reads
-OPENED = 12  # pages a run
+GROUPS, READ = 200, 5  # topics per group
+OPENED = 12  # pages per run
 LOOK_SECONDS = 2.0
 PATIENCE = 30.0
 STATIC = "/static/parts.js"
@@ -66,7 +66,7 @@ def fill(cluster: LocalCluster) -> None:
 
 
 class Browser:
-    """One connection, as a browser keeps it."""
+    """One persistent connection, like a browser's."""
 
     def __init__(self, url: str) -> None:
         address = urlsplit(url)
@@ -85,7 +85,7 @@ class Browser:
 
 @cache
 def console(lab: Lab) -> str:
-    """The address of one that has asked for everything once."""
+    """Start a console and return its address once it has requested all data."""
     cluster = lab.keep(LocalCluster(data_dir=lab.folder / "console-cluster"))
     fill(cluster)
     arguments = ["console", "-n", cluster.name_server, "--port", "0"]
@@ -94,7 +94,7 @@ def console(lab: Lab) -> str:
     url: str = process.facts["console"]
     browser, until = Browser(url), time.monotonic() + PATIENCE
     while not all(json.loads(browser.get(f"/api/{name}"))["known"] for name in ("topics", "groups")):
-        assert time.monotonic() < until, "the console has not asked for everything yet"
+        assert time.monotonic() < until, "the console has not requested all data yet"
         time.sleep(0.2)
     browser.close()
     return url
@@ -107,7 +107,7 @@ def _stopping(process: ServerProcess) -> Iterator[None]:
 
 
 def looked_at(url: str) -> AbstractContextManager[None]:
-    """Keep the lists open in another session, so that the console requests all figures repeatedly."""
+    """Another client shows the lists, so the console keeps requesting all data from the cluster."""
 
     def look(stop: threading.Event) -> None:
         browser = Browser(url)
@@ -121,7 +121,7 @@ def looked_at(url: str) -> AbstractContextManager[None]:
 
 
 def slowest(url: str, pages: Callable[[], tuple[str, ...]]) -> float:
-    """Milliseconds until the last of some pages was there, each opened by a browser of its own."""
+    """Return the milliseconds until the last of several pages was loaded, each by its own browser."""
     took = []
     with looked_at(url):
         for _ in range(OPENED):
@@ -136,7 +136,7 @@ def slowest(url: str, pages: Callable[[], tuple[str, ...]]) -> float:
 
 
 def first_pages(what: str) -> Callable[[], tuple[str, ...]]:
-    """What a browser asks for, of another topic or group each time."""
+    """Return a browser's requests, for another topic or group each time."""
     numbers = count()
 
     def pages() -> tuple[str, ...]:
@@ -162,7 +162,7 @@ def first_pages(what: str) -> Callable[[], tuple[str, ...]]:
     lower_is_better=True,
 )
 def opening(lab: Lab, what: str) -> Pair:
-    """Measure the slowest of a dozen pages that were not opened before."""
+    """The slowest of a dozen pages that were not opened before."""
     url = console(lab)
     pages = first_pages(what)
     return Pair(lambda: slowest(url, pages), lambda: slowest(url, lambda: ("/", STATIC)))

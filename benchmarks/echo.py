@@ -1,6 +1,6 @@
-"""`python -m benchmarks.echo N`: answers every frame with one of N bytes. What a server could do that does nothing.
+"""`python -m benchmarks.echo N`: respond to every frame with one of N bytes. The ceiling for any server.
 
-On uvloop where there is one, as the broker. Prints its port; ends when its standard output's reader is gone or on
+Uses uvloop if available, like the broker. Prints its port; ends when the reader of its standard output is gone, or on
 SIGTERM.
 """
 
@@ -17,11 +17,11 @@ _LENGTH = struct.Struct(">I")
 class Echo(asyncio.Protocol):
     def __init__(self, answer: bytes) -> None:
         self._answer = answer
-        self._missing = 0  # missing bytes of the current frame
+        self._missing = 0  # remaining bytes of the current frame
         self._head = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's class has the same interface
 
     def data_received(self, data: bytes) -> None:
         position, end = 0, len(data)

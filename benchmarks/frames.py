@@ -1,4 +1,4 @@
-"""Whole frames, built once and sent many times, so that the load costs next to nothing."""
+"""Complete frames, built once and sent many times, so the load costs almost nothing."""
 
 from __future__ import annotations
 
@@ -40,34 +40,34 @@ def _send_header(topic: str, queue: int, properties: str, *, batch: bool) -> dic
 
 
 def send(topic: str, queue: int, body: bytes, **more: str) -> bytes:
-    """A single send; ``more`` properties than usual."""
+    """Build a single send; ``more`` are additional properties."""
     properties = encode_properties({**properties_of(1), **more}).decode()
     header = _send_header(topic, queue, properties, batch=False)
     return RemotingCommand.request(RequestCode.SEND_MESSAGE_V2, header, body).encode()
 
 
 def send_batch(topic: str, queue: int, size: int, count: int = BATCH) -> bytes:
-    """A batch send of ``count`` messages."""
+    """Build a batch send of ``count`` messages."""
     body = encode_batch_body([Message(topic, payload(size, row), properties_of(row)) for row in range(count)])
     header = _send_header(topic, queue, "", batch=True)
     return RemotingCommand.request(RequestCode.SEND_BATCH_MESSAGE, header, body).encode()
 
 
 def send_answer() -> bytes:
-    """An answer as a broker gives to a send."""
+    """Build a broker's response to a send."""
     header = SendMessageResponseHeader(msg_id="7F00000100002A9F0000000000ABCDEF", queue_id=3, queue_offset=1_000_000)
     return RemotingCommand.response(RemotingCommand.request(0), ext_fields=header.to_ext()).encode()
 
 
 def pull(topic: str, queue: int, offset: int) -> bytes:
-    """A pull that the broker holds until a message comes."""
+    """Build a pull that the broker holds until a message arrives."""
     header = PullMessageRequestHeader(
         consumer_group="benchmark",
         topic=topic,
         queue_id=queue,
         queue_offset=offset,
         max_msg_nums=32,
-        sys_flag=2 | 4,  # may be held; carries its subscription
+        sys_flag=2 | 4,  # SUSPEND and SUBSCRIPTION
         commit_offset=0,
         suspend_timeout_millis=15_000,
         sub_version=0,
@@ -78,6 +78,6 @@ def pull(topic: str, queue: int, offset: int) -> bytes:
 
 
 def payload(size: int, row: int = 0) -> bytes:
-    """Bytes that compress about as well as JSON does."""
+    """Return bytes that compress about as well as JSON."""
     text = f'{{"row":{row},"carrier":"UA","origin":"EWR","dest":"IAH","delay":{row % 97}}}'.encode()
     return (text * (size // len(text) + 1))[:size]

@@ -1,4 +1,4 @@
-"""The gRPC endpoint under a lean client's load, against handlers that do nothing on plain grpc.aio."""
+"""The gRPC endpoint under a lean client's load, compared with empty handlers on plain grpc.aio."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ IDLE = 5.0  # seconds
 
 @benchmark("grpc.send", "grpc.send.100", unit="messages/s", ceiling="an empty grpc.aio handler")
 def sends(lab: Lab, messages: str) -> Pair:
-    """32 clients, each with one request in flight: of one message, or of 100."""
+    """32 clients, each with one request in flight, of one message or of 100."""
     count = int(messages) if messages.isdigit() else 1
     topic = lab.topic(f"grpc-send-{count}")
     served, _pid = lab.proxy(lab.cluster)
@@ -38,7 +38,7 @@ def sends(lab: Lab, messages: str) -> Pair:
 
 @benchmark("grpc.receive", unit="messages/s", ceiling="an empty grpc.aio handler")
 def receives(lab: Lab, _: str) -> Pair:
-    """A backlog received in requests of 32 and acked, by a new group each time."""
+    """A backlog, received in requests of 32 messages and acked, by a new group each time."""
     topic = lab.filled(SIZE, BACKLOG)
     served, _pid = lab.proxy(lab.cluster)
     empty, _empty_pid = lab.empty_grpc(SIZE)
@@ -54,7 +54,7 @@ def receives(lab: Lab, _: str) -> Pair:
 
 @benchmark("grpc.beside.p99", unit="ms", ceiling="the same broker without gRPC clients", lower_is_better=True)
 def beside(lab: Lab, _: str) -> Pair:
-    """A classic producer's sends, 100 a second, while the proxy has all the gRPC requests that it can serve."""
+    """A classic producer's 100 sends per second, while gRPC requests saturate the proxy."""
     topic = lab.topic("grpc-beside")
     served, _pid = lab.proxy(lab.cluster)
 
@@ -86,7 +86,7 @@ def beside(lab: Lab, _: str) -> Pair:
     lower_is_better=True,
 )
 def idle(lab: Lab, figure: str) -> Pair:
-    """Measure an idle proxy: its memory, and its share of a core."""
+    """A proxy without clients: its memory, and its CPU use."""
     _port, served = lab.proxy(lab.cluster)
     _empty_port, empty = lab.empty_grpc(SIZE)
 
@@ -101,7 +101,7 @@ def idle(lab: Lab, figure: str) -> Pair:
 
 
 def status_of(pid: int, name: str) -> float:
-    """MiB, of a size in a process's status."""
+    """Return a size from a process's status, in MiB."""
     status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     return int(status[name].split()[0]) / 1024
 
@@ -112,9 +112,9 @@ def cpu_seconds(pid: int) -> float:
 
 
 def held_polls(lab: Lab) -> tuple[Callable[[], dict[str, float]], Callable[[], dict[str, float]]]:
-    """500 clients hold a poll each; 200 messages/s, each for whichever of them.
+    """500 clients hold a poll each; 200 messages/s go to any of the polls.
 
-    How long messages take, and the most memory that the process has had: the proxy, or the handlers.
+    Measures delivery times and the peak memory of the proxy or of the empty handlers.
     """
     topic = lab.fresh_cluster.create_topic("held", 4)
     served, served_pid = lab.proxy(lab.fresh_cluster)

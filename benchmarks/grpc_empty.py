@@ -1,7 +1,7 @@
-"""`python -m benchmarks.grpc_empty SIZE [hold]`: the messaging service with handlers that do nothing, on grpc.aio.
+"""`python -m benchmarks.grpc_empty SIZE [hold]`: the messaging service with empty handlers, on grpc.aio.
 
-Sends are answered with the same bytes each time, receives with 32 generated messages of SIZE bytes; or, with
-``hold``, receives wait, and each message goes to the poll that waits longest. Prints its port; ends on SIGTERM.
+Sends get the same response each time, receives get 32 generated messages of SIZE bytes. With ``hold``, receives wait,
+and each message goes to the poll that has waited longest. Prints its port; ends on SIGTERM.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Empty:
         self._acked = bytes(acked.SerializeToString())
 
     async def send(self, context: Context, request: bytes) -> bytes:
-        while self._polls and self._polls[0].done():  # its client has gone
+        while self._polls and self._polls[0].done():  # its client has disconnected
             self._polls.popleft()
         if self._hold and self._polls:
             at = request.index(frames.STAMP[: -frames.STAMP_DIGITS])
@@ -92,7 +92,7 @@ class Empty:
 
 
 class Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """As generated code registers them, without serializers."""
+    """Registers the methods like generated code, without serializers."""
 
     def __init__(self, rpcs: dict[str, Rpc]) -> None:
         self._handlers = {path: self._handler(rpc) for path, rpc in rpcs.items()}

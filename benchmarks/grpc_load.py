@@ -1,7 +1,7 @@
-"""`python -m benchmarks.grpc_load VERB JSON`: a lean gRPC client in a process of its own, on bare sockets.
+"""`python -m benchmarks.grpc_load VERB JSON`: a lean gRPC client in a separate process, on bare sockets.
 
-It writes HTTP/2 frames by hand, with prebuilt header blocks, and works with any server. It trusts its server: responses
-are parsed only where their content is needed. One JSON object on one line.
+It writes HTTP/2 frames directly, with prebuilt header blocks, and works with any server. It trusts the server and
+parses responses only where their content is needed. It prints one JSON object on one line.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _FRAME = struct.Struct(">BHBBI")  # length (24 bits), type, flags, stream
 _DATA, _HEADERS, _RESET, _SETTINGS, _PING, _GOAWAY, _WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
 _END_STREAM, _END_HEADERS, _ACK = 1, 4, 1
 _OPEN = (1 << 31) - 1
-_MOST_DATA = 16_384  # of a frame
-_GIFT = 1 << 28  # received bytes after which the server may send as many more
+_MOST_DATA = 16_384  # maximum bytes per frame
+_WINDOW_STEP = 1 << 28  # received bytes after which the window is enlarged by as many
 
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
@@ -34,12 +34,12 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def _literal(name: bytes, value: bytes) -> bytes:
-    """A header that no table remembers."""
+    """Encode a header as a literal that is not added to the table."""
     return b"\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value
 
 
 class Connection:
-    """One HTTP/2 connection; calls are made one after the other, each on the next stream."""
+    """One HTTP/2 connection with sequential calls, each on the next stream."""
 
     def __init__(self, port: int, name: str) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=30)
@@ -50,15 +50,15 @@ class Connection:
         self._tail = head + b"".join(_literal(a.encode(), b.encode()) for a, b in (*more, *mq))
         self._blocks: dict[str, bytes] = {}
         self._stream = -1
-        self._window = 65_535  # bytes that the server still takes
-        self._stream_window = 65_535  # at the begin of each call
+        self._window = 65_535  # bytes that the server still accepts
+        self._stream_window = 65_535  # the same for a new call
         self._taken = 0
         self._buffer = bytearray()
-        self._data: list[bytes] = []  # of the call's answer
+        self._data: list[bytes] = []  # of the call's response
         self._acknowledged = False
         settings = struct.pack(">HI", 4, _OPEN)  # INITIAL_WINDOW_SIZE
-        gift = _frame(_WINDOW_UPDATE, 0, 0, struct.pack(">I", _OPEN - 65_535))
-        self._socket.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(_SETTINGS, 0, 0, settings) + gift)
+        window_update = _frame(_WINDOW_UPDATE, 0, 0, struct.pack(">I", _OPEN - 65_535))
+        self._socket.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(_SETTINGS, 0, 0, settings) + window_update)
         while not self._acknowledged:
             self._read()
             self._look()
@@ -70,14 +70,14 @@ class Connection:
         self._socket.close()
 
     def ask(self, method: str, request: bytes) -> None:
-        """Begin a call."""
+        """Start a call."""
         block = self._blocks.get(method)
         if block is None:
             path = _literal(b":path", f"/{definitions.SERVICE}/{method}".encode())
             block = self._blocks[method] = self._tail[:2] + path + self._tail[2:]
         self._stream += 2
         data = b"\x00" + struct.pack(">I", len(request)) + request
-        assert len(data) <= self._stream_window, "larger than a new stream takes"
+        assert len(data) <= self._stream_window, "larger than the window of a new stream"
         while self._window < len(data):
             self._read()
             self._look()
@@ -89,7 +89,7 @@ class Connection:
         self._socket.sendall(b"".join(parts))
 
     def answers(self) -> list[bytes] | None:
-        """The messages of the call's answer, once it has ended; None: it has not."""
+        """Return the messages of the call's response once it has ended, else None."""
         while (ended := self._look()) is None and self._read_some():
             pass
         return ended
@@ -103,8 +103,8 @@ class Connection:
         self._buffer += data
 
     def _read_some(self) -> bool:
-        """What has come; False: no more, for now."""
-        if not select.select([self._socket], [], [], 0)[0]:  # with a timeout, MSG_DONTWAIT waits all the same
+        """Read available bytes; return False if there are none."""
+        if not select.select([self._socket], [], [], 0)[0]:  # with a timeout, MSG_DONTWAIT would wait
             return False
         data = self._socket.recv(1 << 18)
         if not data:
@@ -113,7 +113,7 @@ class Connection:
         return True
 
     def _look(self) -> list[bytes] | None:
-        """Take whole frames; the call's messages when its last one is among them."""
+        """Parse complete frames; return the call's messages if the last one has arrived."""
         buffer, at, ended = self._buffer, 0, None
         while ended is None and len(buffer) - at >= 9:
             high, low, kind, flags, stream = _FRAME.unpack_from(buffer, at)
@@ -138,9 +138,9 @@ class Connection:
                 ended = list(_messages(b"".join(self._data)))
                 self._data.clear()
                 if not ended:
-                    raise RuntimeError("a call ended without an answer")
+                    raise RuntimeError("a call ended without a response")
         del buffer[:at]
-        if self._taken > _GIFT:
+        if self._taken > _WINDOW_STEP:
             self._socket.sendall(_frame(_WINDOW_UPDATE, 0, 0, struct.pack(">I", self._taken)))
             self._taken = 0
         return ended
@@ -160,11 +160,11 @@ def _messages(data: bytes) -> Iterator[bytes]:
         at += 5 + size
 
 
-# --- what is asked --------------------------------------------------------------------------------------------------
+# --- requests -------------------------------------------------------------------------------------------------------
 
 
 def send_request(topic: str, size: int, count: int, body: bytes | None = None) -> bytes:
-    """A SendMessage of so many messages, as a client writes it."""
+    """Build a SendMessage request of ``count`` messages, like a client's."""
     request = definitions.SendMessageRequest()
     for number in range(count):
         message = request.messages.add(body=body or frames.payload(size))
@@ -197,7 +197,7 @@ def ack_request(topic: str, group: str, messages: list[Any]) -> bytes:
 
 
 def received(answers: list[bytes]) -> list[Any]:
-    """The messages of a ReceiveMessage."""
+    """Return the messages of a ReceiveMessage response."""
     parsed = map(definitions.ReceiveMessageResponse.FromString, answers)
     return [answer.message for answer in parsed if answer.WhichOneof("content") == "message"]
 
@@ -209,7 +209,7 @@ def _check(answers: list[bytes]) -> None:
 
 
 def send(port: int, topic: str, size: int, conns: int, count: int, seconds: float) -> dict[str, Any]:
-    """One request of ``count`` messages in flight on each connection."""
+    """Send with one request of ``count`` messages in flight on each connection."""
     requests = cycle([send_request(topic, size, count)])
     chooser = selectors.DefaultSelector()
     connections = [Connection(port, f"sender@{number}") for number in range(conns)]
@@ -240,7 +240,7 @@ def send(port: int, topic: str, size: int, conns: int, count: int, seconds: floa
 
 
 def receive(port: int, topic: str, group: str, conns: int, seconds: float) -> dict[str, Any]:
-    """Receive 32 messages and ack them, again and again, on each connection."""
+    """Receive 32 messages and ack them, repeatedly, on each connection."""
     chooser = selectors.DefaultSelector()
     connections = [Connection(port, f"receiver@{number}") for number in range(conns)]
     ask = receive_request(topic, group)
@@ -275,7 +275,7 @@ def receive(port: int, topic: str, group: str, conns: int, seconds: float) -> di
 
 
 def held(port: int, topic: str, group: str, conns: int, rate: int, count: int, size: int) -> dict[str, Any]:
-    """So many polls are held; from just before a message is sent until one of them has brought it, in milliseconds."""
+    """Hold ``conns`` polls; measure milliseconds from just before a message is sent until a poll returns it."""
     chooser = selectors.DefaultSelector()
     ask = receive_request(topic, group)
     for number in range(conns):
@@ -291,9 +291,9 @@ def held(port: int, topic: str, group: str, conns: int, rate: int, count: int, s
     free = True
     due: deque[float] = deque()
 
-    def take(patience: float) -> None:
+    def take(timeout: float) -> None:
         nonlocal free
-        for key, _ in chooser.select(patience):
+        for key, _ in chooser.select(timeout):
             now = time.perf_counter_ns()
             answers = key.data.answers()
             if answers is None:
@@ -310,7 +310,7 @@ def held(port: int, topic: str, group: str, conns: int, rate: int, count: int, s
                 key.data.ask("ReceiveMessage", ask)
 
     settled = time.perf_counter() + 0.5
-    while time.perf_counter() < settled:  # all of them are held
+    while time.perf_counter() < settled:  # until all polls are held
         take(0.1)
     begun = time.perf_counter()
     due.extend(begun + number / rate for number in range(count))

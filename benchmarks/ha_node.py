@@ -1,7 +1,7 @@
 """`python -m benchmarks.ha_node SETTINGS`: a broker with the settings of a JSON object, for the replication benchmarks.
 
-Prints its port and its HA port. Then, for each line `N` of its standard input, it appends about N bytes in batches as
-fast as it can, and prints how many seconds went by until a slave had all of it. Ends with its standard input.
+Prints its port and its HA port. Then, for each line `N` of its standard input, it appends about N bytes in batches at
+full speed, and prints the seconds until a slave had all of them. Ends with its standard input.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_rocket.remoting.server.server import new_event_loop
 from spark_rocket.store import PutStatus
 
 _SIZE = 1024
-_AHEAD = 8 << 20  # bytes appended before others have their turn
+_AHEAD = 8 << 20  # bytes appended before yielding to other tasks
 
 
 async def _append(broker: Broker, count: int) -> float:

@@ -1,4 +1,4 @@
-"""What benchmarks work on, made when first needed and gone at the end: cluster, Spark, filled topics, echo servers."""
+"""Shared resources of benchmarks, created on first use: clusters, Spark, filled topics, echo servers."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from spark_rocket.testing import LocalCluster
 
 QUEUES = 4
-QUERY_PATIENCE = 0.9  # a query that finds nothing is answered at once if the index is complete, else after a second
+QUERY_TIMEOUT_S = 0.9  # an empty result comes at once if the index is complete, else after a second
 MOST_QUERIES = 120
 T = TypeVar("T")
 
 
 class Lab:
-    """A context manager; everything it made is closed when it ends."""
+    """A context manager that closes everything it created."""
 
     def __init__(self) -> None:
         self._stack = contextlib.ExitStack()
@@ -53,21 +53,21 @@ class Lab:
 
     @cached_property
     def scratch(self) -> Path:
-        """A directory for one benchmark only."""
+        """Return a directory for one benchmark only."""
         return Path(self._for_one.enter_context(tempfile.TemporaryDirectory(prefix="rocket-bench-")))
 
     def keep(self, manager: AbstractContextManager[T]) -> T:
-        """Enter a context manager that is left at the very end."""
+        """Enter a context manager that is exited at the very end."""
         return self._stack.enter_context(manager)
 
     def clear(self) -> None:
-        """Between two benchmarks: what only one needed goes."""
+        """Close the resources of a single benchmark, between two benchmarks."""
         self._for_one.close()
         for name in ("scratch", "fresh_cluster", "two_brokers"):
             self.__dict__.pop(name, None)
 
     def keep_for_one(self, process: subprocess.Popen[str]) -> None:
-        """A server that ends with its standard input: it is closed after this benchmark."""
+        """Register a server that ends with its standard input; it is closed after this benchmark."""
         self._for_one.enter_context(process)  # waits for its end, and
         self._for_one.callback(process.stdin.close if process.stdin is not None else process.terminate)
 
@@ -79,7 +79,7 @@ class Lab:
 
     @cached_property
     def sync_cluster(self) -> LocalCluster:
-        """One whose broker answers a send when the message is on disk."""
+        """A cluster whose broker acknowledges a send when the message is on disk."""
         from spark_rocket.testing import LocalCluster
 
         cluster = LocalCluster(data_dir=self.folder / "sync-cluster", config={"flushDiskType": "SYNC_FLUSH"})
@@ -87,14 +87,14 @@ class Lab:
 
     @cached_property
     def tls_cluster(self) -> LocalCluster:
-        """One that takes TLS and plaintext."""
+        """A cluster that accepts TLS and plaintext."""
         from spark_rocket.testing import LocalCluster
 
         return self._stack.enter_context(LocalCluster(data_dir=self.folder / "tls-cluster", tls=True))
 
     @cached_property
     def metrics_cluster(self) -> LocalCluster:
-        """One that serves its metrics."""
+        """A cluster that serves metrics."""
         from spark_rocket.testing import LocalCluster
 
         settings = {"metricsExporterType": "PROM"}
@@ -102,14 +102,14 @@ class Lab:
 
     @cached_property
     def fresh_cluster(self) -> LocalCluster:
-        """One for one benchmark only."""
+        """A cluster for one benchmark only."""
         from spark_rocket.testing import LocalCluster
 
         return self._for_one.enter_context(LocalCluster())
 
     @cached_property
     def two_brokers(self) -> LocalCluster:
-        """Likewise, of two brokers in processes of their own."""
+        """A cluster of two brokers in separate processes, for one benchmark only."""
         from spark_rocket.testing import LocalCluster
 
         return self._for_one.enter_context(LocalCluster(brokers=2, config={"grpcServerPort": -1}))
@@ -127,12 +127,12 @@ class Lab:
         return session
 
     def topic(self, name: str, queues: int = QUEUES) -> str:
-        """A new topic."""
+        """Create a new topic."""
         self.cluster.create_topic(name, queues=queues)
         return name
 
     def _filled(self, size: int, messages: int, queues: int = QUEUES) -> str:
-        """A topic with so many messages of so many bytes, spread over its queues."""
+        """Create a topic with ``messages`` messages of ``size`` bytes, spread over its queues."""
         topic = self.topic(f"filled-{size}-{messages}-{queues}", queues)
         settings = {"size": size, "conns": QUEUES, "messages": messages, "queues": queues}
         done = self.load("fill", port=self.broker_port, topic=topic, **settings)
@@ -141,27 +141,27 @@ class Lab:
         return topic
 
     def settle(self, topic: str) -> None:
-        """Wait until the broker's index has what was written: it is built behind the writer, on the same cores."""
+        """Wait until the broker has indexed all messages: the index lags the writer, on the same cores."""
         from spark_rocket.client import Admin
 
         with Admin(self.cluster.name_server) as admin:
             for _ in range(MOST_QUERIES):
                 begun = time.perf_counter()
                 admin.query_messages(topic, "no such key")
-                if time.perf_counter() - begun < QUERY_PATIENCE:
+                if time.perf_counter() - begun < QUERY_TIMEOUT_S:
                     return
         raise TimeoutError(f"the index of {topic} is not built yet")
 
     def load(self, verb: str, **settings: str | int | float) -> dict[str, Any]:
-        """Run the lean client in a process of its own; what it measured."""
+        """Run the lean client in a separate process; return its measurements."""
         return self._run("load", verb, settings)
 
     def grpc_load(self, verb: str, **settings: str | int | float) -> dict[str, Any]:
-        """Likewise the one that speaks gRPC."""
+        """Run the lean gRPC client likewise."""
         return self._run("grpc_load", verb, settings)
 
     def overload_load(self, verb: str, **settings: Any) -> dict[str, Any]:
-        """Likewise the many, and those without measure."""
+        """Run the overload clients likewise."""
         return self._run("overload_load", verb, settings)
 
     @staticmethod
@@ -172,7 +172,7 @@ class Lab:
         return answer
 
     def _echo_port(self, answer_bytes: int = 0) -> int:
-        """The port of an echo server whose answers are as a send's, or of so many bytes."""
+        """Return the port of an echo server whose responses have the size of a send's, or ``answer_bytes``."""
         size = answer_bytes or len(frames.send_answer())
         command = [sys.executable, "-m", "benchmarks.echo", str(size)]
         process = self._stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
@@ -181,7 +181,7 @@ class Lab:
         return int(process.stdout.readline())
 
     def own_echo(self) -> tuple[int, int]:
-        """Port and process of an echo server for one benchmark only."""
+        """Return port and process of an echo server for one benchmark only."""
         command = [sys.executable, "-m", "benchmarks.echo", str(len(frames.send_answer()))]
         process = self._for_one.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
         self._for_one.callback(process.terminate)
@@ -189,7 +189,7 @@ class Lab:
         return int(process.stdout.readline()), process.pid
 
     def proxy(self, cluster: LocalCluster) -> tuple[int, int]:
-        """Port and process of a ``rocket proxy`` before a cluster, for one benchmark only."""
+        """Return port and process of a ``rocket proxy`` for a cluster, for one benchmark only."""
         from spark_rocket.testing.processes import ServerProcess
 
         arguments = ["proxy", "-n", cluster.name_server, "--grpc-port", "0"]
@@ -198,7 +198,7 @@ class Lab:
         return int(server.facts["grpc"].rpartition(":")[2]), server.pid
 
     def empty_grpc(self, size: int, *, hold: bool = False) -> tuple[int, int]:
-        """Port and process of a gRPC server whose handlers do nothing, for one benchmark only."""
+        """Return port and process of a gRPC server with empty handlers, for one benchmark only."""
         command = [sys.executable, "-m", "benchmarks.grpc_empty", str(size), *(["hold"] if hold else [])]
         process = self._for_one.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
         self._for_one.callback(process.terminate)
@@ -208,7 +208,7 @@ class Lab:
 
 @contextlib.contextmanager
 def beside(work: Callable[[threading.Event], None]) -> Iterator[None]:
-    """Something else goes on on a thread, until the event is set."""
+    """Run ``work`` on a thread during the block; the end of the block sets the event."""
     stop = threading.Event()
     thread = threading.Thread(target=work, args=(stop,))
     thread.start()

@@ -1,6 +1,6 @@
-"""`python -m benchmarks.load VERB JSON`: a lean client in a process of its own, on bare sockets with prebuilt frames.
+"""`python -m benchmarks.load VERB JSON`: a lean client in a separate process, on bare sockets with prebuilt frames.
 
-It works with any server: the broker and the echo server get the same bytes. One JSON object on one line.
+It works with any server: the broker and the echo server get the same bytes. It prints one JSON object on one line.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def connect(port: int) -> socket.socket:
 
 
 def receive_frame(connection: socket.socket) -> bytes:
-    """One whole frame, its length included; small ones come in one piece."""
+    """Receive one complete frame with its length; small frames arrive in one piece."""
     data = connection.recv(65536)
     while len(data) < 4 or len(data) < 4 + _LENGTH.unpack_from(data)[0]:
         more = connection.recv(1 << 20)
@@ -45,7 +45,7 @@ def _check(answer: bytes) -> None:
 
 
 def keep_sending(port: int, frames_of: list[bytes], conns: int, *, seconds: float, requests: int) -> dict[str, Any]:
-    """One request in flight on each connection, until the time or the number of requests is used up."""
+    """Keep one request in flight on each connection, until the time or the number of requests is used up."""
     chooser = selectors.DefaultSelector()
     turns: Iterator[bytes] = cycle(frames_of)
     sent = done = 0
@@ -57,7 +57,7 @@ def keep_sending(port: int, frames_of: list[bytes], conns: int, *, seconds: floa
         sent += 1
         chooser.register(connection, selectors.EVENT_READ, connection)
     while done < sent:
-        # A single connection is waited for by its own recv: one system call less in a round trip.
+        # A single connection waits in its own recv, which saves a system call per round trip.
         ready = connections if len(connections) == 1 else [key.data for key, _ in chooser.select(30)]
         for connection in ready:
             answer = receive_frame(connection)
@@ -75,34 +75,34 @@ def keep_sending(port: int, frames_of: list[bytes], conns: int, *, seconds: floa
 
 
 def send(port: int, topic: str, size: int, conns: int, seconds: float) -> dict[str, Any]:
-    """Single sends."""
+    """Send single messages."""
     load = [frames.send(topic, queue, frames.payload(size)) for queue in range(4)]
     return keep_sending(port, load, conns, seconds=seconds, requests=1 << 60)
 
 
 def batch(port: int, topic: str, size: int, conns: int, seconds: float) -> dict[str, Any]:
-    """Batches of 500."""
+    """Send batches of 500."""
     load = [frames.send_batch(topic, queue, size) for queue in range(4)]
     done = keep_sending(port, load, conns, seconds=seconds, requests=1 << 60)
     return {**done, "messages": done["requests"] * frames.BATCH}
 
 
 def fill(port: int, topic: str, size: int, conns: int, messages: int, queues: int = 4) -> dict[str, Any]:
-    """So many messages, in batches over the queues."""
+    """Send ``messages`` messages in batches, spread over the queues."""
     load = [frames.send_batch(topic, queue, size) for queue in range(queues)]
     done = keep_sending(port, load, conns, seconds=600, requests=messages // frames.BATCH)
     return {**done, "messages": done["requests"] * frames.BATCH}
 
 
 def percentiles(waits_ns: list[int]) -> dict[str, Any]:
-    """Of times in nanoseconds, in milliseconds."""
+    """Convert times in nanoseconds to percentiles in milliseconds."""
     waits_ns.sort()
     count = len(waits_ns)
     return {"p50": waits_ns[count // 2] / 1e6, "p99": waits_ns[min(count - 1, count * 99 // 100)] / 1e6, "count": count}
 
 
 def _paced(count: int, rate: int, send_one: Callable[[], None], on_readable: Callable[[float], None]) -> None:
-    """Send at the rate; wait for answers between the sends."""
+    """Send at the rate; wait for responses between the sends."""
     begun = time.perf_counter()
     for number in range(count):
         due = begun + number / rate
@@ -112,9 +112,9 @@ def _paced(count: int, rate: int, send_one: Callable[[], None], on_readable: Cal
 
 
 def longpoll(port: int, topic: str, rate: int, count: int, size: int, **delay: str) -> dict[str, Any]:
-    """From just before a message is sent until a held pull has brought it, in milliseconds.
+    """Measure milliseconds from just before a message is sent until a held pull returns it.
 
-    With ``TIMER_DELAY_MS``, or ``DELAY="1"`` (1 s), from when it is due instead.
+    With ``TIMER_DELAY_MS`` or ``DELAY="1"`` (1 s), measure from its due time.
     """
     producer, consumer = connect(port), connect(port)
     template = frames.send(topic, 0, (frames.STAMP + frames.payload(size))[:size], **delay)
@@ -135,9 +135,9 @@ def longpoll(port: int, topic: str, rate: int, count: int, size: int, **delay: s
     chooser.register(producer, selectors.EVENT_READ)
     chooser.register(consumer, selectors.EVENT_READ)
 
-    def on_readable(patience: float) -> None:
+    def on_readable(timeout: float) -> None:
         nonlocal offset
-        for key, _ in chooser.select(patience):
+        for key, _ in chooser.select(timeout):
             if key.fileobj is producer:
                 producer.recv(65536)
                 continue
@@ -168,13 +168,13 @@ def next_offset(answer: bytes) -> int:
 
 
 def first_offset(consumer: socket.socket, topic: str, queue: int = 0) -> int:
-    """The queue's end, from the answer to a pull far beyond it (which is not held)."""
+    """Return the queue's end, from the response to a pull far beyond it (which is not held)."""
     consumer.sendall(frames.pull(topic, queue, 1 << 40))
     return next_offset(receive_frame(consumer))
 
 
 def echo(port: int, topic: str, rate: int, count: int, size: int) -> dict[str, Any]:
-    """The round trip of the same frames at the same rate, in milliseconds."""
+    """Measure the round trip of the same frames at the same rate, in milliseconds."""
     connection = connect(port)
     frame = frames.send(topic, 0, frames.payload(size))
     sent_at: list[int] = []
@@ -188,9 +188,9 @@ def echo(port: int, topic: str, rate: int, count: int, size: int) -> dict[str, A
         sent_at.append(time.perf_counter_ns())
         connection.sendall(frame)
 
-    def on_readable(patience: float) -> None:
+    def on_readable(timeout: float) -> None:
         nonlocal received
-        for _ in chooser.select(patience):
+        for _ in chooser.select(timeout):
             received += len(connection.recv(65536))
             now = time.perf_counter_ns()
             while len(waits) < received // answer_size:

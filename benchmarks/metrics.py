@@ -1,4 +1,4 @@
-"""What metrics cost: sends to one broker while it is scraped every second, against the same without."""
+"""The cost of metrics: sends to one broker while it is scraped every second, compared with no scrapes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOPICS = 200
 
 
 def _send(name_server: str, topic: str, how: str) -> float:
-    """Messages a second, from one thread."""
+    """Return messages per second, from one thread."""
     count, message = SENT[how], Message(topic, b"x" * SIZE)
     with Producer(name_server=name_server, send_timeout=30) as producer:
         producer.send(message)
@@ -34,7 +34,7 @@ def _send(name_server: str, topic: str, how: str) -> float:
 
 
 def _scraped(url: str) -> AbstractContextManager[None]:
-    """Read /metrics at once and then every second."""
+    """Scrape /metrics at once and then every second."""
 
     def scrape(stop: threading.Event) -> None:
         while True:
@@ -46,7 +46,7 @@ def _scraped(url: str) -> AbstractContextManager[None]:
     return beside(scrape)
 
 
-@benchmark("metrics.send.sync", "metrics.send.batches", unit="messages/s", ceiling="the same without anybody scraping")
+@benchmark("metrics.send.sync", "metrics.send.batches", unit="messages/s", ceiling="the same without scrapes")
 def send(lab: Lab, how: str) -> Pair:
     cluster = lab.metrics_cluster
     topic = f"metrics-{how}"

@@ -1,4 +1,4 @@
-"""A broker with more clients than work, and with more work than it can do."""
+"""A broker with many idle clients, and a broker with more load than it can serve."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ SIZE = 128
 FLOODERS = 64
 TIMES = 10
 BEFORE, FLOOD, AFTER = 1.5, 5.0, 6.0  # seconds
-WINDOW = 0.2  # seconds that are looked at together
-NORMAL = 3.0  # times the delay before the flood
-LEAST = 5e-3  # seconds that count as no delay on a machine that others share
+WINDOW = 0.2  # seconds per evaluation window
+NORMAL = 3.0  # factor of the delay before the flood
+LEAST = 5e-3  # seconds that count as no delay on a shared machine
 
 
 def port_of(cluster: LocalCluster) -> int:
@@ -28,7 +28,7 @@ def port_of(cluster: LocalCluster) -> int:
 
 
 def crowd(lab: Lab) -> tuple[Callable[[], dict[str, Any]], Callable[[], dict[str, Any]]]:
-    """10,000 idle connections and 1,000 held pulls; 200 messages/s, each for whichever of the pulls."""
+    """10,000 idle connections and 1,000 held pulls; 200 messages/s go to any of the pulls."""
     cluster = lab.fresh_cluster
     topic = cluster.create_topic("crowd", HELD)
     echo, echo_pid = lab.own_echo()
@@ -41,20 +41,20 @@ def crowd(lab: Lab) -> tuple[Callable[[], dict[str, Any]], Callable[[], dict[str
 
 @benchmark("idle.10000.p99", unit="ms", ceiling="an echo with as many connections", lower_is_better=True)
 def delivery(lab: Lab, _: str) -> Pair:
-    """The slowest of a hundred messages, from just before it is sent until a held pull has brought it."""
+    """The slowest of a hundred messages, from just before it is sent until a held pull returns it."""
     value, ceiling = crowd(lab)
     return Pair(lambda: float(value()["p99"]), lambda: float(ceiling()["p99"]))
 
 
 @benchmark("idle.10000.MiB", unit="MiB", ceiling="an echo with as many connections", lower_is_better=True)
 def crowd_memory(lab: Lab, _: str) -> Pair:
-    """The most that the process has had: broker and name server, or the echo."""
+    """The peak memory: of broker and name server, or of the echo server."""
     value, ceiling = crowd(lab)
     return Pair(lambda: float(value()["MiB"]), lambda: float(ceiling()["MiB"]))
 
 
 def flooded(lab: Lab, port: int, pid: int, topic: str) -> dict[str, float]:
-    """Ten times the sends that a server can take, from 64 connections; a well-behaved client meanwhile."""
+    """Send ten times the capacity of a server from 64 connections, with a well-behaved client at the same time."""
     usual = lab.load("send", port=port, topic=topic, size=SIZE, conns=16, seconds=1.0)
     rate = int(TIMES * usual["requests"] / usual["seconds"])
     with ThreadPoolExecutor(1) as pool:
@@ -67,7 +67,7 @@ def flooded(lab: Lab, port: int, pid: int, topic: str) -> dict[str, float]:
 
 
 def judge(probe: dict[str, Any], flood: dict[str, Any]) -> dict[str, float]:
-    """What a flood's two reports say."""
+    """Evaluate the two reports of a flood."""
     end, begin = flood["end"], flood["end"] - flood["seconds"]
     before = [took for asked, took, _, _ in probe["seen"] if asked < begin]
     usual = max(NORMAL * median(before), LEAST)
@@ -106,11 +106,11 @@ def judge(probe: dict[str, Any], flood: dict[str, Any]) -> dict[str, float]:
     "flood.MiB",
     "flood.busy",
     unit="ms, s, MiB, %",
-    ceiling="an echo under ten times what it can take",
+    ceiling="an echo under ten times its capacity",
     lower_is_better=True,
 )
 def flood(lab: Lab, figure: str) -> Pair:
-    """p99 of a well-behaved client's heartbeats and sends (ms), seconds until all is as before, memory, refusals."""
+    """p99 of a well-behaved client's heartbeats and sends (ms), seconds until recovery, memory, rejections."""
     cluster = lab.fresh_cluster
     topic = cluster.create_topic("flood", 4)
     echo, echo_pid = lab.own_echo()

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.overload_load VERB JSON`: clients in great number, and clients that send without measure.
+"""`python -m benchmarks.overload_load VERB JSON`: many clients, and clients that send without limit.
 
-Like `benchmarks.load`: bare sockets, prebuilt frames, one JSON object on one line; who answers makes no difference.
-Times are `time.monotonic`, the same for all processes of this machine.
+Like `benchmarks.load`: bare sockets, prebuilt frames, one JSON object on one line; works with any server.
+Times are `time.monotonic`, which all processes of this machine share.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 
 _CHUNK = 100  # requests written at once
-_OK, _BUSY = b'"code":0', b'"code":2'  # no other code begins so in an answer to a send
+_OK, _BUSY = b'"code":0', b'"code":2'  # no other code in a send's response begins like this
 _CODE = re.compile(rb'"code":(\d+)')
-_LONGEST = 16  # bytes that may be cut between two reads
+_LONGEST = 16  # bytes that may be split between two reads
 
 
 def heartbeat(name: str) -> bytes:
-    """As a producer sends one every 30 s."""
+    """Build a heartbeat, which a producer sends every 30 s."""
     body = HeartbeatData(client_id=name, producer_data_set=[ProducerData("benchmark")]).to_json()
     return RemotingCommand.request(RequestCode.HEART_BEAT, {}, body).encode()
 
 
 def memory(pid: int) -> dict[str, float]:
-    """MiB of a process: most that it had in memory, and what it has now without the files that it maps."""
+    """Return MiB of a process: peak memory, and current memory without mapped files."""
     lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
     status = dict(line.split(":", 1) for line in lines)
     return {"most": int(status["VmHWM"].split()[0]) / 1024, "own": int(status["RssAnon"].split()[0]) / 1024}
 
 
 def idle(port: int, topic: str, idle: int, held: int, rate: int, count: int, size: int, pid: int) -> dict[str, Any]:
-    """Connections that sent one heartbeat, and pulls that wait, one on each queue; messages for any of them.
+    """Open connections that send one heartbeat, and one held pull per queue; send messages to any of the queues.
 
-    How long messages take, in milliseconds from just before they are sent, and the server's memory.
+    Measures milliseconds from just before a message is sent until it arrives, and the server's memory.
     """
     quiet = []
     for number in range(idle):
@@ -61,13 +61,13 @@ def idle(port: int, topic: str, idle: int, held: int, rate: int, count: int, siz
 
 
 def deliver(port: int, topic: str, held: int, rate: int, count: int, size: int) -> dict[str, Any]:
-    """Messages at a rate, each to whichever of the pulls that wait."""
+    """Send messages at a rate, each to any of the held pulls."""
     chooser = selectors.DefaultSelector()
     producer = connect(port)
     chooser.register(producer, selectors.EVENT_READ, -1)
     pulls = [connect(port) for _ in range(held)]
     bodies = [frames.send(topic, queue, frames.payload(size)) for queue in range(held)]
-    for body in bodies:  # a queue's first message makes its file
+    for body in bodies:  # a queue's first message creates its file
         producer.sendall(body)
         receive_frame(producer)
     sent_at: list[deque[int]] = [deque() for _ in range(held)]
@@ -76,13 +76,13 @@ def deliver(port: int, topic: str, held: int, rate: int, count: int, size: int) 
         chooser.register(connection, selectors.EVENT_READ, queue)
     waits: list[int] = []
 
-    def look(patience: float) -> None:
-        for key, _ in chooser.select(patience):
+    def look(timeout: float) -> None:
+        for key, _ in chooser.select(timeout):
             assert isinstance(key.fileobj, socket.socket)
             answer = receive_frame(key.fileobj)
             queue: int = key.data
             if queue < 0 or not sent_at[queue]:
-                continue  # a send's answer, or a pull whose time was up
+                continue  # a send's response, or a pull that timed out
             waits.append(time.perf_counter_ns() - sent_at[queue].popleft())
             key.fileobj.sendall(frames.pull(topic, queue, next_offset(answer)))
 
@@ -92,7 +92,7 @@ def deliver(port: int, topic: str, held: int, rate: int, count: int, size: int) 
         while (left := begun + number / rate - time.perf_counter()) > 0:
             look(left)
         queue = turns.randrange(held)
-        while sent_at[queue]:  # one message for each pull
+        while sent_at[queue]:  # one message per pull
             queue = turns.randrange(held)
         sent_at[queue].append(time.perf_counter_ns())
         producer.sendall(bodies[queue])
@@ -105,7 +105,7 @@ def deliver(port: int, topic: str, held: int, rate: int, count: int, size: int) 
 
 
 def echoes(port: int, idle: int, held: int, rate: int, count: int, pid: int) -> dict[str, Any]:
-    """The same with a server that answers every frame at once: one request at a time, on any of the connections."""
+    """The same with a server that responds to every frame at once: one request at a time, on any connection."""
     quiet = [connect(port) for _ in range(idle + held)]
     frame = heartbeat("idle")
     for connection in quiet:
@@ -125,8 +125,8 @@ def echoes(port: int, idle: int, held: int, rate: int, count: int, pid: int) -> 
 
 
 def flood(port: int, topic: str, size: int, conns: int, rate: int, seconds: float) -> dict[str, Any]:
-    """Send at a fixed rate, without waiting for responses, as far as the server's sockets accept it."""
-    os.nice(5)  # in production, the flood comes from another machine
+    """Send at a rate without waiting for responses, as far as the server's sockets accept the bytes."""
+    os.nice(5)  # a real flood would come from another machine
     chunk = b"".join(frames.send(topic, queue % 4, frames.payload(size)) for queue in range(_CHUNK))
     connections = [connect(port) for _ in range(conns)]
     chooser = selectors.DefaultSelector()
@@ -179,9 +179,9 @@ def flood(port: int, topic: str, size: int, conns: int, rate: int, seconds: floa
 
 
 def probe(port: int, topic: str, seconds: float, pid: int) -> dict[str, Any]:
-    """One well-behaved client: a heartbeat and a send in turn, a hundred pairs a second; the server's memory beside.
+    """One well-behaved client: alternate heartbeats and sends, 100 pairs per second; also the server's memory.
 
-    When each was begun, how long it took (seconds), and its answer's code.
+    Returns for each request its start, its duration (seconds) and its response code.
     """
     connection = connect(port)
     pair = (heartbeat("probe"), frames.send(topic, 0, frames.payload(128)))

@@ -1,4 +1,4 @@
-"""POP over the classic protocol: a backlog popped and acked, against the same messages pulled."""
+"""POP with the classic protocol: pop and ack a backlog, compared with pulls of the same messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _groups = count(1)
 
 @benchmark("pop.ack", unit="messages/s", ceiling="pulls of 32 of the same messages")
 def pop_and_ack(lab: Lab, _: str) -> Pair:
-    """Four connections, 32 messages and one batch of acks at a time."""
+    """Four connections, with 32 messages and one batch of acks at a time."""
     topic = lab.filled(128, MESSAGES)
 
     def rate(work: Callable[[RemotingClient, int], int]) -> float:
@@ -76,7 +76,7 @@ def _pop_all(client: RemotingClient, address: str, topic: str, group: str) -> in
 
 
 def _acks(ext: dict[str, str], topic: str, group: str) -> tuple[list[dict[str, object]], int]:
-    """Acks of everything that a pop gave, and how much that was."""
+    """Return acks for all messages of a pop, and their number."""
     acks: list[dict[str, object]] = []
     taken = 0
     for start_info, offset_info in zip(ext["startOffsetInfo"].split(";"), ext["msgOffsetInfo"].split(";"), strict=True):

@@ -1,4 +1,4 @@
-"""The data source's reading without Spark: a task's pulls from a broker that gives little at a time, and planning."""
+"""The data source's reading without Spark: a task's pulls from a broker with small responses, and planning."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from spark_rocket.system import keep_freed_memory
 MESSAGES = 500_000
 WIDE_QUEUES = 1000
 AS_APACHE = {"maxPullMsgNums": 32, "maxPullBytes": 256 * 1024}
-"""What a broker of Apache's gives at most, whatever is asked for."""
+"""The maximum response size of an Apache broker, whatever is requested."""
 
 
 def _rows_per_cpu_second(name_server: str, topic: str) -> float:
@@ -40,9 +40,9 @@ def _rows_per_cpu_second(name_server: str, topic: str) -> float:
     return rows / spent
 
 
-@benchmark("read.pulls", unit="rows/CPU-s", ceiling="the same from a broker that gives 4 MiB at a time")
+@benchmark("read.pulls", unit="rows/CPU-s", ceiling="the same from a broker that returns 4 MiB at a time")
 def read_pulls(lab: Lab, _: str) -> Pair:
-    """A task's own time for each row, all columns, from a broker that gives 32 messages or 256 KiB at a time."""
+    """A task's CPU time per row, all columns, from a broker that returns 32 messages or 256 KiB at a time."""
     from spark_rocket.testing import LocalCluster
 
     keep_freed_memory()
@@ -60,11 +60,11 @@ def read_pulls(lab: Lab, _: str) -> Pair:
 @benchmark(
     "plan.1000",
     unit="ms",
-    ceiling="as many questions to a server that does nothing, sent at once",
+    ceiling="as many requests to an echo server, sent at once",
     lower_is_better=True,
 )
 def plan(lab: Lab, _: str) -> Pair:
-    """A micro-batch of 1,000 queues that all have news: first and last offsets of each."""
+    """A micro-batch of 1,000 queues with new messages: first and last offsets of each."""
     topic = lab.topic("wide", queues=WIDE_QUEUES)
     name_server = lab.cluster.name_server
     with Producer("wide", name_server=name_server) as producer, Reader(name_server) as reader:

@@ -1,7 +1,7 @@
-"""What a benchmark is, and the table of all of them.
+"""The definition of a benchmark, and the registry of all benchmarks.
 
-A benchmark prepares itself once and returns a ``Pair``: a way to measure the thing and a way to measure its ceiling,
-the same work without the thing. Both are run once to warm up and then in turn, so that a noisy neighbour disturbs both.
+A benchmark prepares once and returns a ``Pair``: a function that measures the subject and one for its ceiling,
+the same work without the subject. Both run once to warm up and then alternate, so other load affects both.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """``prepare`` is given the name's last part: `128` of `spark.read.128`."""
+    """A benchmark. ``prepare`` receives the name's last part: `128` of `spark.read.128`."""
 
     name: str
     unit: str
@@ -36,7 +36,7 @@ class Benchmark:
 
 @dataclass(frozen=True)
 class Result:
-    """What the JSON file holds. ``ratio`` is 1 at the ceiling, also where less is better."""
+    """An entry of the JSON file. ``ratio`` is 1 at the ceiling, also if lower is better."""
 
     name: str
     value: float
@@ -57,7 +57,7 @@ REGISTRY: dict[str, Benchmark] = {}
 def benchmark(
     *names: str, unit: str, ceiling: str, lower_is_better: bool = False
 ) -> Callable[[Callable[[Lab, str], Pair]], Callable[[Lab, str], Pair]]:
-    """Register a function for one name or several."""
+    """Register a function under one or several names."""
 
     def register(prepare: Callable[[Lab, str], Pair]) -> Callable[[Lab, str], Pair]:
         for name in names:
@@ -68,14 +68,14 @@ def benchmark(
 
 
 def select(prefixes: list[str]) -> Iterator[Benchmark]:
-    """Those whose name begins with one of the prefixes; all of them without any."""
+    """Return the benchmarks whose name begins with one of the prefixes; all without prefixes."""
     for name, entry in REGISTRY.items():
         if not prefixes or any(name.startswith(prefix) for prefix in prefixes):
             yield entry
 
 
 def run(entry: Benchmark, lab: Lab, runs: int) -> Result:
-    """One warm-up, then ``runs`` of each in turn; medians."""
+    """Run one warm-up, then ``runs`` of each in turn; return medians."""
     try:
         pair = entry.prepare(lab, entry.name.rpartition(".")[2])
         pair.ceiling()

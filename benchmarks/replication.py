@@ -1,4 +1,4 @@
-"""A master with a slave, each a process of its own: whether the slave keeps up, and what waiting for it costs."""
+"""A master with a slave in separate processes: whether the slave keeps up, and the cost of waiting for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SECONDS = 1.5
 
 
 class Node:
-    """A broker started for one benchmark."""
+    """A broker process for one benchmark."""
 
     def __init__(self, lab: Lab, name: str, **settings: object) -> None:
         settings = {
@@ -38,12 +38,12 @@ class Node:
         return self._stdout.readline()
 
     def slave(self, lab: Lab, name: str) -> None:
-        """Give it a slave that follows it."""
+        """Start a slave of this master."""
         Node(lab, name, brokerRole="SLAVE", brokerId=1, haMasterAddress=f"127.0.0.1:{self.ha_port}")
         self.ask("slaves")
 
 
-@benchmark("ha.append", unit="MB/s", ceiling="appends of a master that has no slave")
+@benchmark("ha.append", unit="MB/s", ceiling="appends of a master without a slave")
 def appends(lab: Lab, _: str) -> Pair:
     """From the first append until the slave has the last: messages of 1 KiB in batches of 500."""
     alone, master = Node(lab, "alone"), Node(lab, "master")
@@ -57,7 +57,7 @@ def appends(lab: Lab, _: str) -> Pair:
 
 @benchmark("ha.sync.1", "ha.sync.16", unit="messages/s", ceiling="an ASYNC_MASTER with a slave")
 def synchronous_sends(lab: Lab, conns: str) -> Pair:
-    """Every answer waits for the slave."""
+    """Every response waits for the slave."""
     nodes = {}
     for role in ("SYNC_MASTER", "ASYNC_MASTER"):
         nodes[role] = Node(lab, role, brokerRole=role)

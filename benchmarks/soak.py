@@ -1,10 +1,10 @@
 """`python -m benchmarks.soak`: a stream under a steady load for ten minutes; its lag, and its processes' memory.
 
-A process of its own sends batches at a fixed rate to a broker of this machine; a streaming query reads them into
-nowhere. After every trigger: how many messages are behind, in triggers' worth of the rate, and the resident memory of
-the broker (its own, and apart the pages of its files that it has mapped, which the kernel can reclaim), Spark's
-JVM and its Python processes. At the end: the worst lag and how memory went, from the end of the first quarter on (what
-comes before is start-up). It is not a row of the table, because it takes ten minutes.
+A separate process sends batches at a fixed rate to a broker on this machine; a streaming query reads and discards them.
+After every trigger it records the lag, in units of a trigger's messages, and the resident memory of the broker, Spark's
+JVM and its Python processes. The mapped pages of the broker's files, which the kernel may reclaim, count separately. At
+the end it prints the worst lag and the memory growth from the end of the first quarter on (before that is start-up). It
+is not in the benchmark table because it takes ten minutes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KINDS = ("broker", "broker's files", "jvm", "driver", "workers")
 
 @dataclass(frozen=True)
 class Sample:
-    """One trigger: seconds since the start, rows of its batch, messages behind after it, MiB of the processes."""
+    """One trigger: seconds since the start, rows of its batch, lag after it, MiB of the processes."""
 
     seconds: float
     rows: int
@@ -45,7 +45,7 @@ class Sample:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--rate", type=int, default=50_000, help="messages a second (50,000)")
+    parser.add_argument("--rate", type=int, default=50_000, help="messages per second (50,000)")
     parser.add_argument("--trigger", type=float, default=2.0, metavar="SECONDS", help="processing-time trigger (2)")
     parser.add_argument("--feed", metavar="JSON", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def feed(name_server: str, topic: str, rate: int) -> None:
-    """Send batches on a schedule until stdin ends; what could not be sent in time is sent as soon as it can be."""
+    """Send batches on a schedule until stdin ends; late batches are sent as soon as possible."""
     rows = range(frames.BATCH)
     body = encode_batch_body([Message(topic, frames.payload(SIZE, row), frames.properties_of(row)) for row in rows])
     with Producer("soak", name_server=name_server, send_timeout=30) as producer, Reader(name_server) as reader:
@@ -67,7 +67,7 @@ def feed(name_server: str, topic: str, rate: int) -> None:
         os.set_blocking(0, False)
         while not _has_ended():
             due = begun + sent / rate
-            time.sleep(max(0.0, due - time.monotonic()))  # the load's own pace
+            time.sleep(max(0.0, due - time.monotonic()))  # the pace of the load
             producer.send_batch_body_async(queues[sent // frames.BATCH % len(queues)], body, frames.BATCH)
             sent += frames.BATCH
 
@@ -97,9 +97,9 @@ def soak(lab: Lab, seconds: float, rate: int, trigger: float) -> list[Sample]:
         try:
             begun, seen = time.monotonic(), -1
             while time.monotonic() < begun + seconds:
-                time.sleep(0.05)  # Spark has no event for this on the driver but a listener, which would cost time too
+                time.sleep(0.05)  # only a listener could signal this, and it would add load
                 if feeder.poll() is not None or not query.isActive:
-                    raise RuntimeError(f"it ended: {feeder.returncode}, {query.exception()}")
+                    raise RuntimeError(f"the load or the query ended: {feeder.returncode}, {query.exception()}")
                 progress = query.lastProgress
                 if progress is None or progress["batchId"] == seen or not progress["numInputRows"]:
                     continue
@@ -124,7 +124,7 @@ def _offsets(progress: Any) -> int:
 
 
 def _memory() -> dict[str, float]:
-    """MiB of this process and its children, by kind."""
+    """Return MiB of this process and its children, by kind."""
     used = dict.fromkeys(KINDS, 0.0)
     used["driver"] = psutil.Process().memory_info().rss / 2**20
     for process in psutil.Process().children(recursive=True):
@@ -135,7 +135,7 @@ def _memory() -> dict[str, float]:
         if "benchmarks.soak" in command:
             continue
         if "spark_rocket.cli" in command:
-            mapped = getattr(memory, "shared", 0)  # Linux tells them apart
+            mapped = getattr(memory, "shared", 0)  # reported separately on Linux
             used["broker"] += (memory.rss - mapped) / 2**20
             used["broker's files"] += mapped / 2**20
         else:
@@ -149,7 +149,7 @@ def report(samples: list[Sample], per_trigger: float) -> None:
     rate = sum(sample.rows for sample in quarter[1:]) / (quarter[-1].seconds - quarter[0].seconds)
     behind = sorted(sample.behind / per_trigger for sample in quarter)
     print(f"{len(samples)} triggers in {samples[-1].seconds:,.0f} s; {rate:,.0f} messages/s were read")
-    print(f"lag after a trigger, in triggers: median {median(behind):.2f}, worst {behind[-1]:.2f} (2 is the aim)")
+    print(f"lag after a trigger, in triggers: median {median(behind):.2f}, worst {behind[-1]:.2f} (target: 2)")
     rows = []
     for kind in KINDS:
         early = median(sample.memory[kind] for sample in quarter[:third])
@@ -157,7 +157,7 @@ def report(samples: list[Sample], per_trigger: float) -> None:
         worst = max(sample.memory[kind] for sample in quarter)
         growth = f"{100 * (late / early - 1):+.0f} %" if early else "–"
         rows.append([kind, f"{early:,.0f} MiB", f"{late:,.0f} MiB", growth, f"{worst:,.0f} MiB"])
-    print(table(["memory", "second quarter", "last quarter", "growth", "most"], rows))
+    print(table(["memory", "second quarter", "last quarter", "growth", "maximum"], rows))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Spark reading a topic into nowhere and writing rows to one, against a source and a sink that do nothing."""
+"""Spark reading a topic without output and writing rows to one, compared with an empty source and sink."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def spark_read(lab: Lab, size: str) -> Pair:
 
 @benchmark("spark.body.128", "spark.body.1024", unit="rows/s", ceiling="a source of one ready-made Arrow batch")
 def spark_read_bodies(lab: Lab, size: str) -> Pair:
-    """Only the bodies: ``.schema("body binary")``."""
+    """Read only the bodies: ``.schema("body binary")``."""
     topic = lab.filled(int(size), READ_ROWS)
     spark = _session(lab)
     path = lab.folder / f"bodies-{size}.arrow"
@@ -63,7 +63,7 @@ def spark_read_bodies(lab: Lab, size: str) -> Pair:
 
 @benchmark("spark.storepath.128", unit="rows/s", ceiling="a source of one ready-made Arrow batch")
 def spark_store_path(lab: Lab, size: str) -> Pair:
-    """A directory that no broker has open."""
+    """Read a directory that no broker uses."""
     spark = _session(lab)
     path, ready_path = lab.scratch / "store", lab.scratch / "ready.arrow"
     body = batch_body(int(size))
@@ -84,7 +84,7 @@ def _write(path: Path, batch: pa.RecordBatch) -> None:
 
 
 def _ready(spark: SparkSession, path: Path, schema: StructType | None = None) -> DataFrame:
-    """The ceiling: that batch again and again, as many rows as are read."""
+    """The ceiling: the same batch repeatedly, for as many rows as are read."""
     reader = spark.read.format("ceiling").option("path", str(path))
     if schema is not None:
         reader = reader.schema(schema)
@@ -92,7 +92,7 @@ def _ready(spark: SparkSession, path: Path, schema: StructType | None = None) ->
 
 
 def _first_batch(name_server: str, topic: str, schema: StructType | None = None) -> pa.RecordBatch:
-    """A batch just as the source makes them: one pull of the default size."""
+    """Return a batch like the source's: one pull of the default size."""
     from spark_rocket.client import Reader
 
     with Reader(name_server) as reader:
@@ -101,7 +101,7 @@ def _first_batch(name_server: str, topic: str, schema: StructType | None = None)
 
 
 def _ready_batch(records: bytes | memoryview, schema: StructType | None = None) -> pa.RecordBatch:
-    """The schema's columns, or all, in Spark's own types."""
+    """Return the schema's columns, or all, in Spark's own types."""
     from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
     from spark_rocket.protocol.record.columns import decode_records
 

@@ -1,6 +1,6 @@
-"""One message of a large topic by its key, from a data frame: the brokers' index against a source that has the row.
+"""Look up one message of a large topic by its key in a data frame: the brokers' index compared with a ready row.
 
-The ceiling is Spark's own part of such a query: planning it, and a task for one row.
+The ceiling is Spark's own part of such a query: planning, and a task for one row.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from benchmarks.store_search import BATCH, Batches
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_TOGETHER = 20 * BATCH  # messages a request
+_TOGETHER = 20 * BATCH  # messages per request
 _PATIENCE = 600.0
 
 
 @cache
 def _filled(lab: Lab, messages: int) -> str:
-    """A topic with so many messages, each with a key of its own, that the broker has put into its index."""
+    """Create a topic of ``messages`` messages with distinct keys, and wait until the broker has indexed them."""
     from spark_rocket.client import Admin, Reader
     from spark_rocket.protocol.wire.codes import RequestCode
     from spark_rocket.protocol.wire.command import RemotingCommand
@@ -50,7 +50,7 @@ def _filled(lab: Lab, messages: int) -> str:
 
 
 def _ready(lab: Lab, topic: str) -> DataFrame:
-    """Return a source that already has the topic's first message."""
+    """Return a source that has the topic's first message in memory."""
     from benchmarks.spark_sources import Ceiling
     from spark_rocket.client import Reader
     from spark_rocket.datasource.schema import SOURCE_SCHEMA, project

@@ -1,4 +1,4 @@
-"""The sink with ``deliveryGuarantee=exactlyOnce``, beside the same sink with ``atLeastOnce``."""
+"""The sink with ``deliveryGuarantee=exactlyOnce``, compared with the same sink with ``atLeastOnce``."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _rows(frame: DataFrame, size: int, key: str) -> DataFrame:
 
 
 def _writer(lab: Lab, name: str, size: int, rows: int) -> Callable[[str], float]:
-    """Write so many rows as one epoch, with the guarantee that is given; how many seconds that takes."""
+    """Return a function that writes the rows as one epoch with a given guarantee, and returns the seconds."""
     topic, numbers = lab.topic(name), count()
     frame = _rows(lab.spark.range(0, rows, 1, QUEUES), size, "id")
 
@@ -53,14 +53,16 @@ def _writer(lab: Lab, name: str, size: int, rows: int) -> Callable[[str], float]
     return write
 
 
-@benchmark("sink.once.128", "sink.once.1024", unit="rows/s", ceiling="at least once; 0.4 is the aim")
+@benchmark("sink.once.128", "sink.once.1024", unit="rows/s", ceiling="at least once; target: at least 0.4")
 def large_epochs(lab: Lab, size: str) -> Pair:
     rows = WRITE_ROWS[int(size)]
     write = _writer(lab, f"once-{size}", int(size), rows)
     return Pair(lambda: rows / write(ONCE), lambda: rows / write(LEAST))
 
 
-@benchmark("sink.once.epoch", unit="ms/trigger", ceiling="at least once; 150 ms less is the aim", lower_is_better=True)
+@benchmark(
+    "sink.once.epoch", unit="ms/trigger", ceiling="at least once; target: at most 150 ms more", lower_is_better=True
+)
 def small_epochs(lab: Lab, _: str) -> Pair:
     """The median trigger of a stream of epochs of 1,000 rows."""
     topic, numbers = lab.topic("once-epochs"), count()
@@ -78,7 +80,7 @@ def small_epochs(lab: Lab, _: str) -> Pair:
         until = time.monotonic() + PATIENCE
         try:
             while len(query.recentProgress) < WARM + EPOCHS:
-                assert time.monotonic() < until, "the stream stands still"
+                assert time.monotonic() < until, "the stream makes no progress"
                 query.awaitTermination(1)
             progress = query.recentProgress[WARM : WARM + EPOCHS]
         finally:
@@ -89,13 +91,13 @@ def small_epochs(lab: Lab, _: str) -> Pair:
     return Pair(lambda: trigger(ONCE), lambda: trigger(LEAST))
 
 
-@benchmark("sink.once.memory", unit="MiB", ceiling="at least once; 256 MiB less is the aim", lower_is_better=True)
+@benchmark("sink.once.memory", unit="MiB", ceiling="at least once; target: at most 256 MiB more", lower_is_better=True)
 def memory(lab: Lab, _: str) -> Pair:
-    """The most memory that the committing process has had, for an epoch of 1 GB."""
+    """The peak memory of the committing process, for an epoch of 1 GB."""
     write = _writer(lab, "once-memory", 1024, LARGE)
 
     def most(guarantee: str) -> float:
-        for process in _committers():  # Spark keeps them, with the memory that another write has left
+        for process in _committers():  # Spark reuses them, with the memory of earlier writes
             os.kill(process, signal.SIGTERM)
         found: list[float] = []
         with beside(lambda stop: _watch(stop, found)):
@@ -113,7 +115,7 @@ def _watch(stop: Event, found: list[float]) -> None:
 
 
 def _committers() -> list[int]:
-    """The processes in which this one's Spark calls ``commit``: children of a daemon, which is a child of the JVM."""
+    """Return the processes in which Spark calls ``commit``: children of a daemon, which is a child of the JVM."""
     parents, lines = {}, {}
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

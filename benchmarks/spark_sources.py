@@ -1,6 +1,6 @@
-"""Spark's ceilings: a source that yields one ready-made Arrow batch again and again, and a sink that only counts.
+"""Spark's ceilings: a source that repeatedly yields one ready-made Arrow batch, and a sink that only counts.
 
-Workers import this module by name, so it holds nothing else.
+Workers import this module by name, so it contains nothing else.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Counted(WriterCommitMessage):
 class CountingWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         for batch in iterator:
-            # Looking at the batch is all that this sink does.
+            # This sink only reads the batch size.
             batch.num_rows  # noqa: B018
         return Counted()
 

@@ -1,4 +1,4 @@
-"""The store without a network: puts, batches and gets of 128-byte bodies, against a copy of the same bytes."""
+"""The store without a network: puts, batches and gets of 128-byte bodies, compared with a copy of the same bytes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def open_store(path: Path, clock: Callable[[], int] = now_ms, **settings: Any) -
 
 
 def batch_body(size: int = SIZE) -> bytes:
-    """A batch of 500 messages, as a producer encodes it."""
+    """Return a batch of 500 messages, encoded like a producer's."""
     rows = range(frames.BATCH)
     return bytes(
         encode_batch_body([Message(TOPIC, frames.payload(size, row), frames.properties_of(row)) for row in rows])
@@ -45,7 +45,7 @@ def batch_body(size: int = SIZE) -> bytes:
 
 
 def copies(count: int, size: int) -> float:
-    """Copies a second into mapped memory that has been touched before."""
+    """Return copies per second into mapped memory that was touched before."""
     data = b"x" * size
     slots = max(1, GET_BYTES // size)
     with mmap.mmap(-1, slots * size) as memory:
@@ -122,7 +122,7 @@ def get(lab: Lab, _: str) -> Pair:
 
 @benchmark("store.backlog8", unit="records/s", ceiling="slices of the same sizes of one map, joined")
 def backlog(lab: Lab, _: str) -> Pair:
-    """Queues whose records lie between those of seven others."""
+    """Read queues whose records are interleaved with those of seven others."""
     body, properties = frames.payload(SIZE), encode_properties(frames.properties_of(1))
     with open_store(lab.scratch / "backlog") as store:
         for number in range(BACKLOG):

@@ -80,11 +80,11 @@ def pieces(path: Path, start: int, end: int) -> Iterator[bytes]:
 @benchmark(
     "store.start",
     unit="s",
-    ceiling="a look into every queue's file and crc32 of the log's last 64 MiB",
+    ceiling="a read of every queue's file and crc32 of the log's last 64 MiB",
     lower_is_better=True,
 )
 def start(lab: Lab, _: str) -> Pair:
-    """A clean start with 10,000 queues and 10 GiB of log, nine of them of large, empty bodies that take no disk."""
+    """A clean start with 10,000 queues and 10 GiB of log, 9 GiB of which are large, empty bodies in sparse files."""
     path = lab.scratch / "start"
     _large_log(path / "commitlog")
     with open_store(path, check_crc_on_recover=False, message_index_enable=False) as store:
@@ -116,7 +116,7 @@ def start(lab: Lab, _: str) -> Pair:
 
 
 def _large_log(directory: Path) -> None:
-    """Full files whose records have zeros for bodies: sparse, and read like any other."""
+    """Write full files whose records have zeros for bodies: sparse, and read like any other."""
     directory.mkdir(parents=True)
     host = pack_host(BORN)
     body = bytes(LARGE_BODY)
@@ -151,7 +151,7 @@ def _large_log(directory: Path) -> None:
 
 
 def sync_rate(path: Path, senders: int) -> float:
-    """Messages a second of so many senders, each of which waits until its message is on disk."""
+    """Return messages per second of ``senders`` senders, each of which waits until its message is on disk."""
     body = frames.payload(SIZE)
     flushed: queue.SimpleQueue[bool] = queue.SimpleQueue()
     with open_store(path, flush_disk_type=FlushDiskType.SYNC_FLUSH) as store:
@@ -173,7 +173,7 @@ def sync_rate(path: Path, senders: int) -> float:
 
 
 def fdatasync_rate(path: Path, together: int) -> float:
-    """Records of the same size written a second, so many to an fdatasync."""
+    """Return records of the same size written per second, ``together`` per fdatasync."""
     record = b"x" * record_size(SIZE, len(TOPIC), len(PROPERTIES)) * together
     path.mkdir(exist_ok=True)
     descriptor = os.open(path / "fdatasync", os.O_RDWR | os.O_CREAT)
@@ -197,9 +197,9 @@ def sync_flush(lab: Lab, senders: str) -> Pair:
     return Pair(lambda: sync_rate(lab.scratch / "sync", count), lambda: fdatasync_rate(lab.scratch / "bare", count))
 
 
-@benchmark("store.sync.gain", unit="times one sender", ceiling="what 16 records to an fdatasync gain over one")
+@benchmark("store.sync.gain", unit="times one sender", ceiling="the gain of 16 records per fdatasync over one")
 def sync_gain(lab: Lab, _: str) -> Pair:
-    """What 16 senders reach together, as a multiple of what one does."""
+    """The rate of 16 senders, as a multiple of one sender's."""
     return Pair(
         lambda: sync_rate(lab.scratch / "many", 16) / sync_rate(lab.scratch / "one", 1),
         lambda: fdatasync_rate(lab.scratch / "bare", 16) / fdatasync_rate(lab.scratch / "bare", 1),
@@ -210,7 +210,7 @@ def sync_gain(lab: Lab, _: str) -> Pair:
 
 
 def around_rolls(append: Callable[[int], int]) -> float:
-    """p99.9 in µs of the appends around each roll-over; ``append(n)`` returns the file of the n-th append."""
+    """Return p99.9 in µs of the appends around each roll-over; ``append(n)`` returns the file of the n-th append."""
     times: list[int] = []
     chosen: list[int] = []
     clock = time.perf_counter_ns
@@ -232,7 +232,7 @@ def around_rolls(append: Callable[[int], int]) -> float:
     "store.roll.p999", unit="µs", ceiling="p99.9 of copying as many bytes into one mapped file", lower_is_better=True
 )
 def roll_over(lab: Lab, _: str) -> Pair:
-    """Every 500 appends around a roll-over, 16-MiB files: two in a thousand have one in them."""
+    """Every 500 appends around a roll-over, 16-MiB files: two in a thousand include a roll-over."""
     body = frames.payload(ROLL_BODY)
     size = record_size(len(body), len(TOPIC), len(PROPERTIES))
 
@@ -281,7 +281,7 @@ def many_queues(lab: Lab, queues: str) -> Pair:
 
     def measured(count: int) -> float:
         with open_store(lab.scratch / f"queues-{count}") as store:
-            puts(store, count)  # the queues are made, and their files mapped
+            puts(store, count)  # creates the queues and maps their files
             return puts(store, count)
 
     return Pair(lambda: measured(int(queues)), lambda: measured(10))

@@ -1,4 +1,4 @@
-"""Finding a message by key, by time and by id among one million and among ten: the cost must not grow with the log."""
+"""Find a message by key, by time and by id among one and ten million: the cost must not grow with the log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FOREVER = 1 << 62
 
 
 class Sample(NamedTuple):
-    """A message to look for."""
+    """A message to search for."""
 
     key: str
     store_timestamp: int
@@ -40,7 +40,7 @@ class Haystack(NamedTuple):
 
 @cache
 def fill(lab: Lab, messages: int) -> Haystack:
-    """A store with so many messages, each with a key of its own, two batches a second; and some of the messages."""
+    """Create a store of ``messages`` messages with distinct keys, two batches a second; return it with some samples."""
     clock = [FIRST_TIME]
     store = lab.keep(open_store(lab.folder / f"search-{messages}", lambda: clock[0]))
     chosen = set(random.Random(7).sample(range(messages), SAMPLES))
@@ -59,7 +59,7 @@ def fill(lab: Lab, messages: int) -> Haystack:
 
 
 class Batches:
-    """Bodies of 500 small messages that differ in their keys' digits only."""
+    """Bodies of 500 small messages that differ only in the digits of their keys."""
 
     def __init__(self) -> None:
         properties = b"KEYS\x01key-000000000"
@@ -83,7 +83,7 @@ def look_up(samples: list[Sample], find: Callable[[Sample], object]) -> float:
 
 
 def pair(lab: Lab, size: str, by: Callable[[Sample], Hashable], find: Callable[[MessageStore, Sample], object]) -> Pair:
-    """``find`` against a dict of what is searched for and a read of the record at its offset."""
+    """``find`` compared with a lookup in a dict and a read of the record at its offset."""
     store, samples = fill(lab, int(size.removesuffix("m")) * 1_000_000)
     record_size = len(store.look_message_by_offset(samples[0].physical_offset) or b"")
     places = {by(sample): sample.physical_offset for sample in samples}
@@ -106,7 +106,7 @@ def pair(lab: Lab, size: str, by: Callable[[Sample], Hashable], find: Callable[[
     return Pair(lambda: look_up(samples, lambda sample: find(store, sample)), ideal)
 
 
-CEILING = "a dict's look-up and a read of the record"
+CEILING = "a lookup in a dict and a read of the record"
 
 
 @benchmark("search.key.1m", "search.key.10m", unit="searches/s", ceiling=CEILING)

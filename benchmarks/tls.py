@@ -1,4 +1,4 @@
-"""What TLS costs: our client over TLS and without, to one and the same server that takes both."""
+"""The cost of TLS: the same client with and without TLS, to one server that accepts both."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PULLED = 500_000
 
 
 def _send(name_server: str, topic: str, how: str, tls: TlsSettings | None) -> float:
-    """Messages a second, from one thread."""
+    """Return messages per second, from one thread."""
     count = SENT[how]
     message = Message(topic, b"x" * SIZE)
     with Producer(name_server=name_server, tls=tls, send_timeout=30) as producer:

@@ -1,1 +1,1 @@
-"""Pipelines that run as they are: `python -m jobs.flights_publish --help`, or all three with `make demo`."""
+"""Ready-to-run pipelines: `python -m jobs.flights_publish --help`, or all three with `make demo`."""

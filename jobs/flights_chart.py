@@ -1,4 +1,4 @@
-"""The picture of the report: mean delay by carrier and hour of the day, and by carrier alone."""
+"""The chart of the report: mean delay by carrier and hour of the day, and by carrier alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from matplotlib.colors import LinearSegmentedColormap
 
 INK, SOFT, PAPER = "#22313f", "#7b8a97", "#fbfaf7"
 CALM_TO_LATE = LinearSegmentedColormap.from_list("late", ["#e8f1ee", "#f6d58e", "#ec8f5e", "#b8324a", "#5c1a3b"])
-FEWEST_FLIGHTS = 20  # too few for a mean: such cells stay blank
+FEWEST_FLIGHTS = 20  # a mean of fewer flights is not significant: such cells stay blank
 
 
 def draw(hours: pd.DataFrame, names: dict[str, str], path: Path) -> None:
@@ -25,7 +25,7 @@ def draw(hours: pd.DataFrame, names: dict[str, str], path: Path) -> None:
     mean = (carriers["delay_minutes"] / carriers["flown"].where(carriers["flown"] > 0)).sort_values()
     order = list(mean.index)
 
-    # With a few hundred flights, no cell has that many: draw all cells then.
+    # With a few hundred flights, no cell has that many: then draw all cells.
     fewest = FEWEST_FLIGHTS if flown["flown"].max() >= FEWEST_FLIGHTS else min(1, flown["flown"].max())
     flown = flown[flown["flown"] >= fewest]
     flown = flown.assign(flown=flown["flown"].where(flown["flown"] > 0))

@@ -1,12 +1,12 @@
 """Delays by carrier and hour, in event time, from the flights' topic to another topic and to Parquet.
 
-Every micro-batch gives the (carrier, hour) pairs whose numbers changed, with their new totals: a later message about a
-pair replaces an earlier one. The totals are exact at any moment, also for hours whose watermark has not passed, which
-an append-mode query would hold back until newer flights come.
+Every micro-batch writes the (carrier, hour) pairs whose numbers changed, with their new totals. A later message about a
+pair replaces an earlier one. The totals are exact at any time, also for hours whose watermark has not passed, which an
+append-mode query would hold back until newer flights arrive.
 
-Restartable: the checkpoint has the offsets and the totals. A micro-batch that is repeated after a crash writes its
-Parquet folder again and its messages with the same ids, so that duplicates can be detected: ``writeId`` is the query's
-id, which Spark stores in the checkpoint, and the batch's number. Another query, with another checkpoint, has other ids.
+Restartable: the checkpoint has the offsets and the totals. A micro-batch that is retried after a crash writes its
+Parquet folder again and its messages with the same ids, so duplicates can be detected: ``writeId`` is the query's id,
+which Spark stores in the checkpoint, and the batch number. Another query with its own checkpoint has other ids.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Delays:
 
 @dataclass(frozen=True)
 class Places:
-    """Where the query reads and writes, and where it keeps its state."""
+    """Where the query reads, writes and stores its state."""
 
     name_server: str
     parquet: Path
@@ -69,7 +69,7 @@ def delays_of(messages: DataFrame, watermark: str) -> DataFrame:
 
 
 def messages_of(delays: DataFrame) -> DataFrame:
-    """One message a (carrier, hour). The sharding key keeps a pair's totals in one queue, the newest last."""
+    """Return one message per (carrier, hour). The sharding key keeps a pair's totals in one queue, the newest last."""
     key = F.concat_ws("-", "carrier", F.date_format("hour", "yyyyMMdd'T'HH'Z'"))
     return delays.select(
         F.to_json(F.struct("*")).alias("body"),
@@ -80,22 +80,22 @@ def messages_of(delays: DataFrame) -> DataFrame:
 
 
 def query_id(batch: DataFrame) -> str:
-    """The id of the streaming query that a micro-batch belongs to; the same after a restart."""
+    """Return the id of the streaming query that a micro-batch belongs to. It survives restarts."""
     found = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
     if not found:
-        raise RuntimeError("Spark did not report the query of this micro-batch.")
+        raise RuntimeError("Spark did not pass the query id of this micro-batch.")
     return found
 
 
 class Sink:
-    """Writes a micro-batch to the topic and to Parquet, and counts what went where."""
+    """Writes a micro-batch to the topic and to Parquet, and counts the rows."""
 
     def __init__(self, places: Places) -> None:
         self._places = places
         self.rows = 0
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        # Kept while both are written: otherwise the second write would read and aggregate everything again.
+        # Cached while both are written: otherwise the second write would read and aggregate everything again.
         batch = batch.persist()
         try:
             folder = self._places.parquet / f"batch={batch_id:06d}"
@@ -123,12 +123,12 @@ def start(
     max_per_trigger: int = 100_000,
     watermark: str = "30 days",
 ) -> StreamingQuery:
-    """Start the query: by default it works off what is there and ends."""
-    # An empty batch after the last one would only evict old totals, which update mode does not put out.
+    """Start the query. By default it processes all available messages and ends."""
+    # An empty batch after the last one would only evict old totals, which update mode does not emit.
     spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     messages = (
         spark.readStream.format("rocket")
-        .schema("body BINARY")  # the only column that is needed, so the only one that is decoded
+        .schema("body BINARY")  # decodes only this column
         .option("nameServer", places.name_server)
         .option("subscribe", places.source)
         .option("startingOffsets", "earliest")
@@ -148,9 +148,9 @@ def start(
 
 
 class RowsRead:
-    """Rows that the query's finished micro-batches have read since this start.
+    """The number of rows that the query's finished micro-batches have read since this start.
 
-    Spark stores the last 100 micro-batches only, so call this again before 100 more have ended.
+    Spark stores only the last 100 micro-batches, so call this at least once per 100 micro-batches.
     """
 
     def __init__(self, query: StreamingQuery) -> None:
@@ -169,7 +169,7 @@ class RowsRead:
 
 
 def doing(spark: SparkSession, query: StreamingQuery) -> str:
-    """What the query does now. Tasks are counted, since the first micro-batch, when all is cold, takes a while."""
+    """Describe the query's current activity, with its task counts, because the first micro-batch takes a while."""
     tracker = spark.sparkContext.statusTracker()
     jobs = set(tracker.getJobIdsForGroup(str(query.runId))) & set(tracker.getActiveJobsIds())
     stages = [stage for job in map(tracker.getJobInfo, jobs) if job is not None for stage in job.stageIds]
@@ -180,11 +180,11 @@ def doing(spark: SparkSession, query: StreamingQuery) -> str:
 
 
 def run(spark: SparkSession, places: Places, *, continuous: bool = False, **settings: int | str) -> Delays:
-    """Run the query to its end: all that is there, or until SIGTERM or Ctrl-C with ``continuous``."""
+    """Run the query until all available messages are processed, or, with ``continuous``, until SIGTERM or Ctrl-C."""
     ensure_topic(places.name_server, places.target, queues=4)
     sink = Sink(places)
     started = time.monotonic()
-    # The settings are the command line's, checked by argparse.
+    # argparse has checked the settings of the command line.
     query = start(spark, places, sink, continuous=continuous, **settings)  # type: ignore[arg-type]
     stop = _stop_on_signals() if continuous else (lambda: False)
 
@@ -212,14 +212,16 @@ def _stop_on_signals() -> Callable[[], bool]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = job_parser("Delays by carrier and hour: from the flights' topic to another topic and to Parquet.")
+    parser = job_parser(
+        "Aggregate delays by carrier and hour: from the flights' topic to another topic and to Parquet."
+    )
     parser.add_argument("--source", default=FLIGHTS_TOPIC, help="topic with the flights")
     parser.add_argument("--target", default=DELAYS_TOPIC, help="topic for the totals")
-    parser.add_argument("--group", default=GROUP, help="consumer group that the progress is committed to")
+    parser.add_argument("--group", default=GROUP, help="consumer group for committed offsets")
     parser.add_argument("--output", type=Path, default=Path("demo-output"), help="folder for Parquet and checkpoint")
-    parser.add_argument("--continuous", action="store_true", help="go on until Ctrl-C instead of ending when caught up")
-    parser.add_argument("--max-per-trigger", type=int, default=100_000, help="messages in a micro-batch at most")
-    parser.add_argument("--watermark", default="30 days", help="how late, in event time, a flight may come")
+    parser.add_argument("--continuous", action="store_true", help="run until Ctrl-C instead of ending when caught up")
+    parser.add_argument("--max-per-trigger", type=int, default=100_000, help="maximum messages per micro-batch")
+    parser.add_argument("--watermark", default="30 days", help="maximum lateness of a flight in event time")
     options = parser.parse_args(arguments)
     places = Places(
         name_server=options.nameserver,

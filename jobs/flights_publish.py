@@ -1,7 +1,7 @@
-"""Publish the flights of New York's airports in 2013 to a topic: one message a flight, with ``df.write``.
+"""Publish the flights of New York's airports in 2013 to a topic: one message per flight, with ``df.write``.
 
-A message's tag is the carrier, its key the flight's id (carrier, number and hour), its sharding key the aircraft, so
-that one aircraft's flights stay in order in one queue; its body is the flight as JSON.
+A message's tag is the carrier and its key the flight's id (carrier, number and hour). Its sharding key is the aircraft,
+so the flights of one aircraft stay in order in one queue. Its body is the flight as JSON.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Published:
 
 
 def messages_of(flights: DataFrame) -> DataFrame:
-    """The columns that ``format("rocket")`` writes, one row a flight."""
+    """Return the columns that ``format("rocket")`` writes, one row per flight."""
     number = F.concat("carrier", F.col("flight").cast("string"))
     return flights.select(
         F.to_json(F.struct(*FLIGHT_COLUMNS)).alias("body"),
@@ -38,11 +38,11 @@ def messages_of(flights: DataFrame) -> DataFrame:
 def publish(
     spark: SparkSession, name_server: str, *, topic: str = FLIGHTS_TOPIC, queues: int = 4, limit: int | None = None
 ) -> Published:
-    """Write the flights to the topic and say how long Spark's write took."""
+    """Write the flights to the topic and measure the time of Spark's write."""
     flights = load_flights(limit)
     ensure_topic(name_server, topic, queues)
-    # One partition writes the year in its order. Several would be faster, and would interleave January with July:
-    # readers by event time would need a watermark of half a year.
+    # One partition writes the year in order. Several would be faster, but would interleave January with July: readers
+    # that use event time would need a watermark of half a year.
     rows = messages_of(spark.createDataFrame(flights).coalesce(1))
     total = flights.num_rows
     with TopicWatch(name_server, topic) as watch, Progress(lambda: f"{watch.arrived():,} of {total:,} published"):
@@ -52,7 +52,7 @@ def publish(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = job_parser("Publish 336,776 flights to a topic, one message a flight.")
+    parser = job_parser("Publish 336,776 flights to a topic, one message per flight.")
     parser.add_argument("--topic", default=FLIGHTS_TOPIC, help="topic to publish to")
     parser.add_argument("--queues", type=int, default=4, help="queues per broker, if the topic has to be created")
     parser.add_argument("--limit", type=int, default=None, metavar="N", help="publish only the first N flights")

@@ -1,4 +1,4 @@
-"""How late New York's flights left: a table in the terminal and a picture, from a batch read of the totals' topic."""
+"""Report how late New York's flights left: a table in the terminal and a chart, from a batch read of the totals."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Report:
 
 
 def read_totals(spark: SparkSession, name_server: str, topic: str) -> DataFrame:
-    """The newest totals of each (carrier, hour): a pair's messages are in one queue, so the highest offset wins."""
+    """Return the newest totals of each (carrier, hour): those with the highest offset in the pair's queue."""
     messages = (
         spark.read.format("rocket")
         .schema("queueOffset BIGINT, keys STRING, body BINARY")
@@ -43,7 +43,7 @@ def read_totals(spark: SparkSession, name_server: str, topic: str) -> DataFrame:
 
 
 def by_carrier_and_local_hour(totals: DataFrame) -> pd.DataFrame:
-    """At most a few hundred rows: carrier and hour of the day in New York, summed over the year."""
+    """Return sums over the year by carrier and hour of the day in New York: at most a few hundred rows."""
     local = F.hour(F.from_utc_timestamp("hour", "America/New_York"))
     sums = [F.sum(column).alias(column) for column in [*NUMBERS, "messages"]]
     return totals.groupBy("carrier", local.alias("local_hour")).agg(*sums).toPandas()
@@ -52,7 +52,7 @@ def by_carrier_and_local_hour(totals: DataFrame) -> pd.DataFrame:
 def table_of(hours: pd.DataFrame, names: dict[str, str]) -> str:
     carriers = hours.groupby("carrier")[NUMBERS].sum()
     flown = carriers["flights"] - carriers["cancelled"]
-    carriers["flown"] = flown.where(flown > 0)  # else unknown, and so are means
+    carriers["flown"] = flown.where(flown > 0)  # otherwise the mean is unknown
     carriers["mean"] = carriers["delay_minutes"] / carriers["flown"]
     carriers = carriers.sort_values("mean", ascending=False)
     header = ["Carrier", "", "Flights", "Mean delay", "Over 15 min", "Cancelled"]
@@ -71,7 +71,7 @@ def table_of(hours: pd.DataFrame, names: dict[str, str]) -> str:
 
 
 def report(spark: SparkSession, name_server: str, picture: Path, *, topic: str = DELAYS_TOPIC) -> Report:
-    """Read the totals, draw the picture, make the table."""
+    """Read the totals, draw the chart and build the table."""
     started = time.monotonic()
     hours = by_carrier_and_local_hour(read_totals(spark, name_server, topic))
     seconds = time.monotonic() - started
@@ -84,9 +84,9 @@ def report(spark: SparkSession, name_server: str, picture: Path, *, topic: str =
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = job_parser("A table and a picture of the delays.")
+    parser = job_parser("Print a table and draw a chart of the delays.")
     parser.add_argument("--topic", default=DELAYS_TOPIC, help="topic with the totals")
-    parser.add_argument("--picture", type=Path, default=Path("demo-output/delays.png"), help="where to put the picture")
+    parser.add_argument("--picture", type=Path, default=Path("demo-output/delays.png"), help="file for the chart")
     options = parser.parse_args(arguments)
     spark = spark_session("flights_report", verbose=options.verbose)
     try:

@@ -1,8 +1,8 @@
-"""What every job needs: a Spark session, the options that all jobs share, and topics.
+"""Shared parts of the jobs: a Spark session, common options, and topics.
 
-``PYSPARK_PYTHON`` is set before the JVM starts: without it Spark's workers run the first ``python3`` on the PATH, which
-has neither pyarrow nor this package. The JVM's own log goes to a file, so that a job's terminal shows the job;
-``--verbose`` leaves it on the terminal. Topics are created when they do not exist yet, and watched while they fill.
+``PYSPARK_PYTHON`` is set before the JVM starts: without it, Spark's workers run the first ``python3`` on the PATH,
+which has neither pyarrow nor this package. The JVM's own log goes to a file, so the terminal shows only the job;
+``--verbose`` shows the log on the terminal. Missing topics are created. Progress lines count a topic's messages.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 
 
 def job_parser(description: str) -> argparse.ArgumentParser:
-    """A parser with the options of every job."""
+    """Return a parser with the options of every job."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument(
         "--nameserver",
         default=os.environ.get("NAMESRV_ADDR", DEFAULT_NAME_SERVER),
         metavar="HOST:PORT",
-        help="name servers, several separated by semicolons (default: NAMESRV_ADDR, then %(default)s)",
+        help="name servers, separated by semicolons (default: NAMESRV_ADDR, then %(default)s)",
     )
     parser.add_argument("--verbose", action="store_true", help="show Spark's own log on the terminal")
     return parser
 
 
 def spark_session(name: str, *, verbose: bool = False, log: Path | None = None) -> SparkSession:
-    """The running session, or a new local one. Under spark-submit its settings come first."""
+    """Return the running session, or a new local one. Settings of spark-submit take precedence."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = (
         SparkSession.builder.appName(name)
@@ -46,7 +46,7 @@ def spark_session(name: str, *, verbose: bool = False, log: Path | None = None) 
         .config("spark.ui.showConsoleProgress", "false")
     )
     if "spark.master" not in os.environ.get("PYSPARK_SUBMIT_ARGS", ""):
-        # On one machine: no web interface to find a port for, and as many shuffle partitions as there are cores.
+        # On one machine: no web interface, which would need a free port, and one shuffle partition per core.
         cores = str(os.cpu_count() or 2)
         builder = builder.config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", cores)
     if verbose or SparkSession.getActiveSession() is not None:
@@ -59,7 +59,7 @@ def spark_session(name: str, *, verbose: bool = False, log: Path | None = None) 
 
 @contextmanager
 def _stderr_to(path: Path) -> Iterator[None]:
-    """Children started meanwhile (the JVM) keep the file as their standard error; this process gets its own back."""
+    """Redirect the standard error of child processes started in the block (the JVM) to the file."""
     sys.stderr.flush()
     path.parent.mkdir(parents=True, exist_ok=True)
     ours = os.dup(2)
@@ -73,7 +73,7 @@ def _stderr_to(path: Path) -> Iterator[None]:
 
 
 def ensure_topic(name_server: str, topic: str, queues: int) -> bool:
-    """Create the topic unless it exists; an existing one is left as it is. True if it was created."""
+    """Create the topic unless it exists; an existing topic is not changed. Returns True if it was created."""
     with Admin(name_server=name_server) as admin:
         try:
             admin.topic_route(topic)
@@ -84,7 +84,7 @@ def ensure_topic(name_server: str, topic: str, queues: int) -> bool:
 
 
 class TopicWatch:
-    """How many messages a topic has got since the watch began."""
+    """Counts the messages that a topic has received since the start."""
 
     def __init__(self, name_server: str, topic: str) -> None:
         self._reader = Reader(name_server)

@@ -1,6 +1,6 @@
-"""Words on the terminal: a line that tells how far a job is, and a table.
+"""Terminal output: a progress line, and a table.
 
-On a terminal the progress line is written over itself; into a file or a pipe a line goes every few seconds.
+On a terminal the progress line is overwritten; in a file or a pipe, a new line is written every few seconds.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from types import TracebackType
 
 
 def rate(rows: int, seconds: float) -> str:
-    """`336,776 rows in 2.1 s (160,000 rows/s)`."""
+    """Format a rate: `336,776 rows in 2.1 s (160,000 rows/s)`."""
     per_second = round(rows / seconds) if seconds > 0 else 0
     return f"{rows:,} rows in {seconds:.1f} s ({per_second:,} rows/s)"
 
 
 class Progress:
-    """Shows ``describe()`` while the block runs. It is called from a thread and may fail: then nothing is shown."""
+    """Shows ``describe()`` while the block runs. It is called from a thread; if it fails, nothing is shown."""
 
     def __init__(self, describe: Callable[[], str]) -> None:
         self._describe = describe
@@ -47,7 +47,7 @@ class Progress:
             try:
                 line = self._describe()
             except Exception:
-                continue  # e.g. the topic is not there yet: the next round may know more
+                continue  # for example if the topic does not exist yet: retry in the next round
             if not line:
                 continue
             line = f"  {time.monotonic() - self._started:5.1f} s  {line}"
@@ -56,7 +56,7 @@ class Progress:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
-    """A plain table; the first ``left`` columns are aligned to the left, the others (numbers) to the right."""
+    """Format a plain table; the first ``left`` columns are left-aligned, the others (numbers) right-aligned."""
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
 
     def line(cells: Sequence[str]) -> str:

@@ -1,19 +1,19 @@
 #!/bin/sh
-# Sets up what the Makefile's targets need, on Debian, Ubuntu, macOS and their like.
+# Installs the requirements of the Makefile's targets, on Debian, Ubuntu, macOS and similar systems.
 #
 #   tools/setup.sh packages VENV EXTRAS
-#                                      make VENV with Python 3.11 or newer and install this project into it, with these
-#                                      of pyproject.toml's extras (demo,dev)
-#   tools/setup.sh node FOLDER         install what FOLDER's package-lock.json names, where there is npm
-#   tools/setup.sh browser             install Chromium with apt where that can be done
-#   tools/setup.sh run VENV COMMAND…   find Java 17 or newer (or install it with apt where that can be done), then
+#                                      create VENV with Python 3.11 or newer and install this project into it, with these
+#                                      extras of pyproject.toml (demo,dev)
+#   tools/setup.sh node FOLDER         install the packages of FOLDER's package-lock.json, if npm is installed
+#   tools/setup.sh browser             install Chromium with apt if possible
+#   tools/setup.sh run VENV COMMAND…   find Java 17 or newer (or install it with apt if possible), then
 #                                      run COMMAND with JAVA_HOME set and VENV first on the PATH
 set -eu
 
 say() { printf '%s\n' "$*" >&2; }
 die() { say ""; for line in "$@"; do say "$line"; done; exit 1; }
 
-# Runs apt-get as root or through a sudo that asks for no password; false where neither can be done.
+# Runs apt-get as root or with sudo without a password; fails if neither is possible.
 apt() {
     command -v apt-get >/dev/null 2>&1 || return 1
     if [ "$(id -u)" = 0 ]; then as_root="env"
@@ -22,7 +22,7 @@ apt() {
     $as_root DEBIAN_FRONTEND=noninteractive apt-get -qq "$@" </dev/null >&2
 }
 
-# Refreshes the package lists and installs the first of the named packages that there is.
+# Updates the package lists and installs the first available one of the named packages.
 apt_install_one() {
     apt update || return 1
     for package in "$@"; do
@@ -56,23 +56,23 @@ packages() {
     if ! { [ -x "$venv/bin/python" ] && python_is_new_enough "$venv/bin/python" \
            && "$venv/bin/python" -m pip --version >/dev/null 2>&1; }; then
         python=$(find_python) || die \
-            "spark_rocket needs Python 3.11 or newer; python3 here is: $(python3 --version 2>&1 || true)" \
+            "spark_rocket requires Python 3.11 or newer; python3 here is: $(python3 --version 2>&1 || true)" \
             "  Debian 12+, Ubuntu 24.04+: sudo apt-get install python3 python3-venv" \
             "  macOS:                     brew install python@3.13" \
-            "Then run make again, or name one: make PYTHON=/path/to/python3.13 …"
+            "Then run make again, or specify a Python: make PYTHON=/path/to/python3.13 …"
         version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-        say "Making $venv with Python $version …"
+        say "Creating $venv with Python $version …"
         rm -rf "$venv"
         if ! "$python" -m venv "$venv" >/dev/null 2>&1; then
             rm -rf "$venv"
             apt_install_one "python$version-venv" python3-venv || true
             "$python" -m venv "$venv" || die \
-                "Python $version is here, but its venv module is not." \
+                "Python $version is installed, but its venv module is missing." \
                 "  Debian, Ubuntu: sudo apt-get install python$version-venv" \
                 "Then run make again."
         fi
     fi
-    size=" (pyspark is about 450 MB: this takes some minutes)"
+    size=" (pyspark has about 450 MB: this takes some minutes)"
     for found in "$venv"/lib/python*/site-packages/pyspark; do
         if [ -d "$found" ]; then size=""; fi
     done
@@ -81,27 +81,27 @@ packages() {
     if [ -t 2 ]; then quiet=""; fi
     PIP_ROOT_USER_ACTION=ignore "$venv/bin/python" -m pip install $quiet --disable-pip-version-check \
         --no-warn-script-location -e ".[$extras]" </dev/null >&2 || die \
-        "The packages could not be installed: pip's own words are above." \
-        "It needs a package index that it can reach; pip config list shows which one it asks."
+        "The packages could not be installed: see pip's messages above." \
+        "pip requires a reachable package index; pip config list shows which one it uses."
 }
 
 # --- Node.js --------------------------------------------------------------------------------------------------------
 
-# Only tests need it, and those are skipped without; with REQUIRE_OFFICIAL they fail, and so does this.
+# Required only by tests, which are skipped without it. With REQUIRE_OFFICIAL they fail, and so does this.
 node() {
     if ! command -v npm >/dev/null 2>&1; then
-        say "npm is not installed: skipping the tests with RocketMQ's own Node.js client."
+        say "npm is not installed: the tests with RocketMQ's own Node.js client are skipped."
     elif (cd "$1" && npm ci --no-audit --no-fund --ignore-scripts --loglevel=error </dev/null >&2); then
         return 0
     else
-        say "npm could not install the packages of $1: skipping the tests that need them."
+        say "npm could not install the packages of $1: the tests that require them are skipped."
     fi
     [ -z "${REQUIRE_OFFICIAL:-}" ]
 }
 
 # --- Chromium -------------------------------------------------------------------------------------------------------
 
-# Only the tests of the console's pages need it, and those are skipped without. Never a reason to stop.
+# Required only by the tests of the console's pages, which are skipped without it. Never fails.
 browser() {
     for name in chromium chromium-browser google-chrome; do
         if command -v "$name" >/dev/null 2>&1 && command -v chromedriver >/dev/null 2>&1; then return 0; fi
@@ -111,12 +111,12 @@ browser() {
     # shellcheck disable=SC2086  # several options
     if apt $once update && apt-cache show chromium-driver >/dev/null 2>&1 &&
         apt $once install -y --no-install-recommends chromium chromium-driver; then return 0; fi
-    say "Chromium is not installed: skipping the browser tests."
+    say "Chromium is not installed: the tests of the console's pages in a browser are skipped."
 }
 
 # --- Java -----------------------------------------------------------------------------------------------------------
 
-# Prints the home of a Java that Spark can use: 17 or newer, with the module that Spark's launcher demands.
+# Prints the home of a Java that Spark can use: 17 or newer, with the module that Spark's launcher requires.
 java_home_of() {
     [ -x "$1" ] || return 1
     settings=$("$1" -XshowSettings:properties -version 2>&1) || return 1
@@ -146,21 +146,21 @@ run() {
     venv=$1
     shift
     if ! JAVA_HOME=$(find_java); then
-        say "Spark needs Java 17 or newer, and none was found in JAVA_HOME, on the PATH or in the usual folders."
+        say "Spark requires Java 17 or newer, which was not found in JAVA_HOME, on the PATH or in the usual folders."
         apt_install_one openjdk-21-jre-headless openjdk-17-jre-headless || true
         JAVA_HOME=$(find_java) || die \
-            "Java 17 or newer has to be installed by hand here:" \
+            "Install Java 17 or newer:" \
             "  Debian, Ubuntu: sudo apt-get install openjdk-17-jre-headless   (or openjdk-21-jre-headless)" \
             "  Fedora, RHEL:   sudo dnf install java-21-openjdk-headless" \
             "  macOS:          brew install openjdk@21" \
-            "Then run make again; set JAVA_HOME if it is in an unusual place."
+            "Then run make again; set JAVA_HOME if it is in an unusual folder."
     fi
-    # Spark's workers run whatever python3 is first on the PATH unless PYSPARK_PYTHON is set.
+    # Without PYSPARK_PYTHON, Spark's workers run the first python3 on the PATH.
     PYSPARK_PYTHON=$(cd "$venv/bin" && pwd)/python
     PATH=$(dirname "$PYSPARK_PYTHON"):$PATH
     PYSPARK_DRIVER_PYTHON=$PYSPARK_PYTHON
     export JAVA_HOME PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PATH
-    unset PYTHONDONTWRITEBYTECODE  # else every one of Spark's workers and of the servers compiles what it imports
+    unset PYTHONDONTWRITEBYTECODE  # otherwise each Spark worker and server compiles its imports again
     exec "$@"
 }
 

@@ -67,7 +67,7 @@ def test_the_demo_counts_every_flight_once_and_draws_them(tmp_path: Path) -> Non
     # The first micro-batch, in which all is cold, moves before it is over.
     assert re.search(r" 0 flights in, 0 totals out \(processing new data: \d+ of \d+ tasks\)", shown)
     assert "org.apache" not in shown
-    assert f"Every flight counted once: {FLIGHTS:,} in, {FLIGHTS:,} in the table." in shown
+    assert f"Every flight was counted once: {FLIGHTS:,} in, {FLIGHTS:,} in the table." in shown
     assert re.search(r"UA +United Air Lines +[\d,]+ +[\d.]+ min", shown)
     assert len(re.findall(r"[\d,]+ rows/s", shown)) >= 2
     picture = re.search(r"^Picture: (.+)$", shown, re.MULTILINE)
