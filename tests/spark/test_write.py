@@ -109,7 +109,7 @@ def test_large_messages_up_to_the_limit(mq: Rocket, spark: SparkSession) -> None
 def test_a_message_above_the_limit_is_named_and_not_sent(mq: Rocket, spark: SparkSession) -> None:
     topic = mq.topic(1)
     frame = spark.range(3, numPartitions=1).selectExpr("repeat('x', IF(id = 1, 4194305, 5)) AS body")
-    with pytest.raises(PySparkException, match=r"BAD_ROW\] row 1 of partition 0.*4194305 bytes.*limit is 4194304"):
+    with pytest.raises(PySparkException, match=r"BAD_ROW\] row 1 of partition 0.*4194305 bytes.*limit of 4194304"):
         write(mq, frame, topic=topic)
     assert mq.end(topic) == 0
 
@@ -121,7 +121,7 @@ def test_a_message_above_the_limit_is_named_and_not_sent(mq: Rocket, spark: Spar
         (["'x' AS tags"], {}, r"the column body is missing"),
         (["id AS body"], {}, r"the column body is bigint, but must be string or binary"),
         (["CAST(NULL AS STRING) AS body"], {}, r"BAD_ROW\] row 0 of partition 0: body is null"),
-        (["'b' AS body", "7 AS queueId"], {}, r"row 0 of partition 0: queueId is 7.*Its queues are 0"),
+        (["'b' AS body", "7 AS queueId"], {}, r"row 0 of partition 0: queueId is 7.*Valid queue ids: 0"),
         (["'b' AS body"], {"topc": "x"}, r"no option topc\. Did you mean topic\?"),
         (["'b' AS body"], {"nameServer": "127.0.0.1:1"}, r"NAME_SERVER_UNREACHABLE.*127\.0\.0\.1:1"),
     ],
