@@ -223,7 +223,10 @@ def test_a_stream(mq: Rocket, spark: SparkSession, tmp_path: Path) -> None:
     ("attempt", "wrong"),
     [
         (lambda mq: typed(mq, "x", bodyFormat="json").collect(), r"BAD_SCHEMA.*bodyFormat=json needs a schema"),
-        (lambda mq: typed(mq, "x", "id int", badRecords="drop").collect(), "badRecords is given without bodyFormat"),
+        (
+            lambda mq: typed(mq, "x", "id int", badRecords="drop").collect(),
+            "badRecords has no effect without bodyFormat",
+        ),
         (lambda mq: typed(mq, "x", "id int not null", bodyFormat="csv").collect(), "the body column id is nullable"),
         (
             lambda mq: write(mq, mq.spark.sql("SELECT map('a', 1) AS m"), topic="x", bodyFormat="csv"),
