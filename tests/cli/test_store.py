@@ -240,10 +240,10 @@ def test_check_says_what_to_do_once_for_each_way_out(store: Path, conf: str, cap
     (store / "lock").write_text("key")
     assert run("check", store, "-c", conf) == 1
     said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("remedy: ")]
-    assert said[0] == "remedy: lock: Start and stop its broker: that mends it."
-    assert said[1].startswith("remedy: record, hidden, offsets: Put the file back from a copy. Without one, ")
+    assert said[0] == "remedy: lock: Start and stop its broker, which fixes this."
+    assert said[1].startswith("remedy: record, hidden, offsets: Restore the file from a copy. Without one, ")
     assert f"`rocket store rebuild {store} --skip-damage`" in said[1]
-    assert f"entry: `rocket store rebuild {store}` makes" in said[2].replace("tail, entry", "entry")
+    assert f"entry: `rocket store rebuild {store}` rebuilds" in said[2].replace("tail, entry", "entry")
     assert len(said) == 3
 
 
@@ -276,7 +276,7 @@ def test_what_may_not_be_read_is_named_and_the_rest_looked_at(
     said = capsys.readouterr().out
     for path in forbidden:
         assert f"{path}: it cannot be read: Permission denied" in said
-    assert "Run this as the user whom the store belongs to." in said
+    assert "Run this as the user who owns the store." in said
     for arguments in (["stats"], ["dump", "--by-queue"], ["dump"]):
         assert run(arguments[0], store, "-c", conf, *arguments[1:]) == 1
         read = capsys.readouterr()

@@ -585,7 +585,7 @@ def test_a_kill_while_a_long_batch_is_written(
     with caplog.at_level(logging.WARNING):
         for partitions in (1, 9):
             assert bodies(killed, minPartitions=partitions) == promised
-    assert ("its next start cuts them off" in caplog.text) == (after >= 4096)
+    assert ("the broker's next start cuts them off" in caplog.text) == (after >= 4096)
     assert [problem.kind for problem in check_store(killed, config)] in (["abort"], ["abort", "checkpoint"])
     with view_store(killed, config) as view:
         found = list(dump_log(view))
@@ -724,7 +724,7 @@ def test_a_log_without_any_whole_record(full: Path) -> None:
     (log,) = log_files(full)
     log.write_bytes(os.urandom(32 << 10))
     shutil.rmtree(full / "consumequeue")
-    with pytest.raises(DataLossError, match="no whole record"):
+    with pytest.raises(DataLossError, match="no intact record"):
         plan(full)
     assert plan(full, failOnDataLoss="false") == []
 
@@ -770,7 +770,7 @@ def test_a_body_made_to_look_like_a_record_in_its_place_is_told(directory: Path)
     put(store, "Orders", 0, b"y" * 4000 + bytes(inner) + b"y" * 4000)
     store.close()
     assert len(bodies(directory)) == 2
-    with pytest.raises(StoreError, match="lies within another") as caught:
+    with pytest.raises(StoreError, match="are inside another") as caught:
         bodies(directory, **_cut_at(directory, offset))
     assert "minPartitions" in caught.value.remedy
 

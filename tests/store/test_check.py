@@ -231,7 +231,7 @@ def test_what_is_behind_damage_is_checked_too(config: StoreConfig) -> None:
     overwrite(queue(config, "B"), 20 * 12 + 3, b"\x01")
     found = problems(config)
     assert len(found) == 5
-    assert "whole records are behind it, the first at offset" in found[1]
+    assert "intact records follow, the first at offset" in found[1]
     assert any(problem.startswith("entry: ") and "/B/0 at 12: " in problem for problem in found)
     assert any(problem.startswith("offsets: ") and "are not in the log" in problem for problem in found)
 
@@ -278,8 +278,8 @@ def test_every_kind_has_a_way_out(kind: str) -> None:
 def test_ways_out_of_wrong_files_depend_on_whose_they_are(tmp_path: Path) -> None:
     for place, word in (
         ("commitlog/00000000000000000000", "from a copy"),
-        ("consumequeue/T/0/00000000000000000000", "makes queues and index anew"),
-        ("index/20261121000000000", "makes queues and index anew"),
+        ("consumequeue/T/0/00000000000000000000", "rebuilds queues and index"),
+        ("index/20261121000000000", "rebuilds queues and index"),
     ):
         for text, remedy in (
             ("it has 5 bytes where such files here have 6", word),

@@ -265,7 +265,7 @@ def test_by_queue_an_entry_without_its_record_is_reported(config: StoreConfig) -
     assert "CRC" in reasons[0]
     (bad,) = (one for one in found if isinstance(one, BadEntries))
     assert (bad.first, bad.last, bad.position) == (8, 8, 160)
-    assert "the log has no file there" in bad.reason
+    assert "the log's file is missing" in bad.reason
     assert [place[2] for place in places(found)][:6] == [0, 1, 2, 3, 5, 7]
 
 
@@ -276,7 +276,7 @@ def test_by_queue_entries_that_lead_nowhere_are_one_line_a_run(config: StoreConf
     found = dumped(config, DumpFilter(queue_id=1), by_queue=True)
     bad = [one for one in found if isinstance(one, BadEntries)]
     assert damages(found) == []
-    assert str(bad[0]).endswith("at byte 20: message 1 of T, queue 1: no record can be there")
+    assert str(bad[0]).endswith("at byte 20: message 1 of T, queue 1: the entry is invalid")
     assert [one.topic for one in bad] == ["T", "T", "U"]
     gone = {(one.topic, one.queue_id, number) for one in bad for number in range(one.first, one.last + 1)}
     assert gone | set(places(found)) == set(before)

@@ -1,23 +1,23 @@
-"""Is a store directory right? Every invariant of its files, checked against the log, without changing a byte.
+"""Check of a store directory: every invariant of its files, compared with the log, read-only.
 
 ==============  ====================================================================================================
-of              what is checked
+part            checks
 ==============  ====================================================================================================
-files           names, sizes, rows without gaps; ``abort`` absent; ``lock`` and ``checkpoint`` as they must be
-commit log      records back to back, each whole, with its CRC, saying where it stands; a blank record at the end of
-                every file but the last; nothing but zeros behind the end
+files           names, sizes, no gaps; ``abort`` absent; ``lock`` and ``checkpoint`` valid
+commit log      contiguous, complete records, each with a matching CRC and physical offset; a blank record at the end
+                of every file but the last; only zeros after the end
 queue offsets   dense per queue, from 0 if the log is complete
-consume queues  every record's entry as it must be, tags code included; no entry without its record; fillers before the
-                first entry, zeros behind the last
-index           every key of every record findable by hash chain, every entry a record's key, header and slots right
+consume queues  a correct entry for every record, including the tags code; no entry without a record; fillers before
+                the first entry, zeros after the last
+index           every key of every record found by hash chain; no entry without a key; header and slots correct
 checkpoint      not ahead of the log
 ==============  ====================================================================================================
 
-For a stopped store (``StoreLockedError`` otherwise), of Apache or ours. One problem does not hide the next: the scan
-goes on behind damage, and a file that is out of place leaves the others to be checked. Of a killed store (``abort``)
-the tail is let be: what the next start cuts, mends or builds is no further problem. An API, a command (``rocket store
-check``), the teardown of every test that opens a store, and the judge of the crash tests. Reads by ``pread``, once
-through the log; memory does not grow with it. Corresponds to nothing in RocketMQ.
+For a stopped store (``StoreLockedError`` otherwise), of Apache's broker or this one. One problem does not hide others:
+the scan continues after damage, and an invalid file does not prevent the check of the others. The tail of a killed
+store (``abort``) is not checked: whatever the next start cuts, fixes or builds is not a problem. Used as an API, by
+``rocket store check``, in the teardown of every test that opens a store, and by the crash tests. Reads the log once by
+``pread``; memory does not grow with it. RocketMQ has no equivalent.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from spark_rocket.store.tools.check_timer import check_timer
 from spark_rocket.store.tools.salvage import Damage, Salvage
 from spark_rocket.store.tools.view import Problem, Progress, StoreView, ViewedQueue, cannot_be_read, view_store
 
-_BROKER = "Start and stop its broker: that mends it."
-_REBUILD = "`rocket store rebuild DIR` makes queues and index anew from the log."
+_BROKER = "Start and stop its broker, which fixes this."
+_REBUILD = "`rocket store rebuild DIR` rebuilds queues and index from the log."
 _LOG = (
-    "Put the file back from a copy. Without one, `rocket store rebuild DIR --skip-damage` goes on with what is whole; "
-    "`rocket store dump` shows it."
+    "Restore the file from a copy. Without one, `rocket store rebuild DIR --skip-damage` retains the intact records; "
+    "`rocket store dump` shows them."
 )
 REMEDIES = {
     "lock": _BROKER,
@@ -52,17 +52,17 @@ REMEDIES = {
     "record": _LOG,
     "hidden": _LOG,
     "end": _BROKER,
-    "tail": "Start and stop its broker: it cuts what is behind the end, or says why not.",
+    "tail": "Start and stop its broker: it cuts the data after the end, or reports why not.",
     "queue": _REBUILD,
     "offsets": _LOG,
     "entry": _REBUILD,
     "filler": _REBUILD,
     "index": _REBUILD,
     "index.behind": _BROKER,
-    "checkpoint": "Delete it: the next start reads the whole log, and makes it anew.",
+    "checkpoint": "Delete it: the next start reads the entire log and creates it again.",
     "timer": _BROKER,
 }
-"""What to do about a problem, by its kind. Of ``files`` the path says it, see :func:`remedy_of`."""
+"""What to do about a problem, by its kind. For ``files`` it depends on the path, see :func:`remedy_of`."""
 
 _LARGEST_EXT_ADDRESS = -(1 << 31) - 1  # tags codes from here down are addresses in consumequeue_ext
 
@@ -74,34 +74,34 @@ def check_store(
     progress: Progress | None = None,
     notes: list[str] | None = None,
 ) -> list[Problem]:
-    """Everything that is wrong with the store in ``path``; an empty list when nothing is.
+    """Return all problems of the store in ``path``.
 
-    Without ``config`` the file sizes are taken from the files, and the index's from Apache's defaults. ``notes`` is
-    given what is there and could not be checked, a sentence each.
+    Without ``config`` the file sizes are taken from the files, and the index's from Apache's defaults. A sentence for
+    each part that could not be checked is added to ``notes``.
     """
     with view_store(path, config) as view:
         check = _Check(view, progress)
         problems = check.run()
         if notes is not None:
-            notes += [*check.notes, *view.not_looked_at()]
+            notes += [*check.notes, *view.unchecked()]
         return problems
 
 
 def remedy_of(problem: Problem, paths: StorePaths) -> str:
-    """What to do about a problem of the store with these directories."""
+    """Return what to do about a problem of the store with these directories."""
     of_queue = problem.path.is_relative_to(paths.consume_queue)
     if problem.kind in REMEDIES:
         return _REBUILD if of_queue and problem.kind == "tail" else REMEDIES[problem.kind]
     if problem.text.startswith(cannot_be_read()):
-        return "Run this as the user whom the store belongs to."
+        return "Run this as the user who owns the store."
     if of_queue or problem.path.is_relative_to(paths.index):
-        return f"{_REBUILD} Move away what does not belong there."
-    return f"{_LOG} Move away what does not belong there."
+        return f"{_REBUILD} Move files that do not belong there elsewhere."
+    return f"{_LOG} Move files that do not belong there elsewhere."
 
 
 @dataclass(slots=True)
 class _Seen:
-    """What the log has of a queue."""
+    """Messages of a queue in the log."""
 
     first: int
     next: int
@@ -124,7 +124,7 @@ class _Check:
         self._damage: list[Damage] = []
         batches = view.path / "batchconsumequeue"
         self._elsewhere = {path.name for path in batches.iterdir()} if batches.is_dir() else set()
-        self._no_queues = not view.queues and any("RocksDB" in note for note in view.not_looked_at())
+        self._no_queues = not view.queues and any("RocksDB" in note for note in view.unchecked())
 
     def _add(self, kind: str, path: Path, text: str, offset: int = -1) -> None:
         self._problems.append(Problem(kind, path, text, offset))
@@ -137,7 +137,7 @@ class _Check:
         if lock.exists() and lock.read_bytes() != b"lock":
             self._add("lock", lock, "its content is not the word lock")
         if self._log.files and all(file.size != self._log.file_size for file in self._log.files):
-            return self._problems  # the sizes are not this store's: everything else would be nonsense
+            return self._problems  # the sizes are not this store's: all other checks would be meaningless
         index = IndexCheck(self._config, self._problems, None if self._view.index_size_known else self.notes)
         self._check_log(index)
         self._check_queues()
@@ -166,7 +166,7 @@ class _Check:
                 if key[0] not in self._elsewhere:
                     self._check_run(key, number, entries)
             index.take(part)
-        if not self._view.is_killed:  # a killed one's next start cuts the tail, and removes files made ahead
+        if not self._view.is_killed:  # the next start of a killed store cuts the tail and removes preallocated files
             self._check_end(scan)
 
     def _check_end(self, scan: Salvage) -> None:
@@ -179,14 +179,14 @@ class _Check:
     def _report(self, damage: Damage, next_good: int = -1) -> None:
         if next_good < 0:
             kind = "tail" if damage.is_zero else "record"
-            text = "something else than zeros is behind the end of the log" if damage.is_zero else damage.reason
+            text = "there are nonzero bytes after the end of the log" if damage.is_zero else damage.reason
             self._add(kind, damage.path, text, damage.offset)
             return
         self._add("record", damage.path, f"{damage.reason} ({damage.length} bytes)", damage.offset)
-        self._add("hidden", damage.path, f"whole records are behind it, the first at offset {next_good}", damage.offset)
+        self._add("hidden", damage.path, f"intact records follow, the first at offset {next_good}", damage.offset)
 
     def _check_run(self, key: tuple[str, int], offset: int, entries: bytes) -> None:
-        """Records of one queue with consecutive offsets against its entries."""
+        """Compare records of one queue with consecutive offsets with the queue's entries."""
         count = len(entries) // ENTRY_SIZE
         path = self._config.consume_queue_path / key[0] / str(key[1])
         seen = self._seen.get(key)
@@ -194,7 +194,7 @@ class _Check:
             seen = self._seen[key] = _Seen(offset, offset, [])
             if offset and not self._log.min_offset:
                 seen.wrong.append(Problem("offsets", path, f"the first message in the log is number {offset}, not 0"))
-        elif offset < seen.next:  # deleted and made anew: what was said of the old one is void
+        elif offset < seen.next:  # the topic was deleted and recreated: drop problems of the old one
             seen.wrong.clear()
             seen.first = offset
         elif offset > seen.next:
@@ -206,7 +206,7 @@ class _Check:
             return
         present = queue.read(offset, count) if offset * ENTRY_SIZE >= queue.files.min_offset else b""
         if present != entries and self._view.is_killed and entries.startswith(present):
-            return  # not dispatched yet: the next start does it
+            return  # not dispatched yet; the next start does that
         if present != entries:
             has, must = np.frombuffer(present, ENTRY_TYPE), np.frombuffer(entries, ENTRY_TYPE)
             same = has == must[: len(has)]
@@ -214,7 +214,7 @@ class _Check:
             at = len(same) if same.all() else int(np.argmin(same))
             if at < count:
                 here = has[at : at + 1].tolist() or "nothing"
-                text = f"entry {offset + at} is {here}, its record says {must[at : at + 1].tolist()}"
+                text = f"entry {offset + at} is {here}, but its record requires {must[at : at + 1].tolist()}"
                 seen.wrong.append(Problem("entry", path, text, offset + at))
 
     # --- consume queues -----------------------------------------------------------------------------------------
@@ -225,13 +225,13 @@ class _Check:
             path = self._config.consume_queue_path / key[0] / str(key[1])
             if queue is None:
                 if not self._no_queues and not self._view.is_killed and not is_deleted(key[0], self._known):
-                    self._add("queue", path, f"the queue is missing, the log has messages up to {seen.next - 1} of it")
+                    self._add("queue", path, f"the queue is missing, but the log has messages up to {seen.next - 1}")
                 continue
             self._problems += seen.wrong
             if not queue.is_sound:
                 continue
             if queue.max_offset > seen.next and not self._view.is_killed:
-                text = f"there are {queue.max_offset} entries, the log's last message is number {seen.next - 1}"
+                text = f"there are {queue.max_offset} entries, but the log's last message is number {seen.next - 1}"
                 self._add("entry", path, text, seen.next)
             if queue.min_offset < seen.first:
                 self._check_old(queue, queue.min_offset, seen.first)
@@ -244,7 +244,7 @@ class _Check:
             self._check_surroundings(queue)
 
     def _check_old(self, queue: ViewedQueue, first: int, end: int) -> None:
-        """Entries that no record of the log was met for may only point before the log's beginning, or into damage."""
+        """Check entries without a record: they may only point before the log's beginning, or into damage."""
         entries = np.frombuffer(queue.read(first, end - first), ENTRY_TYPE)
         physical = entries["physical_offset"].astype(np.int64)
         loose = (physical >= self._log.min_offset) & (entries["size"] != FILLER_SIZE)
@@ -262,9 +262,9 @@ class _Check:
         blank = queue.min_offset * ENTRY_SIZE - first.file_from_offset
         head = first.read(0, min(max(blank, 0), first.size))
         if 0 < blank <= first.size and head != FILLER * (blank // ENTRY_SIZE) and not self._log.min_offset:
-            self._add("filler", first.path, "what stands before the first entry are not fillers")
+            self._add("filler", first.path, "the bytes before the first entry are not fillers")
         if not self._view.is_killed and queue.has_data_behind():
-            text = "something else than zeros is behind the last entry"
+            text = "there are nonzero bytes after the last entry"
             self._add("tail", files.directory, text, queue.max_offset)
 
     # --- the checkpoint -----------------------------------------------------------------------------------------

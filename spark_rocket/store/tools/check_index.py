@@ -1,8 +1,8 @@
-"""The index's part of the check: every entry a key of a record, every key findable, chains and headers right.
+"""Check of the index: every entry is a key of a record, every key is found, chains and headers are correct.
 
-Each file's own structure is looked at first. Then ``take`` is given the log block by block and compares the keys of its
-records with the entries for the same offsets: both are in the order of the log, so that each is read once, a piece at a
-time, and memory does not grow with either. Corresponds to nothing in RocketMQ.
+Each file's own structure is checked first. Then ``take`` gets the log block by block and compares the keys of its
+records with the entries for the same offsets. Both are in log order, so each is read once in chunks, and memory does
+not grow with them. RocketMQ has no equivalent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_rocket.store.log.record_scan import Ints, RecordBlock
 from spark_rocket.store.tools.salvage import Damage
 from spark_rocket.store.tools.view import Problem, ViewedFile, cannot_be_read
 
-_PIECE = 1 << 18  # entries that are read at a time
+_PIECE = 1 << 18  # entries per read
 _NOTHING = np.zeros(0, np.int64)
 
 
@@ -34,7 +34,7 @@ class ViewedIndexFile(IndexFile):
         self.read_header()
 
     def pieces(self) -> Iterator[np.ndarray[tuple[int], np.dtype[np.void]]]:
-        """The entries, some at a time."""
+        """Yield the entries in chunks."""
         for number in range(1, min(self.count, self.capacity), _PIECE):
             count = min(_PIECE, self.count - number)
             raw = self.file.read(self.entries_at + INDEX_ENTRY_SIZE * number, INDEX_ENTRY_SIZE * count)
@@ -45,7 +45,7 @@ class IndexCheck:
     """The index files of a store, against its log."""
 
     def __init__(self, config: StoreConfig, problems: list[Problem], unknown: list[str] | None = None) -> None:
-        """``unknown``: where to note that the sizes of the files are not known, if they are not."""
+        """``unknown``: list for a note that the index was not checked, if its file sizes are unknown."""
         self._config = config
         self._problems = problems
         self._directory = config.index_path
@@ -59,16 +59,16 @@ class IndexCheck:
             paths = sorted(self._directory.iterdir()) if self._directory.is_dir() else []
             if paths and unknown is not None:
                 unknown.append(
-                    f"{self._directory}: not checked: its files have not Apache's size, and their number of slots and "
-                    "entries is not to be seen; give the broker's configuration with -c broker.conf"
+                    f"{self._directory}: not checked: its files do not have Apache's size, and do not show their "
+                    "numbers of slots and entries; give the broker's configuration with -c broker.conf"
                 )
                 return
             for path in paths:
                 length = path.stat().st_size
                 if length == 0 and path is paths[-1]:
-                    continue  # a creation that a crash cut short; a broker's start removes it
+                    continue  # from a crash during creation; a broker's start removes it
                 if length != config.index_file_size:
-                    text = f"it has {length} bytes where maxHashSlotNum and maxIndexNum say {config.index_file_size}"
+                    text = f"it has {length} bytes, not {config.index_file_size} as by maxHashSlotNum and maxIndexNum"
                     self._add("files", path, text)
                     return
                 self._file(ViewedIndexFile(path, config.max_hash_slot_num, config.max_index_num))
@@ -77,7 +77,7 @@ class IndexCheck:
             return
         self._exists = bool(paths)
         if not self._sorted:
-            self._add("index", self._directory, "entries are not in the order of the log")
+            self._add("index", self._directory, "entries are not in log order")
         self._pieces = self._all_pieces()
         self._held: tuple[Ints, Ints] = (_NOTHING, _NOTHING)
 
@@ -90,7 +90,7 @@ class IndexCheck:
         path = index.file.path
         if index.count > index.capacity:
             self._add(
-                "index", path, f"it says it has {index.count - 1} entries, there is room for {index.capacity - 1}"
+                "index", path, f"the header has {index.count - 1} entries, but there is room for {index.capacity - 1}"
             )
             self._sorted = False
             return
@@ -121,16 +121,16 @@ class IndexCheck:
             heads[in_order[last]] = numbers[last]
             number += len(entries)
         if wrong_link:
-            self._add("index", path, "an entry's link to the one before it in its slot is wrong", wrong_link)
+            self._add("index", path, "an entry's link to the previous one of its slot is wrong", wrong_link)
         if number == 1:
             return
         table = np.frombuffer(index.file.read(HEADER_SIZE, 4 * index.slots), ">i4")
         wrong = np.flatnonzero(heads != table)
         if len(wrong):
-            self._add("index", path, f"slot {int(wrong[0])} does not name its newest entry", int(table[wrong[0]]))
+            self._add("index", path, f"slot {int(wrong[0])} does not link to its newest entry", int(table[wrong[0]]))
         used = int((heads > 0).sum())
         if index.slot_count != used:
-            self._add("index", path, f"{index.slot_count} slots in use by the header, {used} by count")
+            self._add("index", path, f"the header has {index.slot_count} slots in use, but there are {used}")
         if [index.begin_offset, index.end_offset] != ends:
             text = f"the header's offsets are {index.begin_offset} and {index.end_offset}, not {ends}"
             self._add("index", path, text)
@@ -144,7 +144,7 @@ class IndexCheck:
                 yield entries["physical_offset"].astype(np.int64), entries["key_hash"].astype(np.int64)
 
     def _up_to(self, offset: int) -> tuple[Ints, Ints]:
-        """Offsets and hashes of the next entries, for records up to an offset."""
+        """Return offsets and hashes of the next entries, for records up to an offset."""
         offsets, hashes = [], []
         while True:
             if not len(self._held[0]):
@@ -161,7 +161,7 @@ class IndexCheck:
         return (np.concatenate(offsets), np.concatenate(hashes)) if offsets else (_NOTHING, _NOTHING)
 
     def take(self, block: RecordBlock) -> None:
-        """Compare the keys of a block's records with the entries that are there for them."""
+        """Compare the keys of a block's records with their entries."""
         if not self._exists or not self._sorted:
             return
         records, hashes = keys_of(block)
@@ -181,13 +181,13 @@ class IndexCheck:
             self._add("index", self._directory, "a key of a record is not in the index", int(missing[0]))
 
     def skip(self, damage: Damage) -> None:
-        """Entries for records that cannot be read are neither right nor wrong."""
+        """Skip the entries for a damaged range, which cannot be checked."""
         if self._exists and self._sorted:
             self._loose += self._up_to(damage.offset - 1)[0][:1].tolist()
             self._up_to(damage.offset + damage.length - 1)
 
     def finish(self, min_offset: int, *, is_killed: bool = False) -> None:
-        """What no record accounts for (unless it is gone from the log's beginning), and what the index lacks."""
+        """Report entries without a record (unless before the log's beginning), and missing keys at the end."""
         if not self._exists:
             return
         if self._sorted:
@@ -195,12 +195,12 @@ class IndexCheck:
                 self._loose += self._up_to(1 << 62)[0][:1].tolist()
             loose = next((offset for offset in self._loose if offset >= min_offset), None)
             if loose is not None:
-                self._add("index", self._directory, "an entry is no key of a record", loose)
+                self._add("index", self._directory, "an entry is not a key of a record", loose)
         if self._behind and not is_killed:
-            self._add("index.behind", self._directory, f"the last {self._behind} keys of the log are not in it yet")
+            self._add("index.behind", self._directory, f"the last {self._behind} keys of the log are not indexed yet")
 
 
 def _pairs(offsets: Ints, hashes: Ints, base: int) -> Ints:
-    """One number for each (offset, hash), offsets being within some MiB of ``base``."""
+    """Combine each offset and hash into one number; offsets must be within some MiB of ``base``."""
     pairs: Ints = ((offsets - base) << 31) | hashes
     return pairs

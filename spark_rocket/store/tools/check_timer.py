@@ -1,7 +1,7 @@
-"""The timer's part of the check: timer log, wheel and ``timercheck`` fit together, and fit the commit log.
+"""Check of the timer's files: timer log, wheel and ``timercheck`` must match each other and the commit log.
 
-Looked at is what the next start relies on: units as far as they were flushed, their links from the read time on, and
-that the wheel, which Apache's broker trusts, leads to them. Nothing is changed. Corresponds to nothing in RocketMQ.
+Checks the data that the next start relies on: the flushed units, their links from the read time on, and the wheel,
+which Apache's broker trusts. Read-only. RocketMQ has no equivalent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PRECISIONS = (1_000, 500, 200, 100)
 
 
 def check_timer(config: StoreConfig, max_physical_offset: int, *, is_killed: bool = False) -> list[Problem]:
-    """Everything that is wrong with the timer's files of a stopped store."""
+    """Return all problems of the timer's files of a stopped store."""
     checkpoint = TimerCheckpoint(config.store_path)
     log = TimerLog(config.store_path / "timerlog", _file_size(config))
     wheel = TimerWheel(config.store_path / "timerwheel", _PRECISIONS[0], config.timer_wheel_slots)
@@ -38,7 +38,7 @@ def check_timer(config: StoreConfig, max_physical_offset: int, *, is_killed: boo
     flushed = checkpoint.last_timer_log_flush_pos
     if flushed < log.files.min_offset:
         log.close()
-        return problems  # it is being made anew from the queue
+        return problems  # it is being rebuilt from the queue
     try:
         find_end(log, flushed, max_physical_offset, 0, lambda offset, size_py: -1)
         log.position = flushed
@@ -52,7 +52,7 @@ def check_timer(config: StoreConfig, max_physical_offset: int, *, is_killed: boo
 
 
 def _file_size(config: StoreConfig) -> int:
-    """As the files have it: without a broker.conf nothing else is known."""
+    """Return the largest size of the files, since it may be unknown without a broker.conf."""
     directory = config.store_path / "timerlog"
     sizes = [path.stat().st_size for path in directory.iterdir() if path.is_file()] if directory.is_dir() else []
     return max(sizes, default=0) or config.mapped_file_size_timer_log

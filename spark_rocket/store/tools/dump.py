@@ -1,12 +1,12 @@
-"""The messages of a stopped store, one by one: in the order of the log, or queue by queue, all or some.
+"""Dump of the messages of a stopped store, in log order or queue by queue, with filters.
 
-In the order of the log everything that is whole comes out, whatever has become of the consume queues, and every bad
-stretch between (:class:`Damage`) in its place. By queue the messages come as a consumer would have them; a record that
-is not whole is a :class:`Damage` too, and entries that lead to no place in the log are :class:`BadEntries`. Records
-that have no entry (prepared and rolled-back transactional ones, deleted topics) come in the order of the log only.
+In log order, all intact records are returned, whatever the state of the consume queues, with each damaged range
+(:class:`Damage`) in its place. By queue, messages are returned as to a consumer; a damaged record is a :class:`Damage`
+too, and entries that point outside the log are :class:`BadEntries`. Records without an entry (prepared and rolled-back
+transactional ones, deleted topics) are only returned in log order.
 
-Reads by ``pread``; memory does not grow with the log. Thread-safety: for one thread. Corresponds to nothing in RocketMQ
-(mqadmin asks a running broker).
+Reads by ``pread``; memory does not grow with the log. Thread-safety: for one thread. RocketMQ has no equivalent
+(mqadmin queries a running broker).
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from spark_rocket.store.paths import LMQ_PREFIX
 from spark_rocket.store.tools.salvage import Damage, Salvage
 from spark_rocket.store.tools.view import Progress, StoreView, ViewedQueue
 
-_ENTRIES = 8192  # that are read at a time
+_ENTRIES = 8192  # per read
 
 
 @dataclass(frozen=True, slots=True)
 class BadEntries:
-    """Entries of a queue, one behind the other, that lead nowhere for the same reason."""
+    """Consecutive entries of a queue that are invalid for the same reason."""
 
     path: Path
     position: int
-    """Of the first in its file."""
+    """Position of the first entry in its file."""
     topic: str
     queue_id: int
     first: int
@@ -52,7 +52,7 @@ class BadEntries:
 
 @dataclass(frozen=True)
 class DumpFilter:
-    """Which messages are wanted; whatever is None does not matter. Ends are included, as their names say."""
+    """Selects messages; conditions that are None are ignored. Minima and maxima are inclusive."""
 
     topics: frozenset[str] | None = None
     queue_id: int | None = None
@@ -65,13 +65,13 @@ class DumpFilter:
     key: str | None = None
     """UNIQ_KEY, or one of the words of KEYS."""
     physical_offset: int | None = None
-    """The record that starts there, and no other."""
+    """Only the record that starts there."""
 
     def wants_queue(self, topic: str, queue_id: int) -> bool:
         return (self.topics is None or topic in self.topics) and self.queue_id in (None, queue_id)
 
     def choose(self, block: RecordBlock) -> list[int]:
-        """Indices of the records of a block that are wanted, but for the key."""
+        """Return the indices of the matching records of a block, without a check of the key."""
         wanted = np.ones(len(block), np.bool_)
         if self.topics is not None:
             wanted &= np.array([topic in self.topics for topic in block.topics()])
@@ -90,7 +90,7 @@ class DumpFilter:
         return chosen
 
     def wants(self, record: RecordView) -> bool:
-        """Whether a record of a wanted queue and offset is wanted."""
+        """Return whether a record of a matching queue and offset matches the other conditions."""
         in_time = (self.begin_ms is None or record.store_timestamp >= self.begin_ms) and (
             self.end_ms is None or record.store_timestamp <= self.end_ms
         )
@@ -108,7 +108,7 @@ class DumpFilter:
 def dump_log(
     view: StoreView, wanted: DumpFilter | None = None, *, progress: Progress | None = None
 ) -> Iterator[RecordView | Damage]:
-    """Wanted messages, and every damage, in the order of the log. A record's memory is shared: use it and let it go."""
+    """Yield matching messages and all damage in log order. Records share memory: do not keep them."""
     wanted = wanted or DumpFilter()
     scan = Salvage(view, progress)
     for part in scan:
@@ -130,13 +130,13 @@ def dump_log(
 def dump_queues(
     view: StoreView, wanted: DumpFilter | None = None, *, progress: Progress | None = None
 ) -> Iterator[RecordView | Damage | BadEntries]:
-    """Wanted messages by topic, queue and offset. StoreError when there is no such queue."""
+    """Yield matching messages by topic, queue and offset. StoreError if there is no such queue."""
     wanted = wanted or DumpFilter()
     keys = [key for key in sorted(view.queues) if wanted.wants_queue(*key)]
     if not keys:
         raise StoreError(
             why_nothing(view, wanted) or f"{view.config.consume_queue_path} has no queues.",
-            remedy="Leave --by-queue out to look at the log itself, or make the queues anew: "
+            remedy="Omit --by-queue to read the log itself, or rebuild the queues with "
             f"`rocket store rebuild {view.path}`.",
         )
     for done, key in enumerate(keys):
@@ -172,11 +172,11 @@ def _dump_queue(view: StoreView, queue: ViewedQueue, wanted: DumpFilter) -> Iter
 def _record_of(
     view: StoreView, queue: ViewedQueue, number: int, physical: int, size: int
 ) -> RecordView | Damage | BadEntries:
-    """The record that an entry is for, or what is wrong with it."""
+    """Return the record of an entry, or its fault."""
     name = f"message {number} of {queue.topic}, queue {queue.queue_id}"
     file = view.log.find(physical) if physical >= 0 and size > 0 else None
     if file is None:
-        reason = "no record can be there" if physical < 0 or size <= 0 else "the log has no file there, or a short one"
+        reason = "the entry is invalid" if physical < 0 or size <= 0 else "the log's file is missing or too short"
         at = queue.files.find(number * ENTRY_SIZE)
         path, begin = (at.path, at.file_from_offset) if at is not None else (queue.files.directory, 0)
         return BadEntries(path, number * ENTRY_SIZE - begin, queue.topic, queue.queue_id, number, number, reason)
@@ -184,18 +184,18 @@ def _record_of(
     found = scan_record(file.read(position, min(size, file.size - position)))
     record = found.record
     if found.kind is not ScanKind.GOOD or record is None:
-        reason = f"{name}: {found.reason or 'no record stands there'}"
+        reason = f"{name}: {found.reason or 'there is no record'}"
     elif record.physical_offset != physical or (
         (record.queue_id, record.queue_offset) != (queue.queue_id, number) and not queue.topic.startswith(LMQ_PREFIX)
     ):
-        reason = f"{name}: another record stands there"
+        reason = f"{name}: the log has another record there"
     else:
         return record
     return Damage(file.path, position, physical, size, reason)
 
 
 def why_nothing(view: StoreView, wanted: DumpFilter) -> str:
-    """What is there instead of a topic or queue that no message was found of; empty if that is not the reason."""
+    """Explain that a requested topic or queue does not exist, with the existing ones; empty if it exists."""
     topics = {topic for topic, _ in view.queues}
     for topic in sorted(wanted.topics or ()):
         if topics and topic not in topics:
@@ -212,7 +212,7 @@ def _some(names: Sequence[object]) -> str:
 
 
 def to_json(record: RecordView) -> dict[str, Any]:
-    """A message under RocketMQ's names. The body is text, or, where it is not UTF-8, in ``bodyBase64``.
+    """Convert a message to a table with RocketMQ's names. A body that is not UTF-8 is in ``bodyBase64``.
 
     Bodies are as stored: a compressed one (``sysFlag`` 1) stays compressed.
     """
@@ -242,6 +242,6 @@ def to_json(record: RecordView) -> dict[str, Any]:
 
 
 def host_text(packed: bytes) -> str:
-    """``127.0.0.1:10911`` or ``[::1]:10911``."""
+    """Format a host as ``127.0.0.1:10911`` or ``[::1]:10911``."""
     address, port = unpack_host(packed)
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

@@ -183,7 +183,7 @@ def _refuse_what_cannot_be(view: StoreView, skip_damage: bool) -> None:
         raise StoreCorruptError(f"{problem.path}: {problem.text}.", remedy=remedy)
     foreign = [name for name in ("consumequeue_ext", "batchconsumequeue") if any(view.path.glob(f"{name}/*"))]
     foreign += sorted(topic for topic, _ in view.queues if topic.startswith(LMQ_PREFIX))
-    foreign += [note for note in view.not_looked_at() if "RocksDB" in note]
+    foreign += [note for note in view.unchecked() if "RocksDB" in note]
     if foreign:
         raise StoreError(
             f"{view.path} has {foreign[0]}, which cannot be made from the log here.",

@@ -1,13 +1,13 @@
-"""A scan of the whole log that does not stop at damage: it says what is damaged, and goes on at the next whole record.
+"""A scan of the entire log that does not stop at damage: it reports damage and continues at the next intact record.
 
-A stretch of :class:`Damage` begins where no good record stands and ends where the next one does: that of the size that
-the bad record says it has, if one follows there, or else the first in the file whose magic, lengths, place and CRC are
-right. Zeros are the end of the log, unless good records come behind them. What lies behind the last good record is the
-``tail``. So nothing good is hidden, and nothing bad is passed over in silence. After a kill the tail begins where the
-next start cuts the log, even if whole records were left behind (:func:`cut_of`).
+:class:`Damage` starts at an invalid record and ends at the next good one. That is the record at the end of the invalid
+record's size, if it is good, or else the first in the file with valid magic, lengths, physical offset and CRC. Zeros
+are the end of the log, unless good records follow. The data after the last good record is the ``tail``. The scan
+therefore hides no good records and reports all damage. After a kill the tail starts where the next start cuts the log,
+even if intact records follow (:func:`cut_of`).
 
-For the tools, which look at stopped stores; a broker's own start is stricter (recovery.py).
-Thread-safety: reads files only. Corresponds to nothing in RocketMQ.
+For the tools, which read stopped stores; a broker's own start is stricter (recovery.py).
+Thread-safety: only reads files. RocketMQ has no equivalent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes of the log that are no records. ``path`` and ``position`` say where the first of them is on disk."""
+    """Bytes of the log that are not valid records. ``path`` and ``position`` locate the first of them on disk."""
 
     path: Path
     position: int
@@ -35,14 +35,14 @@ class Damage:
     length: int
     reason: str
     is_zero: bool = False
-    """Nothing was ever written there, or it was lost: the first bytes are zeros."""
+    """Whether the first bytes are zeros: never written, or lost."""
 
     def __str__(self) -> str:
         return f"{self.path} at byte {self.position} (offset {self.offset}), {self.length} bytes: {self.reason}"
 
 
 class Salvage:
-    """Iterates over the good blocks of a log and the damage between them, in the order of the log."""
+    """Iterate over the good blocks of a log and the damage between them, in log order."""
 
     def __init__(self, view: StoreView, progress: Progress | None = None) -> None:
         self._log = view.log
@@ -50,12 +50,12 @@ class Salvage:
         self._total = view.data_end() - view.log.min_offset if progress is not None else 0
         self._cut = cut_of(view)
         self.end = view.log.min_offset
-        """Where the last good record ends; known when the iteration is over."""
+        """End of the last good record; set when the iteration is complete."""
         self.tail: Damage | None = None
-        """What is behind ``end``, if that is something else than zeros."""
+        """Data after ``end``, if it is not only zeros."""
 
     def __iter__(self) -> Iterator[RecordBlock | Damage]:
-        pending: Damage | None = None  # up to the next good record, if there is one
+        pending: Damage | None = None  # ends at the next good record, if there is one
         behind = self._log.min_offset
         for file in self._log.files:
             base = file.file_from_offset
@@ -81,7 +81,7 @@ class Salvage:
                     break
                 is_zero = scan.end.stop is Stop.END
                 if pending is None:
-                    reason = scan.end.reason or "zeros where a record should be"
+                    reason = scan.end.reason or "zeros instead of a record"
                     pending = Damage(file.path, offset - base, offset, 0, reason, is_zero)
                 offset = base + next_good(file, offset - base)
             behind = stop
@@ -97,7 +97,7 @@ class Salvage:
     def _cut_off(self, cut: int) -> Damage:
         file = self._log.find(cut)
         path, base = (file.path, file.file_from_offset) if file is not None else (self._log.directory, 0)
-        reason = "the log of a killed broker ends here, before what it was writing"
+        reason = "the log of a killed broker ends here, before an unfinished write"
         return Damage(path, cut - base, cut, 0, reason, is_zero=True)
 
 
@@ -106,23 +106,23 @@ def _until(damage: Damage, end: int) -> Damage:
 
 
 def cut_of(view: StoreView) -> int | None:
-    """The offset where a killed broker's log ends; None if it was stopped cleanly, or what is there is damage.
+    """Return the end of a killed broker's log; None if it was stopped cleanly, or if the end is damaged.
 
-    A record's or a batch's first four bytes are written last. A process that is killed before leaves a size of zero,
-    and behind it may lie whole records: of a long batch, which nobody was told is stored. The next start cuts the log
-    there (recovery.py); tools and ``storePath`` must neither serve what it cuts off nor call it damage.
+    A record's or a batch's first four bytes are written last. A process killed before that leaves a size of zero,
+    possibly followed by intact records of a long batch that was never acknowledged. The next start cuts the log there
+    (recovery.py). Tools and ``storePath`` must neither serve the data after it nor report it as damage.
 
-    The rule is recovery's, but stricter, because nobody is asked to start anything: the size is zero, the store was not
-    stopped cleanly, and no whole record behind is older than what the checkpoint says was flushed. Looked at is what
-    recovery looks at, from the file before the checkpoint's time on; without a checkpoint only the last two files.
-    Bodies are not checked here: who reads them does. Corresponds to a part of CommitLog.recoverAbnormally.
+    The rule is stricter than that of recovery: the size is zero, the store was not stopped cleanly, and no later intact
+    record is older than the checkpoint's flushed time. The scan starts where that of recovery does, at the file before
+    the checkpoint's time; without a checkpoint, it covers only the last two files. Bodies are not checked here, but
+    when they are read. Corresponds to a part of CommitLog.recoverAbnormally.
     """
     if not view.is_killed or not view.log.files:
         return None
     checkpoint = Checkpoint(view.path / "checkpoint")
     try:
         checkpoint.load()
-    except (StoreCorruptError, OSError):  # the start refuses
+    except (StoreCorruptError, OSError):  # the broker's start rejects the store
         return None
     flushed = checkpoint.physic_msg_timestamp
     newest = 0
@@ -141,8 +141,8 @@ def cut_of(view: StoreView) -> int | None:
         return None
     if good:
         _log.warning(
-            "%s at byte %d (offset %d): the log of a broker that was killed ends here. Whole records lie behind it, "
-            "which were never flushed; its next start cuts them off.",
+            "%s at byte %d (offset %d): the log of a killed broker ends here. Intact records follow that were never "
+            "flushed; the broker's next start cuts them off.",
             file.path,
             at,
             end,

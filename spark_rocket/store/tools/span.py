@@ -1,17 +1,17 @@
-"""Pieces of a stopped store's log that can be read apart from each other: by another process, on another machine.
+"""Spans of a stopped store's log that can be read independently: by other processes, on other machines.
 
-A span lies in one file, and begins and ends where a record does. The place is found without help from consume queues:
-the first record behind a round number of bytes that is whole, says that it stands there, and has its CRC. Nobody's
-message body looks like that by accident, but it might on purpose; so whoever reads a span also proves that its chain of
-records arrives exactly at its end.
+A span is within one file, and starts and ends at a record's boundary. The boundary is found without consume queues: the
+first record after a round number of bytes with valid lengths, a matching physical offset and a matching CRC. A message
+body does not look like that by accident, but it might on purpose. The reader of a span therefore also checks that its
+chain of records ends exactly at the span's end.
 
-What is not a whole record is told to ``lost``, which raises or lets the reading go on at the next whole record: a
-record that is damaged, zeros in the middle, a file that is missing or too short. Bytes behind which no whole record
-comes are the torn tail that a killed broker leaves, and are left out, as is what its next start would cut off
-(salvage.py); not so when consume queues of a cleanly stopped store have entries for them.
+Damage is reported to ``lost``, which raises an error or returns to continue at the next intact record: damaged records,
+zeros between records, files that are missing or too short. Bytes without a later intact record are the torn tail of a
+killed broker. They are skipped, and so is the data that its next start would cut off (salvage.py), unless consume
+queues of a cleanly stopped store have entries for them.
 
-Thread-safety: reads files only, with descriptors of its own. Values, but for the iteration.
-Corresponds to nothing in RocketMQ.
+Thread-safety: only reads files, with separate descriptors. Pure values, except for the iteration.
+RocketMQ has no equivalent.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from spark_rocket.store.log.record_scan import CHUNK, LogScan, RecordBlock, Stop
 from spark_rocket.store.tools.view import ViewedFile
 
 Lost = Callable[[str], None]
-"""Told what is damaged, and where; returns if the reading is to go on."""
+"""Called with a description of damage and its place; raises, or returns to continue."""
 
 _WINDOW = 64 << 10
 _MAGIC = re.compile(b"|".join(re.escape(magic.to_bytes(4, "big")) for magic in (MAGIC_V1, MAGIC_V2)))
@@ -46,23 +46,23 @@ class LogSpan:
     start: int
     end: int
     store_timestamp: int | None
-    """Of the first record; None if that cannot be read."""
+    """Store time of the first record; None if it cannot be read."""
     is_last: bool = False
     """Nothing whole comes behind it."""
     queued_end: int = 0
-    """The log is known to reach so far. For the last span of a store that was stopped cleanly."""
+    """End of the log according to the consume queues. For the last span of a cleanly stopped store."""
 
 
 def plan_spans(
     log: MappedFileQueue, size: int, *, queued_end: int, cut: int | None = None, lost: Lost
 ) -> list[LogSpan]:
-    """Cut a log into spans of about ``size`` bytes; a rest of less than half of that is not cut off.
+    """Split a log into spans of about ``size`` bytes; a rest of less than half of that is not split off.
 
-    ``cut``: where the log ends, whatever lies behind.
+    ``cut``: the end of the log, regardless of later data.
     """
     files = list(log.files)
     while files and _store_timestamp(files[-1], 0) is None and next_good(files[-1], 0) == files[-1].size:
-        files.pop()  # made ahead of the writer, or nothing whole ever got there
+        files.pop()  # created ahead of the writer, or without an intact record
     spans: list[LogSpan] = []
     behind = files[0].file_from_offset if files else log.min_offset
     for file in files:
@@ -81,16 +81,16 @@ def plan_spans(
         if cut is not None:
             return []
         if queued_end > behind:
-            lost(f"{log.directory} has no records, but consume queues have entries for some up to offset {queued_end}")
+            lost(f"{log.directory} has no records, but consume queues have entries up to offset {queued_end}")
         elif any(file.has_data(0) for file in log.files):
-            lost(f"{log.directory} has no whole record, but something else than zeros")
+            lost(f"{log.directory} has no intact record, but nonzero bytes")
         return []
     spans[-1] = replace(spans[-1], is_last=True, queued_end=queued_end)
     return spans
 
 
 def _edges(file: MappedFile, size: int) -> Iterator[int]:
-    """Positions within a file, not its ends, where a record starts, about ``size`` bytes from one another."""
+    """Yield positions inside a file where records start, about ``size`` bytes apart."""
     wanted = size
     while wanted + size // 2 < file.size:
         found = _first_record(file, wanted)
@@ -101,7 +101,7 @@ def _edges(file: MappedFile, size: int) -> Iterator[int]:
 
 
 def _first_record(file: MappedFile, position: int) -> int:
-    """Where the first good record from a position on starts: mostly near, so a little is read first."""
+    """Return the start of the first good record from a position on; reads a small window first."""
     for match in _MAGIC.finditer(file.read(position, _WINDOW)):
         start = position + match.start() - 4
         if start >= position and is_good(file, start):
@@ -115,14 +115,14 @@ def _store_timestamp(file: MappedFile, position: int) -> int | None:
 
 
 def _alone(file: MappedFile) -> MappedFileQueue:
-    """A row of this file only, for a scan."""
+    """Return a queue of only this file, for a scan."""
     row = MappedFileQueue(file.path.parent, file.size, setting="mappedFileSizeCommitLog")
     row.add(file)
     return row
 
 
 def read_span(span: LogSpan, lost: Lost, *, chunk: int = CHUNK) -> Iterator[RecordBlock]:
-    """The good records of a span, block by block, CRC checked. OSError if the file is gone."""
+    """Yield the good records of a span in blocks, with CRC check. OSError if the file is gone."""
     file = ViewedFile(span.path, span.file_size, span.file_from_offset)
     file_end = span.file_from_offset + span.file_size
     offset = span.start
@@ -134,15 +134,15 @@ def read_span(span: LogSpan, lost: Lost, *, chunk: int = CHUNK) -> Iterator[Reco
             break
         if stop is Stop.LIMIT or (span.end < file_end and is_good(file, offset - span.file_from_offset)):
             raise StoreCorruptError(
-                f"{span.path}: what stands at offset {span.end} looks like a record, but lies within another.",
-                remedy="Read with another minPartitions: the file is then cut elsewhere.",
+                f"{span.path}: the bytes at offset {span.end} look like a record, but are inside another.",
+                remedy="Read with another minPartitions: the file is then split elsewhere.",
             )
         following = span.file_from_offset + next_good(file, offset - span.file_from_offset)
         if following >= file_end and span.is_last:
             break
         following = min(following, span.end)
-        why = reason or "zeros where a record should be"
-        lost(f"{_place(span, offset)}: {why}; {following - offset} bytes are no records")
+        why = reason or "zeros instead of a record"
+        lost(f"{_place(span, offset)}: {why}; {following - offset} bytes are lost")
         offset = following
     if span.queued_end > offset:
         lost(f"{_place(span, offset)}: the log ends, but consume queues have entries up to offset {span.queued_end}")

@@ -1,11 +1,11 @@
-"""What is in a stopped store, and how much room it takes: per queue, per topic, in all.
+"""Statistics of a stopped store: messages and disk space per queue, per topic and in total.
 
-Figures of a queue come from its consume queue, whose entries know the size of every message: 20 bytes are read a
-message, and the log is looked at only for the first and the last store time. ``scan=True`` reads the log instead, for a
-store whose consume queues are lost or not to be trusted.
+A queue's statistics come from its consume queue, whose entries have the size of every message. That needs 20 bytes per
+message, and the log only for the first and the last store time. ``scan=True`` reads the log instead, for a store with
+lost or unreliable consume queues.
 
-Room is given twice: what the files say they have, and what they really take on disk, because they are sparse.
-Thread-safety: for one thread. Corresponds to nothing in RocketMQ.
+File sizes are given twice: the nominal size, and the space used on disk, because files are sparse.
+Thread-safety: for one thread. RocketMQ has no equivalent.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from spark_rocket.store.tools.check_index import ViewedIndexFile
 from spark_rocket.store.tools.salvage import Damage, Salvage
 from spark_rocket.store.tools.view import Problem, Progress, StoreView, ViewedQueue, cannot_be_read
 
-_PIECE = 1 << 16  # entries that are read at a time
+_PIECE = 1 << 16  # entries per read
 
 
 @dataclass(slots=True)
 class QueueStats:
-    """Messages of a queue that are there. Times are −1 where there is none."""
+    """Available messages of a queue. Times are −1 if unknown."""
 
     topic: str
     queue_id: int
@@ -44,7 +44,7 @@ class QueueStats:
 
 @dataclass(slots=True)
 class Files:
-    """Files of one kind: how many, the size they have, and the room they take on disk."""
+    """Files of one kind: number, nominal size, and space used on disk."""
 
     count: int = 0
     size: int = 0
@@ -53,7 +53,7 @@ class Files:
 
 @dataclass(slots=True)
 class StoreStats:
-    """All of a store."""
+    """Statistics of a store."""
 
     queues: list[QueueStats] = field(default_factory=list)
     log: Files = field(default_factory=Files)
@@ -62,13 +62,13 @@ class StoreStats:
     everything: Files = field(default_factory=Files)
     log_min_offset: int = 0
     log_max_offset: int = 0
-    """One past the last record that a consume queue, or the scan, knows of; −1 where no queue knows any."""
+    """End of the last record known from consume queues or the scan; −1 if unknown."""
     first_store_time: int = -1
     last_store_time: int = -1
     index_entries: int = -1
-    """−1: the sizes of the index files are not known."""
+    """−1 if the sizes of the index files are unknown."""
     damage: list[Damage] = field(default_factory=list)
-    """Of a scan."""
+    """Damage found by a scan."""
 
 
 def store_stats(
@@ -78,7 +78,7 @@ def store_stats(
     scan: bool = False,
     progress: Progress | None = None,
 ) -> StoreStats:
-    """Figures of a store, or of some of its topics (totals are the whole store's all the same)."""
+    """Return statistics of a store, or of some of its topics (totals are always of the entire store)."""
     stats = StoreStats(log_min_offset=view.log.min_offset)
     directories = dict(zip(view.config.paths.directories, (stats.log, stats.consume_queues, stats.index), strict=True))
     for path in chain(_walk(view.path), *map(_walk, view.config.paths.outside)):
@@ -121,7 +121,7 @@ def _walk(directory: Path) -> Iterator[Path]:
 
 
 def _listed(view: StoreView, stats: StoreStats, progress: Progress | None) -> list[QueueStats]:
-    """From the consume queues."""
+    """Return statistics from the consume queues."""
     found = []
     for done, key in enumerate(sorted(view.queues)):
         queue = view.queue(*key)
@@ -157,7 +157,7 @@ def _store_time(view: StoreView, physical: int) -> int:
 
 
 def _scanned(view: StoreView, stats: StoreStats, progress: Progress | None) -> list[QueueStats]:
-    """From the log itself."""
+    """Return statistics from a scan of the log."""
     found: dict[tuple[str, int], QueueStats] = {}
     scan = Salvage(view, progress)
     for part in scan:
@@ -170,7 +170,7 @@ def _scanned(view: StoreView, stats: StoreStats, progress: Progress | None) -> l
         times = part.store_timestamps[chosen].tolist()
         for key, size, number, time in zip(keys, sizes, numbers, times, strict=True):
             mine = found.get(key)
-            if mine is None or number < mine.max_offset:  # the first, or of a topic made anew
+            if mine is None or number < mine.max_offset:  # the first message, or a recreated topic
                 mine = found[key] = QueueStats(*key, 0, 0, number, number, time)
             mine.messages += 1
             mine.bytes += size

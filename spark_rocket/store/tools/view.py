@@ -310,8 +310,8 @@ class StoreView:
         """Whether the last owner did not stop cleanly."""
         return (self.path / "abort").exists()
 
-    def not_looked_at(self) -> list[str]:
-        """What is in the directory that the tools do not understand, a sentence each."""
+    def unchecked(self) -> list[str]:
+        """Return a sentence for each part of the directory that the tools do not support."""
         notes = [
             f"{self.path / name}: {what}; not checked" for name, what in _UNKNOWN.items() if (self.path / name).exists()
         ]
