@@ -308,7 +308,7 @@ def test_pages_ahead_are_touched_once_and_not_for_each_record(
 
     monkeypatch.setattr(MappedFile, "touch", counted)
     copy(master, slave, every(150))
-    assert sum(touched) < 3 * size
+    assert sum(touched) < 10 * size  # touching ahead for each record would make hundreds
     assert bodies(slave, "T", 0) == [b"%d" % number for number in range(300)]
 
 
