@@ -39,7 +39,7 @@ def cores() -> int:
 def keep_freed_memory() -> bool:
     """Reuse freed memory for the next large frame; return False without glibc. Takes effect once per process.
 
-    A pull response or a batch of messages is a buffer of some MiB. By default the C library maps such a buffer anew
+    A pull response or a batch of messages is a buffer of some MiB. By default the C library maps a new buffer
     each time, and every page costs a page fault: some microseconds per page on a virtual machine, which was three
     quarters of a broker's work with large pulls. With these settings it reuses up to 64 MiB of mapped pages.
     """

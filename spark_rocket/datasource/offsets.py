@@ -196,7 +196,7 @@ def listed_at(positions: Positions, at_most: int = 8) -> str:
     return some([f"{name(queue)} at {positions[queue]}" for queue in sorted(positions)], at_most)
 
 
-def some(texts: list[str], at_most: int = 8) -> str:
-    """Join the first ``at_most`` texts, then the number of the others."""
-    more = f" and {len(texts) - at_most} more" if len(texts) > at_most else ""
-    return ", ".join(texts[:at_most]) + more
+def some(items: list[str], at_most: int = 8) -> str:
+    """Join the first ``at_most`` items, then the number of the others."""
+    more = f" and {len(items) - at_most} more" if len(items) > at_most else ""
+    return ", ".join(items[:at_most]) + more

@@ -282,7 +282,7 @@ def test_ways_out_of_wrong_files_depend_on_whose_they_are(tmp_path: Path) -> Non
         ("index/20261121000000000", "rebuilds queues and index"),
     ):
         for text, remedy in (
-            ("it has 5 bytes where such files here have 6", word),
+            ("it has 5 bytes, but such files here have 6", word),
             ("it cannot be read: Permission denied", "as the user"),
         ):
             assert remedy in remedy_of(Problem("files", tmp_path / place, text), StorePaths.of(tmp_path))

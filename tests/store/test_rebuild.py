@@ -267,7 +267,7 @@ def test_files_of_the_log_that_are_missing_or_short_are_filled_up(tmp_path: Path
     if state == "lost":
         shutil.rmtree(config.consume_queue_path)
     before = everything(config.store_path)
-    with pytest.raises(StoreCorruptError, match=r"bytes where|are missing") as error:
+    with pytest.raises(StoreCorruptError, match=r"bytes, but|are missing") as error:
         rebuild_store(config.store_path, config)
     assert "--skip-damage" in error.value.remedy
     dry = rebuild_store(config.store_path, config, skip_damage=True, dry_run=True)

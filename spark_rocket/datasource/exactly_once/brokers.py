@@ -171,7 +171,7 @@ class Brokers:
             try:
                 ends[queue] = answer.result()
             except TopicNotFoundError as error:
-                if not self.lacks(queue):  # its broker is away
+                if not self.lacks(queue):  # its broker is unavailable
                     error.retriable = True
                     raise
                 ends[queue] = 0
@@ -225,7 +225,7 @@ class Brokers:
             ).column(0)
 
     def lacks(self, queue: MessageQueue) -> bool:
-        """Whether the master says that it does not have the queue."""
+        """Whether the master reports that it does not have the queue."""
         return self.reader.lacks(queue) is not None
 
     def committed(self, group: str, queue: MessageQueue) -> int | None:
@@ -270,7 +270,7 @@ class Brokers:
         def barrier() -> None:
             queue = next((queue for queue in self.queues(staging) if queue.broker_name == broker), None)
             if queue is None:
-                self._producer.running().routes.refresh(staging)  # the route may be of a time when it was away
+                self._producer.running().routes.refresh(staging)  # the cached route may lack this broker
                 raise QueueNotFoundError(f"it has no queue of {staging}", retriable=True)
             result = self.append(queue, b"barrier")
             if result.status is not SendStatus.SEND_OK:

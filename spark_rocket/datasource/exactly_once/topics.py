@@ -1,7 +1,7 @@
 """The staging and the ledger topic: found, or created on first use.
 
 The ledger has one queue on one broker. It is created before the staging topic, and only if that does not exist either:
-else its broker is away, and a second ledger elsewhere would not know what the first one decided.
+otherwise its broker is unavailable, and a second ledger elsewhere would not know what the first one decided.
 
 Functions without state. Corresponds to ``mqadmin updateTopic``.
 """

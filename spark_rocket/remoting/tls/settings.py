@@ -27,7 +27,6 @@ tls.config.file                file                        a file with further s
 
 In Apache's RocketMQ the test mode is on and servers are not verified by default. Here verification is the default and
 must be disabled explicitly.
-other way round: whoever wants less says so.
 
 The sources, in order of precedence: explicit settings (broker.conf, arguments), ``tls.config.file``, the environment
 (``ROCKETMQ_TLS_SERVER_CERT_PATH`` is tls.server.certPath).

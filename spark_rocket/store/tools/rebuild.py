@@ -1,4 +1,4 @@
-"""Consume queues and index made anew from the commit log of a stopped store, byte for byte as a broker writes them.
+"""Rebuild consume queues and index from the commit log of a stopped store, byte for byte as a broker writes them.
 
 They are built beside the old ones (``rebuild.tmp``), put on disk, and then exchanged with them: whatever happens
 before, be it a crash or a full disk, the old ones are untouched; afterwards the new ones are whole. What an interrupted
@@ -10,7 +10,7 @@ message is missing stands the entry that the old queue had for it, or one for th
 are where they were, and physical offsets never go back. A queue whose messages are all gone from the log is kept as it
 is, or its offsets would begin at 0 again. Deleted topics stay deleted, as in recovery.
 
-What the log has is never changed; a killed store (``abort``) stays one, and its next start recovers it as ever. But
+What the log has is never changed; a killed store (``abort``) stays one, and its next start recovers it as usual. But
 where damage is skipped, files of the log that are missing between others, or end too early, are filled up with zeros
 when all else is in place, since a broker takes no others: a stretch of damage like any other, for the next rebuild too.
 Thread-safety: for one thread; the directory is locked. Corresponds to nothing in RocketMQ, whose brokers rebuild what
@@ -91,7 +91,7 @@ def rebuild_store(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> RebuildReport:
-    """Make consume queues and index anew. StoreLockedError, StoreCorruptError; StoreError where it cannot be done.
+    """Rebuild consume queues and index. StoreLockedError, StoreCorruptError; StoreError where it cannot be done.
 
     ``dry_run`` reads the whole log and finds everything that would stand in the way, and writes nothing.
     """
@@ -179,7 +179,7 @@ def _refuse_what_cannot_be(view: StoreView, skip_damage: bool) -> None:
             continue
         remedy = "Put that right first; the rebuild needs it."
         if problem in gaps:
-            remedy = "Put the file back from a copy; or leave out what was in it with --skip-damage."
+            remedy = "Put the file back from a copy; or skip its messages with --skip-damage."
         raise StoreCorruptError(f"{problem.path}: {problem.text}.", remedy=remedy)
     foreign = [name for name in ("consumequeue_ext", "batchconsumequeue") if any(view.path.glob(f"{name}/*"))]
     foreign += sorted(topic for topic, _ in view.queues if topic.startswith(LMQ_PREFIX))
@@ -249,7 +249,7 @@ class _Rebuild:
         if not self._skip:
             raise StoreCorruptError(
                 f"{damage}; {what_follows}.",
-                remedy="Restore the file from a copy; or leave out what is damaged with --skip-damage.",
+                remedy="Restore the file from a copy; or skip the damage with --skip-damage.",
             )
         self._report.damage.append(damage)
 
@@ -260,9 +260,9 @@ class _Rebuild:
             return
         if not self._skip:
             raise StoreCorruptError(
-                f"The log in {self._view.log.directory} ends with a message of {last_time}, and {checkpoint.path} says "
-                f"that messages up to {newest} were on disk.",
-                remedy="Restore the log from a copy; or go on with what there is with --skip-damage.",
+                f"The log in {self._view.log.directory} ends with a message of {last_time}, and {checkpoint.path} "
+                f"records that messages up to {newest} were on disk.",
+                remedy="Restore the log from a copy; or continue without the missing messages with --skip-damage.",
             )
         self._report.lower_checkpoint_to = last_time
 
@@ -282,7 +282,7 @@ class _Rebuild:
         following, behind = self._next[key]
         if number > following:
             self._fill(key, following, number, behind, physical)
-        elif number < following and self._table is not None:  # deleted and made anew: the later one counts
+        elif number < following and self._table is not None:  # deleted and recreated: the later one counts
             self._table.find_or_create(*key).truncate(number)
         self._append(key, number, entries)
 
@@ -369,7 +369,7 @@ class _Rebuild:
 
 
 def _entry_for(damage: Damage, at: int, log: ViewedFiles) -> bytes:
-    """An entry that says: what was here is in these bytes, as far as they are in one file."""
+    """Return the entry of a damaged range: its position and size in the log, within one file."""
     end_of_file = at - (at - log.min_offset) % log.file_size + log.file_size
     return ENTRY.pack(at, max(min(damage.offset + damage.length, end_of_file) - at, 1), 0)
 
@@ -386,7 +386,7 @@ def _lower_checkpoint(path: Path, last_time: int) -> None:
 def put_in_place(new: Path, old: Path) -> None:
     """Exchange two directories in one step, where the system can; else a crash between two steps leaves neither.
 
-    A broker that finds neither makes its own anew.
+    A broker that finds neither creates its own.
     """
     if not old.exists():
         new.rename(old)

@@ -1,7 +1,7 @@
 """A stopped store, opened to be looked at: what check, dump, stats and rebuild have in common.
 
 Nothing is changed, not even what a broker's start would tidy up: files are opened for reading only, so that a
-read-only mount or a backup will do. While a view is open nobody can start a broker on the directory: it holds a shared
+read-only mount or a backup will do. While a view is open, no broker can start on the directory: it holds a shared
 ``flock``, which keeps our brokers out, and a shared POSIX lock on the lock file's first byte, which keeps Java's out.
 
 A view takes what is there: a file with a wrong name or size is a :class:`Problem`, and the others are still read.
@@ -107,7 +107,7 @@ class Problem:
 
 
 Progress = Callable[[int, int], None]
-"""Told (bytes done, bytes in all) now and then."""
+"""Called with (bytes done, total bytes) at intervals."""
 
 # What Apache's brokers have and the tools do not look into.
 _UNKNOWN = {
@@ -149,7 +149,7 @@ class ViewedFiles(MappedFileQueue):
     ) -> None:
         super().__init__(directory, file_size, setting=setting)
         self._problems = problems
-        self._expected = "such files here have" if is_guessed else f"{setting} says"
+        self._expected = "such files here have" if is_guessed else f"{setting} is"
         self.gaps: list[Problem] = []
         """Of the problems those that are files that end too early, or are missing between others."""
         self.unreadable: list[Problem] = []
@@ -189,11 +189,11 @@ class ViewedFiles(MappedFileQueue):
                 self.unreadable.append(self._wrong(path, cannot_be_read()))
                 continue
             if length != self.file_size:
-                problem = self._wrong(path, f"it has {length} bytes where {self._expected} {self.file_size}")
+                problem = self._wrong(path, f"it has {length} bytes, but {self._expected} {self.file_size}")
                 if length < self.file_size:
                     self.gaps.append(problem)
             if files and (offset - files[0].file_from_offset) % self.file_size:
-                self._wrong(path, f"its name is no multiple of {self.file_size} bytes behind the first file's")
+                self._wrong(path, f"its name is not a multiple of {self.file_size} bytes after the first file's")
                 continue
             if files and offset != files[-1].file_from_offset + self.file_size:
                 text = f"the files between {files[-1].path.name} and this one are missing"
@@ -323,7 +323,7 @@ class StoreView:
 
 
 def paths_of(path: Path, config: StoreConfig | None) -> StorePaths:
-    """Where the parts of the store in ``path`` are: as the configuration says if it is that store's, else as it does.
+    """Find the parts of the store in ``path``: in the configuration if it is that store's, else in its contents.
 
     Queues and index that are in the root all the same, as Apache's brokers have them, are found there. StoreError where
     it cannot be known.
