@@ -51,24 +51,27 @@ async def ask(broker: Broker, ask_it: Callable[[Wire], Any]) -> Any:
 
 
 def test_messages_topics_groups_and_offsets_survive_a_restart(tmp_path: Path) -> None:
-    with LocalCluster(data_dir=tmp_path, in_process=True) as cluster, RemotingClient() as client:
+    with LocalCluster(data_dir=tmp_path, in_process=True) as cluster:
         cluster.create_topic("Kept", 3)
-        wire = Wire(client, cluster.broker_address)
-        wire.send_batch("Kept", [Message.of("Kept", b"%d" % number) for number in range(10)], queue_id=2)
-        wire.send("Automatic", b"x")
-        wire.create_group("g")
-        wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="g", topic="Kept", queueId=2, commitOffset=6)
-        wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'{"groupName":"h","retryMaxTimes":3}')
         address = cluster.broker_address
+        with RemotingClient() as client:
+            wire = Wire(client, address)
+            wire.send_batch("Kept", [Message.of("Kept", b"%d" % number) for number in range(10)], queue_id=2)
+            wire.send("Automatic", b"x")
+            wire.create_group("g")
+            wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="g", topic="Kept", queueId=2, commitOffset=6)
+            wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'{"groupName":"h","retryMaxTimes":3}')
         cluster.restart_broker()
         assert cluster.broker_address == address
-        assert [message.body for message in wire.messages("Kept", 6, queue_id=2)] == [b"6", b"7", b"8", b"9"]
-        asked = {"consumerGroup": "g", "topic": "Kept", "queueId": 2}
-        assert wire.ask(RequestCode.QUERY_CONSUMER_OFFSET, **asked).ext_fields == {"offset": "6"}
-        group = wire.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="h")
-        assert b'"retryMaxTimes":3' in bytes(group.body)
-        assert wire.send("Kept", b"more", queue_id=2).ext_fields["queueOffset"] == "10"
-        assert wire.messages("Automatic")[0].body == b"x"
+        with RemotingClient() as client:  # the other one may send to its closed connection once more
+            wire = Wire(client, address)
+            assert [message.body for message in wire.messages("Kept", 6, queue_id=2)] == [b"6", b"7", b"8", b"9"]
+            asked = {"consumerGroup": "g", "topic": "Kept", "queueId": 2}
+            assert wire.ask(RequestCode.QUERY_CONSUMER_OFFSET, **asked).ext_fields == {"offset": "6"}
+            group = wire.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="h")
+            assert b'"retryMaxTimes":3' in bytes(group.body)
+            assert wire.send("Kept", b"more", queue_id=2).ext_fields["queueOffset"] == "10"
+            assert wire.messages("Automatic")[0].body == b"x"
 
 
 def test_a_stop_answers_nobody_wrongly_and_leaves_no_thread(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def test_what_is_wrong(rocket: Rocket, tmp_path: Path, cluster: LocalCluster, mo
     (tmp_path / "far.json").write_text('{"orders": {"broker-a": {"0": 99}}}')
     for arguments, message in (
         (["show"], "Missing checkpoint or group"),
-        (["show", str(tmp_path / "none")], "no checkpoint"),
+        (["show", str(tmp_path / "none")], "not a checkpoint"),
         (["reset", "-g", "g", "--latest"], "Missing topic"),
         (["reset", "-g", "g", "-t", "orders", "--of-group", "nobody", "--yes"], "No offsets found"),
         (
@@ -177,7 +177,7 @@ def test_what_is_wrong(rocket: Rocket, tmp_path: Path, cluster: LocalCluster, mo
             ["import", str(tmp_path / "none.json"), "-g", "g"],
             "Unknown queue orders/broker-a/7. The topic has orders/broker-a/0",
         ),
-        (["import", "-", "-g", "g"], "stdin is not offsets JSON"),
+        (["import", "-", "-g", "g"], "stdin is not valid offsets JSON"),
         (["export", "-g", "nobody"], "No broker has an offset of group nobody"),
         (["show", "-g", "nobody"], "No broker has an offset of group nobody"),
         (["export", "-g", "nobody", "-t", "orders"], "Group nobody has no offsets in orders"),

@@ -238,7 +238,7 @@ def test_a_broker_that_was_restored_from_a_copy(tmp_path: Path) -> None:
     shutil.copytree(copy, data)
     cluster, _ = run(20)
     try:
-        with pytest.raises(DataLossError, match=r"MESSAGES_REPLACED.*from message 10, the first one that was stored"):
+        with pytest.raises(DataLossError, match=r"MESSAGES_REPLACED.*at message 10, the first one that was stored"):
             next_end(cluster, end)
         following = next_end(cluster, end, failOnDataLoss="false")
         assert following == StreamOffset({queue: 30}, {queue: 10})

@@ -88,7 +88,7 @@ def test_tls_with_a_certificate_that_is_given(tmp_path: Path) -> None:
     ("config", "said"),
     [
         ({"tlsCertPath": "/nowhere/c.pem"}, "tlsKeyPath is not"),
-        ({"tlsCertPath": "/nowhere/c.pem", "tlsKeyPath": "/nowhere/k.pem"}, "cannot be read"),
+        ({"tlsCertPath": "/nowhere/c.pem", "tlsKeyPath": "/nowhere/k.pem"}, "Cannot read"),
     ],
 )
 def test_a_certificate_that_is_none(config: dict[str, object], said: str) -> None:

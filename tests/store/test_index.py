@@ -553,7 +553,7 @@ def test_keys_of_records_that_are_alike(
         )
     (block,) = LogScan(log_of(store).queue, 0, store.max_physical_offset)
     numbers, hashes = index_keys.keys_of(block)
-    monkeypatch.setattr(uniform, "_FEWEST", 1000)
+    monkeypatch.setattr(uniform, "_MIN_RANGES", 1000)
     one_by_one = index_keys.keys_of(block)
     assert numbers.tolist() == one_by_one[0].tolist()
     assert hashes.tolist() == one_by_one[1].tolist()
