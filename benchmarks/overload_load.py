@@ -93,6 +93,8 @@ def deliver(port: int, topic: str, held: int, rate: int, count: int, size: int) 
             look(left)
         queue = turns.randrange(held)
         while sent_at[queue]:  # one message per pull
+            if all(sent_at):
+                look(1.0)
             queue = turns.randrange(held)
         sent_at[queue].append(time.perf_counter_ns())
         producer.sendall(bodies[queue])
