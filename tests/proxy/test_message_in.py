@@ -90,6 +90,4 @@ def test_what_is_taken_is_kept_as_it_is(
     expected = {**user, "TAGS": tag, "KEYS": " ".join(keys), "UNIQ_KEY": message_id}
     expected |= {"__SHARDINGKEY": group, "__BORNHOST": host, "TRACE_CONTEXT": trace}
     assert all(len(pair) == 2 for pair in pairs)
-    assert dict(pairs) == {name: value for name, value in expected.items() if value or name in user} | (
-        {"KEYS": " ".join(keys)} if keys else {}
-    )
+    assert dict(pairs) == {name: value for name, value in expected.items() if value or name in user}

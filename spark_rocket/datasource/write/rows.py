@@ -219,7 +219,7 @@ class RowEncoder:
             if pc.any(bad).as_py():
                 row = _first(bad)
                 raise self._error(
-                    row, f"delayLevel is {level[row].as_py()}.", f"Use 1 to {MOST_DELAY_LEVEL}; 0 and null: no delay."
+                    row, f"delayLevel is {level[row].as_py()}.", f"Use 1 to {MOST_DELAY_LEVEL}; 0 or null: no delay."
                 )
             delays[DELAY] = pc.if_else(pc.equal(level, 0), pa.scalar(None, pa.int64()), level).cast(pa.string())
         moment = columns.get("deliverat")
