@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_rocket.client.consume.pull import PullResult, PullStatus
+from spark_rocket.client.send.producer import Producer
 from spark_rocket.datasource.exactly_once import commit, publish
 from spark_rocket.datasource.exactly_once.brokers import Brokers
 from spark_rocket.datasource.exactly_once.lanes import RowSet
@@ -516,6 +517,20 @@ def test_staged_rows_that_are_lost_before_they_are_confirmed(brokers: FakeBroker
     with pytest.raises(ExactlyOnceError, match=r"staged rows at offset \d+ of staging/[ab]/0 are gone") as caught:
         stage_rows(iter([pa.record_batch({"body": ROWS})]), brokers.real(), options(retryTimeout="0"), EPOCH)
     assert caught.value.code == "EXACTLY_ONCE.NOT_DURABLE"
+
+
+def test_missing_routes_are_retried_for_the_topics_of_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name server has no route of a topic while its only slave is promoted."""
+
+    def missing(producer: Producer, topic: str, *, ordered: bool = False) -> list[MessageQueue]:
+        raise TopicNotFoundError("no route")
+
+    monkeypatch.setattr(Producer, "queues", missing)
+    brokers = Brokers(options(ledgerTopic=LEDGER), "group")
+    for topic, retriable in ((TARGET, True), (STAGING, True), (LEDGER, True), ("from a column", False)):
+        with pytest.raises(TopicNotFoundError) as caught:
+            brokers.queues(topic)
+        assert caught.value.retriable == retriable
 
 
 def test_only_the_master_confirms_what_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:

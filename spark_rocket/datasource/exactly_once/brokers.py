@@ -102,6 +102,7 @@ class Brokers:
         """``group``: the consumer group of pulls."""
         self._max_message_size = options.max_message_size
         self._request_timeout = options.request_timeout_ms / 1000
+        self._expected_topics = (options.topic, options.staging_topic, options.ledger_topic)
         self._checked_targets: set[tuple[str, str]] = set()
         connection = connecting(options.credentials, options.tls)
         self._producer = Producer(
@@ -134,8 +135,16 @@ class Brokers:
     # --- sending ----------------------------------------------------------------------------------------------
 
     def queues(self, topic: str, *, ordered: bool = False) -> list[MessageQueue]:
-        """The writable queues; with ``ordered`` also those of unreachable brokers."""
-        return self._producer.queues(topic, ordered=ordered)
+        """The writable queues; with ``ordered`` also those of unreachable brokers.
+
+        The topics of options existed when the query started, so TopicNotFoundError is retriable for these: a topic has
+        no route while all its masters are down, for example until a slave is promoted.
+        """
+        try:
+            return self._producer.queues(topic, ordered=ordered)
+        except TopicNotFoundError as error:
+            error.retriable = topic in self._expected_topics
+            raise
 
     def append(
         self, queue: MessageQueue, body: bytes, *, tags: str | None = None, keys: str | None = None

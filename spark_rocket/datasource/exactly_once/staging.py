@@ -26,7 +26,7 @@ from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.processes import settle_worker
 from spark_rocket.datasource.write.rows import Block, RowEncoder
 from spark_rocket.datasource.write.send import BlockSender, choose_queue
-from spark_rocket.errors import DataLossError, RowError, TopicNotFoundError
+from spark_rocket.errors import DataLossError, RowError
 from spark_rocket.model import MessageQueue, SendResult, SendStatus
 
 
@@ -53,7 +53,7 @@ class Stager:
         self.blocks: list[StagedBlock] = []
         self.sender = BlockSender(
             lambda block, queue: brokers.stage_async(queue, block.body),
-            lambda topic: brokers.queues(topic),
+            brokers.queues,
             limit=options.max_requests_in_flight,
             delayed_limit=options.max_delayed_in_flight,
             key=self._key,
@@ -142,16 +142,9 @@ def stage_rows(batches: Iterator[pa.RecordBatch], brokers: Brokers, options: Wri
     context = TaskContext.get()
     partition = context.partitionId() if context is not None else 0
 
-    def queues_of(topic: str, *, ordered: bool = False) -> list[MessageQueue]:
-        try:
-            return brokers.queues(topic, ordered=ordered)
-        except TopicNotFoundError as error:
-            error.retriable = topic == options.topic
-            raise
-
     encoder = RowEncoder(
         options,
-        partial(queues_of, ordered=True),
+        partial(brokers.queues, ordered=True),
         epoch.key(partition, is_delayed=False),
         f"partition {partition}",
         epoch.key(partition, is_delayed=True),
