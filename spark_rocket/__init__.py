@@ -1,3 +1,20 @@
 """RocketMQ topics in PySpark: a data source, a client and a RocketMQ-compatible name server and broker."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spark_rocket.datasource.options.listing import OptionInfo, options
+
+__all__ = ["OptionInfo", "__version__", "options"]
+
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    # Imported on first use: the servers and the command line start without the data source.
+    if name in ("OptionInfo", "options"):
+        return getattr(import_module("spark_rocket.datasource.options.listing"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -50,7 +50,7 @@ _MAX_DEPTH = 8
 _MIN_KEY = 7
 
 PERMISSIONS = {"DENY": DENY, "PUB": PUB, "SUB": SUB, "PUB|SUB": PUB | SUB, "SUB|PUB": PUB | SUB}
-_REMEDY = "Correct the file; docs/guides/security.md has an example."
+_REMEDY = "Correct the file; See `rocket help security` for an example."
 
 _TOP = ("globalWhiteRemoteAddresses", "accounts", "dataVersion")
 OF_ACCOUNT = (
@@ -159,7 +159,7 @@ def read_file(path: Path) -> bytes:
     except OSError as error:
         raise ConfigError(
             f"The access control file {path} cannot be read: {error.strerror or error}.",
-            remedy="With aclEnable=true there must be one; aclFile says where. docs/guides/security.md has an example.",
+            remedy="aclEnable=true requires it; set its path with aclFile. See `rocket help security` for an example.",
         ) from error
     if len(content) > MAX_FILE:
         raise ConfigError(f"{path} is larger than {MAX_FILE:,} bytes.", remedy="Name fewer accounts.")

@@ -48,6 +48,8 @@ SECTIONS = {
         "store": (f"{_CLI}.commands.store:store", "check, dump, rebuild and measure a store directory"),
         "doctor": (f"{_CLI}.commands.doctor:doctor", "check Java, Spark, Python, servers and executors"),
         "package": (f"{_CLI}.package:package", "write the connector as a zip for --py-files"),
+        "options": (f"{_CLI}.options:options", 'the options of format("rocket"), with Kafka\'s names for them'),
+        "help": (f"{_CLI}.help:help", "the documentation: list its pages, show one"),
         "completion": (f"{_CLI}.main:completion", "print the shell completion script"),
     },
 }

@@ -133,7 +133,7 @@ async def _alive(request: Request) -> Response:
 
 async def _nothing(request: Request) -> Response:
     return failure(
-        describe(Refused("Unknown path.", remedy="See docs/guides/console.md.", status=404, code="NOT_FOUND"))
+        describe(Refused("Unknown path.", remedy="See `rocket help console`.", status=404, code="NOT_FOUND"))
     )
 
 

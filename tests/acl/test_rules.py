@@ -149,7 +149,7 @@ def test_a_file_that_is_too_large_or_not_there(tmp_path: Path) -> None:
     large.write_bytes(b"#" * (MAX_FILE + 1))
     with pytest.raises(ConfigError, match="larger than"):
         read_file(large)
-    with pytest.raises(ConfigError, match="With aclEnable=true there must be one"):
+    with pytest.raises(ConfigError, match="aclEnable=true requires it"):
         read_file(tmp_path / "away.yml")
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_rocket.datasource.options.listing import scope_names
 from spark_rocket.datasource.options.options import check_options, parse_read_options, parse_write_options
 from spark_rocket.datasource.options.parsers import LookUp, Position, Start, can_be_written
 from spark_rocket.datasource.options.table import OPTIONS, Scope
@@ -265,24 +266,13 @@ def test_exactly_once() -> None:
             parse_write_options(given | {topic: "t"}, Scope.WRITE_STREAM)
 
 
-def _scope(scopes: frozenset[Scope]) -> str:
-    """The scope as the page shows it: ``read, view``, ``write batch``."""
-    batch, stream = {"read": Scope.READ, "write": Scope.WRITE}, {"read": Scope.READ_STREAM, "write": Scope.WRITE_STREAM}
-    shown = []
-    for name in ("read", "write"):
-        if {batch[name], stream[name]} & scopes:
-            both = {batch[name], stream[name]} <= scopes
-            shown.append(name if both else f"{name} batch" if batch[name] in scopes else f"{name} stream")
-    return ", ".join([*shown, "view"] if Scope.VIEW in scopes else shown)
-
-
 def test_the_page_of_options_matches_the_table() -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "options.md").read_text(encoding="utf-8")
     shown = dict(re.findall(r"^\| `(\w+)` (\| .* \| .* \| .* \| .* \|)$", page, re.M))
     assert len(shown) == len(re.findall(r"^\| `\w+` \| .* \| .* \| .* \| .* \|$", page, re.M)), "listed twice"
     assert shown == {
         option.name: f"| {option.type} | {f'`{option.default}`' if option.default else '—'} "
-        f"| {_scope(option.scopes)} | {option.meaning} |"
+        f"| {', '.join(scope_names(option.scopes))} | {option.meaning} |"
         for option in OPTIONS
     }
 

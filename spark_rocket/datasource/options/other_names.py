@@ -13,15 +13,15 @@ from spark_rocket.datasource.options.table import OPTIONS, WRITES, Scope
 FROM_ELSEWHERE: Mapping[str, str] = {
     "kafka.bootstrap.servers": "nameServer",
     "bootstrap.servers": "nameServer",
-    "namesrvaddr": "nameServer",
+    "namesrvAddr": "nameServer",
     "group.id": "consumerGroup",
     "kafka.group.id": "consumerGroup",
-    "groupidprefix": "consumerGroup",
+    "groupIdPrefix": "consumerGroup",
     "auto.offset.reset": "startingOffsets",
     "kafka.auto.offset.reset": "startingOffsets",
-    "fetchoffset.numretries": "retryTimeout",
-    "fetchoffset.retryintervalms": "retryTimeout",
-    "kafkaconsumer.polltimeoutms": "requestTimeout",
+    "fetchOffset.numRetries": "retryTimeout",
+    "fetchOffset.retryIntervalMs": "retryTimeout",
+    "kafkaConsumer.pollTimeoutMs": "requestTimeout",
     "kafka.request.timeout.ms": "requestTimeout",
     "kafka.max.partition.fetch.bytes": "pullBatchBytes",
     "kafka.max.poll.records": "pullBatchSize",
@@ -33,10 +33,10 @@ FROM_ELSEWHERE: Mapping[str, str] = {
     "kafka.max.request.size": "maxMessageSize",
     "kafka.delivery.timeout.ms": "retryTimeout",
     "topics": "subscribe",
-    "topicspattern": "subscribePattern",
-    "maxrowspertrigger": "maxOffsetsPerTrigger",
-    "topicpattern": "subscribePattern",
-    "startingoffsetsfallback": "groupOffsetsFallback",
+    "topicsPattern": "subscribePattern",
+    "maxRowsPerTrigger": "maxOffsetsPerTrigger",
+    "topicPattern": "subscribePattern",
+    "startingOffsetsFallback": "groupOffsetsFallback",
     "sep": "csvDelimiter",
     "delimiter": "csvDelimiter",
     "mode": "badRecords",
@@ -44,15 +44,19 @@ FROM_ELSEWHERE: Mapping[str, str] = {
 _STORED = "There is no such option: a row counts as written when its broker has stored it."
 NOT_NEEDED: Mapping[str, str] = {
     "header": "Each body is one row without a header line; csv uses the schema.",
-    "includeheaders": "Message headers are in the column properties, which needs no option.",
+    "includeHeaders": "Message headers are in the column properties, which needs no option.",
     "acks": _STORED,
     "kafka.acks": _STORED,
     "kafka.linger.ms": "A task sends the rows of each Spark batch at once, without a delay.",
     "kafka.isolation.level": "Messages of open or rolled back transactions are never read.",
-    "filterpushdown": "Spark 4.1 to 4.3 would apply the filters of one query to others on the same data frame, view or "
+    "filterPushdown": "Spark 4.1 to 4.3 would apply the filters of one query to others on the same data frame, view or "
     "table. To read less, use lookupKeys, lookupMsgIds, tags, assign, or the starting and ending options.",
     "kafka.enable.auto.commit": "With consumerGroup, a stream commits the offsets of its finished batches.",
 }
+
+# Spark passes option names in lower case.
+_FROM_ELSEWHERE = {name.lower(): option for name, option in FROM_ELSEWHERE.items()}
+_NOT_NEEDED = {name.lower(): reason for name, reason in NOT_NEEDED.items()}
 
 COLUMNS_TO_WRITE: Mapping[str, tuple[str, str]] = {
     name.lower(): (name, example)
@@ -81,12 +85,12 @@ def remedy_for(key: str, scopes: Collection[Scope]) -> str:
         if option == "subscribe":
             remedy += ' To read the directory of a stopped broker, use .option("storePath", …).'
         return remedy
-    if key in NOT_NEEDED:
-        return NOT_NEEDED[key]
-    if FROM_ELSEWHERE.get(key) in here:
-        return f"Did you mean {FROM_ELSEWHERE[key]}?"
+    if key in _NOT_NEEDED:
+        return _NOT_NEEDED[key]
+    if _FROM_ELSEWHERE.get(key) in here:
+        return f"Did you mean {_FROM_ELSEWHERE[key]}?"
     if key.startswith(("kafka.", "spark.kafka.")):
-        return "Remove it: this source has no Kafka client. See docs/guides/from-kafka.md."
+        return "Remove it: this source has no Kafka client. See `rocket help from-kafka`."
     close = difflib.get_close_matches(key, [option.lower() for option in here], n=1, cutoff=0.5)
     nearest = next((option for option in here if close and option.lower() == close[0]), None)
     return f"Did you mean {nearest}?" if nearest else f"Valid options here: {', '.join(here)}."

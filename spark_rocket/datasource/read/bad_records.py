@@ -207,7 +207,7 @@ class BadRecordCounter:
                 f"message {place(batch, indexes[0])} cannot be decoded as {self._settings.format.value}: "
                 f"{bad[indexes[0]]}.",
                 remedy="To continue past such messages, set badRecords to null, column, drop or deadLetter; see "
-                "docs/guides/typed-rows.md.",
+                "`rocket help typed-rows`.",
             )
         if policy is BadRecords.DEAD_LETTER:
             assert self._settings.dead_letter_topic is not None

@@ -1,0 +1,81 @@
+"""``rocket help``: the installed documentation. RocketMQ has no counterpart.
+
+The pages of ``docs/`` are part of the package. A page is named by its file (``security``), or with its folder if that
+is ambiguous (``reference/security``). On a terminal, the page is formatted and shown in the pager.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from pathlib import Path
+
+import click
+
+import spark_rocket
+from spark_rocket.cli import show
+from spark_rocket.cli.show import Column
+from spark_rocket.errors import ConfigError
+
+_FOLDERS = ("guides", "recipes", "reference", "internals", "")
+_COLUMNS = (Column("page"), Column("title"))
+
+
+def _complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    return [page for page in pages() if page.startswith(incomplete)]
+
+
+@click.command()
+@click.argument("topic", required=False, shell_complete=_complete)
+@click.pass_context
+def help(context: click.Context, topic: str | None) -> None:
+    """Show a page of the documentation, or the help of a verb. Without TOPIC: list the pages."""
+    found = pages()
+    if topic is None:
+        show.table([{"page": page, "title": _title(path)} for page, path in found.items()], _COLUMNS)
+    elif topic in found:
+        _page(found[topic].read_text(encoding="utf-8"))
+    elif (verb := _verb(context, topic)) is not None:
+        click.echo_via_pager(verb)
+    else:
+        near = difflib.get_close_matches(topic, found, n=3) or [page for page in found if topic.lower() in page]
+        remedy = f"Did you mean {' or '.join(near)}?" if near else "List the pages with: rocket help"
+        raise ConfigError(f"Unknown help topic {topic!r}.", remedy=remedy)
+
+
+def pages() -> dict[str, Path]:
+    """Return the pages of the documentation by name: guides first."""
+    package = Path(spark_rocket.__file__).parent
+    root = package / "docs" if (package / "docs").is_dir() else package.parent / "docs"  # installed, or a checkout
+    found: dict[str, Path] = {}
+    for folder in _FOLDERS:
+        for path in sorted((root / folder).glob("*.md")):
+            name = path.stem if path.stem not in found else f"{folder}/{path.stem}"
+            found[name] = path
+    return found
+
+
+def _title(path: Path) -> str:
+    with path.open(encoding="utf-8") as lines:
+        return next(lines, "").lstrip("# ").strip().replace("`", "")
+
+
+def _verb(context: click.Context, topic: str) -> str | None:
+    """Return the help of a verb, or None if there is no such verb."""
+    root = context.find_root()
+    assert isinstance(root.command, click.Group)
+    command = root.command.get_command(root, topic)
+    return None if command is None else command.get_help(click.Context(command, info_name=topic, parent=root))
+
+
+def _page(text: str) -> None:
+    if not sys.stdout.isatty():
+        click.echo(text)
+        return
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    console = Console()
+    with console.capture() as shown:
+        console.print(Markdown(text, hyperlinks=False))
+    click.echo_via_pager(shown.get(), color=True)

@@ -1,0 +1,41 @@
+"""``rocket options``: the options of ``format("rocket")``. RocketMQ has no counterpart."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+import spark_rocket
+from spark_rocket.cli import show
+from spark_rocket.cli.arguments import json_option
+from spark_rocket.cli.show import Column
+from spark_rocket.errors import ConfigError
+
+_COLUMNS = (
+    Column("name", "OPTION"),
+    Column("type"),
+    Column("default"),
+    Column("scope"),
+    Column("other_names", "ELSEWHERE", spare=True),
+    Column("meaning"),
+)
+
+
+@click.command()
+@click.argument("pattern", default="")
+@click.option("--scope", type=click.Choice(["read", "write", "view"]), help="only the options of this operation")
+@json_option
+def options(pattern: str, scope: str | None, as_json: bool) -> None:
+    """List the options of format("rocket") whose name contains PATTERN.
+
+    PATTERN also matches the names of Spark's Kafka source and of rocketmq-spark, such as kafka.bootstrap.servers.
+    """
+    found = [
+        asdict(option)
+        for option in spark_rocket.options(pattern)
+        if scope is None or any(name.startswith(scope) for name in option.scope)
+    ]
+    if not found:
+        raise ConfigError(f"No option contains {pattern!r}.", remedy="List all options with: rocket options")
+    show.rows(found, _COLUMNS, as_json)

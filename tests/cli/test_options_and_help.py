@@ -1,0 +1,83 @@
+"""``rocket options`` and ``rocket help``: reference and documentation in the shell, and ``spark_rocket.options()``."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import spark_rocket
+from spark_rocket.cli import main
+from spark_rocket.cli.help import pages
+from spark_rocket.datasource.options.other_names import FROM_ELSEWHERE, NOT_NEEDED
+from spark_rocket.datasource.options.table import OPTIONS
+
+
+def test_all_options_are_listed_without_markdown() -> None:
+    listed = spark_rocket.options()
+    assert [option.name for option in listed] == [*(option.name for option in OPTIONS), *NOT_NEEDED]
+    assert not [option for option in listed if "](" in option.meaning or "`" in option.meaning + option.type]
+    assert {name for option in listed for name in option.other_names} == set(FROM_ELSEWHERE)
+
+
+def test_a_pattern_selects_by_any_name() -> None:
+    (name_server,) = spark_rocket.options("KAFKA.bootstrap")
+    assert (name_server.name, name_server.type, name_server.scope) == (
+        "nameServer",
+        "addresses",
+        ("read", "write", "view"),
+    )
+    (acks,) = spark_rocket.options("kafka.acks")
+    assert acks.scope == ()
+    assert "no such option" in str(acks)
+    (limit,) = spark_rocket.options("maxOffsetsPer")
+    assert str(limit).startswith("maxOffsetsPerTrigger (read stream; integer ≥ 1): ")
+    assert spark_rocket.options("nonsense") == []
+
+
+def test_links_name_pages_that_rocket_help_shows() -> None:
+    (tls,) = spark_rocket.options("kafka.security.protocol")
+    assert "See TLS (rocket help connect)." in tls.meaning
+    for option in spark_rocket.options():
+        for rest in option.meaning.split("(rocket help ")[1:]:
+            assert rest.split(")")[0] in pages(), option
+
+
+def test_the_verb_lists_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["options", "bootstrap", "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["name"] == "nameServer"
+    assert main(["options", "--scope", "view"]) == 0
+    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert "nameServer" in names
+    assert "topic" not in names
+    assert main(["options", "nonsense"]) == 1
+    assert "No option contains 'nonsense'. List all options" in capsys.readouterr().err
+
+
+def test_pages_are_listed_and_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.split() == ["security", "Security"] for line in lines)
+    docs = Path(spark_rocket.__file__).parents[1] / "docs"
+    assert len(pages()) == len(list(docs.rglob("*.md")))
+    assert main(["help", "security"]) == 0
+    assert capsys.readouterr().out == (docs / "guides" / "security.md").read_text(encoding="utf-8") + "\n"
+
+
+def test_help_on_a_verb_and_on_an_unknown_topic(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", "doctor"]) == 0
+    assert "Usage: rocket doctor" in capsys.readouterr().out
+    assert main(["help", "securty"]) == 1
+    assert "Unknown help topic 'securty'. Did you mean security?" in capsys.readouterr().err
+    assert main(["help", "../../README"]) == 1
+
+
+def test_options_are_listed_without_pyspark_and_pyarrow() -> None:
+    code = (
+        "import sys, spark_rocket; spark_rocket.options(); print({'pyspark', 'pyarrow', 'pandas'} & set(sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
