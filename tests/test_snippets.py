@@ -32,7 +32,7 @@ ELSEWHERE = {
             *("from-kafka", "from-rocketmq-spark"),
         )
     },
-    "docs/client.md": "tests/test_client_docs.py",
+    **dict.fromkeys(("docs/guides/python-client.md", "docs/reference/client.md"), "tests/test_client_docs.py"),
     "docs/guides/getting-started.md": "tests/spark/test_recipes.py",
     **{
         f"docs/recipes/{name}.md": "tests/spark/test_recipes.py"

@@ -7,7 +7,6 @@ instance starts, and every two minutes.
 
 ``ROCKETMQ_ACCESS_KEY``, ``ROCKETMQ_SECRET_KEY`` (and optionally ``ROCKETMQ_SECURITY_TOKEN``) apply when no credentials
 are passed. A credentials file has the format of mqadmin's ``tools.yml``::
-credentials are given. A file of credentials has the form of mqadmin's ``tools.yml``::
 
     accessKey: rocketmq2
     secretKey: "12345678"
