@@ -42,9 +42,11 @@ ELSEWHERE = {
 HERE = {
     "README.md",
     "docs/guides/console.md",
+    "docs/guides/deployment.md",
     "docs/guides/grpc-clients.md",
     "docs/guides/monitoring.md",
     "docs/guides/operations.md",
+    "docs/guides/spark-clusters.md",
     "docs/guides/tools.md",
 }
 #: Pages whose blocks without a file's name are for Python's prompt.
@@ -54,9 +56,9 @@ PASTED = [
     "docs/guides/tools.md",
     *sorted(page for page in PAGES if "/recipes/" in page),
 ]
-#: What is there to be read: settings, what programs said, the languages of other clients (tests/proxy runs these), and
-#: the calls of openssl, which tests/broker/test_tls.py runs.
-SHOWN = {"", "text", "json", "yaml", "properties", "java", "js", "go", "bash"}
+#: Blocks to read: settings, output, the languages of other clients (tests/proxy runs these), calls of openssl
+#: (tests/broker/test_tls.py runs these), and of programs that the tests do not have (docker, kubectl).
+SHOWN = {"", "dockerfile", "text", "json", "yaml", "properties", "java", "js", "go", "bash"}
 
 
 @pytest.mark.parametrize("page", PASTED)

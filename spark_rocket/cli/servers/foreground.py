@@ -164,7 +164,7 @@ class Started:
 async def start_monitor(
     servers: AsyncExitStack,
     *sources: MetricsSource,
-    host: str = "",
+    host: str | None = None,
     port: int,
     tls: TlsSettings | None = None,
 ) -> Started:

@@ -58,6 +58,7 @@ class ServerOptions:
     """The common options of ``up``, ``namesrv`` and ``broker``. ``metrics_port``: -1 for none."""
 
     metrics_port: int | None
+    metrics_host: str | None
     logs: LogOptions
     data: Path | None
     host: str | None
@@ -126,9 +127,15 @@ grpc_options = _several(
 
 
 def metrics_option(default: str) -> Callable[[Any], Any]:
-    """Return ``--metrics-port``. ``default``: the text for its default."""
-    return click.option(
-        "--metrics-port", type=port, metavar="PORT", help=f"port of /metrics, /health and /ready ({default}); {FREE}"
+    """Return ``--metrics-port`` and ``--metrics-host``. ``default``: the text for the default of the port."""
+    return _several(
+        click.option(
+            "--metrics-port",
+            type=port,
+            metavar="PORT",
+            help=f"port of /metrics, /health and /ready ({default}); {FREE}",
+        ),
+        click.option("--metrics-host", metavar="HOST", help="address of the metrics port (127.0.0.1)"),
     )
 
 

@@ -77,6 +77,7 @@ def _config(
     grpc_port: int | None,
     acl_file: Path | None,
     metrics_port: int | None,
+    metrics_host: str | None,
     no_metrics: bool,
 ) -> ProxyConfig:
     """Merge the settings: command line first, then file, then environment. ConfigError for invalid settings."""
@@ -88,7 +89,7 @@ def _config(
     exclusive({"--metrics-port": metrics_port, "--no-metrics": no_metrics})
     calling = link.options()
     keys = (calling["access_key"], calling["secret_key"], calling.get("security_token"))
-    given: dict[str, Any] = {"host": host, "port": grpc_port}
+    given: dict[str, Any] = {"host": host, "port": grpc_port, "metrics_prom_exporter_host": metrics_host}
     if (account := find_credentials(*keys, environment={})) is not None:
         given["inner_client_authentication_credentials"] = inner_credentials_text(account)
     if calling["tls"] is not None:

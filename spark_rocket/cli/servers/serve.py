@@ -208,7 +208,9 @@ async def _namesrv(options: ServerOptions, port: int, tls: TlsSettings) -> None:
         await namesrv.start()
         servers.push_async_callback(namesrv.close)
         wanted = NO_PORT if options.metrics_port is None else options.metrics_port
-        monitor = await start_monitor(servers, NameServerMetrics(namesrv), port=wanted, tls=tls)
+        monitor = await start_monitor(
+            servers, NameServerMetrics(namesrv), host=options.metrics_host, port=wanted, tls=tls
+        )
         _log.info("name server started", extra=fields(address=namesrv.address, data=data))
         ready(options.ready_fd, {"nameServer": namesrv.address} | monitor.facts)
         say(
@@ -279,6 +281,8 @@ def _config(options: BrokerOptions, **defaults: object) -> BrokerConfig:
     elif options.metrics_port is not None:
         config.metrics_exporter_type = MetricsExporterType.PROM
         config.metrics_prom_exporter_port = options.metrics_port
+    if options.metrics_host is not None:
+        config.metrics_prom_exporter_host = options.metrics_host
     return config
 
 
