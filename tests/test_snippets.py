@@ -34,9 +34,10 @@ ELSEWHERE = {
     },
     **dict.fromkeys(("docs/guides/python-client.md", "docs/reference/client.md"), "tests/test_client_docs.py"),
     "docs/guides/getting-started.md": "tests/spark/test_recipes.py",
+    "docs/guides/testing.md": "tests/testing/test_guide.py",
     **{
         f"docs/recipes/{name}.md": "tests/spark/test_recipes.py"
-        for name in ("dead-letters", "enrich", "exactly-once", "parquet-delta", "pytest", "replay", "scheduled")
+        for name in ("dead-letters", "enrich", "exactly-once", "parquet-delta", "replay", "scheduled")
     },
 }
 HERE = {

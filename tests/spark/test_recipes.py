@@ -89,14 +89,16 @@ def test_a_recipe(
 
 
 @pytest.mark.classic("a test of the page's own makes a session with a master")
-def test_the_recipe_for_pytest(clean: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_spark_test_of_the_testing_guide(
+    clean: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """pytest runs within pytest, on the session that there is: the page's own has the same name."""
     monkeypatch.syspath_prepend(tmp_path)
-    *files, transcript = examples("docs/recipes/pytest.md")
-    for file in files:
-        assert file.title
-        (tmp_path / file.title).write_text(file.code)
-    assert transcript.code.splitlines() == ["$ pytest -q test_totals.py", "1 passed"]
+    blocks = examples("docs/guides/testing.md")
+    for file in blocks:
+        if file.title in ("totals.py", "test_totals.py"):
+            (tmp_path / file.title).write_text(file.code)
+    assert ["$ pytest -q test_totals.py", "1 passed"] in [block.code.splitlines() for block in blocks]
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:cacheprovider -p no:randomly\n")
     try:
         with contextlib.redirect_stdout(io.StringIO()) as said:
