@@ -220,7 +220,7 @@ def test_code_26_shows_no_passwords_and_25_sets_nothing(tmp_path: Path) -> None:
         config.update("tls.server.mode=disabled")
 
 
-def test_certificates_made_as_the_operations_page_says(tmp_path: Path) -> None:
+def test_certificates_made_as_the_security_guide_says(tmp_path: Path) -> None:
     if shutil.which("openssl") is None:
         pytest.skip("there is no openssl here")
     page = (Path(__file__).parents[2] / "docs" / "guides" / "security.md").read_text(encoding="utf-8")

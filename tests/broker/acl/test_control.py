@@ -164,7 +164,7 @@ def test_what_was_permitted_once_is_checked_every_time(cluster: LocalCluster, as
 
 
 def test_a_signed_request_can_be_sent_again_and_as_another_code_of_the_same_fields(cluster: LocalCluster) -> None:
-    """As with Apache's: docs/guides/security.md says so. What the other code needs is still asked for."""
+    """As with Apache's: docs/reference/security.md lists it. What the other code needs is still asked for."""
     ext = {name: str(value) for name, value in _send_fields("orders", None, 0).items()}
     request = RemotingCommand.request(RequestCode.SEND_MESSAGE_V2, ext, b"body")
     RequestSigner(ALICE).sign(request)
