@@ -155,7 +155,7 @@ def test_without_a_file_the_answer_says_that_it_is_lost_at_the_stop(tmp_path: Pa
     def change(wire: Wire) -> None:
         answer = changed(wire, "traceOn=false")
         assert answer.code == ResponseCode.SUCCESS
-        assert "the change is lost when it stops" in (answer.remark or "")
+        assert "the change is lost on restart" in (answer.remark or "")
         assert shown(wire)["traceOn"] == "false"
 
     serve(config, change)

@@ -131,7 +131,7 @@ def test_a_consumer_that_is_not_there_goes_or_refuses(
 def test_a_consumer_that_does_not_answer(
     wire: Wire, consumers: list[Consumer], group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clients, "_RELAY_SECONDS", 0.05)
+    monkeypatch.setattr(clients, "_RELAY_TIMEOUT_S", 0.05)
     answer = wire.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, consumerGroup=group, clientId="client-0")
     assert answer.code == ResponseCode.CONSUME_MSG_TIMEOUT
     assert (answer.remark or "").startswith(f"consumer <{group}> <client-0> Timeout: ")
@@ -174,7 +174,7 @@ def test_where_consumers_are(
     consumers[0].answer = lambda request: RemotingCommand.response(request, body=b"{nonsense")
     assert status() == {"client-1": tables[1]}
     consumers[0].answer = lambda request: None
-    monkeypatch.setattr(clients, "_STATUS_SECONDS", 0.05)
+    monkeypatch.setattr(clients, "_STATUS_TIMEOUT_S", 0.05)
     consumers[1].answer = says(1)
     assert status(clientAddr="client-0") == {}
     nobody = wire.ask(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, topic=topic, group="Nobody")

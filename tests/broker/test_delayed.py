@@ -128,17 +128,17 @@ def test_a_time_that_cannot_be(properties: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "complaint"),
     [
-        ("TIMER_DELIVER_MS", "tomorrow", "is 'tomorrow', not a whole number of milliseconds"),
-        ("TIMER_DELAY_SEC", "", "is '', not a whole number of seconds"),
-        ("TIMER_DELAY_MS", "1.5", "is '1.5', not a whole number of milliseconds"),
-        ("TIMER_DELAY_MS", "9" * 5000, f"is '{'9' * 20}', not a whole number of milliseconds"),
-        ("DELAY", "abc", "is 'abc', not the number of a delay level"),
+        ("TIMER_DELIVER_MS", "tomorrow", "'tomorrow': use a whole number of milliseconds"),
+        ("TIMER_DELAY_SEC", "", "'': use a whole number of seconds"),
+        ("TIMER_DELAY_MS", "1.5", "'1.5': use a whole number of milliseconds"),
+        ("TIMER_DELAY_MS", "9" * 5000, f"'{'9' * 20}': use a whole number of milliseconds"),
+        ("DELAY", "abc", "'abc': use the number of a delay level"),
     ],
 )
 def test_a_time_that_is_no_number(name: str, text: str, complaint: str) -> None:
     with pytest.raises(RefusedError) as caught:
         rules().apply({name: text}, "T", 3)
-    assert caught.value.message == f"the property {name} {complaint}"
+    assert caught.value.message == f"invalid property {name} {complaint}"
     assert caught.value.response_code == ResponseCode.MESSAGE_ILLEGAL
 
 

@@ -123,4 +123,4 @@ def test_one_that_fails_does_not_take_the_others_along(caplog: pytest.LogCapture
         await settle()
 
     assert sorted(run(scenario)) == ["a", "b"]
-    assert caplog.text.count("was not answered") == 2
+    assert caplog.text.count("failed to respond to a held pull") == 2

@@ -38,8 +38,8 @@ def test_too_large(remark: str) -> None:
     ("remark", "words"),
     [
         ("message topic length too long 200", "smaller"),
-        ("the property DELAY is 'abc', not the number of a delay level", "a delay level"),
-        ("the property TIMER_DELAY_MS is 'abc', not a whole number of milliseconds", "an integer"),
+        ("invalid property DELAY 'abc': use the number of a delay level", "a delay level"),
+        ("invalid property TIMER_DELAY_MS 'abc': use a whole number of milliseconds", "an integer"),
         (
             "timer message illegal, the delay time should not be bigger than the max delay 259200000ms; or if set del "
             "msg, the delay time should be bigger than the current time",

@@ -1,19 +1,19 @@
-"""What becomes of a message that asks to be delivered later.
+"""Delayed and timed messages: where they are stored until they are due.
 
 ===================================  ===================================================================================
 property                             meaning
 ===================================  ===================================================================================
-DELAY                                a level of ``messageDelayLevel``, from 1 on; more than there are counts as the
-                                     highest, 0 and less as none. Wins over the others, which are then dropped
-TIMER_DELAY_SEC, TIMER_DELAY_MS      from now on
-TIMER_DELIVER_MS                     the time itself; used when none of the two before is there
-TIMER_OUT_MS                         set by the broker; a message that already has it is an ordinary one
-TIMER_DEL_UNIQKEY                    recalls a waiting message; only with a time that is still to come
+DELAY                                level of ``messageDelayLevel``, starting at 1; higher levels are reduced to the
+                                     highest one, 0 and negative levels mean no delay. The others are dropped then
+TIMER_DELAY_SEC, TIMER_DELAY_MS      delay from now
+TIMER_DELIVER_MS                     delivery time; used if both delays are missing
+TIMER_OUT_MS                         set by the broker; a message that already has it is delivered at once
+TIMER_DEL_UNIQKEY                    recalls a pending message; requires a delivery time in the future
 ===================================  ===================================================================================
 
-Such a message is stored in a topic of the broker's own, ``SCHEDULE_TOPIC_XXXX`` (queue level − 1) or
-``rmq_sys_wheel_timer`` (queue 0), with where it was sent in REAL_TOPIC and REAL_QID. A time is made a multiple of
-``timerPrecisionMs``, the greatest below it; one that is over already makes an ordinary message.
+Such a message is stored in a system topic: ``SCHEDULE_TOPIC_XXXX`` (queue level − 1) or ``rmq_sys_wheel_timer``
+(queue 0). REAL_TOPIC and REAL_QID have its destination. Delivery times are rounded down to the greatest multiple of
+``timerPrecisionMs`` below them. A message whose time has passed is delivered at once.
 
 Thread-safety: used on the event loop only. Corresponds to broker.util.HookUtils.{handleScheduleMessage,
 transformDelayLevelMessage, transformTimerMessage}.
@@ -36,7 +36,7 @@ _NUMBER = re.compile(r"[+-]?[0-9]+")
 
 
 class Waiting(NamedTuple):
-    """Where a message waits, until when (ms), and the time for its recall handle (None: it cannot be recalled)."""
+    """Where and until when (ms) a message is pending; the time for its recall handle, or None if it has none."""
 
     topic: str
     queue_id: int
@@ -45,7 +45,7 @@ class Waiting(NamedTuple):
 
 
 class DelayRules:
-    """The rules with one broker's settings."""
+    """Rules of delayed delivery with the settings of one broker."""
 
     def __init__(self, config: BrokerConfig, clock: Callable[[], int]) -> None:
         self._config = config
@@ -53,9 +53,10 @@ class DelayRules:
         self._levels = delay_levels(config.message_delay_level)
 
     def apply(self, properties: dict[str, str], topic: str, queue_id: int) -> Waiting | None:
-        """Change the properties of a message to ``topic`` to what is stored, and say where; None: as it was sent.
+        """Change ``properties`` to those to store and return the place; None if the message is not delayed.
 
-        RefusedError, with Apache's code, for a time that is no number or (with Apache's remark) too far away.
+        Raises RefusedError with Apache's code if a time is not a number or, with Apache's remark, too far in the
+        future.
         """
         level = delay_level(properties)
         if level > 0:
@@ -69,7 +70,9 @@ class DelayRules:
             return None
         recalled = properties.get("TIMER_DEL_UNIQKEY")
         if recalled is not None and self._config.acl_enable and not recalled.startswith(f"{topic}+"):
-            raise RefusedError(f"a message to {topic} recalls none of another topic", ResponseCode.NO_PERMISSION)
+            raise RefusedError(
+                f"a message to {topic} cannot recall a message of another topic", ResponseCode.NO_PERMISSION
+            )
         if not self._config.timer_wheel_enable:
             raise RefusedError(
                 "accurate timer message is not enabled, timerWheelEnable is false", ResponseCode.SYSTEM_ERROR
@@ -104,7 +107,7 @@ class DelayRules:
 
 
 def delay_level(properties: dict[str, str]) -> int:
-    """The level asked for, 0 for none; RefusedError if it is no number."""
+    """The requested delay level, 0 for none; RefusedError if it is not a number."""
     text = properties.get("DELAY")
     if not text:
         return 0
@@ -115,14 +118,14 @@ def _number(name: str, text: str) -> int:
     if len(text) > 20 or not _NUMBER.fullmatch(text):
         what = {"DELAY": "the number of a delay level", "TIMER_DELAY_SEC": "a whole number of seconds"}
         raise RefusedError(
-            f"the property {name} is {text[:20]!r}, not {what.get(name, 'a whole number of milliseconds')}",
+            f"invalid property {name} {text[:20]!r}: use {what.get(name, 'a whole number of milliseconds')}",
             ResponseCode.MESSAGE_ILLEGAL,
         )
     return int(text)
 
 
 def is_timed(properties: dict[str, str]) -> bool:
-    """Whether a delivery time is asked for."""
+    """Whether the message has a delivery time."""
     return any(name in properties for name in TIMER_PROPERTIES)
 
 

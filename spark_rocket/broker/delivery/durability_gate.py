@@ -1,14 +1,14 @@
-"""When a message is where ``flushDiskType`` and ``brokerRole`` want it, so that its sender may be answered.
+"""Delay responses until messages are as durable as ``flushDiskType`` and ``brokerRole`` require.
 
 ======================  ======================================================  ===================================
-setting                 waits until                                             otherwise, the message being stored
+setting                 the response waits until                                code on timeout; the message is stored
 ======================  ======================================================  ===================================
-SYNC_FLUSH              its bytes are on disk                                   FLUSH_DISK_TIMEOUT (10)
-SYNC_MASTER             a slave has them; after the disk, if both are set       SLAVE_NOT_AVAILABLE (11) or
+SYNC_FLUSH              the message is on disk                                  FLUSH_DISK_TIMEOUT (10)
+SYNC_MASTER             a slave has it; with both, after it is on disk          SLAVE_NOT_AVAILABLE (11) or
                                                                                 FLUSH_SLAVE_TIMEOUT (12)
 ======================  ======================================================  ===================================
 
-Nothing blocks. Thread-safety: on the event loop; the store's flush thread comes back to it, for many at a time.
+Nothing blocks. Thread-safety: used on the event loop; the store's flush thread schedules callbacks on it in batches.
 Corresponds to CommitLog.handleDiskFlushAndHA.
 """
 
@@ -29,7 +29,7 @@ StoredCallback = Callable[[ResponseCode], None]
 
 
 class DurabilityGate:
-    """Tells senders' processors when to answer."""
+    """Runs a callback when a message is durable or its timeout has expired."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, store: MessageStore, replication: ReplicationMaster, config: BrokerConfig
@@ -40,14 +40,14 @@ class DurabilityGate:
         self._sync_flush = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._sync_master = config.broker_role is BrokerRole.SYNC_MASTER
         self.waits = self._sync_flush or self._sync_master
-        """Whether there is anything to wait for."""
+        """Whether responses wait for a flush or a slave at all."""
         self.waiting = 0
-        """Senders that wait."""
+        """Number of pending callbacks."""
         self._flushed: deque[tuple[int, StoredCallback, bool]] = deque()
         self._scheduled = False
 
     def when_stored(self, end_offset: int, callback: StoredCallback) -> None:
-        """Call back on the loop with what became of a message that ends at a physical offset; perhaps at once."""
+        """Call back on the loop, perhaps at once, with the result for the message that ends at a physical offset."""
         if not self.waits:
             callback(ResponseCode.SUCCESS)
             return
@@ -65,7 +65,7 @@ class DurabilityGate:
     def _was_flushed(self, end_offset: int, callback: StoredCallback, ok: bool) -> None:
         """Called by the flush thread."""
         self._flushed.append((end_offset, callback, ok))
-        if not self._scheduled:  # looked at after the append and reset before the taking: nobody is left behind
+        if not self._scheduled:  # checked after the append and reset before the pops: no callback is missed
             self._scheduled = True
             try:
                 self._loop.call_soon_threadsafe(self._go_on)

@@ -1,10 +1,9 @@
-"""Which messages of a queue a pull wants: by tag, which the consume queue answers, or by SQL92, which the records do.
+"""Filters of pulls: by tag, with the consume queue only, or by SQL92, with the properties of the records.
 
-A tag filter is a set of 8-byte codes and never reads a record. An SQL92 filter (only with ``enablePropertyFilter``, as
-in Apache's broker) reads the properties of every record that it passes. So that nobody else waits for long, one pull
-looks at ``maxFilterMessageSize`` / 20 of them (800) and 16 MiB at most, and less when the expression is so long that
-20 ms of the processor's time go by; the answer says how far it came, and the client asks again. How an expression is
-understood is remembered, and how it is not.
+A tag filter is a set of 8-byte codes and reads no records. An SQL92 filter (only with ``enablePropertyFilter``, as in
+Apache's broker) reads the properties of every record that it examines. To bound the delay of other requests, one pull
+examines at most ``maxFilterMessageSize`` / 20 records (800), 16 MiB, and 20 ms of CPU time. The response has the next
+offset to examine, and the client pulls again. Parsed expressions are cached, and so are parse errors.
 
 Thread-safety: values are immutable, functions are for the broker's event loop.
 Corresponds to org.apache.rocketmq.broker.filter.ExpressionMessageFilter and common.filter.FilterAPI.
@@ -36,7 +35,7 @@ _EXAMINED = (GetMessageStatus.FOUND, GetMessageStatus.NO_MATCHED_MESSAGE)
 
 
 class PullFilter(NamedTuple):
-    """``tag_codes``: of the tags wanted; ``matches``: asked with a message's properties. None: all are wanted."""
+    """``tag_codes``: codes of the tags; ``matches``: predicate of a message's properties. None: all messages."""
 
     tag_codes: frozenset[int] | None = None
     matches: Matches | None = None
@@ -46,7 +45,7 @@ ALL = PullFilter()
 
 
 def check_expression_type(kind: str | None, *, sql92: bool) -> None:
-    """RefusedError when this broker does not filter so. No type means TAG."""
+    """Raise RefusedError for a filter type that this broker does not support. Without a type it is TAG."""
     if kind and kind != TYPE_TAG and not (kind == TYPE_SQL92 and sql92):
         raise RefusedError(
             f"The broker does not support consumer to filter message by {kind}",
@@ -56,7 +55,7 @@ def check_expression_type(kind: str | None, *, sql92: bool) -> None:
 
 
 def parse_filter(kind: str | None, expression: str | None, *, sql92: bool) -> PullFilter:
-    """The filter that a client describes; RefusedError with SUBSCRIPTION_PARSE_FAILED says where it is wrong."""
+    """Parse a client's filter; RefusedError with SUBSCRIPTION_PARSE_FAILED and the position of the error."""
     check_expression_type(kind, sql92=sql92)
     try:
         if kind == TYPE_SQL92:
@@ -96,7 +95,7 @@ def get_matching(
     matches: Matches,
     most_examined: int,
 ) -> GetMessageResult:
-    """As the store's ``get_message``, for what only the records' properties can tell."""
+    """Do what the store's ``get_message`` does, with a filter of the records' properties."""
     parts: list[bytes | memoryview] = []
     size = read = 0
     at = offset

@@ -1,12 +1,12 @@
-"""Pulls that found nothing and wait: woken by a message for their queue, or answered when their time is up.
+"""Long polling: pulls that found no message are held until one arrives for their queue or their timeout expires.
 
-One loop timer per held pull, so an answer on expiry comes at its time and not on a later tick. Arrivals of one turn of
-the loop are gathered: a pull is run again once, with everything that has come by then.
+Each held pull has its own timer, so its response is sent when the timeout expires, not on a later tick. Arrivals within
+one iteration of the loop are collected: a pull is run again once, for all messages that have arrived.
 
-Tags: a pull with tags stays asleep while only other tags arrive (the 8-byte tag code decides, as for the real filter).
+A held pull with a tag filter is not woken by messages with other tags (the 8-byte tag code decides, as in the filter).
 
-Thread-safety: used on the event loop only. Bound: ``maxHeldPulls`` of the broker's settings; above it nothing is held.
-After a crash: nothing is kept; clients pull again.
+Thread-safety: used on the event loop only. Limit: ``maxHeldPulls`` of the broker's settings; further pulls are not
+held. After a crash, held pulls are lost; clients pull again.
 Corresponds to org.apache.rocketmq.broker.longpolling.{PullRequestHoldService, ManyPullRequest}.
 """
 
@@ -27,7 +27,7 @@ _K = TypeVar("_K")
 
 @dataclass(slots=True, eq=False)
 class HeldPull:
-    """One waiting pull. ``answer`` runs it again, without waiting, and writes the answer."""
+    """A held pull. ``answer`` runs it again and writes the response."""
 
     channel: Channel
     key: tuple[str, int]
@@ -38,12 +38,12 @@ class HeldPull:
 
 
 class PullRequestHoldService:
-    """The held pulls by queue and by connection."""
+    """Held pulls by queue and by connection."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, watched: Container[str], notify: Callable[[str, int, int | None], None]
     ) -> None:
-        """``notify`` is called with topic, queue and tag code of what comes for the topics in ``watched``."""
+        """``notify`` is called with topic, queue and tag code of each arrival for a topic in ``watched``."""
         self._loop = loop
         self._watched = watched
         self._notify = notify
@@ -53,7 +53,7 @@ class PullRequestHoldService:
         self.count = 0
 
     def hold(self, pull: HeldPull, seconds: float) -> None:
-        """Keep a pull until a message comes or ``seconds`` are over."""
+        """Hold a pull until a message arrives, but at most ``seconds``."""
         self._by_queue.setdefault(pull.key, set()).add(pull)
         self._by_channel.setdefault(pull.channel, set()).add(pull)
         self.count += 1
@@ -62,7 +62,7 @@ class PullRequestHoldService:
     def notify_arriving(
         self, topic: str, queue_id: int, next_offset: int, tags_code: int | None, store_timestamp: int = 0
     ) -> None:
-        """A message (``tags_code``) or several (None) came; ``next_offset`` is one past the last."""
+        """Wake the pulls that match one message (``tags_code``) or several (None) before ``next_offset``."""
         if topic in self._watched:
             self._notify(topic, queue_id, tags_code)
         held = self._by_queue.get((topic, queue_id))
@@ -82,7 +82,7 @@ class PullRequestHoldService:
             self._woken.extend(ready)
 
     def wake_topic(self, topic: str) -> None:
-        """Run every held pull of a topic again, because the topic itself changed."""
+        """Run all held pulls of a topic again because the topic itself changed."""
         for key in [key for key in self._by_queue if key[0] == topic]:
             self.notify_arriving(key[0], key[1], 2**63 - 1, None)
 
@@ -91,7 +91,7 @@ class PullRequestHoldService:
             self._forget(pull)
 
     def close(self) -> None:
-        """Forget all of them; their connections are about to close."""
+        """Drop all held pulls; their connections are about to close."""
         for pulls in list(self._by_queue.values()):
             for pull in list(pulls):
                 self._forget(pull)
@@ -110,8 +110,8 @@ class PullRequestHoldService:
     def _answer(pull: HeldPull) -> None:
         try:
             pull.answer()
-        except Exception:  # the others that were woken with it still get theirs
-            _log.exception("a held pull of %s was not answered", pull.key)
+        except Exception:  # the other woken pulls still get a response
+            _log.exception("failed to respond to a held pull of %s", pull.key)
 
     def _forget(self, pull: HeldPull) -> None:
         if pull.timer is not None:

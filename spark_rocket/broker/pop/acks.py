@@ -1,12 +1,12 @@
-"""Acks: which receipts are accepted, and how acks get into the revive log.
+"""Acks: validation of receipts, and batching of acks for the revive log.
 
-A receipt must be one that this broker may have given. Apache's broker accepts any that it can read: forged ones go into
-its revive log, where they find no check point, or stay in its timer for ever.
+A receipt must be one that this broker may have issued. Apache's broker accepts any well-formed one: forged ones go into
+its revive log without a matching check point, or stay in its timer permanently.
 
-Acks of one check point that arrive within a fifth of a second are written as one record. An ack is accepted, answered,
-and written a moment later. Acks lost by a kill are delivered again, as is everything else that was done since the
-groups' offsets were last on disk. An ack is remembered until its message would have become visible, for the last
-``_REMEMBERED`` check points: an acked message is not acked again and cannot be made invisible for longer.
+Acks of one check point that arrive within 200 ms are written as one record, so the response precedes the write. If a
+kill loses acks, their messages are delivered again, like all others consumed since the groups' offsets were last on
+disk. Acks are cached until their messages would have become visible, and for at least the last ``_MAX_CACHED`` check
+points: an acked message is not acked again and cannot be made invisible for longer.
 
 Thread-safety: for the event loop. Corresponds to the acking half of PopBufferMergeService.
 """
@@ -24,17 +24,17 @@ from spark_rocket.store.delay.redelivery import RETRY_MS
 from spark_rocket.store.results import PutStatus
 
 GATHER_MS = 200
-"""How long an ack waits for others of its check point."""
+"""How long acks of a check point are collected before they are written."""
 MAX_SPAN = 1 << 16
-"""How far a message may be behind its check point's start."""
-_REMEMBERED = 50_000
-_MOST_UNWRITTEN = 200_000
-_CLOCKS_APART_MS = 24 * 3600 * 1000  # a clock may be set back while messages are out
+"""Maximum distance of a message from the start of its check point."""
+_MAX_CACHED = 50_000
+_MAX_UNWRITTEN = 200_000
+_MAX_CLOCK_SKEW_MS = 24 * 3600 * 1000  # a clock may be set back while messages are in flight
 
 
 @dataclass(slots=True)
 class _Acked:
-    """What was acked of a check point: bit ``i`` for the offset ``start + i``."""
+    """The acked messages of a check point: bit ``i`` for the offset ``start + i``."""
 
     revive_time: int
     revive_queue_id: int
@@ -43,7 +43,7 @@ class _Acked:
 
 
 class AckGatherer:
-    """The acks of one broker that are not in the log yet, and those that came lately."""
+    """The acks of one broker that are not yet in the log, and a cache of recent ones."""
 
     def __init__(self, log: ReviveLog, broker_name: str) -> None:
         self._log = log
@@ -54,11 +54,11 @@ class AckGatherer:
         self.count = 0
 
     def add(self, key: Key, revive_time: int, revive_queue_id: int, bits: int, now: int) -> int | None:
-        """Take acks; when :meth:`write` is to be called, if that is news."""
+        """Add acks; return when to call :meth:`write`, or None if that is already scheduled or not necessary."""
         entry = self._acked.get(key)
         if entry is None:
-            if len(self._unwritten) >= _MOST_UNWRITTEN:
-                raise RefusedError("the store takes no acks now", ResponseCode.SYSTEM_ERROR, retriable=True)
+            if len(self._unwritten) >= _MAX_UNWRITTEN:
+                raise RefusedError("too many unwritten acks: retry", ResponseCode.SYSTEM_ERROR, retriable=True)
             entry = self._acked[key] = _Acked(revive_time, revive_queue_id)
         entry.acked |= bits
         if entry.acked == entry.written:
@@ -70,18 +70,18 @@ class AckGatherer:
         return self._due
 
     def is_acked(self, key: Key, offset: int) -> bool:
-        """Whether a message was acked, as far as that is remembered."""
+        """Whether the cache has an ack of a message."""
         entry = self._acked.get(key)
         return entry is not None and bool(entry.acked >> (offset - key[3]) & 1)
 
     def write(self, now: int) -> int | None:
-        """Put what has gathered into the log; when to call again."""
+        """Write the collected acks into the log if they are due; return when to call again."""
         if self._due is None or self._due > now:
             return self._due
         return self.write_all(now)
 
     def write_all(self, now: int) -> int | None:
-        """Put all into the log; when to call again, if the store does not take it."""
+        """Write all acks into the log; return when to call again if the store is unavailable."""
         unwritten = self._unwritten
         while unwritten:
             key = next(iter(unwritten))
@@ -94,7 +94,7 @@ class AckGatherer:
         return None
 
     def late(self, key: Key) -> list[int]:
-        """What was acked of a check point that is due now; it goes into the log as well."""
+        """The acked offsets of a check point that is due now; also write them into the log."""
         entry = self._acked.get(key)
         if entry is None:
             return []
@@ -112,11 +112,11 @@ class AckGatherer:
         return True
 
     def _forget(self, now: int) -> None:
-        """The oldest in front: acks come about in the order of the pops."""
+        """Remove expired entries. The oldest ones are first: acks arrive roughly in the order of the pops."""
         acked = self._acked
         while acked:
             key = next(iter(acked))
-            if len(acked) <= _REMEMBERED and acked[key].revive_time > now:
+            if len(acked) <= _MAX_CACHED and acked[key].revive_time > now:
                 return
             del acked[key]
 
@@ -131,32 +131,32 @@ def _offsets(start: int, bits: int) -> list[int]:
 
 
 def check_receipt(receipt: ExtraInfo, offset: int, broker: str, queues: int, now: int, longest_invisible: int) -> None:
-    """RefusedError unless this broker, which has so many revive queues, may have given it for that offset."""
+    """Raise RefusedError unless this broker, with ``queues`` revive queues, may have issued it for the offset."""
     if receipt.broker_name != broker:
-        raise bad_receipt(f"it is of the broker {receipt.broker_name[:100]}, this is {broker}")
+        raise bad_receipt(f"its broker is {receipt.broker_name[:100]!r}, this is {broker!r}")
     if receipt.revive_queue_id >= queues and not receipt.is_order:
         raise bad_receipt(f"there is no revive queue {receipt.revive_queue_id}")
-    if receipt.pop_time > now + _CLOCKS_APART_MS:
-        raise bad_receipt("it is from the future")
+    if receipt.pop_time > now + _MAX_CLOCK_SKEW_MS:
+        raise bad_receipt(f"its popTime {receipt.pop_time} is in the future")
     if receipt.invisible_time > longest_invisible and not receipt.is_order:
-        raise bad_receipt(f"nothing is invisible for {receipt.invisible_time} ms")
+        raise bad_receipt(f"its invisibleTime {receipt.invisible_time} is greater than {longest_invisible} ms")
     if not 0 <= offset - receipt.start_offset < MAX_SPAN:
-        raise bad_receipt(f"{offset} is no offset of a check point that begins at {receipt.start_offset}")
+        raise bad_receipt(f"offset {offset} is not in the check point that starts at {receipt.start_offset}")
 
 
 def bad_receipt(why: str) -> RefusedError:
-    """29: it was not given by this broker."""
+    """The error (29) for a receipt that this broker has not issued."""
     return RefusedError(
-        f"extraInfo is no receipt of this broker: {why}",
+        f"Invalid extraInfo: {why}",
         ResponseCode.INVALID_PARAMETER,
-        remedy="Send back what the broker gave with the message.",
+        remedy="Send the extraInfo of the broker's response to the pop unchanged.",
     )
 
 
 def too_late(why: str) -> RefusedError:
-    """208: what it stands for is not out any more."""
+    """The error (208) for a receipt whose message is no longer in flight."""
     return RefusedError(
         why,
         ResponseCode.NO_MESSAGE,
-        remedy="It cannot be made invisible for longer; if it was not acked, it comes again.",
+        remedy="It cannot be made invisible for longer; if it was not acked, it is delivered again.",
     )

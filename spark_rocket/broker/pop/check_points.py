@@ -1,21 +1,21 @@
-"""What the revive log says: which messages were popped, which of them were acked.
+"""Records of the revive log: which messages were popped, and which of them were acked.
 
-One message of the topic ``rmq_sys_REVIVE_LOG_<cluster>`` each, its body JSON, its tag what it is. Times are ms.
+Each is a message of the topic ``rmq_sys_REVIVE_LOG_<cluster>`` with a JSON body and a tag for its type. Times in ms.
 
 =======  ==========  ==================================================================================================
 tag      key         meaning
 =======  ==========  ==================================================================================================
-all      c, t, q     group, topic (a retry topic as such) and queue that were popped
-         so          the offset that the pop began at
-         pt          when the pop was; c, t, q, so, pt and bn together name the check point
-         bn          the broker's name
-ck       it          for how long the messages are invisible; pt + it is when they come back
-         d           offset of each message, from so on; absent in old ones: they are consecutive
-         n           how many messages
-         bm          bit map of those acked already; 0 when it is written
-         ro          0; Apache's reader keeps there where it found the check point
-         rp          how often it was put anew because it could not be revived; text, often absent
-         sp          true when coming back counts as no attempt; mostly absent
+all      c, t, q     group, topic (a retry topic's own name) and queue of the pop
+         so          first offset of the pop
+         pt          time of the pop; c, t, q, so, pt and bn together identify the check point
+         bn          name of the broker
+ck       it          invisible time; the messages become visible at pt + it
+         d           offset of each message, relative to so; missing in old records: consecutive messages
+         n           number of messages
+         bm          bit map of acked messages; 0 when it is written
+         ro          0; Apache's reader stores the offset of the check point here
+         rp          number of rewrites after failed revivals; a string, often missing
+         sp          true if the redelivery does not count as an attempt; usually missing
 ack      ao          the offset that was acked
 bAck     aol         the offsets that were acked (and ao, -1)
 =======  ==========  ==================================================================================================
@@ -40,13 +40,13 @@ TAG_ACK = b"ack"
 TAG_BATCH_ACK = b"bAck"
 REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 ACK_INTERVAL = 1_000
-"""A check point comes into the revive log this long (ms) before its messages come back; its acks come behind it."""
+"""A check point enters the revive log this long (ms) before its messages become visible; its acks follow it."""
 
 Key: TypeAlias = tuple[str, str, int, int, int]
 """Topic, group, queue id, start offset and pop time of a check point; the broker is this one."""
 
 _LONG = 1 << 63
-_MOST = 1 << 16  # messages of one check point, for what was not written here
+_MAX_MESSAGES = 1 << 16  # of one check point; limits records that this broker has not written
 
 _text = lru_cache(maxsize=4096)(json.dumps)
 
@@ -66,26 +66,26 @@ class CheckPoint:
 
     @property
     def revive_time(self) -> int:
-        """When what is not acked comes back."""
+        """When unacked messages become visible again."""
         return self.key[4] + self.invisible_time
 
     @property
     def is_done(self) -> bool:
-        """Whether everything is acked."""
+        """Whether all messages are acked."""
         return self.acked == (1 << len(self.diffs)) - 1
 
     def ack(self, offsets: Iterable[int]) -> None:
-        """Take messages as acked; offsets of other messages are ignored."""
+        """Mark messages as acked; offsets of other messages are ignored."""
         start, diffs = self.key[3], self.diffs
         for offset in offsets:
             diff = offset - start
-            if 0 <= diff < len(diffs) and diffs[diff] == diff:  # nothing was filtered out before it
+            if 0 <= diff < len(diffs) and diffs[diff] == diff:  # no message before it was filtered out
                 self.acked |= 1 << diff
             elif diff in diffs:
                 self.acked |= 1 << diffs.index(diff)
 
     def open_offsets(self) -> list[int]:
-        """The offsets of what is not acked."""
+        """The offsets of unacked messages."""
         start = self.key[3]
         return [start + diff for at, diff in enumerate(self.diffs) if not self.acked >> at & 1]
 
@@ -99,7 +99,7 @@ class Ack(NamedTuple):
 
 
 def encode_check_point(point: CheckPoint) -> bytes:
-    """Its body in the revive log."""
+    """Encode the body of a check point in the revive log."""
     topic, group, queue_id, start, popped = point.key
     suspend = '"sp":true,' if point.suspend else ""
     return (
@@ -110,7 +110,7 @@ def encode_check_point(point: CheckPoint) -> bytes:
 
 
 def encode_ack(key: Key, broker_name: str, offsets: Sequence[int]) -> tuple[bytes, bytes]:
-    """Tag and body of an ack, of one message or of several."""
+    """Encode tag and body of an ack of one message or several."""
     topic, group, queue_id, start, popped = key
     rest = (
         f'"bn":{_text(broker_name)},"c":{_text(group)},"pt":{popped},"q":{queue_id},"so":{start},"t":{_text(topic)}}}'
@@ -121,11 +121,11 @@ def encode_ack(key: Key, broker_name: str, offsets: Sequence[int]) -> tuple[byte
 
 
 def decode_check_point(body: Buffer, broker_name: str) -> CheckPoint:
-    """The check point that a body says; ProtocolError. ``broker_name`` is for one that names none."""
+    """Decode a check point; ProtocolError if it is invalid. ``broker_name`` is the default of ``bn``."""
     value = _loads(body)
     key = _key_of(value)
-    count, diffs = _number(value, "n", _MOST), value.get("d") or []
-    if not isinstance(diffs, list) or len(diffs) > _MOST or not all(type(diff) is int for diff in diffs):
+    count, diffs = _number(value, "n", _MAX_MESSAGES), value.get("d") or []
+    if not isinstance(diffs, list) or len(diffs) > _MAX_MESSAGES or not all(type(diff) is int for diff in diffs):
         raise _wrong("d")
     offsets = diffs or range(count)
     if any(not 0 <= diff < 1 << 31 for diff in offsets):
@@ -139,7 +139,7 @@ def decode_check_point(body: Buffer, broker_name: str) -> CheckPoint:
 
 
 def decode_ack(body: Buffer, broker_name: str) -> Ack:
-    """The ack that a body says, of one message or several; ProtocolError."""
+    """Decode an ack of one message or several; ProtocolError if it is invalid."""
     value = _loads(body)
     offsets = value.get("aol", value.get("ackOffsetList"))
     if offsets is None:
@@ -171,4 +171,4 @@ def _number(value: dict[str, Any], name: str, limit: int = _LONG) -> int:
 
 
 def _wrong(name: str) -> ProtocolError:
-    return ProtocolError(f"A message of the revive log has no good {name!r}.", remedy="It is passed over.")
+    return ProtocolError(f"Missing or invalid {name!r} in a message of the revive log.", remedy="It is skipped.")

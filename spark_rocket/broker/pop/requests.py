@@ -1,28 +1,28 @@
-"""A pop as values: the request, its result, and the records of retry topics as consumers see them.
+"""Requests and results of pops, and the records of retry topics as consumers see them.
 
-The path of a POP_MESSAGE (processors/pop.py):
+How a POP_MESSAGE is processed (processors/pop.py):
 
-1. The processor checks the request as Apache's does and makes a :class:`PopRequest` of it.
-2. ``PopService.pop(request)`` returns a :class:`PopResult`. If it has messages, they are the answer; if ``rest_num`` is
-   above 0, ``waiting.more(topic, queue_id, group)`` may run another held request.
-3. Without messages: ``waiting.hold(channel, request, pop, again)``. HELD: the answer comes later. ``again()`` is called
-   on the loop when a suitable message may have come, or when the time is up (``poll_time`` from ``born_time`` on).
-   It repeats everything from 2 on. FULL: 209. TIMED_OUT: 210.
+1. The processor checks the request as Apache's does and converts it to a :class:`PopRequest`.
+2. ``PopService.pop(request)`` returns a :class:`PopResult`. If it has messages, they are the response; if ``rest_num``
+   is positive, ``waiting.more(topic, queue_id, group)`` may run another held request.
+3. Without messages: ``waiting.hold(channel, request, pop, again)``. HELD: the response is sent later. ``again()`` is
+   called on the loop when a matching message may have arrived, or when the timeout expires (``poll_time`` after
+   ``born_time``). It repeats everything from step 2. FULL: 209. TIMED_OUT: 210.
 
 Ordered pops (all calls from ``PopService``, with the queue's real topic) go through ``order``
 (:class:`~spark_rocket.broker.pop.order.ConsumerOrderInfoManager`):
 
-* before a pop of a queue: ``is_blocked``; a blocked queue gives nothing and counts nothing;
-* after it: ``popped`` remembers the offsets and returns the queue's part of orderCountInfo. No check point is written,
-  and the group's offset stays at the first message popped;
-* at an ack with reviveQid 999: ``ack`` returns the offset to commit, ALREADY_ACKED or ILLEGAL (answered with 13);
+* before a pop of a queue: ``is_blocked``; a blocked queue is skipped and does not count in ``rest_num``;
+* after it: ``popped`` stores the offsets and returns the queue's part of orderCountInfo. No check point is written,
+  and the group's offset stays at the first popped message;
+* at an ack with reviveQid 999: ``ack`` returns the offset to commit, ALREADY_ACKED or ILLEGAL (the response is 13);
   afterwards ``waiting.more`` is called if the queue is free;
 * at a change of the invisible time: ``change_invisible``; when the group's offset is reset: ``clear``.
 
-A message of a retry topic is answered under the topic that its consumer asked for: the record is written again with
-that topic and with POP_CK, its receipt, which names the retry topic. Everything else stays: queue and offsets are those
-of the retry topic. Apache's broker does the same by default (``popResponseReturnActualRetryTopic``). A POP_CK from
-the sender is removed, since nothing can be acked with it.
+A message of a retry topic is returned with the topic of the request: its record is encoded again with that topic and
+with POP_CK, its receipt, which identifies the retry topic. Queue and offsets remain those of the retry topic. Apache's
+broker does the same by default (``popResponseReturnActualRetryTopic``). A POP_CK from the sender is removed because it
+is not a valid receipt.
 
 Thread-safety: values and pure functions. Corresponds to the recoding in PopMessageProcessor.popMsgFromQueue.
 """
@@ -43,7 +43,7 @@ _POP_CK = b"POP_CK"
 
 
 class PopRequest(NamedTuple):
-    """A pop whose checks are passed. ``queue_id`` −1: all queues. Times in ms; ``invisible_time`` from the pop on."""
+    """A checked pop. ``queue_id`` −1: all queues. Times in ms; ``invisible_time`` starts at the pop."""
 
     group: str
     topic: str
@@ -60,11 +60,11 @@ class PopRequest(NamedTuple):
 
 @dataclass(slots=True)
 class PopResult:
-    """What a pop found.
+    """The messages of a pop.
 
-    ``rest_num``: how many messages are still there in the queues looked at; ``passed``: whether messages that the
-    filter does not want were left behind, or there are some that cannot be had just now, so that it is worth looking
-    again; ``problem``: a queue is damaged, or the store takes no check point.
+    ``rest_num``: number of remaining messages in the examined queues; ``passed``: whether messages that do not match
+    were skipped, or some are temporarily unavailable, so that another pop may find messages; ``problem``: a queue is
+    damaged, or the store accepts no check point.
     """
 
     pop_time: int
@@ -82,7 +82,7 @@ class PopResult:
 
 
 def offsets_of(records: bytes | memoryview) -> list[int]:
-    """Queue offsets of a run of records."""
+    """Queue offsets of consecutive records."""
     offsets = []
     position = 0
     while position < len(records):
@@ -92,7 +92,7 @@ def offsets_of(records: bytes | memoryview) -> list[int]:
 
 
 def as_asked(records: bytes | memoryview, topic: str, receipt: ExtraInfo) -> bytes:
-    """A run of records under another topic, each with its receipt."""
+    """Encode records again with another topic, each with its receipt."""
     name = topic.encode()
     parts = []
     for record in iter_records(records):
@@ -101,7 +101,7 @@ def as_asked(records: bytes | memoryview, topic: str, receipt: ExtraInfo) -> byt
             remove_property(own, _POP_CK), _POP_CK, receipt._replace(offset=record.queue_offset).text()
         )
         fits = len(noted) <= MAX_PROPERTIES
-        # If it does not fit, the consumer makes the receipt of the answer's infos and its real topic.
+        # If it is too long, the consumer makes the receipt from the response's offset infos and the retry topic.
         parts.append(
             encode_record(
                 name if fits else bytes(record.topic),

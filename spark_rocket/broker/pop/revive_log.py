@@ -1,21 +1,22 @@
-"""The revive log: writes check points and acks, reads them, and recovers groups' offsets from it after a kill.
+"""The revive log: writes and reads check points and acks, and recovers groups' offsets from them after a kill.
 
-Check points and acks are timed messages (delayed.py): they are in ``rmq_sys_wheel_timer`` and come into their queue of
-the revive log at their time, acks when the check point's messages become visible, the check point itself a second
-earlier, or at once when that time has passed. Apache's broker does the same: either of the two can continue with a
-store of the other. So acks come behind their check point, also if both were rolled. A late ack still goes through the
-timer, because its check point may be there.
+Check points and acks are timed messages (delivery/delayed.py): they are stored in ``rmq_sys_wheel_timer`` and move into
+their queue of the revive log when they are due. Acks are due when the check point's messages become visible, the check
+point one second earlier, or at once if that time has passed. So acks follow their check point, even if both were rolled
+over in the timer. A late ack also goes through the timer because its check point may still be there. Apache's broker
+does the same: each broker can continue with a store of the other.
 
-After a crash: a ``put`` that reported success survives a kill. A power failure loses what is not flushed, and whoever
-writes a group's offset to disk waits for that. :func:`recover_offsets` moves groups behind what they popped shortly
-before a kill, because ``consumerOffset.json`` is some seconds old then:
+After a crash: a ``put`` that reported success survives a kill. A power failure loses unflushed records, so a group's
+offset is written to disk only after its check points. :func:`recover_offsets` moves groups past the messages that they
+popped shortly before a kill, because ``consumerOffset.json`` is some seconds old then:
 
-* A check point that begins exactly at a group's offset says that the group has its messages: those that are not acked
-  come back by it. So the offset moves behind its last message, and on to the next check point.
+* A check point that starts exactly at a group's offset proves that the group has popped its messages; the unacked ones
+  become visible by it. So the offset moves past its last message, and on to the next check point.
 * Only check points of pops since the file was written count (its ``savedAt``, which RocketMQ does not have and
-  ignores): an older one may be from before a reset. Nor does one whose messages are younger than itself: they belong to
-  another topic of the same name.
-* Every message that is passed is in a check point, so none is lost. Where the chain breaks, messages come twice.
+  ignores): older ones may be from before a reset. A check point that is older than its messages does not count either:
+  they belong to a recreated topic of the same name.
+* Every message that is skipped is in a check point, so none is lost. If the chain is broken, messages are delivered
+  twice.
 
 Thread-safety: for the event loop; recovery before the broker serves. Corresponds to PopMessageProcessor.buildCkMsg and
 the writing half of AckMessageProcessor; RocketMQ has no such recovery.
@@ -54,7 +55,7 @@ _READ_BYTES = 1 << 18
 
 
 class ReviveLog:
-    """The revive log of one broker. ``on_timed``: called with the time when something comes into it (ms)."""
+    """The revive log of one broker. ``on_timed``: called with the time (ms) when a record will enter it."""
 
     def __init__(self, shared: SharedState) -> None:
         self.topic = REVIVE_PREFIX + shared.config.broker_cluster_name
@@ -62,7 +63,7 @@ class ReviveLog:
         self.queues = 8 if revive_topic is None else revive_topic.write_queue_nums
         self.on_timed: Callable[[int], None] = lambda due: None
         self.position = shared.store.max_physical_offset
-        """No offset may be on disk before the log is that was written up to here; after a kill that is all of it."""
+        """Flush the commit log up to here before groups' offsets are saved; after a kill, up to its end."""
         self._store = shared.store
         self._clock = shared.clock
         self._host = pack_host(shared.host)
@@ -75,12 +76,12 @@ class ReviveLog:
         return self._put(TAG_CHECK_POINT, encode_check_point(point), point.revive_time - ACK_INTERVAL, queue_id)
 
     def put_ack(self, key: Key, broker_name: str, offsets: list[int], revive_time: int, queue_id: int) -> PutResult:
-        """Write the acks of a check point whose messages come back at ``revive_time``."""
+        """Write the acks of a check point whose messages become visible at ``revive_time``."""
         tag, body = encode_ack(key, broker_name, offsets)
         return self._put(tag, body, revive_time, queue_id)
 
     def put_revived(self, point: CheckPoint, offsets: list[int]) -> PutResult:
-        """Write that messages of a check point that is in the revive log were given back: they count as acked."""
+        """Write that messages of a check point in the revive log were redelivered: they count as acked."""
         tag, body = encode_ack(point.key, point.broker_name, offsets)
         return self._put(tag, body, point.revive_time, point.revive_queue_id, at_once=True)
 
@@ -99,7 +100,7 @@ class ReviveLog:
             )
             self.position = max(self.position, result.end_physical_offset)
             return result
-        out = max((deliver - 1) // self._precision * self._precision, 0)  # below 0 if a forger says so
+        out = max((deliver - 1) // self._precision * self._precision, 0)  # negative for a forged receipt
         result = self._store.put_message(
             TIMER_TOPIC,
             0,
@@ -114,16 +115,16 @@ class ReviveLog:
         return result
 
     def end(self, queue_id: int) -> int:
-        """One past the last message of a queue."""
+        """The offset after the last message of a queue."""
         return self._store.get_max_offset(self.topic, queue_id)
 
     def read(self, queue_id: int, offset: int, topic: str = "") -> tuple[int, Iterator[RecordView]]:
-        """Some messages from an offset on, and the offset behind them; damaged ones are left out."""
+        """Read some messages from an offset on; return the next offset and the messages without damaged ones."""
         topic = topic or self.topic
         try:
             found = self._store.get_message(topic, queue_id, offset, _READ_AT_ONCE, _READ_BYTES)
         except StoreCorruptError as error:
-            _log.error("Message %d of %s, queue %d, is passed over: %s", offset, topic, queue_id, error)
+            _log.error("skipped message %d of %s, queue %d: %s", offset, topic, queue_id, error)
             return offset + 1, iter(())
         if found.status is not GetMessageStatus.FOUND:
             return found.next_begin_offset, iter(())
@@ -143,7 +144,7 @@ def _records(run: bytes | memoryview) -> Iterator[RecordView]:
 
 
 def recover_offsets(store: MessageStore, log: ReviveLog, offsets: ConsumerOffsetManager) -> int:
-    """Move offsets behind what was popped since they were saved; how many were."""
+    """Move offsets past the messages popped since they were saved; return the number of changed offsets."""
     since = offsets.saved_at
     if store.recovery is None or store.recovery.clean or not since:
         return 0
@@ -163,12 +164,12 @@ def recover_offsets(store: MessageStore, log: ReviveLog, offsets: ConsumerOffset
             offsets.commit(*place, offset)
             moved += 1
     if moved:
-        _log.info("Groups go on behind what they popped shortly before the broker was killed, in %d queues.", moved)
+        _log.info("recovered groups' offsets of pops before the broker was killed: %d queues", moved)
     return moved
 
 
 def _was_there(store: MessageStore, topic: str, queue_id: int, offset: int, popped: int) -> bool:
-    """Whether a message was in the queue at that time."""
+    """Whether a message was in the queue at the time ``popped``."""
     try:
         return view_record(store.look_message(topic, queue_id, offset) or b"").store_timestamp <= popped
     except (StoreCorruptError, ProtocolError):
@@ -176,7 +177,7 @@ def _was_there(store: MessageStore, topic: str, queue_id: int, offset: int, popp
 
 
 def _check_points(store: MessageStore, log: ReviveLog, topic: str, queue_id: int, since: int) -> list[CheckPoint]:
-    """Those that a queue has got since a time, of pops since then."""
+    """The check points of pops since a time."""
     found = []
     offset = store.get_offset_by_time(topic, queue_id, since)
     while offset < store.get_max_offset(topic, queue_id):

@@ -1,10 +1,11 @@
-"""Accounts: put, delete, the white list (50, 51, 53), the file's version and what is in it (52, 54).
+"""Accounts: put, delete, the white list (50, 51, 53), the version and contents of the file (52, 54).
 
-Every account's secret key is in the answer to 54, as Apache's has it, but only for who has signed as an administrator:
-an address on a white list, from which the others may be asked without a signature, is told no secrets. An account that
-is no administrator is refused from its own white list, too.
+The response to 54 has the secret keys of all accounts, as Apache's has, but only if an administrator signed the
+request. Addresses on a white list need no signature, and get no secrets. Accounts that are not administrators are
+refused even if their own white list has the address.
 
-Changes are answered when they are on disk and count. Requests carry secrets as they are: TLS hides them on their way.
+The response to a change is sent when the file is on disk and the change is in effect. Requests contain secrets in plain
+text: use TLS.
 Corresponds to AdminBrokerProcessor.{updateAndCreateAccessConfig, deleteAccessConfig, updateGlobalWhiteAddrsConfig,
 getBrokerAclConfigVersion, getBrokerClusterAclConfig} of RocketMQ 4.9.
 """
@@ -46,14 +47,14 @@ _log = logging.getLogger(__name__)
 
 
 class AccountProcessor(Processor):
-    """Who may do what, asked and changed by administrators."""
+    """Reads and changes of accounts and permissions by administrators."""
 
     # --- changes ----------------------------------------------------------------------------------------------
 
     @answers(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG)
     def put(self, channel: Channel, request: RemotingCommand) -> None:
         header = CreateAccessConfigRequestHeader.from_ext(request.ext_fields)
-        what = f"the account {header.access_key}"
+        what = f"put account {header.access_key}"
         failed = UPDATE_AND_CREATE_ACL_CONFIG_FAILED
         self._change(channel, request, failed, what, lambda file: file.put(header))
 
@@ -66,7 +67,7 @@ class AccountProcessor(Processor):
             if not file.delete(access_key):
                 raise RefusedError(f"there is no account with the accessKey {access_key}", failed)
 
-        self._change(channel, request, failed, f"the account {access_key}, which is deleted", edit)
+        self._change(channel, request, failed, f"deleted account {access_key}", edit)
 
     @answers(RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG)
     def set_white(self, channel: Channel, request: RemotingCommand) -> None:
@@ -75,7 +76,7 @@ class AccountProcessor(Processor):
         own = self._service.config.acl_path
         if header.acl_file_full_path and Path(header.acl_file_full_path) != own:
             raise RefusedError(f"this broker has one file of accounts, {own}", failed)
-        what = f"the white list, which is [{header.global_white_addrs}]"
+        what = f"set white list [{header.global_white_addrs}]"
         self._change(channel, request, failed, what, lambda file: file.set_white(header.global_white_addrs))
 
     def _change(
@@ -90,13 +91,13 @@ class AccountProcessor(Processor):
 
         async def change() -> RemotingCommand:
             await control.change(edit)
-            who = request.ext_fields.get("AccessKey") or "an address of the white list"
-            _log.info("Who may do what is changed by %s (%r): %r.", channel.remote_addr, who, what)
+            account = request.ext_fields.get("AccessKey") or "an address of the white list"
+            _log.info("accounts changed by %s (%r): %r", channel.remote_addr, account, what)
             return RemotingCommand.response(request)
 
         self._answer_file_work(channel, request, failed, change())
 
-    # --- questions --------------------------------------------------------------------------------------------
+    # --- reads ------------------------------------------------------------------------------------------------
 
     @answers(RequestCode.GET_BROKER_CLUSTER_ACL_INFO)
     def version(self, channel: Channel, request: RemotingCommand) -> None:
@@ -141,9 +142,9 @@ class AccountProcessor(Processor):
         control = self._service.access_control
         if control is None:
             raise RefusedError(
-                "this broker does not check who may do what",
+                "access control is disabled on this broker",
                 failed,
-                remedy="Set aclEnable=true in its broker.conf, and start it again.",
+                remedy="Set aclEnable=true in its broker.conf and restart it.",
             )
         control.check_admin(channel, request)
         return control

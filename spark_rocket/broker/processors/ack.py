@@ -1,21 +1,21 @@
-"""ACK_MESSAGE (200051), BATCH_ACK_MESSAGE (200151), CHANGE_MESSAGE_INVISIBLETIME (200053): after a pop.
+"""Acknowledge popped messages: ACK_MESSAGE (200051), BATCH_ACK_MESSAGE (200151), CHANGE_MESSAGE_INVISIBLETIME (200053).
 
 =====================================================  ================================================================
 case                                                   code
 =====================================================  ================================================================
-acked, now, already, or when its time was over         0
-an offset that the queue does not have                 208; in a batch it is passed over
+acked now or before, or the invisible time expired     0
+the queue does not have the offset                     208; in a batch it is skipped
 a batch without acks                                   208
-no such topic; no such queue                           17; 13. In a batch both are passed over
-a receipt that cannot be one of this broker's          29; Apache's takes any that it can read, and answers 1 otherwise
-popped in order, and not the message that is out       13
+unknown topic; unknown queue                           17; 13. In a batch both are skipped
+the receipt cannot be from this broker                 29; Apache's accepts any valid receipt, and responds 1 otherwise
+popped in order, and the message is not in flight      13
 =====================================================  ================================================================
 
-A change of the invisible time answers with popTime, invisibleTime and reviveQid, of which the next receipt is made
-(its start offset is the message's own); the old one is worth nothing any more. When the time was over already, or the
-message acked, that is 208: Apache's broker would bring it twice.
+The response to a change of the invisible time has popTime, invisibleTime and reviveQid. The client makes the next
+receipt of them (with the message's own offset as start offset); the old receipt becomes invalid. The code is 208 if the
+time had expired or the message was acked: Apache's broker would deliver it twice.
 
-A batch's bits are a ``java.util.BitSet`` in base64, or, from fastjson 2, its bytes as numbers.
+The bits of a batch are a ``java.util.BitSet`` in base64, or its bytes as numbers (fastjson 2).
 Corresponds to AckMessageProcessor and ChangeInvisibleTimeProcessor.
 """
 
@@ -40,7 +40,7 @@ _MOST_BITS = 1 << 16
 
 
 class AckMessageProcessor(Processor):
-    """Takes acks and changes of the invisible time."""
+    """Acks, and changes of the invisible time."""
 
     @answers(RequestCode.ACK_MESSAGE)
     def ack(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -68,7 +68,7 @@ class AckMessageProcessor(Processor):
         for ack in body.acks:
             try:
                 self._ack_many(pops, ack, broker_name)
-            except RefusedError as error:  # the others are taken all the same
+            except RefusedError as error:  # the other acks are still processed
                 problem = error
         if problem is not None:
             raise problem
@@ -81,7 +81,10 @@ class AckMessageProcessor(Processor):
             return
         numbers = (ack.start_offset, ack.pop_time, ack.invisible_time, ack.revive_queue_id)
         if any(not 0 <= number < 1 << 62 for number in numbers):
-            raise RefusedError("a number of an ack is not one", ResponseCode.INVALID_PARAMETER)
+            raise RefusedError(
+                "invalid ack: startOffset, popTime, invisibleTime and reviveQueueId must be between 0 and 2^62 - 1",
+                ResponseCode.INVALID_PARAMETER,
+            )
         first, end = self._span(topic, ack.queue_id)
         bits = _bits(ack.bit_set)
         if end < ack.start_offset:
@@ -148,7 +151,7 @@ def _receipt(text: str) -> ExtraInfo:
 
 
 def _bits(value: object) -> int:
-    """A bit set as a number; RefusedError."""
+    """Decode a bit set to a number; RefusedError if it is invalid."""
     raw = b""
     try:
         if isinstance(value, str) and len(value) <= 2 * _MOST_BITS:
@@ -160,5 +163,7 @@ def _bits(value: object) -> int:
         if len(raw) > _MOST_BITS // 8:
             raise ValueError
     except (ValueError, TypeError, Base64Error):
-        raise RefusedError("the bits of an ack are no BitSet", ResponseCode.INVALID_PARAMETER) from None
+        raise RefusedError(
+            "invalid bit set of an ack: encode it as base64 or as a list of bytes", ResponseCode.INVALID_PARAMETER
+        ) from None
     return int.from_bytes(raw, "little")

@@ -1,8 +1,8 @@
 """Administration: topics (17, 18, 215, 21, 351), groups (200, 225, 201, 352, 207), settings (25, 26), state (43, 45).
 
-An answer to the creation of a topic waits until ``topics.json`` is written and the name servers that answer know the
-topic, so whoever created it can use it at once. Changes of groups are answered when their file is written, too, and
-settings count once ``broker.conf`` has them. If a file cannot be written, the answer is SYSTEM_ERROR.
+The response to the creation of a topic is sent when ``topics.json`` is written and all reachable name servers know the
+topic, so the client can use it at once. Changes of groups also wait for their file. Settings take effect when
+``broker.conf`` has them. If a file cannot be written, the response is SYSTEM_ERROR.
 Corresponds to org.apache.rocketmq.broker.processor.AdminBrokerProcessor.
 """
 
@@ -46,7 +46,7 @@ _RETRY_POLICIES = ("EXPONENTIAL", "CUSTOMIZED")
 
 
 class AdminProcessor(Processor):
-    """Topics, groups and settings."""
+    """Administration of topics, groups and settings."""
 
     def __init__(self, service: BrokerService) -> None:
         super().__init__(service)
@@ -93,19 +93,19 @@ class AdminProcessor(Processor):
                 self._service.topics.put(topic)
 
     def _check_topic(self, topic: TopicConfig, attributes: str | None) -> None:
-        """RefusedError for a topic that cannot be; gives one that can the attributes that it is to have."""
+        """Raise RefusedError for an invalid topic; set the resulting attributes of a valid one."""
         name = topic.topic_name
         problem = topic_problem(name)
         if problem is None and self._service.topics.is_system(name):
             problem = f"The topic[{name}] is conflict with system topic."
         for what, queues in (("readQueueNums", topic.read_queue_nums), ("writeQueueNums", topic.write_queue_nums)):
             if not 0 <= queues <= MAX_QUEUES:
-                problem = problem or f"{what} of the topic[{name}] is {queues}, not between 0 and {MAX_QUEUES}."
+                problem = problem or f"Invalid {what} {queues} of topic {name}: use 0 to {MAX_QUEUES}."
         if not 0 <= topic.perm <= 15:
-            problem = problem or f"perm of the topic[{name}] is {topic.perm}, not a combination of 1, 2, 4 and 8."
+            problem = problem or f"Invalid perm {topic.perm} of topic {name}: use a combination of 1, 2, 4 and 8."
         if topic.topic_filter_type not in _FILTER_TYPES:
-            problem = problem or f"topicFilterType of the topic[{name}] is not {' or '.join(_FILTER_TYPES)}."
-        problem = problem or _no_int(topicSysFlag=topic.topic_sys_flag)
+            problem = problem or f"Invalid topicFilterType of topic {name}: use {' or '.join(_FILTER_TYPES)}."
+        problem = problem or _int_problem(topicSysFlag=topic.topic_sys_flag)
         known = self._service.topics.get(name)
         try:
             topic.attributes = alter_attributes(known.attributes if known else {}, attributes, create=known is None)
@@ -117,7 +117,7 @@ class AdminProcessor(Processor):
             raise RefusedError(
                 "MIXED message type is not supported.",
                 ResponseCode.SYSTEM_ERROR,
-                remedy="Set enableMixedMessageType=true at the broker, or leave the attribute out: it takes any then.",
+                remedy="Set enableMixedMessageType=true at the broker, or omit the attribute to allow all types.",
             )
 
     @answers(RequestCode.DELETE_TOPIC_IN_BROKER)
@@ -196,11 +196,11 @@ class AdminProcessor(Processor):
 
     @answers(RequestCode.UPDATE_BROKER_CONFIG)
     def update_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-        """Answered when broker.conf has the change on disk; if that cannot be, nothing is changed."""
+        """Change settings; respond when broker.conf is on disk. If writing it fails, nothing is changed."""
         try:
             update = self._service.config.parse_update(bytes(request.body).decode("utf-8"))
         except UnicodeDecodeError:
-            raise RefusedError("the settings are not UTF-8 text", ResponseCode.SYSTEM_ERROR) from None
+            raise RefusedError("the settings are not valid UTF-8", ResponseCode.SYSTEM_ERROR) from None
         except ConfigError as error:
             raise _refusal(error) from None
         file, values = self._service.config.source, update.to_file()
@@ -227,9 +227,9 @@ class AdminProcessor(Processor):
         for warning in warnings:
             _log.warning("%s", warning)
         self._service.settings_changed()
-        _log.info("Settings changed by %s: %s", channel.remote_addr, shown_text(bytes(request.body).decode("utf-8")))
+        _log.info("settings changed by %s: %s", channel.remote_addr, shown_text(bytes(request.body).decode("utf-8")))
         if update.values and config.source is None:
-            warnings.append("This broker was started without a broker.conf: the change is lost when it stops.")
+            warnings.append("This broker was started without a broker.conf: the change is lost on restart.")
         return RemotingCommand.response(request, 0, " ".join(warnings) or None)
 
     @answers(RequestCode.GET_BROKER_CONFIG)
@@ -237,7 +237,7 @@ class AdminProcessor(Processor):
         version = self._service.topics.data_version
         ext = {"version": dumps_fastjson(version.to_value()).decode()}
         config = self._service.config
-        # mqadmin's exportConfigs breaks where one of these is missing.
+        # mqadmin's exportConfigs fails if one of these is missing.
         wanted = {"filterServerNums": "0", "useTLS": "false" if config.client_tls() is None else "true"}
         text = render_properties(list({**wanted, **dict(config.to_properties())}.items()))
         return RemotingCommand.response(request, 0, None, ext, text.encode())
@@ -251,7 +251,7 @@ class AdminProcessor(Processor):
 
     @answers(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
     def clean_expired_queues(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Apache's broker forgets queues whose messages are all gone, and their next offset is 0 again. Not here."""
+        """Trim the consume queues. Unlike Apache's broker, keep empty queues, so that offsets never restart at 0."""
         self._service.store.retention.trim_again()
         return RemotingCommand.response(request)
 
@@ -267,7 +267,11 @@ class AdminProcessor(Processor):
     def timer_check_point(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         timer = self._service.timer
         if timer is None:
-            raise RefusedError("There is no timer here.", ResponseCode.SYSTEM_ERROR)
+            raise RefusedError(
+                "this broker has no timer",
+                ResponseCode.SYSTEM_ERROR,
+                remedy="Send the request to a master with timerWheelEnable=true.",
+            )
         return RemotingCommand.response(request, body=timer.checkpoint())
 
 
@@ -276,20 +280,20 @@ def _refusal(error: ConfigError) -> RefusedError:
 
 
 def _check_group(group: SubscriptionGroupConfig) -> None:
-    """RefusedError for a group that cannot be."""
+    """Raise RefusedError for an invalid group."""
     problem = group_problem(group.group_name)
     if not 0 <= group.retry_queue_nums <= MAX_QUEUES:
-        problem = problem or f"retryQueueNums is {group.retry_queue_nums}, not between 0 and {MAX_QUEUES}."
-    problem = problem or _no_int(
+        problem = problem or f"Invalid retryQueueNums {group.retry_queue_nums}: use 0 to {MAX_QUEUES}."
+    problem = problem or _int_problem(
         retryMaxTimes=group.retry_max_times,
         groupSysFlag=group.group_sys_flag,
         consumeTimeoutMinute=group.consume_timeout_minute,
     )
     policy = group.group_retry_policy
     if policy is not None and (not isinstance(policy, dict) or policy.get("type") not in _RETRY_POLICIES):
-        problem = problem or f"groupRetryPolicy is not of the type {' or '.join(_RETRY_POLICIES)}."
+        problem = problem or f"Invalid type of groupRetryPolicy: use {' or '.join(_RETRY_POLICIES)}."
     try:
-        dumps_fastjson([[group.to_value()]])  # as deep as it stands in the file
+        dumps_fastjson([[group.to_value()]])  # nested as deep as in the file
     except ProtocolError as error:
         problem = problem or error.message
     if problem is not None:
@@ -297,7 +301,7 @@ def _check_group(group: SubscriptionGroupConfig) -> None:
 
 
 def _altered(current: dict[str, str], given: dict[str, str]) -> dict[str, str]:
-    """A group's attributes after a client's ``+name`` and ``-name``; without signs, as in a file, they replace them."""
+    """Apply ``+name`` and ``-name`` to a group's attributes; names without signs, as in a file, replace all."""
     if not all(name[:1] in ("+", "-") for name in given):
         return given
     removed = {name[1:] for name in given if name[0] == "-"}
@@ -305,9 +309,9 @@ def _altered(current: dict[str, str], given: dict[str, str]) -> dict[str, str]:
     return kept | {name[1:]: value for name, value in given.items() if name[0] == "+"}
 
 
-def _no_int(**numbers: int) -> str | None:
-    """What is wrong with numbers that are 32 bits wide in Java, or None."""
+def _int_problem(**numbers: int) -> str | None:
+    """Describe the first number that does not fit into a Java int; None if all fit."""
     for name, number in numbers.items():
         if not -(1 << 31) <= number < 1 << 31:
-            return f"{name} is {number}, which has more than 32 bits."
+            return f"Invalid {name} {number}: use a 32-bit integer."
     return None

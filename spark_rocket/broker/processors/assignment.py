@@ -1,20 +1,20 @@
-"""Which queues a consumer is to read, shared out by the broker: QUERY_ASSIGNMENT (400); whether a group pulls or pops a
-topic: SET_MESSAGE_REQUEST_MODE (401), GET_ALL_MESSAGE_REQUEST_MODE (402).
+"""Queue assignments made by the broker (QUERY_ASSIGNMENT, 400), and whether a group pulls or pops a topic
+(SET_MESSAGE_REQUEST_MODE, 401; GET_ALL_MESSAGE_REQUEST_MODE, 402).
 
-The queues are those of the whole cluster: this broker's own as they are now, the others' as a name server says (asked
-again after 30 seconds; without an answer they are left as they were). Without an assignment in the answer the client
-goes on with what it has: the topic or the group's members are not known here, or the strategy is not.
+The queues are those of the entire cluster: this broker's current ones, and those of other brokers as a name server
+reports them (refreshed after 30 seconds; without a response the cached ones are used). The response has no assignment
+if the topic, the group's members or the strategy are unknown here; the client keeps its queues then.
 
 ==============  ====================================================================================================
 mode            a member of the group gets
 ==============  ====================================================================================================
 PULL            its share, by ``AVG`` or ``AVG_BY_CIRCLE``
-POP             ``popShareQueueNum`` <= 0, or at least one less than there are members: queue -1 of each broker, which
-                means all of them; else its share and those of so many members behind it, or, with more members than
-                queues, one queue
+POP             ``popShareQueueNum`` <= 0, or at least the number of members minus one: queue -1 of each broker, which
+                means all its queues; otherwise its share and the shares of that many members after it, or one queue if
+                there are more members than queues
 ==============  ====================================================================================================
 
-Broadcasting groups get all the queues, and so does everybody with ``serverLoadBalancerEnable=false``.
+Members of broadcasting groups get all queues; with ``serverLoadBalancerEnable=false`` all members do.
 Corresponds to org.apache.rocketmq.broker.processor.QueryAssignmentProcessor and
 broker.topic.TopicRouteInfoManager.
 """
@@ -44,16 +44,16 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.server.channel import Channel
 
 _ROUTE_MS = 30_000  # Apache's loadBalancePollNameServerInterval
-_NO_ROUTE: tuple[float, Sequence[QueueData]] = (-math.inf, ())  # asked never
-_MOST_ROUTES = 10_000
+_NO_ROUTE: tuple[float, Sequence[QueueData]] = (-math.inf, ())  # never requested
+_MAX_ROUTES = 10_000
 
 
 class QueryAssignmentProcessor(Processor):
-    """Shares queues out."""
+    """Queue assignments and request modes of groups."""
 
     def __init__(self, service: BrokerService) -> None:
         super().__init__(service)
-        #: Topic -> when it was asked for, and the queues of other brokers.
+        #: Topic -> time of the last request to a name server, and the queues of other brokers.
         self._routes: dict[str, tuple[float, Sequence[QueueData]]] = {}
 
     # --- modes --------------------------------------------------------------------------------------------------
@@ -65,7 +65,7 @@ class QueryAssignmentProcessor(Processor):
             raise RefusedError("retry topic is not allowed to set mode", ResponseCode.NO_PERMISSION)
         problem = topic_problem(mode.topic) or group_problem(mode.consumer_group)
         if mode.mode not in MessageRequestMode.__members__:
-            problem = problem or f"mode {mode.mode[:40]} is neither PULL nor POP."
+            problem = problem or f"Invalid mode {mode.mode[:40]!r}: use PULL or POP."
         if problem is not None:
             raise RefusedError(problem, ResponseCode.INVALID_PARAMETER)
         service = self._service
@@ -101,7 +101,7 @@ class QueryAssignmentProcessor(Processor):
             await self._ask_route(asked.topic)
             return self._answer(request, asked)
 
-        request.body = b""  # a view that would keep everything that was read with it
+        request.body = b""  # the view would keep the complete receive buffer in memory
         self.answer_later(channel, request, answer())
         return None
 
@@ -110,15 +110,15 @@ class QueryAssignmentProcessor(Processor):
         before = self._routes.get(topic, _NO_ROUTE)[1]
         try:
             found: Sequence[QueueData] = await service.registration.queues_of(topic)
-        except RocketError:  # no name server answers, which is logged where this broker registers
+        except RocketError:  # no name server responds; registration logs that
             found = before
-        if len(self._routes) >= _MOST_ROUTES:
+        if len(self._routes) >= _MAX_ROUTES:
             self._routes.clear()
         others = [queues for queues in found if queues.broker_name != service.config.broker_name]
         self._routes[topic] = service.monotonic(), others
 
     def _queues(self, topic: str) -> list[MessageQueue]:
-        """The topic's queues that can be read, of all brokers, sorted as every client sorts them."""
+        """The readable queues of the topic on all brokers, in the order that all clients use."""
         config, own = self._service.config, self._service.topics.get(topic)
         datas = list(self._routes.get(topic, _NO_ROUTE)[1])
         if own is not None:
@@ -143,7 +143,7 @@ class QueryAssignmentProcessor(Processor):
     def _assigned(
         self, asked: QueryAssignmentRequestBody, mode: SetMessageRequestModeRequestBody
     ) -> Sequence[MessageQueue] | None:
-        """The client's queues; None when that cannot be said."""
+        """The client's queues; None if the topic, the group or the strategy is unknown."""
         queues = self._queues(asked.topic)
         if not queues:
             return None
@@ -163,7 +163,7 @@ _Strategy = Callable[[int, Sequence[MessageQueue], int], Sequence[MessageQueue]]
 
 
 def _average(place: int, queues: Sequence[MessageQueue], members: int) -> Sequence[MessageQueue]:
-    """Consecutive runs; the first members have one more where the numbers do not divide."""
+    """Assign consecutive queues; the first members get one more if the division has a remainder."""
     share, rest = divmod(len(queues), members)
     start = place * share + min(place, rest)
     return queues[start : start + share + (place < rest)]
@@ -179,7 +179,7 @@ _STRATEGIES: dict[str, _Strategy] = {"AVG": _average, "AVG_BY_CIRCLE": _by_circl
 def _allocate(
     strategy: _Strategy, client_id: str, queues: Sequence[MessageQueue], members: list[str]
 ) -> Sequence[MessageQueue]:
-    """A member's share; nothing for a client that is no member (yet)."""
+    """A member's share; empty for a client that is not (yet) a member."""
     return strategy(members.index(client_id), queues, len(members)) if client_id in members else ()
 
 

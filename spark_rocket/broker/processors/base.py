@@ -1,6 +1,6 @@
-"""What the processors share: the table of their handlers, and answers that are written later.
+"""Base of the processors: their table of handlers, and deferred responses.
 
-A processor is a class whose methods answer request codes. :func:`answers` names the codes of a method::
+A processor is a class whose methods handle request codes. :func:`answers` declares the codes of a method::
 
     class QueryMessageProcessor(Processor):
         @answers(RequestCode.VIEW_MESSAGE_BY_ID)
@@ -48,7 +48,7 @@ class Processor:
         }
 
     def answer_later(self, channel: Channel, request: RemotingCommand, work: Awaitable[RemotingCommand]) -> None:
-        """Write the answer when ``work`` has it; an exception is answered as one of a handler is."""
+        """Write the response when ``work`` returns it. An exception is handled like one of a handler."""
 
         async def answer() -> None:
             try:
@@ -62,7 +62,7 @@ class Processor:
 
 
 def answer_held(channel: Channel, request: RemotingCommand, handle: Callable[[], RemotingCommand | None]) -> None:
-    """Run a held request again. An exception is answered as the server answers one of a first pass."""
+    """Run a held request again and write its response. An exception is handled like one of the first run."""
     try:
         answer = handle()
     except Exception as error:

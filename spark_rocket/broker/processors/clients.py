@@ -1,24 +1,24 @@
-"""Clients: heartbeats (34), unregistering (35), members of a group (38, 203, 204), locks for ordered consuming
-(41, 42), checks of a subscription (46); and requests of tools to consumers, which the broker passes on.
+"""Clients: heartbeats (34), unregistering (35), members of a group (38, 203, 204), locks for ordered consumption
+(41, 42), checks of a subscription (46), and requests of tools that the broker forwards to consumers.
 
 A consumer's heartbeat also creates its group and the group's ``%RETRY%`` topic, which its client subscribes to next.
 
 ====  =======================================  ======================================================================
-code  the client is sent                       when it does not answer
+code  request sent to the client               if the client does not respond
 ====  =======================================  ======================================================================
-222   RESET_CONSUMER_CLIENT_OFFSET (220),      nobody waits for an answer
-      one way, every member; only without
+222   RESET_CONSUMER_CLIENT_OFFSET (220),      one-way: no response is expected
+      one-way, to all members; only without
       ``useServerSideResetOffset``
-223   GET_CONSUMER_STATUS_FROM_CLIENT (221),   it is left out of the answer, after 5 s
-      every member, or the one named
-307   the request as it came                   207 after 10 s, 1 if it has gone meanwhile
-309   the request, with the message's record   207 after 10 s, 1 if it has gone meanwhile
+223   GET_CONSUMER_STATUS_FROM_CLIENT (221),   the response omits it, after 5 s
+      to all members or to the given one
+307   the request unchanged                    207 after 10 s, 1 if it has disconnected
+309   the request, with the message's record   207 after 10 s, 1 if it has disconnected
       as body, the broker's name and the flags
       of topic and group
 ====  =======================================  ======================================================================
 
-With ``useServerSideResetOffset`` (the default, as from Apache's 5.0 on) a reset works for groups that are offline too:
-the group's next pull of a queue is told where to go on, and what its members commit until then is ignored.
+With ``useServerSideResetOffset`` (the default, as in Apache's since 5.0) offline groups can be reset too: the response
+to the group's next pull of a queue has the new offset, and commits of its members are ignored until then.
 
 Thread-safety: event loop only. Corresponds to broker.processor.{ClientManageProcessor, ConsumerManageProcessor},
 broker.client.net.Broker2Client and AdminBrokerProcessor.{resetOffset, getConsumerStatus, getConsumerRunningInfo,
@@ -67,13 +67,13 @@ from spark_rocket.protocol.wire.headers import (
 from spark_rocket.remoting.server.channel import Channel
 
 _log = logging.getLogger(__name__)
-_RELAY_SECONDS = 10.0
-_STATUS_SECONDS = 5.0
+_RELAY_TIMEOUT_S = 10.0
+_STATUS_TIMEOUT_S = 5.0
 _CPP = ("CPP", LanguageCode.CPP)
 
 
 class ClientManageProcessor(Processor):
-    """Members of groups and their locks."""
+    """Members of groups, and their locks."""
 
     @answers(RequestCode.HEART_BEAT)
     def heartbeat(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
@@ -102,8 +102,8 @@ class ClientManageProcessor(Processor):
         answer = RemotingCommand.response(request, 0, None, {"IS_SUB_CHANGE": "true" if changed else "false"})
         if request.is_oneway:
             return None
-        # A consumer looks up the route of its retry topic next, so the name servers hear of it first.
-        # If its file cannot be written, the next heartbeat after a restart creates it again.
+        # The consumer requests the route of its retry topic next, so the topic is registered first.
+        # If the file cannot be written, the first heartbeat after a restart creates the topic again.
         return service.when_settled(channel, answer, retry_topics, must_be_saved=False)
 
     @answers(RequestCode.UNREGISTER_CLIENT)
@@ -169,7 +169,7 @@ class ClientManageProcessor(Processor):
 
     @answers(RequestCode.CHECK_CLIENT_CONFIG)
     def check_client_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Asked once by consumers with an SQL92 subscription, before they start."""
+        """Check a subscription. Consumers with an SQL92 expression request this once, before they start."""
         subscription = (
             CheckClientRequestBody.from_request(bounded_body(request)).subscription_data if request.body else None
         )
@@ -199,13 +199,13 @@ def _connections(members: Iterable[ClientInfo]) -> list[Connection]:
 
 
 class ConsumerRequestProcessor(Processor):
-    """Passes requests of tools on to consumers: resets (222), positions (223), state (307), one message (309)."""
+    """Forwards requests of tools to consumers: resets (222), offsets (223), state (307), one message (309)."""
 
     # --- 222 ----------------------------------------------------------------------------------------------------
 
     @answers(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
     def reset_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-        """Move a group to a time or an offset; answered once that is on disk."""
+        """Reset a group to a time or an offset; respond when that is on disk."""
         header = ResetOffsetRequestHeader.from_ext(request.ext_fields)
         config = self._service.known_topic(header.topic, f"Topic {header.topic} does not exist")
         if self._service.config.use_server_side_reset_offset:
@@ -240,13 +240,13 @@ class ConsumerRequestProcessor(Processor):
                 moved[queue_id] = service.offset_at(topic, queue_id, header.timestamp)
         for queue_id, offset in moved.items():
             service.offsets.reset(group, topic, queue_id, offset)
-        service.held.wake_topic(topic)  # so that a waiting consumer hears of it now
+        service.held.wake_topic(topic)  # held pulls get the reset now
         return {self._queue(topic, queue_id): offset for queue_id, offset in moved.items()}
 
     def _reset_members(
         self, header: ResetOffsetRequestHeader, config: TopicConfig, *, for_c: bool
     ) -> dict[MessageQueue, int]:
-        """As Apache's 4.x: the members that are online are told, and commit where they are then."""
+        """Reset as Apache's 4.x: send the offsets to the online members, which then commit them."""
         service, topic, group = self._service, header.topic, header.group
         table: dict[MessageQueue, int] = {}
         for queue_id in range(config.write_queue_nums):
@@ -305,14 +305,14 @@ class ConsumerRequestProcessor(Processor):
         return RemotingCommand.response(request, body=GetConsumerStatusBody(consumer_table=table).to_json())
 
     async def _status(self, member: ClientInfo, ext: dict[str, str]) -> dict[MessageQueue, int] | None:
-        question = RemotingCommand.request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext)
+        status_request = RemotingCommand.request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext)
         try:
-            answer = await member.channel.invoke(question, _STATUS_SECONDS)
+            answer = await member.channel.invoke(status_request, _STATUS_TIMEOUT_S)
             if answer.code != ResponseCode.SUCCESS or not answer.body:
                 return None
             return GetConsumerStatusBody.from_request(answer.body).message_queue_table
         except (RemotingError, ProtocolError) as error:
-            _log.warning("Consumer %s did not say where it is: %s", member.client_id, error)
+            _log.warning("no offsets from consumer %s: %s", member.client_id, error)
             return None
 
     # --- 307, 309 -----------------------------------------------------------------------------------------------
@@ -347,14 +347,14 @@ class ConsumerRequestProcessor(Processor):
         self.answer_later(channel, request, self._relayed(request, target, f"<{group}> <{client_id}>"))
         return None
 
-    async def _relayed(self, request: RemotingCommand, target: Channel, who: str) -> RemotingCommand:
-        passed_on = RemotingCommand.request(request.code, request.ext_fields, request.body)
+    async def _relayed(self, request: RemotingCommand, target: Channel, consumer: str) -> RemotingCommand:
+        forwarded = RemotingCommand.request(request.code, request.ext_fields, request.body)
         try:
-            answer = await target.invoke(passed_on, _RELAY_SECONDS)
+            answer = await target.invoke(forwarded, _RELAY_TIMEOUT_S)
         except RemotingTimeoutError as error:
-            return _failed(request, ResponseCode.CONSUME_MSG_TIMEOUT, f"consumer {who} Timeout: {error.message}")
+            return _failed(request, ResponseCode.CONSUME_MSG_TIMEOUT, f"consumer {consumer} Timeout: {error.message}")
         except RemotingError as error:
-            return _failed(request, ResponseCode.SYSTEM_ERROR, f"invoke consumer {who} Exception: {error.message}")
+            return _failed(request, ResponseCode.SYSTEM_ERROR, f"invoke consumer {consumer} Exception: {error.message}")
         return RemotingCommand.response(request, answer.code, answer.remark, answer.ext_fields, answer.body)
 
 

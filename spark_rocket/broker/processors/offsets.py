@@ -1,18 +1,18 @@
-"""Offsets and the progress of groups.
+"""Offsets of queues and groups, and consumer lag.
 
 =====================================  ===============================================================================
-codes                                  what they read or change
+codes                                  data read or changed
 =====================================  ===============================================================================
 14, 15                                 the offset of a group in a queue
-29, 30, 31, 32                         offsets of a queue: by time, its ends; the time of its first message
+29, 30, 31, 32                         offsets of a queue: by time, maximum, minimum; time of its first message
 202, 208, 317                          statistics of a topic, of a group in its topics, of all groups
 300, 343, 345                          the groups of a topic, the topics of a group, the subscription of a group
 303                                    the time span that a group has consumed
-314                                    gives a group the offsets of another
+314                                    copies the offsets of a group to another group
 =====================================  ===============================================================================
 
-A commit (15) is answered at once, as Apache's broker does, since offsets are written every few seconds. While that
-fails the answer is SYSTEM_ERROR.
+The response to a commit (15) is immediate, as in Apache's broker: offsets are written to disk every few seconds. While
+writing fails, the response is SYSTEM_ERROR.
 
 Corresponds to org.apache.rocketmq.broker.processor.ConsumerManageProcessor and AdminBrokerProcessor.
 """
@@ -59,11 +59,11 @@ from spark_rocket.remoting.address import format_address
 from spark_rocket.remoting.server.channel import Channel
 
 _ALL_QUEUES = 1_024
-_MOST_QUEUES = 4_096
+_MAX_QUEUES = 4_096
 
 
 class OffsetProcessor(Processor):
-    """Reads and writes offsets, and reports the lag of groups."""
+    """Reads, commits and copies of offsets, and the lag of groups."""
 
     @answers(RequestCode.QUERY_CONSUMER_OFFSET)
     def query_consumer_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -72,14 +72,15 @@ class OffsetProcessor(Processor):
         offset = service.offsets.query(header.consumer_group, header.topic, header.queue_id)
         if offset < 0:
             # A group that is new to a queue whose first message is still in memory starts at 0, as in Apache's broker;
-            # elsewhere 22 lets the client apply its own consumeFromWhere.
+            # otherwise, code 22 makes the client apply its own consumeFromWhere.
             minimum = service.store.get_min_offset(header.topic, header.queue_id)
-            at_hand = minimum <= 0 and service.first_is_in_memory(header.topic, header.queue_id)
-            if header.set_zero_if_not_found is False or not at_hand:
+            in_memory = minimum <= 0 and service.first_is_in_memory(header.topic, header.queue_id)
+            if header.set_zero_if_not_found is False or not in_memory:
                 if service.slave is not None and not service.offsets.table:
-                    # 22 would have the group begin anew, perhaps behind what it has not read.
+                    # With 22 the group would start over, and might skip messages that it has not read.
                     raise RefusedError(
-                        "this slave has not heard of any group's offsets yet: ask again, or its master",
+                        "this slave has not received any offsets from its master yet: retry, or request it from the "
+                        "master",
                         ResponseCode.SYSTEM_ERROR,
                     )
                 return RemotingCommand.response(
@@ -93,7 +94,7 @@ class OffsetProcessor(Processor):
         header = UpdateConsumerOffsetRequestHeader.from_ext(request.ext_fields)
         service = self._service
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
-        # It creates no group: heartbeats and pulls do. A slave may not have heard of its master's yet.
+        # A commit does not create the group: heartbeats and pulls do. A slave may not know its master's groups yet.
         groups = service.groups
         if (groups.find(group) if service.config.is_slave else groups.get(group)) is None:
             raise RefusedError(f"Group {group} not exist!", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
@@ -106,7 +107,7 @@ class OffsetProcessor(Processor):
         problem = service.saving.problem("offsets")
         if problem:
             raise RefusedError(
-                f"{problem}. The offset counts until the broker stops, and writing it is retried.",
+                f"{problem}. The offset is valid until the broker stops; writing it is retried.",
                 ResponseCode.SYSTEM_ERROR,
             )
         return RemotingCommand.response(request)
@@ -140,10 +141,10 @@ class OffsetProcessor(Processor):
         return MessageQueue(topic, self._service.config.broker_name, queue_id)
 
     def _queue_ids(self, topic: str, count: int) -> Sequence[int]:
-        """The queues to report of. Of very many, the first ones that have had a message: nobody reads 65,536 lines."""
+        """The queues to report: all, or of more than 1,024 only those that have had a message, at most 4,096."""
         if count <= _ALL_QUEUES:
             return range(count)
-        return [queue_id for queue_id in self._service.store.queues(topic) if queue_id < count][:_MOST_QUEUES]
+        return [queue_id for queue_id in self._service.store.queues(topic) if queue_id < count][:_MAX_QUEUES]
 
     @answers(RequestCode.GET_TOPIC_STATS_INFO)
     def topic_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -178,7 +179,7 @@ class OffsetProcessor(Processor):
 
     @answers(RequestCode.GET_BROKER_CONSUME_STATS)
     def all_consume_stats(self, channel: Channel, request: RemotingCommand) -> None:
-        """Group after group, with others' requests in between: there may be thousands."""
+        """Report the lag of all groups. There may be thousands, so other requests are processed in between."""
         ordered = GetConsumeStatsInBrokerRequestHeader.from_ext(request.ext_fields).is_order
         self.answer_later(channel, request, self._all_consume_stats(request, ordered))
 
@@ -202,12 +203,12 @@ class OffsetProcessor(Processor):
         return RemotingCommand.response(request, body=body.to_json())
 
     def _stats_of(self, group: str, topic: str) -> ConsumeStats | None:
-        """How far a group is in a topic; None of a topic that is gone or that the group has turned away from."""
+        """The progress of a group in a topic; None if the topic is deleted or the group has unsubscribed from it."""
         service = self._service
         config = service.topics.get(topic)
         live = service.clients.consumers.get(group)
         if config is None or (live is not None and live.subscriptions and topic not in live.subscriptions):
-            return None  # offsets of a topic that the group has turned away from are no lag
+            return None  # old offsets of a topic without subscription do not count as lag
         table = {}
         for queue_id in self._queue_ids(topic, config.read_queue_nums):
             committed = max(service.offsets.query(group, topic, queue_id), 0)

@@ -1,16 +1,16 @@
-"""Decisions about messages that are stored and not yet delivered.
+"""Decisions about messages that are stored but not yet delivered.
 
-* END_TRANSACTION (37): a producer commits or rolls back a transaction, by itself or in answer to a check (39).
-* RESUME_CHECK_HALF_MESSAGE (323): a half message whose checks were given up is checked again.
+* END_TRANSACTION (37): a producer commits or rolls back a transaction, unprompted or in response to a check (39).
+* RESUME_CHECK_HALF_MESSAGE (323): checks of an abandoned half message start again.
 * RECALL_MESSAGE (370): cancels a timed message.
 
-A recall is stored as a message too: in the timer's topic, due in the same second as the message it cancels, whose topic
-and unique key it names. Once it is acknowledged, the other is not delivered.
+A recall is also stored as a message: in the timer's topic, due in the same second as the message that it cancels, with
+the topic and unique key of that message. Once the recall is acknowledged, the message is not delivered.
 
-Corresponds to org.apache.rocketmq.broker.processor.{EndTransactionProcessor, RecallMessageProcessor}, with their order
-of checks and their remarks, and to AdminBrokerProcessor.resumeCheckHalfMessage, which takes any message for a half
-message, decided ones too. Two refusals of END_TRANSACTION are our own: an offset that has no half message, and a second
-decision about the same transaction.
+Corresponds to org.apache.rocketmq.broker.processor.{EndTransactionProcessor, RecallMessageProcessor}, with the same
+order of checks and the same remarks, and to AdminBrokerProcessor.resumeCheckHalfMessage, which accepts any message,
+even a decided one. Unlike Apache's broker, END_TRANSACTION is also refused if the offset has no half message, and for a
+second decision about the same transaction.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ _TAG = "_RECALL_TAG_"
 
 
 class PendingMessageProcessor(Processor):
-    """Commits, rolls back and recalls pending messages."""
+    """Commits, rollbacks and recalls of pending messages."""
 
     @answers(RequestCode.END_TRANSACTION)
     def end_transaction(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         header = EndTransactionRequestHeader.from_ext(request.ext_fields)
         if header.commit_or_rollback not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
-            return None  # not decided yet: as Apache's broker, no answer
+            return None  # not decided yet: no response, as in Apache's broker
         service = self._service
         half = Half.view(service.store.look_message_by_offset(header.commit_log_offset))
         if half is None:
             raise _refused("Find prepared transaction message failed")
         if not header.from_transaction_check and self._is_too_late(half):
             raise _refused(
-                "the transaction's time of immunity is over, wait to be asked", ResponseCode.ILLEGAL_OPERATION
+                "the transaction's immunity time has expired, wait for the check", ResponseCode.ILLEGAL_OPERATION
             )
         if half.group != header.producer_group:
             raise _refused("The producer group wrong")
@@ -73,7 +73,7 @@ class PendingMessageProcessor(Processor):
             raise _refused(result.reason, ResponseCode.MESSAGE_ILLEGAL)
         stats = service.stats
         counts = stats.committed if header.commit_or_rollback == TRANSACTION_COMMIT else stats.rolled_back
-        with suppress(ValueError):  # rolled back because nobody can tell where it was to go
+        with suppress(ValueError):  # a half message without a valid destination can still be rolled back
             topic, _ = half.real_place()
             counts[topic] = counts.get(topic, 0) + 1
         return RemotingCommand.response(request)
@@ -90,7 +90,7 @@ class PendingMessageProcessor(Processor):
         return RemotingCommand.response(request)
 
     def _is_too_late(self, half: Half) -> bool:
-        """A sender that asked for a time of immunity has that time to decide by itself."""
+        """Whether the immunity time that the sender requested has expired; until then it may decide unprompted."""
         if not find_property(half.properties, IMMUNITY):
             return False
         timeout = self._service.config.transaction_time_out
@@ -134,11 +134,11 @@ class PendingMessageProcessor(Processor):
 
     @staticmethod
     def _write_recall(channel: Channel, answer: RemotingCommand, code: ResponseCode) -> None:
-        """A recall that is stored and not yet flushed or replicated counts, as in Apache's broker."""
+        """Respond with success whatever ``code`` is: a stored recall is valid, as in Apache's broker."""
         channel.write(answer)
 
     def _recall_handle(self, header: RecallMessageRequestHeader) -> RecallMessageHandle:
-        """The handle of a recall that is allowed and in time."""
+        """Decode the handle and check that the recall is permitted and the message still pending."""
         service, config = self._service, self._service.config
         if not config.recall_message_enable:
             raise RefusedError("recall failed, operation is forbidden", ResponseCode.NO_PERMISSION)

@@ -1,38 +1,39 @@
-"""POP_MESSAGE (200050): messages for a group, each invisible to its others for a while; or an answer later.
+"""POP_MESSAGE (200050): messages that are invisible to the group's other members for a while; may be held.
 
 =======================================================  ==========================================
 case                                                     code
 =======================================================  ==========================================
-messages                                                 0; the body is their records
-none, and the request's time is up                       210, after it was held; see pop/requests.py
-none, and too many wait                                  209
-the request is too old already                           210
-maxMsgNums not 1 to 32; a bad invisibleTime; queueId     29
-timerWheelEnable is off, on which POP rests              1
-no such topic; no such group                             17; 26
-the broker, the topic or the group may not be read       16
-the expression cannot be understood                      23
+messages found                                           0; the body is their records
+no messages, and the request's timeout expired           210, after it was held; see pop/requests.py
+no messages, and too many requests are held              209
+the request is already too old                           210
+maxMsgNums not 1 to 32; invalid invisibleTime, queueId   29
+timerWheelEnable=false: POP requires the timer           1
+unknown topic; unknown group                             17; 26
+no read permission on the broker, topic or group         16
+malformed filter expression                              23
 =======================================================  ==========================================
 
-The order of the checks and their codes are Apache's, but for invisible times that cannot be kept (below 1 ms, or above
-``timerMaxDelaySec``), which it takes and then gives nothing. SQL92 filters need no ``enablePropertyFilter``, as there.
+The order of the checks and their codes are Apache's, except for invalid invisible times (below 1 ms, or above
+``timerMaxDelaySec``): Apache's broker accepts them and then returns no messages. As in Apache's broker, SQL92 filters
+do not require ``enablePropertyFilter``.
 
-Three requests look at what a pop would find, and leave it visible:
+Three requests read what a pop would find, and leave it visible:
 
-* PEEK_MESSAGE (200052) brings the messages: 0 with records, or 19. ``restNum`` is the number of further messages in the
-  queues. As in a pop, 20 % of the requests read the group's retry topics first, the others last.
-* NOTIFICATION (200054) says whether there is a message, now or within ``pollTime``. It looks in the queue asked for or,
+* PEEK_MESSAGE (200052) returns the messages: 0 with records, or 19. ``restNum`` is the number of further messages in
+  the queues. As in a pop, 20 % of the requests read the group's retry topics first, the others last.
+* NOTIFICATION (200054) reports whether there is a message, now or within ``pollTime``. It looks in the given queue or,
   with queue id -1, in every queue of the topic, and in the group's retry topics; in order mode only in queues that are
-  not blocked. With tags it sees only messages of these tags; an SQL92 filter is not applied.
-* POLLING_INFO (200055): the number of waiting pops.
+  not blocked. Tag filters are applied, SQL92 filters are not.
+* POLLING_INFO (200055): the number of held pops.
 
-=============  =====  ========  =================================
-found          hasMsg pollingFull
-=============  =====  ========  =================================
-a message      true   false     at once, or when it comes
-nothing        false  false     when ``pollTime`` is over
-nothing        false  true      at once: too many wait already
-=============  =====  ========  =================================
+=============  ====== =========== ===================================
+found          hasMsg pollingFull response is sent
+=============  ====== =========== ===================================
+a message      true   false       at once, or when a message arrives
+no message     false  false       when ``pollTime`` expires
+no message     false  true        at once: too many requests are held
+=============  ====== =========== ===================================
 
 Corresponds to org.apache.rocketmq.broker.processor.{PopMessageProcessor, PeekMessageProcessor, NotificationProcessor,
 PollingInfoProcessor}.
@@ -68,13 +69,13 @@ from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.store.results import GetMessageStatus
 
 MAX_MESSAGES = 32
-_TOO_OLD_MS = 500
+_MAX_LATENESS_MS = 500
 _RETRY_FIRST = 0.2
 _MISPLACED = (GetMessageStatus.OFFSET_TOO_SMALL, GetMessageStatus.OFFSET_OVERFLOW_BADLY)
 
 
 class PopMessageProcessor(Processor):
-    """Answers pops, or has them held until there is something to answer."""
+    """POP_MESSAGE: responds with messages, or holds the request until there are some."""
 
     def __init__(self, service: BrokerService) -> None:
         super().__init__(service)
@@ -88,7 +89,7 @@ class PopMessageProcessor(Processor):
         header = PopMessageRequestHeader.from_ext(request.ext_fields)
         born = header.born_time or now
         host = service.store_host[0]
-        if now - born - header.poll_time > _TOO_OLD_MS:
+        if now - born - header.poll_time > _MAX_LATENESS_MS:
             raise RefusedError(f"the broker[{host}] pop message is timeout too much", ResponseCode.POLLING_TIMEOUT)
         if not self._config.broker_permission & PERM_READ:
             raise RefusedError(f"the broker[{host}] pop message is forbidden", ResponseCode.NO_PERMISSION)
@@ -123,7 +124,7 @@ class PopMessageProcessor(Processor):
     def _run(
         self, pops: PopService, channel: Channel, request: RemotingCommand, pop: PopRequest
     ) -> RemotingCommand | None:
-        """Answer, or hold when nothing is there."""
+        """Respond, or hold the request if there are no messages."""
         result, waiting = pops.pop(pop), self._service.waiting
         if result.count:
             if result.rest_num > 0:
@@ -132,14 +133,14 @@ class PopMessageProcessor(Processor):
         self._service.stats.get_misses += 1
         held = waiting.hold(channel, request, pop, partial(self._again, pops, channel, request, pop))
         if held is Held.HELD:
-            if result.passed and result.rest_num > 0:  # look on behind what the filter did not want
+            if result.passed and result.rest_num > 0:  # continue after the messages that did not match
                 waiting.more(pop.topic, pop.queue_id, pop.group)
             return None
         code = ResponseCode.POLLING_FULL if held is Held.FULL else ResponseCode.POLLING_TIMEOUT
         return _answer(request, code, "NO_MESSAGE_IN_QUEUE", result, pop)
 
     def _again(self, pops: PopService, channel: Channel, request: RemotingCommand, pop: PopRequest) -> None:
-        """A held request's next pass."""
+        """Run a held request again."""
         if not channel.is_active:
             return
 
@@ -157,7 +158,7 @@ def check_queue(
     group: str,
     bad_queue: ResponseCode = ResponseCode.INVALID_PARAMETER,
 ) -> TopicConfig:
-    """The topic, if it may be read and has this queue (negative: any); refused as Apache's broker does."""
+    """The topic, if it is readable and has this queue (negative: any); otherwise RefusedError, as Apache's broker."""
     config = service.known_topic(topic)
     if not config.perm & PERM_READ:
         raise RefusedError(f"the topic[{topic}] peeking message is forbidden", ResponseCode.NO_PERMISSION)
@@ -167,7 +168,7 @@ def check_queue(
 
 
 def pop_service(service: BrokerService) -> PopService:
-    """POP; RefusedError when it is off, because what it rests on is."""
+    """The POP service; RefusedError if it is disabled because the timer is."""
     if service.pop is None:
         raise RefusedError(
             f"the broker[{service.store_host[0]}] pop message is forbidden because timerWheelEnable is false",
@@ -178,7 +179,7 @@ def pop_service(service: BrokerService) -> PopService:
 
 
 def pop_filter(kind: str | None, expression: str | None) -> PullFilter:
-    """What a pop wants. Pulls need ``enablePropertyFilter`` for SQL92, pops do not; what cannot be understood is 23."""
+    """Parse the filter of a pop; RefusedError 23 if it is malformed. SQL92 works without ``enablePropertyFilter``."""
     if not expression:
         return ALL
     try:
@@ -188,12 +189,12 @@ def pop_filter(kind: str | None, expression: str | None) -> PullFilter:
 
 
 def check_invisible_time(pops: PopService, invisible_time: int) -> None:
-    """RefusedError for a time that cannot be kept."""
+    """Raise RefusedError for an invisible time that the timer does not support."""
     if not 0 < invisible_time <= pops.longest_invisible:
         raise RefusedError(
-            f"invisibleTime[{invisible_time}] is not between 1 and {pops.longest_invisible} ms",
+            f"Invalid invisibleTime {invisible_time}: use 1 to {pops.longest_invisible} ms",
             ResponseCode.INVALID_PARAMETER,
-            remedy="It is in milliseconds; the broker's timerMaxDelaySec is the longest.",
+            remedy="The unit is milliseconds; the maximum is the broker's timerMaxDelaySec.",
         )
 
 
@@ -213,7 +214,7 @@ def _answer(request: RemotingCommand, code: int, remark: str, result: PopResult,
 
 
 def check_reader(service: BrokerService, topic: str, queue_id: int, group: str, bad_queue: ResponseCode) -> TopicConfig:
-    """The topic, if the group may look into this queue (negative: into all); refused as Apache's broker does."""
+    """The topic, if the group may read this queue (negative: all); otherwise RefusedError, as Apache's broker."""
     if not service.config.broker_permission & PERM_READ:
         raise RefusedError(
             f"the broker[{service.store_host[0]}] peeking message is forbidden", ResponseCode.NO_PERMISSION
@@ -224,19 +225,19 @@ def check_reader(service: BrokerService, topic: str, queue_id: int, group: str, 
 
 
 def retry_queues(service: BrokerService, topic: str, group: str) -> list[tuple[str, int]]:
-    """The queues that messages come back in when they were popped and not acked."""
+    """The queues of the group's retry topics, for messages that were popped and not acked."""
     found = [service.topics.get(retry_topic(topic, group, v2=v2)) for v2 in (False, True)]
     return [(each.topic_name, queue) for each in found if each is not None for queue in range(each.read_queue_nums)]
 
 
 def next_offset(service: BrokerService, topic: str, group: str, queue_id: int) -> int:
-    """Where the group's next pop of a queue begins, but that a group without an offset may begin elsewhere."""
+    """The start of the group's next pop of a queue; only an estimate if the group has no offset."""
     offset = service.offsets.query(group, topic, queue_id)
     return offset if offset >= 0 else service.store.get_min_offset(topic, queue_id)
 
 
 class PeekProcessor(Processor):
-    """Looks at messages and leaves them."""
+    """PEEK_MESSAGE, NOTIFICATION and POLLING_INFO: reads that leave messages visible."""
 
     @answers(RequestCode.POLLING_INFO)
     def polling_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -261,7 +262,7 @@ class PeekProcessor(Processor):
     def _look(
         self, channel: Channel, request: RemotingCommand, header: NotificationRequestHeader, wanted: PullFilter
     ) -> RemotingCommand | None:
-        """Answer, or hold (again) what finds nothing."""
+        """Respond, or hold the request (again) if there is no message."""
         answer = NotificationResponseHeader(has_msg=self._has_message(header, wanted))
         if not answer.has_msg:
             queue_id = max(header.queue_id, -1)
@@ -297,7 +298,7 @@ class PeekProcessor(Processor):
         )
 
     def _is_wanted(self, topic: str, group: str, queue_id: int, wanted: PullFilter) -> bool:
-        """Whether a queue has a message; with tags, none only if all that are left have others."""
+        """Whether a queue has a message; with a tag filter, whether it may have a matching one."""
         store = self._service.store
         offset = next_offset(self._service, topic, group, queue_id)
         if store.get_max_offset(topic, queue_id) <= offset:

@@ -1,4 +1,4 @@
-"""PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): a run of records, or an answer later.
+"""PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): consecutive records of a queue; may be held (long polling).
 
 Store status to response code and next offset:
 
@@ -10,20 +10,21 @@ NO_MATCHED_MESSAGE, MESSAGE_WAS_REMOVING   20                                   
 OFFSET_OVERFLOW_ONE, OFFSET_FOUND_NULL     19, held if the request allows         unchanged; next file
 NO_MATCHED_LOGIC_QUEUE, NO_MESSAGE_...     19, held; 21 if the offset was not 0   0
 OFFSET_TOO_SMALL, OFFSET_OVERFLOW_BADLY    21                                     min; max
-OFFSET_RESET                               21                                     where the reset leads
+OFFSET_RESET                               21                                     the new offset
 =========================================  =====================================  ==========================
 
-How much one answer carries: 32 messages and 256 KiB, as Apache's. A request whose ``maxMsgBytes`` is larger than that
-asks for bulk and gets up to min(maxMsgBytes, ``maxPullBytes``) bytes and min(maxMsgNums, ``maxPullMsgNums``) messages.
+Response size: 32 messages and 256 KiB, as Apache's. A request with a larger ``maxMsgBytes`` gets up to
+min(maxMsgBytes, ``maxPullBytes``) bytes and min(maxMsgNums, ``maxPullMsgNums``) messages.
 
-A held pull is run again when a message comes that it may want. Of an SQL92 filter only the record can tell: what comes
-is examined at once, and the pull goes on waiting where that ended. When its time is up it is answered 20, with how far
-that is.
+A held pull is run again when a message arrives that may match its filter. An SQL92 filter needs the record: arriving
+messages are examined at once, and the pull is held again from the next offset on. When its timeout expires, the
+response is 20 with that offset.
 
-The next pull should go to broker 0, the master, unless ``slaveReadEnable`` is set: then to the one that the group's
-settings have, ``whichBrokerWhenConsumeSlowly`` for who is further behind the end of the log than counts as in memory
-(``accessMessageInMemoryMaxRatio``), else ``brokerId``. A slave answers pulls in any case; that its queue ends before
-the offset asked for is no reason to go elsewhere (``offsetCheckInSlave``): it says 20 for 21, and the same offset.
+The response suggests a broker for the next pull: 0, the master, unless ``slaveReadEnable`` is set. Then it is the one
+in the group's settings: ``whichBrokerWhenConsumeSlowly`` if the group is further behind the end of the log than what
+counts as in memory (``accessMessageInMemoryMaxRatio``), else ``brokerId``. Slaves always respond to pulls. If a slave's
+queue ends before the requested offset, it responds with 20 instead of 21 and the same offset, unless
+``offsetCheckInSlave`` is set.
 
 sysFlag bits of the request: 1 commit ``commitOffset``, 2 may be held, 4 ``subscription`` is in the request.
 Corresponds to org.apache.rocketmq.broker.processor.PullMessageProcessor.
@@ -74,13 +75,13 @@ _REQUIRED = (
 _LONG = 1 << 63
 _PHYSICAL_OFFSET = slice(28, 36)  # in a record
 _MAX_HELD_MS = 300_000
-# A held pull whose connection is behind with reading is tried again after this long.
-_BACK_OFF_SECONDS = 0.05
+# Delay before a held pull is retried if its connection is not writable.
+_BACK_OFF_S = 0.05
 
 
 @dataclass(slots=True)
 class _Pull:
-    """What a request asks for, its checks passed."""
+    """A pull request that has passed the checks."""
 
     group: str
     topic: str
@@ -90,13 +91,13 @@ class _Pull:
     max_bytes: int
     wanted: PullFilter
     until: float = 0.0
-    """When it is answered at last, by the loop's clock."""
+    """Deadline of the response, by the loop's clock."""
     passed: bool = False
-    """Whether messages that do not match were left behind while it waited."""
+    """Whether messages that do not match were skipped while it was held."""
 
 
 class PullMessageProcessor(Processor):
-    """Answers pulls, or holds them until there is something to answer."""
+    """PULL_MESSAGE: responds with records, or holds the request until there are some."""
 
     def __init__(self, service: BrokerService) -> None:
         super().__init__(service)
@@ -157,7 +158,7 @@ class PullMessageProcessor(Processor):
             )
 
     def _filter_of_group(self, group: str, topic: str, sub_version: int, broadcast_enable: bool) -> PullFilter:
-        """The filter that the group's heartbeats brought."""
+        """The filter in the group's subscription, which heartbeats register."""
         live = self._service.clients.consumers.get(group)
         if live is None:
             raise RefusedError(f"the consumer's group info not exist{SEE_FAQ}", ResponseCode.SUBSCRIPTION_NOT_EXIST)
@@ -198,7 +199,7 @@ class PullMessageProcessor(Processor):
     def _run(
         self, channel: Channel, request: RemotingCommand, pull: _Pull, held_ms: int | None
     ) -> RemotingCommand | None:
-        """Answer, or hold when nothing is there and the request may be held (``held_ms``; None: not any more)."""
+        """Respond, or hold for ``held_ms`` if there are no messages (None: the request was held before)."""
         service = self._service
         reset = service.offsets.take_reset(pull.group, pull.topic, pull.queue_id)
         if reset is not None:
@@ -213,7 +214,7 @@ class PullMessageProcessor(Processor):
                 return None
         status = result.status
         if status in _EMPTY:
-            # A queue whose messages have all expired is empty too, but its end is where it was.
+            # A queue whose messages have all expired is also empty, but keeps its end offset.
             at_end = pull.offset in (0, result.max_offset)
             code = ResponseCode.PULL_NOT_FOUND if at_end else ResponseCode.PULL_OFFSET_MOVED
         else:
@@ -236,18 +237,18 @@ class PullMessageProcessor(Processor):
         return _answer(request, code, status.value, result, suggested)
 
     def _suggested(self, group: str, result: GetMessageResult) -> int:
-        """From which of the brokers of this name the group should pull next."""
+        """The id of the broker, among those of this name, that the group should pull from next."""
         service = self._service
         settings = service.group_to_consume(group)
         if result.count:
-            # Of the first record; the others are behind it by no more than an answer is long.
+            # The first record's offset is enough: the others follow within the size of a response.
             begin = int.from_bytes(result.records[_PHYSICAL_OFFSET], "big")
             if not service.is_in_memory(begin):
                 return settings.which_broker_when_consume_slowly
         return settings.broker_id
 
     def _examine(self, pull: _Pull) -> GetMessageResult:
-        """What an SQL92 filter lets through."""
+        """Read the messages that match an SQL92 filter."""
         assert pull.wanted.matches is not None
         most = self._config.max_filter_message_size // ENTRY_SIZE
         place = (pull.topic, pull.queue_id, pull.offset, pull.max_msgs, pull.max_bytes)
@@ -257,7 +258,7 @@ class PullMessageProcessor(Processor):
         return result
 
     def _waits_on(self, channel: Channel, request: RemotingCommand, pull: _Pull, result: GetMessageResult) -> bool:
-        """Whether a pull that was woken in vain goes on waiting, behind what did not match."""
+        """Hold a woken pull again, after the messages that did not match; False if it cannot be held."""
         left = pull.until - self._service.loop.time()
         at_end = result.next_begin_offset == result.max_offset
         if result.status is not GetMessageStatus.NO_MATCHED_MESSAGE or not at_end or left <= 0:
@@ -271,17 +272,17 @@ class PullMessageProcessor(Processor):
         self._hold_for(channel, request, pull, seconds)
 
     def _hold_for(self, channel: Channel, request: RemotingCommand, pull: _Pull, seconds: float) -> None:
-        request.body = b""  # a view that would keep everything that was read with it
+        request.body = b""  # the view would keep the complete receive buffer in memory
         again = partial(self._again, channel, request, pull)
         held = HeldPull(channel, (pull.topic, pull.queue_id), pull.offset, pull.wanted.tag_codes, again)
         self._service.held.hold(held, seconds)
 
     def _again(self, channel: Channel, request: RemotingCommand, pull: _Pull) -> None:
-        """A held pull's second pass, which is the last one if its filter is of tags."""
+        """Run a held pull again. With a tag filter this is the last run."""
         if not channel.is_active:
             return
         if not channel.is_writable:
-            self._hold_for(channel, request, pull, _BACK_OFF_SECONDS)
+            self._hold_for(channel, request, pull, _BACK_OFF_S)
             return
 
         def run() -> RemotingCommand | None:
@@ -317,4 +318,4 @@ def _bad_header(ext: dict[str, str]) -> ProtocolError:
     missing = [name for name in _REQUIRED if name not in ext]
     if missing:
         return ProtocolError(f"the custom field <{missing[0]}> of the pull request is missing")
-    return ProtocolError("a number of the pull request is not one")
+    return ProtocolError("invalid number in the pull request")

@@ -1,11 +1,11 @@
-"""Finding messages: by key (12), by offset id (33), and what a consume queue holds (321).
+"""Queries of messages by key (12) and by offset id (33), and of consume queue entries (321).
 
-The index is built behind the writer's back, so a query by key waits for it, up to a second, while others are served.
-It finds at most ``maxMsgsNumBatch`` (64) messages, one by unique key ``defaultQueryMaxNum`` (32), as Apache's broker.
+The index is built asynchronously, so a query by key waits for it, up to a second, without blocking other requests. It
+returns at most ``maxMsgsNumBatch`` (64) messages, or ``defaultQueryMaxNum`` (32) for a unique key, as Apache's broker.
 
-An entry of a consume queue says whether the subscription of the group that was named lets the message through: by its
-tag, or by an SQL92 expression, for which the record is read. Apache's broker says so only of entries of an extended
-queue (``enableConsumeQueueExt``), which there is not here; hence no bit maps.
+Each entry of a consume queue has a flag: whether it matches the subscription of the given group, by its tag or by an
+SQL92 expression, for which the record is read. Apache's broker sets the flag only for extended consume queues
+(``enableConsumeQueueExt``). They do not exist here, so there are no bit maps.
 
 Thread-safety: used on the event loop only.
 Corresponds to org.apache.rocketmq.broker.processor.QueryMessageProcessor and AdminBrokerProcessor.queryConsumeQueue.
@@ -36,11 +36,11 @@ from spark_rocket.remoting.server.channel import Channel
 
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 _MAX_ENTRIES = 1_000
-_PATIENCE = 1.0
+_INDEX_TIMEOUT_S = 1.0
 
 
 class QueryMessageProcessor(Processor):
-    """Looks messages up."""
+    """Lookups of messages and consume queue entries."""
 
     @answers(RequestCode.QUERY_MESSAGE)
     def query_message(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
@@ -51,15 +51,15 @@ class QueryMessageProcessor(Processor):
         return None
 
     async def _find_when_indexed(self, request: RemotingCommand, header: QueryMessageRequestHeader) -> RemotingCommand:
-        """Beside everything else, once the index has what was stored when the request came."""
+        """Query when the index has all messages that were stored before the request, or on timeout."""
         indexed = asyncio.Event()
 
-        def tell() -> None:
+        def set_indexed() -> None:
             self._service.loop.call_soon_threadsafe(indexed.set)
 
-        self._service.store.when_indexed(tell, _PATIENCE)
+        self._service.store.when_indexed(set_indexed, _INDEX_TIMEOUT_S)
         with suppress(TimeoutError):
-            await asyncio.wait_for(indexed.wait(), _PATIENCE)
+            await asyncio.wait_for(indexed.wait(), _INDEX_TIMEOUT_S)
         return self._find(request, header)
 
     def _find(self, request: RemotingCommand, header: QueryMessageRequestHeader) -> RemotingCommand:
@@ -121,13 +121,13 @@ class QueryMessageProcessor(Processor):
         return RemotingCommand.response(request, 0, remark, body=body.to_json())
 
     def _wanted(self, entries: Sequence[tuple[int, int, int]], subscription: SubscriptionData | None) -> list[bool]:
-        """Of each entry, whether the group's subscription lets it through: none for a group that is not online."""
+        """For each entry, whether it matches the group's subscription; False for all if the group is offline."""
         if subscription is None:
             return [False] * len(entries)
         try:
             sql92 = self._service.config.enable_property_filter
             wanted = parse_filter(subscription.expression_type, subscription.sub_string, sql92=sql92)
-        except RefusedError:  # a pull with it would be refused
+        except RefusedError:  # a pull with this subscription would be refused too
             return [False] * len(entries)
         if wanted.matches is not None:
             return [self._matches(physical, wanted.matches) for physical, _, _ in entries]
@@ -142,7 +142,7 @@ class QueryMessageProcessor(Processor):
 
 
 def _filter_data(group: str, topic: str, subscription: SubscriptionData | None) -> str:
-    """What Apache's broker keeps of a group's filter, as its JSON library writes it; "null" for a filter by tags."""
+    """A group's filter data as Apache's JSON library writes it; "null" for a tag filter."""
     if subscription is None:
         return f"{group}@{topic} is not online!"
     if subscription.expression_type == TYPE_TAG:

@@ -1,12 +1,13 @@
-"""SEND_REPLY_MESSAGE (324) and SEND_REPLY_MESSAGE_V2 (325): a reply to a request message is brought to the requester.
+"""SEND_REPLY_MESSAGE (324) and SEND_REPLY_MESSAGE_V2 (325): deliver the reply to a request message to the requester.
 
-The reply is pushed (326) over the connection of the client that REPLY_TO_CLIENT names, which must have said in a
-heartbeat that it produces; the sender is answered when that client has the reply. With ``storeReplyMessageEnable`` the
-reply is also stored, whether it was delivered or not, and the answer says where. What is pushed and what is stored has
-the properties MSG_REGION and TRACE_ON of this broker.
+The reply is pushed (326) over the connection of the client in REPLY_TO_CLIENT, which must be registered as a producer
+by a heartbeat. The response is sent when that client has the reply. With ``storeReplyMessageEnable`` the reply is also
+stored, whether it was delivered or not, and the response has its place. Pushed and stored replies have the properties
+MSG_REGION and TRACE_ON of this broker.
 
-Thread-safety: event loop only. Corresponds to org.apache.rocketmq.broker.processor.ReplyMessageProcessor, with its
-remarks. As there, a reply that was delivered but cannot be stored is answered with success and logged.
+Thread-safety: event loop only. Corresponds to org.apache.rocketmq.broker.processor.ReplyMessageProcessor, with the same
+remarks. As in Apache's broker, the response is success if the reply was delivered but could not be stored; that is
+logged.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from spark_rocket.store.results import PutStatus
 
 _log = logging.getLogger(__name__)
 
-_PUSH_SECONDS = 10.0
-_COMPRESSION_AND_HOSTS = 0x733  # what a reply's sysFlag may hold: kinds of compression, kinds of addresses
+_PUSH_TIMEOUT_S = 10.0
+_COMPRESSION_AND_HOSTS = 0x733  # allowed bits of a reply's sysFlag: types of compression and of addresses
 
 
 class ReplyMessageProcessor(Processor):
-    """Passes replies on."""
+    """Delivery of replies to requesters."""
 
     @answers(RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
     def reply(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
@@ -45,15 +46,16 @@ class ReplyMessageProcessor(Processor):
         service.check_size(request.body)
         if header.sys_flag & ~_COMPRESSION_AND_HOSTS:
             raise RefusedError(
-                "a reply is neither transactional nor a batch: sysFlag has other bits", ResponseCode.MESSAGE_ILLEGAL
+                f"invalid sysFlag {header.sys_flag} of a reply: replies cannot be transactional or in a batch",
+                ResponseCode.MESSAGE_ILLEGAL,
             )
         header.properties = encode_properties(decode_properties(header.properties) | self._trace_fields()).decode()
-        request.body = bytes(request.body)  # the frame's buffer is used again
+        request.body = bytes(request.body)  # the frame's buffer is reused
         service.spawn(self._pass_on(channel, request, header))
         return None
 
     def _trace_fields(self) -> dict[str, str]:
-        """Of the answer, and of the reply's properties."""
+        """Fields of the response and properties of the reply."""
         config = self._service.config
         return {"MSG_REGION": config.region_id, "TRACE_ON": "true" if config.trace_on else "false"}
 
@@ -70,7 +72,7 @@ class ReplyMessageProcessor(Processor):
             channel.write(RemotingCommand.response(request, code, problem, ext))
 
     async def _push(self, channel: Channel, request: RemotingCommand, header: SendMessageRequestHeader) -> str | None:
-        """Bring the reply to its requester; what went wrong, or None."""
+        """Push the reply to the requester; return the error, or None on success."""
         properties = decode_properties(header.properties)
         client_id = properties.get("REPLY_TO_CLIENT")
         if client_id is None:
@@ -89,7 +91,7 @@ class ReplyMessageProcessor(Processor):
             sys_flag=header.sys_flag,
             born_timestamp=header.born_timestamp,
             flag=header.flag,
-            # With the slash that Java writes before an address: its clients cut it off.
+            # With the slash that Java writes before an address: Java clients remove it.
             born_host=f"/{channel.remote_addr}",
             store_host=f"/{format_address(*self._service.store_host)}",
             store_timestamp=now,
@@ -99,7 +101,7 @@ class ReplyMessageProcessor(Processor):
         )
         pushed = RemotingCommand.request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, push.to_ext(), request.body)
         try:
-            answer = await target.invoke(pushed, _PUSH_SECONDS)
+            answer = await target.invoke(pushed, _PUSH_TIMEOUT_S)
         except RemotingError as error:
             _log.warning("push reply message to <%s> fail: %s", client_id, error.message)
             return f"push reply message to {client_id}fail."
@@ -109,7 +111,7 @@ class ReplyMessageProcessor(Processor):
         return None
 
     def _store(self, channel: Channel, request: RemotingCommand, header: SendMessageRequestHeader) -> dict[str, str]:
-        """Keep the reply; the answer's fields that say where."""
+        """Store the reply; return the fields of the response with its place."""
         service = self._service
         try:
             result = service.store.put_message(
@@ -124,10 +126,10 @@ class ReplyMessageProcessor(Processor):
                 reconsume_times=header.reconsume_times,
             )
         except ProtocolError as error:
-            _log.warning("a reply to %s was not stored: %s", header.topic, error)
+            _log.warning("failed to store a reply to %s: %s", header.topic, error)
             return {}
         if result.status not in (PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT):
-            _log.warning("a reply to %s was not stored: %s", header.topic, result.reason or result.status.value)
+            _log.warning("failed to store a reply to %s: %s", header.topic, result.reason or result.status.value)
             return {}
         service.stats.puts += 1
         return {

@@ -1,23 +1,24 @@
 """SEND_MESSAGE (10), SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320).
 
-The single send is the broker's hottest path: 310's fields are read by their letters, what depends only on the topic is
-found in one cached lookup, and the answer's fields are written straight into a dict.
+The single send is the broker's hottest path: the fields of 310 are read by their one-letter names, everything that
+depends only on the topic is one cached lookup, and the fields of the response are written straight into a dict.
 
-A message with a delay level or a delivery time is stored in a topic of the broker's own until then (delayed.py); the
-answer has the queue asked for, the offset where it waits and, for a delivery time, a handle to recall it by.
+A message with a delay level or a delivery time is stored in a system topic until it is due (delivery/delayed.py). The
+response has the requested queue, the offset in the system topic and, for a delivery time, a recall handle.
 
-A transactional message (TRAN_MSG) is stored in the half topic until it is decided (transactions.py); the answer has the
-queue asked for and the offset in the half topic. What is consumed again is none, though its TRAN_MSG says so.
+A transactional message (TRAN_MSG) is stored in the half topic until it is decided (transactions/service.py). The
+response has the requested queue and the offset in the half topic. Retried messages are not transactional, even if they
+have TRAN_MSG.
 
-What is refused because storing it would deliver it wrongly: messages in a batch that are delayed or transactional,
-sysFlag's transaction bits without TRAN_MSG, and ready-made inner batches (sysFlag 0xC0); all with MESSAGE_ILLEGAL (13).
+Some requests are refused with MESSAGE_ILLEGAL (13) because their messages could not be delivered correctly: delayed or
+transactional messages in a batch, the transaction bits of sysFlag without TRAN_MSG, and inner batches (sysFlag 0xC0).
 
-Every message is stored with three properties of the broker, MSG_REGION, TRACE_ON and CLUSTER, behind its own. In a
-batch they are put behind those of each message, which are not decoded. WAIT is stored as it was sent. Apache's broker
-does the same from 5.0 on; 4.9 stores CLUSTER alone and drops WAIT=true.
+Three properties of the broker, MSG_REGION, TRACE_ON and CLUSTER, are appended to the properties of every message. In a
+batch this happens without decoding them. WAIT is stored as it was sent. Apache's broker does the same since 5.0; 4.9
+stores only CLUSTER and drops WAIT=true.
 
-With SYNC_FLUSH an answer waits, without blocking, until the message's bytes are on disk, with SYNC_MASTER until a slave
-has them (stored.py); a message with WAIT=false does not ask for that.
+With SYNC_FLUSH the response is delayed, without blocking, until the message is on disk, with SYNC_MASTER until a slave
+has it (delivery/durability_gate.py). Messages with WAIT=false are exempt.
 Corresponds to org.apache.rocketmq.broker.processor.SendMessageProcessor.
 """
 
@@ -71,7 +72,7 @@ _HOST_BITS = 0x30
 _UNUSUAL_BITS = _TRANSACTION_BITS | _INNER_BATCH_BITS | _HOST_BITS
 _MIN_INT, _MAX_INT = -(1 << 31), (1 << 31) - 1
 _MIN_LONG, _MAX_LONG = -(1 << 63), (1 << 63) - 1
-# Members of enumerations that the hot path compares with, found once.
+# Members of enumerations for comparisons in the hot path, looked up once.
 _SEND_BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
 _SUCCESS = int(ResponseCode.SUCCESS)
 _PUT_OK = PutStatus.PUT_OK
@@ -88,7 +89,7 @@ _CODES: dict[PutStatus, int] = {
 
 
 class SendMessageProcessor(Processor):
-    """Stores what producers send."""
+    """SEND_MESSAGE and its variants: stores the messages of producers."""
 
     def __init__(self, service: BrokerService) -> None:
         super().__init__(service)
@@ -104,7 +105,7 @@ class SendMessageProcessor(Processor):
 
     @answers(RequestCode.SEND_MESSAGE)
     def send(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-        """Code 10: the same fields under their long names."""
+        """Code 10: the same fields with their long names."""
         ext = request.ext_fields
         request.ext_fields = {_V2_LETTERS.get(name, name): value for name, value in ext.items()}
         return self.send_v2(channel, request)
@@ -185,7 +186,7 @@ class SendMessageProcessor(Processor):
         waiting: Waiting | None,
     ) -> RemotingCommand | None:
         if request.flag & 2:
-            return None  # one-way: nobody waits for the disk or the name servers
+            return None  # one-way: no response to delay for the disk or the name servers
         service, config = self._service, self._config
         prefix = service.message_id_prefix
         ext = {
@@ -201,7 +202,7 @@ class SendMessageProcessor(Processor):
             ext["transactionId"] = unique_key
             if waiting is not None and waiting.recall_time is not None:
                 handle = RecallMessageHandle(target.topic, config.broker_name, str(waiting.recall_time), unique_key)
-                with suppress(ProtocolError):  # a sender's own key with blanks in it fits no handle
+                with suppress(ProtocolError):  # a sender's own key with blanks cannot be encoded in a handle
                     ext["recallHandle"] = handle.encode()
         answer = RemotingCommand.response(request, code, None, ext)
         if self._waits and not _asks_not_to_wait(properties):
@@ -213,7 +214,7 @@ class SendMessageProcessor(Processor):
         return answer
 
     def _write(self, channel: Channel, answer: RemotingCommand, topic: str, code: ResponseCode) -> None:
-        """The message is where it was to get, or its time is over."""
+        """Write the response: the message is durable, or the timeout has expired (``code``)."""
         if code is not ResponseCode.SUCCESS:
             answer.code = code
         if self._service.when_settled(channel, answer, (topic,)) is not None:
@@ -222,7 +223,7 @@ class SendMessageProcessor(Processor):
     def _properties_to_store(
         self, properties: str, topic: str, queue_id: int, reconsume_times: int
     ) -> tuple[str, str, Waiting | None]:
-        """The property string with UNIQ_KEY and the broker's own; the unique key; where the message waits."""
+        """The properties with UNIQ_KEY and those of the broker; the unique key; where the message is pending."""
         waiting = None
         if (
             "DELAY\x01" in properties
@@ -240,13 +241,13 @@ class SendMessageProcessor(Processor):
         return f"{properties}{separator}{self._broker_properties()}", unique_key, waiting
 
     def _broker_properties(self) -> str:
-        """What this broker adds to every message. Consumers trace what they consumed under the region that is there."""
+        """The properties that this broker adds to every message. Consumers use the region in their trace records."""
         config = self._config
         trace_on = "true" if config.trace_on else "false"
         return f"MSG_REGION\x01{config.region_id}\x02TRACE_ON\x01{trace_on}\x02CLUSTER\x01{config.broker_cluster_name}"
 
     def _unusual(self, properties: str, topic: str, queue_id: int, reconsume_times: int) -> tuple[str, Waiting | None]:
-        """Properties among which one may need care: refused, dropped as Apache drops it, or a reason to wait."""
+        """Process special properties: refuse or drop them as Apache's broker does, or make the message pending."""
         values = _without_broker_properties(decode_properties(properties))
         values.pop("POP_CK", None)
         waiting: Waiting | None
@@ -272,7 +273,7 @@ class SendMessageProcessor(Processor):
     ) -> PutResult:
         if "DELAY\x01" in properties or "TIMER_DEL" in properties or "TRAN_MSG\x01" in properties:
             _refuse_in_batch(decode_properties(properties))
-        # Apache puts the batch's own properties behind those of every message in it.
+        # Apache's broker appends the batch's own properties to those of each message in it.
         if _has_broker_properties(properties):
             properties = encode_properties(_without_broker_properties(decode_properties(properties))).decode()
         shared = f"{self._broker_properties()}\x02{properties}" if properties else self._broker_properties()
@@ -292,7 +293,7 @@ class SendMessageProcessor(Processor):
     def _redirected(
         self, target: SendTarget, queue_id: int, ext: dict[str, str], batch: bool
     ) -> tuple[SendTarget, int]:
-        """Where a message to a retry topic goes."""
+        """The destination of a message to a retry topic: itself or the dead-letter topic."""
         if batch:
             raise RefusedError(
                 f"batch request does not support retry group {target.topic}", ResponseCode.MESSAGE_ILLEGAL
@@ -306,7 +307,7 @@ class SendMessageProcessor(Processor):
         if dead is None:
             return target, queue_id
         values = decode_properties(ext.get("i") or "")
-        if "DELAY" in values:  # as in Apache's broker: nobody waits for a dead letter
+        if "DELAY" in values:  # dead letters are not delayed, as in Apache's broker
             ext["i"] = encode_properties(values | {"DELAY": "-1"}).decode()
         return dead, 0
 
@@ -326,7 +327,7 @@ def message_ids(prefix: str, offsets: npt.ArrayLike) -> str:
 
 
 def _has_broker_properties(properties: str) -> bool:
-    """Whether a sender may have set what the broker sets: a message that was received and is sent again has it."""
+    """Whether a message may have properties that the broker sets, for example because it was received before."""
     return "CLUSTER\x01" in properties or "MSG_REGION\x01" in properties or "TRACE_ON\x01" in properties
 
 
@@ -354,10 +355,10 @@ def _refuse_in_batch(values: dict[str, str]) -> None:
 
 
 def _usual_sys_flag(sys_flag: int, properties: str) -> int:
-    """Refuse what cannot be stored; drop the bits that the broker sets: a transaction's, kinds of addresses."""
+    """Refuse unsupported bits; drop the bits that the broker sets itself (transaction state, address types)."""
     if sys_flag & _TRANSACTION_BITS and not _is_transactional(decode_properties(properties)):
         raise RefusedError(
-            "the sysFlag of a transaction (4, 8) is for messages with the property TRAN_MSG=true",
+            "the sysFlag of a transaction (4, 8) requires the property TRAN_MSG=true",
             ResponseCode.MESSAGE_ILLEGAL,
         )
     if sys_flag & _INNER_BATCH_BITS:
@@ -373,7 +374,7 @@ def _asks_not_to_wait(properties: str) -> bool:
 
 
 def _check_batch(plan: BatchPlan) -> None:
-    """Refuse a batch with a message that would be refused alone: of names that all have one look is enough."""
+    """Refuse a batch with a message that would be refused alone. Property names shared by all are checked once."""
     if plan.names is not None and not any(
         name in (b"DELAY", b"TRAN_MSG") or name.startswith(b"TIMER_DEL") for name in plan.names
     ):
@@ -386,7 +387,7 @@ def _check_batch(plan: BatchPlan) -> None:
 
 
 def _born_host(channel: Channel) -> bytes:
-    """The client's address as records have it, cached for the connection."""
+    """The client's address in the format of records, cached for the connection."""
     host = channel.attributes["born_host"] = pack_host(parse_address(channel.remote_addr))
     return host
 
@@ -401,4 +402,4 @@ def _bad_header(ext: dict[str, str]) -> ProtocolError:
     missing = [_NAMES[letter] for letter in _REQUIRED if letter not in ext]
     if missing:
         return ProtocolError(f"the custom field <{missing[0]}> of the send request is missing")
-    return ProtocolError("a number of the send request is not one, or is out of its range")
+    return ProtocolError("invalid or out-of-range number in the send request")

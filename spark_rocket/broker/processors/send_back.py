@@ -1,23 +1,24 @@
-"""CONSUMER_SEND_MSG_BACK (36): a message that a consumer could not consume, to be delivered to its group again.
+"""CONSUMER_SEND_MSG_BACK (36): redeliver a message to the group of a consumer that failed to process it.
 
-The record is looked up by its offset in the log and stored anew, body and origin as they were:
+The record is looked up by its offset in the log and stored again, with the same body and origin:
 
 ==========================  ==========================================================================================
-of the new record
+new record                  value
 ==========================  ==========================================================================================
-reconsume times             one more
-RETRY_TOPIC                 the topic that it was sent to first; set once
-ORIGIN_MESSAGE_ID           the offset id that it had first; set once
-DELAY                       the level asked for; 0 asks for 3 + the reconsume times so far (10 s, 30 s, 1 min …)
+reconsume times             incremented
+RETRY_TOPIC                 the original topic; set once
+ORIGIN_MESSAGE_ID           the original offset id; set once
+DELAY                       the requested level; 0 means 3 + the reconsume times so far (10 s, 30 s, 1 min …)
 WAIT                        false, as in Apache's broker
 ==========================  ==========================================================================================
 
-It goes to ``%RETRY%group``, by way of the delay levels (delayed.py); or to ``%DLQ%group`` at once, where nobody is sent
-it again: when the level is negative, or after as many times as the request says (clients from 3.4.9 on) or the group
-(``retryMaxTimes``, 16). A group without retry queues wants nothing again: success, and nothing is stored.
+The record goes to ``%RETRY%group`` after the delay (delivery/delayed.py). It goes to the dead-letter topic
+``%DLQ%group`` at once if the level is negative, or after the maximum number of attempts in the request (clients since
+3.4.9) or in the group's settings (``retryMaxTimes``, 16). For a group without retry queues the response is success, and
+nothing is stored.
 
-Unlike Apache's, the answer comes when the new record would survive: with SYNC_FLUSH when it is on disk. And a record of
-another topic than the request names is not taken for the consumer's: the offset may be that of a store that is gone.
+Unlike in Apache's broker, the response is sent when the new record is durable: with SYNC_FLUSH, when it is on disk. A
+record of another topic than that of the request is refused: the offset may come from a deleted store.
 Corresponds to AbstractSendMessageProcessor.consumerSendMsgBack.
 """
 
@@ -45,7 +46,7 @@ _FIRST_LEVEL = 3
 
 
 class SendBackProcessor(Processor):
-    """Takes messages back."""
+    """Redelivery of messages that consumers send back."""
 
     @answers(RequestCode.CONSUMER_SEND_MSG_BACK)
     def send_back(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
@@ -61,7 +62,7 @@ class SendBackProcessor(Processor):
             )
         record = self._record(header)
         properties = decode_properties(record.properties)
-        properties.pop("__CRC32#", None)  # of the old record, if RocketMQ 5 wrote it
+        properties.pop("__CRC32#", None)  # the checksum of the old record, if RocketMQ 5 wrote it
         properties.setdefault("RETRY_TOPIC", str(record.topic, "utf-8"))
         properties["WAIT"] = "false"
         if not properties.get("ORIGIN_MESSAGE_ID"):
@@ -92,7 +93,7 @@ class SendBackProcessor(Processor):
         return service.when_settled(channel, RemotingCommand.response(request), (topic,))
 
     def _settings(self, group: str) -> SubscriptionGroupConfig:
-        """The settings of a group that may send back."""
+        """The settings of a group that may send messages back."""
         service = self._service
         settings = service.group_that_retries(group)
         if not service.config.broker_permission & PERM_WRITE:
@@ -116,9 +117,9 @@ class SendBackProcessor(Processor):
         return record
 
     def _answer(self, channel: Channel, request: RemotingCommand, topic: str, code: ResponseCode) -> None:
-        """Of what no slave has yet a client would only send a copy, which none would have either."""
+        """Write the response. It is success even if no slave has the record: a retry would only add a copy."""
         answer = RemotingCommand.response(request)
-        if code is ResponseCode.FLUSH_DISK_TIMEOUT:  # stored all the same: who tries again has it twice
+        if code is ResponseCode.FLUSH_DISK_TIMEOUT:  # the record is stored: a retry makes a duplicate
             answer = RemotingCommand.response(request, ResponseCode.SYSTEM_ERROR, PutStatus.FLUSH_DISK_TIMEOUT.value)
         if not request.is_oneway and self._service.when_settled(channel, answer, (topic,)) is not None:
             channel.write(answer)

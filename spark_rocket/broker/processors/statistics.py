@@ -1,23 +1,23 @@
-"""Figures of a broker and its lists.
+"""Statistics and state of a broker.
 
 =====  ===============================================================================================================
-code   what it answers
+code   response or effect
 =====  ===============================================================================================================
 315    counters of messages and bytes for topics, groups and the broker
 328    connected producers
 305    system topics
 28     the broker's state, as ``mqadmin brokerStatus`` and consoles show it
 316    deletes the queues of topics that do not exist
-907    state of the replication
+907    state of replication
 61     pending timed messages for each topic
 =====  ===============================================================================================================
 
-Apache's broker keeps a file with the timer's counts. Here they are counted in the timer log on request, without the
-messages of the current second that are already delivered. A recall counts -1, as there.
+Apache's broker keeps the timer's counts in a file. Here they are counted in the timer log on request, without the
+messages of the current second that are already delivered. A recall counts -1, as in Apache's broker.
 
-The keys of 28, and the texts of their values, are those of a broker of 5.3.3; a few are our own. Where Apache's broker
-has a queue in front of a thread pool, the figures are those of the waiting requests of that kind
-(remoting/server/request_queue.py). Light pulls wait with the others, so their own queue is always empty.
+The keys of 28 and the formats of their values are those of a broker of 5.3.3; a few keys are our own. Where Apache's
+broker has a thread pool with a queue, the values are those of the queued requests of that type
+(remoting/server/request_queue.py). Lite pulls share the queue of pulls, so their own queue is always empty.
 
 Corresponds to AdminBrokerProcessor.{viewBrokerStatsData, getAllProducerInfo, getSystemTopicListFromBroker,
 cleanUnusedTopic, getBrokerHaStatus, getTimerMetrics, prepareRuntimeInfo} and DefaultHAService.getRuntimeInfo.
@@ -65,7 +65,7 @@ _OF_BROKER = {"BROKER_PUT_NUMS": MESSAGES, "BROKER_GET_NUMS": SEND_BACKS}
 
 
 class StatisticsProcessor(Processor):
-    """Answers with counters, lists and states."""
+    """Counters, lists and states of the broker."""
 
     @answers(RequestCode.VIEW_BROKER_STATS_DATA)
     def stats_data(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -112,7 +112,7 @@ class StatisticsProcessor(Processor):
         for topic in unused:
             service.store.delete_topic(topic)
         if unused:
-            _log.warning("Queues of topics that are not known here were deleted: %s.", ", ".join(unused))
+            _log.warning("deleted the queues of unknown topics: %s", ", ".join(unused))
         return RemotingCommand.response(request)
 
     @answers(RequestCode.GET_BROKER_HA_STATUS)
@@ -156,7 +156,11 @@ class StatisticsProcessor(Processor):
     def timer_metrics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         service = self._service
         if service.timer is None:
-            raise RefusedError("There is no timer here.", ResponseCode.SYSTEM_ERROR)
+            raise RefusedError(
+                "this broker has no timer",
+                ResponseCode.SYSTEM_ERROR,
+                remedy="Send the request to a master with timerWheelEnable=true.",
+            )
         counts, now = service.timer.count_by_topic(), service.clock()
         names = {java_hash(topic): topic for topic in service.topics.table} if counts else {}
         found = {names[code]: TimerMetric(count, now) for code, count in counts.items() if code in names}
@@ -177,7 +181,7 @@ class StatisticsProcessor(Processor):
             "runtime": f"[ {seconds // 86400} days, {seconds // 3600 % 24} hours, {seconds // 60 % 60} minutes, "
             f"{seconds % 60} seconds ]",
             "startAcceptSendRequestTimeStamp": str(service.config.start_accept_send_request_time_stamp),
-            "pageCacheLockTimeMills": "0",  # nobody else appends while this is asked
+            "pageCacheLockTimeMills": "0",  # there are no concurrent appends
             "earliestMessageTimeStamp": str(service.store.first_store_time()),
             "heldPulls": str(service.held.count),
             "heldPops": str(service.waiting.count),
@@ -199,7 +203,7 @@ class StatisticsProcessor(Processor):
             "getMissTps": missed,
             "getTotalTps": total,
             "getTransferredTps": transferred,
-            "getTransferedTps": transferred,  # as it is spelled before 5.0
+            "getTransferedTps": transferred,  # the spelling before 5.0
             "getMessageTotal": str(stats.gets),
             "msgPutTotalTodayNow": str(stats.puts),
             "msgPutTotalTodayMorning": str(windows.morning[0]),
