@@ -117,7 +117,7 @@ class Credentials:
         for name, text in (("access key", self.access_key), ("secret key", self.secret_key)):
             problem = key_problem(text)
             if problem is not None:
-                raise ConfigError(f"The {name} {problem}.", remedy=f"Give the {name} as it is on the broker.")
+                raise ConfigError(f"The {name} {problem}.", remedy=f"Use the same {name} as on the broker.")
 
 
 def inner_credentials(text: str) -> Credentials | None:
@@ -129,8 +129,8 @@ def inner_credentials(text: str) -> Credentials | None:
         return Credentials(value["accessKey"], value["secretKey"], value.get("securityToken") or "")
     except (ValueError, LookupError, TypeError, AttributeError, ConfigError):
         raise ConfigError(
-            "innerClientAuthenticationCredentials cannot be used.",
-            remedy='It is JSON: {"accessKey": "…", "secretKey": "…"}.',
+            "Invalid innerClientAuthenticationCredentials.",
+            remedy='Use JSON: {"accessKey": "…", "secretKey": "…"}.',
         ) from None
 
 
@@ -237,11 +237,11 @@ def seconds_of(date_time: str) -> int:
             seconds = timegm((year, month, day, hour, minute, second))
             sign, hours, minutes = found.groups()[6:]
             return seconds if sign is None else seconds - int(f"{sign}1") * (int(hours) * 3600 + int(minutes) * 60)
-    raise ProtocolError(f"x-mq-date-time is {date_time[:40]!r}.", remedy="It is written like 20260131T120000Z.")
+    raise ProtocolError(f"Invalid x-mq-date-time {date_time[:40]!r}.", remedy="Use the format 20260131T120000Z.")
 
 
 def _no_authorization(what: str) -> ProtocolError:
     return ProtocolError(
         f"The metadata authorization {what}.",
-        remedy=f"It reads '{GRPC_ALGORITHM} Credential=…, SignedHeaders=x-mq-date-time, Signature=…'.",
+        remedy=f"Use the format '{GRPC_ALGORITHM} Credential=…, SignedHeaders=x-mq-date-time, Signature=…'.",
     )

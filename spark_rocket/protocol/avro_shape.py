@@ -61,7 +61,8 @@ def _measure(schema: Any, named: dict[str, AvroShape | None]) -> AvroShape:
         known = named[schema]
         if known is None:
             raise ProtocolError(
-                f"The Avro type {schema} contains itself.", remedy="Its values could be nested without end."
+                f"The Avro type {schema} contains itself.",
+                remedy="Use a type without recursion: values could be nested infinitely.",
             )
         return known
     if isinstance(schema, list):  # a union's value begins with the number of its branch
@@ -80,8 +81,8 @@ def _measure(schema: Any, named: dict[str, AvroShape | None]) -> AvroShape:
     item = _measure(schema["items" if kind == "array" else "values"], named)
     if kind == "array" and item.is_empty:
         raise ProtocolError(
-            "The Avro schema has an array whose values take no bytes.",
-            remedy="A body of five bytes could have a billion of them.",
+            "The Avro schema has an array of elements without bytes.",
+            remedy="Use another element type: a body of five bytes could have a billion elements.",
         )
     return _holder([item], is_empty=False)
 

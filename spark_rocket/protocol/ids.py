@@ -70,7 +70,7 @@ def pack_host(host: tuple[str, int]) -> bytes:
         return ip_address(address.partition("%")[0]).packed + _PORT.pack(port)  # a scope ("%eth0") is local knowledge
     except (ValueError, AttributeError, struct.error):
         raise ProtocolError(
-            f"{host!r} is not an IP address with a port.", remedy="Give a numeric IPv4 or IPv6 address."
+            f"Invalid host {host!r}.", remedy="Use a numeric IPv4 or IPv6 address with a port."
         ) from None
 
 
@@ -83,8 +83,8 @@ def unpack_host(raw: bytes) -> tuple[str, int]:
     if len(raw) == IPV6_HOST_SIZE:
         return IPv6Address(raw[:16]).compressed, _PORT.unpack_from(raw, 16)[0]
     raise ProtocolError(
-        f"A host of {len(raw)} bytes is neither IPv4 (8) nor IPv6 (20).",
-        remedy="The record or id that it is from is damaged: read it again.",
+        f"Invalid host of {len(raw)} bytes: IPv4 has 8, IPv6 has 20.",
+        remedy="The record or id is damaged: read it again.",
     )
 
 
@@ -94,7 +94,7 @@ def parse_host(text: str) -> tuple[str, int]:
     if address.startswith("[") and address.endswith("]"):
         address = address[1:-1]
     if not colon or not address or not (port.isascii() and port.isdigit()) or int(port[:6]) > 65_535:
-        raise ProtocolError(f"{text!r} is not host:port.", remedy="Write it like 127.0.0.1:10911.")
+        raise ProtocolError(f"Invalid address {text!r}.", remedy="Use host:port, like 127.0.0.1:10911.")
     return address, int(port)
 
 
@@ -111,9 +111,7 @@ def _host_hex(host: tuple[str, int] | bytes) -> str:
 def encode_offset_msg_id(host: tuple[str, int] | bytes, physical_offset: int) -> str:
     """Return the offset id of the record at ``physical_offset`` of the broker at ``host`` (pair, or packed)."""
     if not 0 <= physical_offset <= _MAX_OFFSET:
-        raise ProtocolError(
-            f"{physical_offset} is not an offset into a commit log.", remedy="Offsets are 0 or more and fit 63 bits."
-        )
+        raise ProtocolError(f"Invalid commit log offset {physical_offset}.", remedy="Use 0 to 2^63 - 1.")
     return f"{_host_hex(host)}{physical_offset:016X}"
 
 
@@ -130,7 +128,7 @@ def decode_offset_msg_id(msg_id: str) -> tuple[tuple[str, int], int]:
         raw = b""
     if len(msg_id) not in (32, 56) or len(raw) * 2 != len(msg_id) or raw[-8] & 0x80:
         raise ProtocolError(
-            f"{msg_id[:60]!r} is not an offset message id.", remedy="It has 32 (IPv4) or 56 (IPv6) hex digits."
+            f"Invalid offset message id {msg_id[:60]!r}.", remedy="Use 32 (IPv4) or 56 (IPv6) hex digits."
         )
     return unpack_host(raw[:-8]), int.from_bytes(raw[-8:], "big")
 
@@ -188,24 +186,24 @@ class RecallMessageHandle:
         words = (_RECALL_VERSION, self.topic, self.broker_name, self.timestamp, self.message_id)
         text = " ".join(words)
         if not all(words) or text.count(" ") != _RECALL_WORDS - 1:
-            raise ProtocolError(f"{text!r} makes no recall handle: each part is one word, without blanks.")
+            raise ProtocolError(f"Invalid part {text!r} of a recall handle: it must be one word without blanks.")
         try:
             return urlsafe_b64encode(text.encode()).decode()
         except UnicodeEncodeError as error:
-            raise ProtocolError(f"{text!r} makes no recall handle: {error.reason}.") from None
+            raise ProtocolError(f"Invalid part {text!r} of a recall handle: {error.reason}.") from None
 
     @classmethod
     def decode(cls, handle: str | None) -> RecallMessageHandle:
         """Decode a handle. ProtocolError for an invalid one."""
         if handle is None:  # the value of SendResult for a message without one
             raise ProtocolError(
-                "None is no recall handle.",
-                remedy="Only a message with a delivery time that is still to come has one, and not where the broker's "
-                "timerWheelEnable is false; a message with a delay level has none.",
+                "The recall handle is None.",
+                remedy="Only a message with a future delivery time has one, unless the broker's "
+                "timerWheelEnable is false. A message with a delay level has none.",
             )
-        bare = handle.rstrip("=")  # Java takes it with and without padding, and so do we
+        bare = handle.rstrip("=")  # Java accepts it with and without padding
         refusal = ProtocolError(
-            f"{handle[:40]!r} is no recall handle.", remedy="Give SendResult.recall_handle as it is."
+            f"Invalid recall handle {handle[:40]!r}.", remedy="Pass SendResult.recall_handle unchanged."
         )
         if not bare or len(handle) - len(bare) > 2 or not _BASE64_ALPHABET.issuperset(bare):
             raise refusal
@@ -267,8 +265,8 @@ def parse_extra_info(text: str) -> ExtraInfo:
 
 def _no_receipt(text: str) -> ProtocolError:
     return ProtocolError(
-        f"{text[:100]!r} is no extraInfo of a popped message.",
-        remedy="Send back what the broker gave with the message (POP_CK, or what its answer's offset infos say).",
+        f"Invalid extraInfo {text[:100]!r} of a popped message.",
+        remedy="Use the value of the message (POP_CK) or of the response's offset infos.",
     )
 
 

@@ -132,8 +132,8 @@ def _unescape(text: str, where: str) -> str:
             digits = text[index : index + 4]
             if not re.fullmatch(r"[0-9a-fA-F]{4}", digits):
                 raise ConfigError(
-                    f"{where}: '\\u{digits}' is not a Unicode escape.",
-                    remedy="Write four hexadecimal digits after \\u, or double the backslash.",
+                    f"{where}: invalid Unicode escape '\\u{digits}'.",
+                    remedy="Use four hexadecimal digits after \\u, or double the backslash.",
                 )
             out.append(chr(int(digits, 16)))
             index += 4

@@ -141,8 +141,8 @@ def read_settings(path: Path, what: str) -> str:
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(
-            f"The {what} configuration {path} cannot be read: {error.strerror or error}.",
-            remedy="Give the path of a readable properties file with -c, or leave -c out for the defaults.",
+            f"Cannot read the {what} configuration {path}: {error.strerror or error}.",
+            remedy="Specify a readable properties file with -c, or omit -c for the defaults.",
         ) from error
     except UnicodeDecodeError as error:
         line = path.read_bytes()[: error.start].count(b"\n") + 1

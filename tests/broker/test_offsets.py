@@ -103,7 +103,7 @@ def test_a_commit_creates_no_group(wire: Wire, topic: str, service: BrokerServic
 def test_a_missing_field_is_named(wire: Wire, code: int) -> None:
     answer = wire.ask(code, queueId=0)
     assert answer.code == ResponseCode.SYSTEM_ERROR
-    assert "which it requires" in (answer.remark or "")
+    assert "is missing the required field" in (answer.remark or "")
 
 
 def test_the_ends_of_a_queue(wire: Wire, topic: str) -> None:

@@ -213,7 +213,7 @@ def test_a_change_gives_a_new_receipt_and_ends_the_old_one(popper: Popper) -> No
     assert answer.ext_fields["reviveQid"] == old[3]
     again = popper.change(message, receipt, 30_000)
     assert again.code == ResponseCode.NO_MESSAGE
-    assert "its receipt was exchanged" in str(again.remark)
+    assert "its receipt was replaced" in str(again.remark)
     assert popper.ack(message, new).code == ResponseCode.SUCCESS
     assert popper.change(message, new, 30_000).code == ResponseCode.NO_MESSAGE
 

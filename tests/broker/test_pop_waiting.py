@@ -300,7 +300,7 @@ def test_one_that_fails_wakes_the_next(caplog: pytest.LogCaptureFixture) -> None
         assert scene.answered == ["a"]
 
     play(scenario)
-    assert caplog.text.count("was not answered") == 1
+    assert caplog.text.count("failed to respond to a held request") == 1
 
 
 def test_of_notifications_as_many_are_woken_as_messages_came() -> None:

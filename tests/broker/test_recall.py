@@ -127,5 +127,5 @@ def test_a_producers_timed_message_and_its_recall(cluster: LocalCluster, wire: W
         assert last.recall_handle is not None
         with pytest.raises(BrokerError, match=r"timestamp invalid\. The message was delivered, or is about to be"):
             producer.recall_message(topic, last.recall_handle)
-        with pytest.raises(ProtocolError, match=r"'nonsense' is no recall handle\. Give SendResult\.recall_handle"):
+        with pytest.raises(ProtocolError, match=r"Invalid recall handle 'nonsense'\. Pass SendResult\.recall_handle"):
             producer.recall_message(topic, "nonsense")

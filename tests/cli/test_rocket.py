@@ -293,7 +293,7 @@ def test_a_broken_broker_conf(tmp_path: Path) -> None:
     conf.write_text("brokerName=b\n\nlistenPort=ten\n")
     line = one_line(finished("broker", "-c", conf))
     assert f"{conf}, line 3: listenPort=ten: listenPort needs a whole number." in line
-    assert "nowhere.conf cannot be read" in one_line(finished("up", "-c", tmp_path / "nowhere.conf"))
+    assert "Cannot read the broker configuration" in one_line(finished("up", "-c", tmp_path / "nowhere.conf"))
 
 
 def test_a_broken_state_file(tmp_path: Path) -> None:

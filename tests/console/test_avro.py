@@ -66,7 +66,7 @@ def test_a_bomb_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_arrays_of_nothing_are_refused(schema: Any) -> None:
     # A billion of them in six bytes.
-    with pytest.raises(ProtocolError, match=r"no bytes|cannot be used"):
+    with pytest.raises(ProtocolError, match=r"without bytes|cannot be used"):
         avro_text(b"\x80\xa8\xd6\xb9\x07\x00", json.dumps(schema))
 
 

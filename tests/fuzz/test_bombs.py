@@ -167,7 +167,7 @@ def test_a_batch_of_nothing_but_messages() -> None:
     batch = zlib.compress(one * (MAX_BATCH_LENGTH // len(one) + 1))
     assert len(batch) < 100_000
     for decode in (decode_messages, lambda raw: decode_records(raw, broker_name="b")):
-        with pytest.raises(ProtocolError, match="more than 16,777,216 bytes"):
+        with pytest.raises(ProtocolError, match="exceeds 16,777,216 bytes"):
             decode(stored(batch, 0xC1))
     (packed,) = decode_messages(stored(batch, 0xC1), decompress=False)
     assert packed.body == batch

@@ -276,7 +276,7 @@ def test_a_large_registration_that_is_malformed(running: Running) -> None:
     with RemotingClient() as broker:
         answer = ask(broker, running, 103, zlib.compress(bytes(17 << 20)), **LARGE)
         assert answer.code == ResponseCode.SYSTEM_ERROR
-        assert "more than 16,777,216 bytes" in str(answer.remark)
+        assert "exceeds 16,777,216 bytes" in str(answer.remark)
         assert ask(broker, running, 103, BODY, **REGISTRATION).code == 0
 
 

@@ -45,13 +45,13 @@ def test_every_truncation(flag: int, packed: bytes) -> None:
 @CODECS
 def test_a_body_that_claims_too_much(flag: int, packed: bytes) -> None:
     assert decompress_body(packed, flag, max_length=len(BODY)) == BODY
-    with pytest.raises(ProtocolError, match="more than"):
+    with pytest.raises(ProtocolError, match="exceeds"):
         decompress_body(packed, flag, max_length=len(BODY) - 1)
 
 
 @CODECS
 def test_garbage(flag: int, packed: bytes) -> None:
-    with pytest.raises(ProtocolError, match="is not"):
+    with pytest.raises(ProtocolError, match="Invalid"):
         decompress_body(b"garbage" + packed, flag)
 
 

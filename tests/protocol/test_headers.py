@@ -49,7 +49,7 @@ def test_every_header_travels(header: type[Any]) -> None:
     names = dict(zip([field.name for field in fields(header)], ext, strict=True))
     for field in required:
         wire = names[field.name]
-        with pytest.raises(ProtocolError, match=f"{header.__name__} has no field '{wire}'"):
+        with pytest.raises(ProtocolError, match=f"{header.__name__} is missing the required field '{wire}'"):
             header.from_ext({name: value for name, value in ext.items() if name != wire})
     for field in fields(header):
         if kind_of(field) in ("Int", "Long"):

@@ -79,7 +79,7 @@ def test_offset_ids(host: tuple[str, int], packed: str, offset: int) -> None:
     "msg_id", ["", "x" * 32, "7F 00 00 01 00004DA40000000000007", "7F00000100004DA4F000000000000075"]
 )
 def test_no_offset_id(msg_id: str) -> None:
-    with pytest.raises(ProtocolError, match="is not an offset message id"):
+    with pytest.raises(ProtocolError, match="Invalid offset message id"):
         decode_offset_msg_id(msg_id)
 
 

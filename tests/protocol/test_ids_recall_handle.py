@@ -49,7 +49,7 @@ def test_what_is_no_handle(text: str) -> None:
 
 
 def test_a_message_without_a_handle() -> None:
-    with pytest.raises(ProtocolError, match=r"None is no recall handle\. Only a message with a delivery time"):
+    with pytest.raises(ProtocolError, match=r"The recall handle is None\. Only a message with a future delivery time"):
         RecallMessageHandle.decode(None)
 
 

@@ -86,7 +86,7 @@ def test_parse(expression: str | None, tags: set[str]) -> None:
 
 @pytest.mark.parametrize("expression", ["||", " || ", "||||"])
 def test_no_expression(expression: str) -> None:
-    with pytest.raises(ProtocolError, match="names no tag"):
+    with pytest.raises(ProtocolError, match="contains no tag"):
         parse_tags(expression)
 
 
@@ -117,5 +117,5 @@ def test_subscription_data() -> None:
 def test_an_expression_of_any_length_takes_no_time() -> None:
     tags = "||".join(["tag"] * (MAX_EXPRESSION // 5))
     assert parse_tags(tags).tags == {"tag"}
-    with pytest.raises(ProtocolError, match="65,536 are possible"):
+    with pytest.raises(ProtocolError, match="at most 65,536"):
         parse_tags("x" * (MAX_EXPRESSION + 1))

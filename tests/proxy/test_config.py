@@ -67,7 +67,7 @@ def test_secrets_are_not_shown() -> None:
         ({"proxyProtocolTrustedAddresses": "10.0.0.0/8, some.host"}, "'some.host'"),
         ({"proxyMode": "LOCAL"}, "proxyMode=LOCAL is not supported"),
         ({"tls.server.mod": "enforcing"}, "tls.server.mod"),
-        ({"innerClientAuthenticationCredentials": "s3cr3t"}, "innerClientAuthenticationCredentials cannot be used"),
+        ({"innerClientAuthenticationCredentials": "s3cr3t"}, "Invalid innerClientAuthenticationCredentials"),
     ],
 )
 def test_what_is_wrong(settings: dict[str, object], said: str) -> None:

@@ -1,32 +1,32 @@
-"""Which messages of which queue are out with a consumer, for groups that pop in order.
+"""In-flight messages of each queue, for groups that pop in order.
 
-A queue from which a group has popped is blocked for the others of the group until every message of that pop is acked
-or visible again; the same attempt (``attemptId``) may have the same messages once more, when its answer was lost. No
-message goes to a retry topic: what was not acked is popped again from its own queue, from the first such message on.
-The offset that an ack commits is that of the first message not acked.
+A queue from which a group has popped is blocked for the group's other members until every message of that pop is acked
+or visible again. The same attempt (``attemptId``) may pop the same messages again if its response was lost. Retry
+topics are not used: the queue is popped again from the first unacked message on. An ack commits the offset of the first
+unacked message.
 
-One queue's state, :class:`OrderInfo`, in ``config/consumerOrderInfo.json`` as Apache writes it,
+The state of one queue, :class:`OrderInfo`, in ``config/consumerOrderInfo.json`` as Apache's broker writes it,
 ``{"table":{"topic@group":{queueId:{…}}}}``:
 
 =======  ==============================================================================================================
 field    meaning
 =======  ==============================================================================================================
-popTime  when it was popped; an ack of an earlier pop is none
+popTime  time of the pop; acks of earlier pops are ignored
 i        invisible time, ms
-o        queue offsets: the first, then each other's distance from it
-ot       offset → when it is visible again, of those whose invisible time was changed
-oc       offset → how often it was delivered before, if ever
-l        time of the pop, by which what nobody uses is cleaned (24 h)
+o        queue offsets: the first one, then the distances of the others from it
+ot       offset → time when it is visible again, for messages whose invisible time was changed
+oc       offset → number of previous deliveries, if not 0
+l        time of the pop; unused entries are removed after 24 h
 cm       bit i: the i-th message is acked
 a        attemptId
 =======  ==============================================================================================================
 
 Thread-safety: used on the event loop only.
-After a crash: the file is 200 ms old, so queues are blocked as they were, and offsets, which are some seconds old, go
-on behind what was acked of pops since. Offsets decide what is delivered, so nothing is lost. Acks of pops that the file
-does not know are dropped: Apache's broker commits them, which skips what was popped before them. So are those of
-messages that the log has lost in a power failure, because others have their offsets next. What is below the group's
-offset counts as acked.
+After a crash: the file is at most 200 ms old, so the same queues are blocked. Offsets are some seconds old; they are
+moved past the messages acked in later pops. Offsets decide what is delivered, so no message is lost. Acks of pops that
+are missing in the file are dropped: Apache's broker commits them, which skips messages popped earlier. Acks of messages
+lost in a power failure are dropped too, because new messages get the same offsets. Messages below the group's offset
+count as acked.
 Corresponds to org.apache.rocketmq.broker.offset.{ConsumerOrderInfoManager, ConsumerOrderInfoLockManager}.
 """
 
@@ -51,13 +51,13 @@ from spark_rocket.remoting.wall_clock_timer import WallClockTimer
 ALREADY_ACKED = -2
 ILLEGAL = -1
 _SEPARATOR = "@"
-_KEPT_MS = 24 * 3600 * 1000
-_CLEAN_MS = 60_000
+_RETENTION_MS = 24 * 3600 * 1000
+_CLEAN_INTERVAL_MS = 60_000
 
 
 @dataclass(slots=True)
 class OrderInfo(Body):
-    """What the last pop of a queue took."""
+    """The messages of the last pop of a queue."""
 
     pop_time: int = 0
     invisible_time: int = field(default=0, metadata={"wire": "i"})
@@ -69,18 +69,18 @@ class OrderInfo(Body):
     attempt_id: str | None = field(default=None, metadata={"wire": "a"})
 
     def offsets(self) -> list[int]:
-        """The queue offsets of its messages."""
+        """The queue offsets of the messages."""
         return [at if index == 0 else self.offset_list[0] + at for index, at in enumerate(self.offset_list)]
 
     def open_offsets(self, committed: int) -> list[int]:
-        """Those of messages that are not acked."""
+        """The queue offsets of unacked messages."""
         bits = self.commit_offset_bit
         if bits == (1 << len(self.offset_list)) - 1:
             return []
         return [offset for index, offset in enumerate(self.offsets()) if not bits >> index & 1 and offset >= committed]
 
     def visible_at(self, offsets: Sequence[int]) -> int:
-        """When the last of these is visible again; 0 if there are none."""
+        """The time when all of these are visible again; 0 if there are none."""
         usual = self.pop_time + self.invisible_time
         changed = self.offset_next_visible_time
         if not changed or not offsets:
@@ -88,12 +88,12 @@ class OrderInfo(Body):
         return max([changed.get(offset, usual) for offset in offsets])
 
     def free_at(self, committed: int) -> int:
-        """When the last message that is not acked is visible again; 0 when all are acked."""
+        """The time when all unacked messages are visible again; 0 if all are acked."""
         return self.visible_at(self.open_offsets(committed))
 
 
 class ConsumerOrderInfoManager:
-    """The table, and what wakes those who wait for a queue: ``on_free`` is told topic, queue and group."""
+    """The table of in-flight messages. ``on_free`` is called with topic, queue and group when a block ends."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class ConsumerOrderInfoManager:
         self.table: dict[str, dict[int, OrderInfo]] = {}
         self._texts = CachedTexts()
         self._clean_at = 0
-        #: When blocks end, soonest first; at most one entry for each queue that is as early as its block's end.
+        #: Heap of the ends of blocks; each queue has at most one valid entry, not later than the end of its block.
         self._ends: list[tuple[int, str, str, int]] = []
         self._expected: dict[tuple[str, str, int], int] = {}
         self.timer = WallClockTimer(loop, clock, self.free)
@@ -123,7 +123,7 @@ class ConsumerOrderInfoManager:
     def is_blocked(
         self, attempt_id: str | None, topic: str, group: str, queue_id: int, invisible_time: int, now: int
     ) -> bool:
-        """Whether messages of the queue are out, not acked and still invisible; the same attempt may have them."""
+        """Whether the queue has unacked invisible messages. It is never blocked for the same attempt."""
         info = self._find(topic, group, queue_id)
         if info is None or (attempt_id is not None and info.attempt_id == attempt_id):
             return False
@@ -135,7 +135,7 @@ class ConsumerOrderInfoManager:
     def popped(
         self, pop: PopRequest, flag: str, topic: str, queue_id: int, pop_time: int, offsets: Sequence[int]
     ) -> str:
-        """Remember what is out now; the queue's part of orderCountInfo back."""
+        """Store the messages in flight; return the queue's part of orderCountInfo."""
         group = pop.group
         first = offsets[0]
         info = OrderInfo(
@@ -161,7 +161,7 @@ class ConsumerOrderInfoManager:
         return ";".join([*parts, queue_order_count(flag, queue_id, least)])
 
     def ack(self, topic: str, group: str, queue_id: int, offset: int, pop_time: int, now: int) -> int:
-        """Mark a message acked. The offset to commit, or ALREADY_ACKED (nothing to do), or ILLEGAL."""
+        """Mark a message as acked; return the offset to commit, ALREADY_ACKED (nothing to do) or ILLEGAL."""
         committed = self._offsets.query(group, topic, queue_id)
         if offset < committed:
             return ALREADY_ACKED
@@ -183,7 +183,7 @@ class ConsumerOrderInfoManager:
     def change_invisible(
         self, topic: str, group: str, queue_id: int, offset: int, pop_time: int, visible_at: int
     ) -> None:
-        """The message is out until ``visible_at``."""
+        """Keep the message invisible until ``visible_at``."""
         info = self._find(topic, group, queue_id)
         if info is None or info.pop_time != pop_time:
             return
@@ -193,17 +193,17 @@ class ConsumerOrderInfoManager:
         self._changed(topic, group, queue_id, info)
 
     def clear(self, topic: str, group: str, queue_id: int) -> None:
-        """Nothing of the queue is out."""
+        """Remove the state of a queue: no messages are in flight."""
         key = topic + _SEPARATOR + group
         if self.table.get(key, {}).pop(queue_id, None) is not None:
             self._touch(key)
 
     def remove_topic(self, topic: str) -> None:
-        """A topic is deleted: another of its name begins anew."""
+        """Remove a deleted topic, so that a recreated one starts without state."""
         self._remove([key for key in self.table if key.partition(_SEPARATOR)[0] == topic])
 
     def remove_group(self, group: str) -> None:
-        """A group is deleted, with its offsets."""
+        """Remove a group that was deleted with its offsets."""
         self._remove([key for key in self.table if key.partition(_SEPARATOR)[2] == group])
 
     def _remove(self, keys: list[str]) -> None:
@@ -212,7 +212,7 @@ class ConsumerOrderInfoManager:
             self._touch(key)
 
     def _touch(self, key: str) -> None:
-        """The file does not say any more what a group has of a topic."""
+        """Mark a topic's state of a group as changed since the file was written."""
         self.dirty = True
         self._texts.pop(key, None)
 
@@ -235,11 +235,11 @@ class ConsumerOrderInfoManager:
             self.timer.expect(free_at)
 
     def free(self, now: int) -> int | None:
-        """Say which queues are free again by their messages' times; when to be called next."""
+        """Call ``on_free`` for queues whose messages are visible again; return when to call again."""
         while self._ends and self._ends[0][0] <= now:
             at, topic, group, queue_id = heapq.heappop(self._ends)
             if self._expected.get((topic, group, queue_id)) != at:
-                continue  # an earlier end was put in later
+                continue  # replaced by an earlier end
             del self._expected[topic, group, queue_id]
             info = self._find(topic, group, queue_id)
             if info is None:
@@ -247,7 +247,7 @@ class ConsumerOrderInfoManager:
             free_at = info.free_at(self._offsets.query(group, topic, queue_id))
             if free_at > now:
                 self._expect(topic, group, queue_id, free_at)
-            elif free_at:  # the ack of the last one said so
+            elif free_at:  # 0: the last ack has called on_free
                 self._on_free(topic, queue_id, group)
         return self._ends[0][0] if self._ends else None
 
@@ -265,10 +265,10 @@ class ConsumerOrderInfoManager:
 
     def _clean(self) -> None:
         now = self._clock()
-        if 0 <= now - self._clean_at < _CLEAN_MS:
+        if 0 <= now - self._clean_at < _CLEAN_INTERVAL_MS:
             return
         self._clean_at = now
-        oldest = now - _KEPT_MS
+        oldest = now - _RETENTION_MS
         for key in list(self.table):
             name, _, group = key.partition(_SEPARATOR)
             topic, queues = self._topics.get(name), self.table[key]
@@ -281,7 +281,7 @@ class ConsumerOrderInfoManager:
                 del self.table[key]
 
     def load(self, stored: dict[str, Any]) -> None:
-        """Take over what a file says; ValueError, TypeError or ProtocolError when it does not fit."""
+        """Load the contents of the file; ValueError, TypeError or ProtocolError if they are invalid."""
         table = {
             key: {int(queue_id): OrderInfo.from_value(info) for queue_id, info in queues.items()}
             for key, queues in (stored.get("table") or {}).items()
@@ -290,7 +290,7 @@ class ConsumerOrderInfoManager:
         self._texts.clear()
 
     def recover(self, max_offset: Callable[[str, int], int]) -> None:
-        """After a kill: of pops since the offsets were saved, what is acked says where a group is."""
+        """After a kill, move groups' offsets past the messages acked in pops since the offsets were saved."""
         since = self._offsets.saved_at
         for key, queues in self.table.items():
             topic, _, group = key.partition(_SEPARATOR)
@@ -299,14 +299,14 @@ class ConsumerOrderInfoManager:
                 if not offsets or offsets[-1] >= max_offset(topic, queue_id):
                     del queues[queue_id]
                     self._touch(key)
-                elif since and info.last_consume_timestamp > since:  # not since: a file of Apache's, or none
+                elif since and info.last_consume_timestamp > since:  # since is 0 for a missing file or Apache's
                     left = info.open_offsets(0)
                     following = left[0] if left else offsets[-1] + 1
                     if following > self._offsets.query(group, topic, queue_id):
                         self._offsets.commit(group, topic, queue_id, following)
 
     def start(self) -> None:
-        """Expect the ends of the blocks that were loaded."""
+        """Schedule the ends of the loaded blocks."""
         for key, queues in self.table.items():
             topic, _, group = key.partition(_SEPARATOR)
             for queue_id, info in queues.items():

@@ -1,31 +1,32 @@
-"""Gives popped messages that nobody acked back to their group, at the millisecond that their invisible time ends.
+"""Redelivers popped, unacked messages to their group, in the millisecond in which their invisible time ends.
 
-The revive log's queues are read as they grow. A check point is remembered from the time that it comes there, a second
-before its messages are due, until it is settled: all is acked, or its time has come and what is not acked has been put
-into the group's retry topic. So memory holds the check points of one second, however many are open. Acks lie behind
-their check point. Nothing is revived before the timer has delivered all that it has to deliver up to then, because an
-ack may be among it. The name of the broker in a check point may be an earlier one of this broker's.
+The queues of the revive log are read as they grow. A check point is cached from the time that it enters the log, one
+second before its messages are due, until it is settled: all messages are acked, or the unacked ones have been put into
+the group's retry topic. So memory holds only the check points of one second. Acks follow their check point in the log.
+No message is revived before the timer has delivered everything that is due by then, because that may include its ack.
+The broker name in a check point may be an earlier name of this broker.
 
-What is put into the retry topic (``%RETRY%group_topic``, with ``enableRetryTopicV2`` ``%RETRY%group+topic``; a message
-popped from a retry topic goes there again):
+Unacked messages go into the retry topic ``%RETRY%group_topic`` (``%RETRY%group+topic`` with ``enableRetryTopicV2``).
+Messages popped from a retry topic go there again. The new record:
 
 ==================  ===================================================================================================
-of the new record
+field               value
 ==================  ===================================================================================================
-reconsume times     one more, but for what was given back without an attempt (``suspend``); of a dead letter, 1
-RETRY_TOPIC         the topic that it was sent to; set once
-1ST_POP_TIME        when it was popped first; set once
+reconsume times     incremented, unless redelivery does not count as an attempt (``suspend``); 1 for a dead letter
+RETRY_TOPIC         the original topic; set once
+1ST_POP_TIME        time of the first pop; set once
 ORIGIN_GROUP        the group
-the rest            as it was, but for the born host, which is the broker's, and the CRC of a record of RocketMQ 5
+other               unchanged, except the born host (the broker) and the CRC of a record of RocketMQ 5 (removed)
 ==================  ===================================================================================================
 
-When it was delivered once and the group's ``retryMaxTimes`` (16) again, the message goes to ``%DLQ%group`` instead,
-with ORIGIN_MESSAGE_ID; in RocketMQ 5 it is the proxy that does this. What has been removed by retention, and what
-belongs to a topic or a group that is gone, is passed over.
+After the first delivery and ``retryMaxTimes`` (16) retries the message goes to ``%DLQ%group`` instead, with
+ORIGIN_MESSAGE_ID; in RocketMQ 5 the proxy does this. Messages removed by retention, and messages of deleted topics and
+groups, are skipped.
 
-Thread-safety: for the event loop. After a crash: the offset of the group CID_RMQ_SYS_REVIVE_GROUP says up to where
-everything is settled (inclusive, as Apache's); the log is read again from there. What was given back is in it as an
-ack, so a kill makes it come twice only if it was between the two. Corresponds to PopReviveService.
+Thread-safety: for the event loop. After a crash: all check points up to the offset of the group
+CID_RMQ_SYS_REVIVE_GROUP are settled (inclusive, as in Apache's broker); the log is read again from there. Redelivered
+messages are in the log as acks, so only a kill between the two writes makes a duplicate. Corresponds to
+PopReviveService.
 """
 
 from __future__ import annotations
@@ -61,12 +62,12 @@ from spark_rocket.store.results import PutStatus
 
 _log = logging.getLogger(__name__)
 
-_AGAIN_MS = 10
-"""After this long it is looked again whether the timer has caught up."""
+_TIMER_POLL_MS = 10
+"""Interval of checks whether the timer has caught up."""
 
 
 class PopReviver:
-    """Reads the revive log of one broker. ``late_acks``: acks of a check point that are not in the log yet."""
+    """Reader of one broker's revive log. ``late_acks``: returns acks of a check point that are not yet in the log."""
 
     def __init__(
         self,
@@ -98,19 +99,19 @@ class PopReviver:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the log has something that was not read."""
+        """Whether the log has unread messages."""
         log = self._log
         return any(offset < log.end(queue_id) for queue_id, offset in enumerate(self._next))
 
     def is_open(self, key: Key, offset: int) -> bool:
-        """Whether a message is about to be given back; it will be if it is not acked now."""
+        """Whether a message will be redelivered unless it is acked now."""
         point = self._open.get(key)
         return point is not None and offset in point.open_offsets()
 
     # --- driving ------------------------------------------------------------------------------------------------
 
     def deliver(self, now_ms: int, budget: float) -> int | None:
-        """Read what has come and revive what is due, for about ``budget`` seconds; when to call again, if known."""
+        """Read the log and revive due messages for about ``budget`` seconds; return when to call again, if known."""
         deadline = time.monotonic() + budget
         if not self._read_all(deadline):
             return now_ms
@@ -126,7 +127,7 @@ class PopReviver:
             if not self._timer.is_done_to(now_ms):
                 due = self._timer.deliver(now_ms, budget)
                 if not self._timer.is_done_to(now_ms):
-                    return now_ms if due is not None and due <= now_ms else now_ms + _AGAIN_MS
+                    return now_ms if due is not None and due <= now_ms else now_ms + _TIMER_POLL_MS
             if self.is_behind:  # what the timer delivered may be an ack
                 if not self._read_all(deadline):
                     return now_ms
@@ -136,7 +137,7 @@ class PopReviver:
             try:
                 point.ack(self._late_acks(key))
                 settled = point.is_done or self._revive(point)
-            finally:  # an error of one keeps no other from coming back, and it is tried again
+            finally:  # an error does not block other check points; this one is retried
                 if not settled:
                     heappush(heap, (now_ms + RETRY_MS, number, key))
             if not settled:
@@ -147,7 +148,7 @@ class PopReviver:
     # --- reading ------------------------------------------------------------------------------------------------
 
     def _read_all(self, deadline: float) -> bool:
-        """False if the time was up before the end."""
+        """Read the log to its end; False if the deadline came first."""
         log = self._log
         for queue_id in range(log.queues):
             while self._next[queue_id] < log.end(queue_id):
@@ -155,12 +156,12 @@ class PopReviver:
                     return False
                 following, records = log.read(queue_id, self._next[queue_id])
                 if following <= self._next[queue_id]:
-                    following = self._next[queue_id] + 1  # a place that cannot be read
+                    following = self._next[queue_id] + 1  # skip an unreadable message
                 for record in records:
                     try:
                         self._take(record, queue_id)
                     except ProtocolError as error:
-                        _log.warning("Message %d of %s: %s", record.queue_offset, log.topic, error)
+                        _log.warning("invalid message %d of %s: %s", record.queue_offset, log.topic, error)
                 self._next[queue_id] = following
                 self._remember(queue_id)
         return True
@@ -193,7 +194,7 @@ class PopReviver:
         self._remember(queue_id)
 
     def _remember(self, queue_id: int) -> None:
-        """How far everything of a queue is settled."""
+        """Commit the offset up to which all check points of a queue are settled."""
         unsettled = self._unsettled[queue_id]
         first = next(iter(unsettled)) if unsettled else self._next[queue_id]
         self._offsets.commit(REVIVE_GROUP, self._log.topic, queue_id, first - 1)
@@ -201,12 +202,12 @@ class PopReviver:
     # --- reviving -----------------------------------------------------------------------------------------------
 
     def _revive(self, point: CheckPoint) -> bool:
-        """Put back what is not acked; False if the store takes nothing now: what is left is tried again."""
+        """Redeliver the unacked messages; False if the store is unavailable and the rest must be retried."""
         topic, group, queue_id = point.key[:3]
         settings = self._groups.find(group)
         if settings is None or self._topics.get(normal_topic(topic, group)) is None:
             _log.warning(
-                "%d messages that %s popped from %s are not given back: one of the two is gone.",
+                "dropped %d messages that group %s popped from %s: the group or the topic was deleted",
                 len(point.open_offsets()),
                 group,
                 topic,
@@ -229,28 +230,28 @@ class PopReviver:
             if done:
                 result = self._log.put_revived(point, done)
                 if result.queue_offset == self._next[point.revive_queue_id]:
-                    self._next[point.revive_queue_id] += 1  # it says what is known
+                    self._next[point.revive_queue_id] += 1  # its contents are known
         return point.is_done
 
     def _look(self, topic: str, queue_id: int, offset: int) -> RecordView | None:
         if offset < self._store.get_min_offset(topic, queue_id):
-            return None  # retention took it
+            return None  # removed by retention
         try:
             raw = self._store.look_message(topic, queue_id, offset)
             return view_record(raw or b"")
         except (StoreCorruptError, ProtocolError) as error:
-            _log.error("Message %d of %s, queue %d, is not given back: %s", offset, topic, queue_id, error)
+            _log.error("failed to redeliver message %d of %s, queue %d: %s", offset, topic, queue_id, error)
             return None
 
     def _put_back(self, record: RecordView, retry: str, point: CheckPoint, settings: SubscriptionGroupConfig) -> bool:
         group = point.key[1]
         properties = decode_properties(record.properties)
-        properties.pop("__CRC32#", None)  # of the old record, if RocketMQ 5 wrote it
+        properties.pop("__CRC32#", None)  # the checksum of the old record, if RocketMQ 5 wrote it
         properties.setdefault("RETRY_TOPIC", str(record.topic, "utf-8", "replace"))
         if not record.reconsume_times or "1ST_POP_TIME" not in properties:
             properties["1ST_POP_TIME"] = str(point.key[4])
         properties["ORIGIN_GROUP"] = group
-        # Whoever reads dead letters tries each of them as often as any other message.
+        # Consumers of the dead-letter topic get the same number of attempts as for other messages.
         tried = 0 if point.key[0].startswith(DLQ_PREFIX) else record.reconsume_times
         times = tried + (not point.suspend)
         if times > settings.retry_max_times and not point.suspend:
@@ -268,7 +269,7 @@ class PopReviver:
             return False
         if result.status is not PutStatus.PUT_OK:
             _log.error(
-                "The message at offset %d of the commit log is not given back to %s: %s",
+                "failed to redeliver the message at offset %d of the commit log to group %s: %s",
                 record.physical_offset,
                 group,
                 result.reason,

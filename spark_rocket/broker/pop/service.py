@@ -1,18 +1,17 @@
 """POP's operations: pop, ack, change of the invisible time.
 
-A pop reads a queue from where its group is, writes a check point of what it found into the revive log
-(revive_log.py), moves the group's offset behind it, and only then gives the messages away. The next pop of the queue,
-by whomever, goes on there: no message is with two members at once. Acks go into the revive log too (acks.py); when the
-invisible time ends, what is not acked goes to the group's retry topic (revive.py), which is popped as well: before the
-topic in 20 % of the pops, else behind it if there is room left.
+A pop reads a queue from the group's offset, writes a check point of the messages into the revive log (revive_log.py),
+moves the group's offset past them, and only then returns them. The next pop of the queue, by any member, continues
+there: no message is in flight with two members at once. Acks go into the revive log too (acks.py). When the invisible
+time ends, unacked messages go to the group's retry topic (revive.py). Retry topics are popped as well: before the topic
+in 20 % of the pops, otherwise after it if there is room left.
 
-Pops in order write no check points: ``order`` (order.py) knows what is out, and the group's offset stays until the
-acks.
+Ordered pops write no check points: ``order`` (order.py) has the messages in flight, and acks move the group's offset.
 
 Crash safety: the check point is in the log before the offset moves. Offsets are on disk some seconds later, and never
-before the check points that they passed: see ``ReviveLog.position``. What was popped meanwhile is found in the log
-again (revive_log.py). So a kill or a power cut may bring messages twice that were popped or acked just before, and
-loses none.
+before the check points that they have passed: see ``ReviveLog.position``. Later pops are recovered from the log
+(revive_log.py). So a kill or a power failure may duplicate messages that were popped or acked just before, but loses
+none.
 
 Thread-safety: used on the event loop only.
 Corresponds to PopMessageProcessor, AckMessageProcessor and ChangeInvisibleTimeProcessor.
@@ -48,7 +47,7 @@ from spark_rocket.store.layout import ENTRY_SIZE
 from spark_rocket.store.results import GetMessageResult, GetMessageStatus, PutStatus
 
 INIT_MIN = 0
-"""``initMode`` of a group that has no offset: from the beginning; any other is from the end."""
+"""``initMode`` for groups without an offset: start at the beginning; any other value starts at the end."""
 
 _MISPLACED = (
     GetMessageStatus.OFFSET_TOO_SMALL,
@@ -64,10 +63,10 @@ if TYPE_CHECKING:
 
 
 class PopService:
-    """POP of one broker.
+    """The POP service of one broker.
 
-    ``on_due``: called with the time when :meth:`deliver` has something to do; ``first_is_in_memory``: whether the first
-    message of a topic's queue is.
+    ``on_due``: called with the next time when :meth:`deliver` must be called; ``first_is_in_memory``: whether the first
+    message of a topic's queue counts as in memory.
     """
 
     def __init__(
@@ -95,13 +94,13 @@ class PopService:
         self.on_due: Callable[[int], None] = lambda due: None
         self.tracing: BrokerTracing | None = None
         self._turn = 0
-        self._named: set[Key] = set()
-        self._named_at = 0
+        self._used_keys: set[Key] = set()
+        self._used_at = 0
 
     # --- driving ------------------------------------------------------------------------------------------------
 
     def deliver(self, now_ms: int, budget: float) -> int | None:
-        """Write acks that have gathered, revive what is due; when to call again."""
+        """Write collected acks and revive due messages; return when to call again."""
         acks = self._acks.write(now_ms)
         due = self.reviver.deliver(now_ms, budget)
         if acks is None or due is None:
@@ -109,18 +108,18 @@ class PopService:
         return min(acks, due)
 
     def look(self) -> None:
-        """Something may have come into the revive log."""
+        """Schedule :meth:`deliver` if the revive log has unread messages."""
         if self.reviver.is_behind:
             self.on_due(self._clock())
 
     def close(self) -> None:
-        """Before the store is closed: everything that was acked is in the log."""
+        """Write all acks into the log; call this before the store is closed."""
         self._acks.write_all(self._clock())
 
     # --- pop ----------------------------------------------------------------------------------------------------
 
     def pop(self, pop: PopRequest) -> PopResult:
-        """Take messages, made invisible to the group's others for a while. RefusedError if the store takes nothing."""
+        """Pop messages and make them invisible to the group. RefusedError if no check point can be stored."""
         revive = ORDER_REVIVE_QUEUE if pop.order else self._next_revive_queue()
         result = PopResult(self._clock(), pop.invisible_time, revive)
         chance = self._random.randrange(100)
@@ -142,7 +141,7 @@ class PopService:
         return self._turn % self.log.queues
 
     def _pop_retry(self, pop: PopRequest, result: PopResult, chance: int) -> None:
-        """The retry topic; in both of its forms, since messages may still be in the one that is not used any more."""
+        """Pop from both versions of the retry topic: the one that is no longer used may still have messages."""
         first = chance % 2 == 1
         for v2 in (first, not first):
             self._pop_topic(pop, result, retry_topic(pop.topic, pop.group, v2=v2), chance)
@@ -152,7 +151,7 @@ class PopService:
         if config is None:
             if not topic.startswith(RETRY_PREFIX) or not self._store.get_max_offset(topic, 0):
                 return
-            config = self._topics.ensure(topic)  # a kill came before it was in topics.json
+            config = self._topics.ensure(topic)  # the broker was killed before topics.json was written
         queues = config.read_queue_nums
         for at in range(queues):
             self._pop_queue(pop, result, topic, (at + chance) % queues)
@@ -176,7 +175,7 @@ class PopService:
                 got = self._get(pop, result, topic, queue_id, offset)
             if got.count:
                 self._give(pop, result, topic, queue_id, offset, got)
-        except (StoreCorruptError, RefusedError) as error:  # what the other queues gave is with this member now
+        except (StoreCorruptError, RefusedError) as error:  # messages of other queues are still returned
             result.problem = error
             return
         if got.status in _PASSED and got.next_begin_offset > offset:
@@ -207,12 +206,12 @@ class PopService:
             self._offsets.commit(group, topic, queue_id, offset)
         else:
             key = (topic, group, queue_id, offset, result.pop_time)
-            if self._is_taken(key):
+            if self._is_used(key):
                 result.rest_num += got.count
                 result.passed = True
                 return
             point = CheckPoint(key, pop.invisible_time, [each - offset for each in offsets], self._name)
-            self._named.add(key)  # it may be in the log, whatever the store says
+            self._used_keys.add(key)  # it may be in the log even if the store reports a failure
             self._write(point, result.revive_queue_id)
             self._offsets.commit(group, topic, queue_id, following)
         if flag == "0":
@@ -236,24 +235,24 @@ class PopService:
         if self.tracing is not None:
             self.tracing.delivered(group, topic, queue_id, got)
 
-    def _is_taken(self, key: Key) -> bool:
-        """Whether a check point of this millisecond has this name: its queue was reset. A moment later all is well."""
-        if key[4] != self._named_at:
-            self._named.clear()
-            self._named_at = key[4]
-        return key in self._named
+    def _is_used(self, key: Key) -> bool:
+        """Whether a check point of this millisecond has the same key because the queue was reset: retry later."""
+        if key[4] != self._used_at:
+            self._used_keys.clear()
+            self._used_at = key[4]
+        return key in self._used_keys
 
     def _write(self, point: CheckPoint, revive_queue_id: int) -> None:
         put = self.log.put_check_point(point, revive_queue_id)
         if put.status is not PutStatus.PUT_OK:
             raise RefusedError(
-                f"no check point can be stored: {put.reason or put.status.value}", ResponseCode.SYSTEM_ERROR
+                f"failed to store a check point: {put.reason or put.status.value}", ResponseCode.SYSTEM_ERROR
             )
         if point.revive_time <= self._clock() + 1_000:
             self.on_due(self._clock())
 
     def pop_offset(self, group: str, topic: str, queue_id: int, init_mode: int, *, init: bool = False) -> int:
-        """Where a group's next pop of a queue begins. ``init``: write that down, and take a pending reset."""
+        """The start of a group's next pop of a queue. ``init``: commit it, and apply a pending reset."""
         if init:
             reset = self._offsets.take_reset(group, topic, queue_id)
             if reset is not None:
@@ -279,7 +278,7 @@ class PopService:
     # --- ack ----------------------------------------------------------------------------------------------------
 
     def ack(self, group: str, topic: str, queue_id: int, receipt: ExtraInfo, offset: int) -> None:
-        """A message is consumed. RefusedError for a receipt that cannot be this broker's, and out of order."""
+        """Acknowledge a message. RefusedError if the receipt is invalid, or the ack is out of order."""
         self._check(receipt, offset)
         if receipt.is_order:
             self._ack_in_order(group, topic, queue_id, receipt, offset)
@@ -287,10 +286,10 @@ class PopService:
             self._ack(group, topic, queue_id, receipt, 1 << offset - receipt.start_offset)
 
     def ack_many(self, group: str, topic: str, queue_id: int, receipt: ExtraInfo, bits: int) -> None:
-        """Messages of one check point are consumed: bit ``i`` for the offset ``start + i``. As :meth:`ack`."""
+        """Acknowledge messages of one check point, with bit ``i`` for the offset ``start + i``, like :meth:`ack`."""
         self._check(receipt, receipt.start_offset)
         if bits >> MAX_SPAN:
-            raise bad_receipt(f"it acks what is more than {MAX_SPAN} messages behind its start")
+            raise bad_receipt(f"an acked message is more than {MAX_SPAN} messages after its start")
         if not receipt.is_order:
             if bits:
                 self._ack(group, topic, queue_id, receipt, bits)
@@ -324,7 +323,7 @@ class PopService:
 
     @property
     def longest_invisible(self) -> int:
-        """Milliseconds that a message may be invisible for: what a timed message may wait."""
+        """Maximum invisible time (ms): the maximum delay of a timed message."""
         return self._config.timer_max_delay_sec * 1000
 
     # --- change of the invisible time ---------------------------------------------------------------------------
@@ -340,10 +339,10 @@ class PopService:
         *,
         suspend: bool = False,
     ) -> ExtraInfo | None:
-        """A message stays invisible, from now on for ``invisible_time``; its new receipt.
+        """Make a message invisible for ``invisible_time`` from now on; return its new receipt.
 
-        ``suspend``: that it comes back then counts as no attempt, but in order, where every attempt counts.
-        None: popped in order and acked already. RefusedError with 208: its time was over, or it is acked.
+        ``suspend``: the redelivery does not count as an attempt, except in order mode.
+        None: popped in order and already acked. RefusedError with 208: the time had expired, or it is acked.
         """
         self._check(receipt, offset)
         now = self._clock()
@@ -354,10 +353,10 @@ class PopService:
             return receipt._replace(invisible_time=now + invisible_time - receipt.pop_time, offset=offset)
         key: Key = (topic, group, queue_id, receipt.start_offset, receipt.pop_time)
         if self._acks.is_acked(key, offset):
-            raise too_late("the message is acked already, or its receipt was exchanged for another")
+            raise too_late("the message is already acked, or its receipt was replaced by a new one")
         if receipt.pop_time + receipt.invisible_time <= now and not self.reviver.is_open(key, offset):
-            raise too_late("the invisible time of the receipt is over")
-        # Not the old one's name, though this is the same millisecond: its ack would be the new one's too.
+            raise too_late("the invisible time of the receipt has expired")
+        # The new key must differ from the old one even in the same millisecond: an ack would count for both.
         popped = max(now, receipt.pop_time + 1)
         key = (topic, group, queue_id, offset, popped)
         point = CheckPoint(key, invisible_time, [0], self._name, suspend=suspend)

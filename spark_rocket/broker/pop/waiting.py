@@ -1,18 +1,17 @@
-"""Pops and notifications that found nothing and wait: until a message comes for their group, or their time is up.
+"""Long polling: pops and notifications without messages are held until one arrives or their timeout expires.
 
-Those that wait for the same thing, the same :class:`Place`, stand in one line, the oldest in front. A message that
-comes in a queue of the topic, or in one of the group's retry topics for it, wakes the front of each line that it is
-for: one pop of every group, not all of them. The front is run again. If it calls ``hold`` once more it found nothing
-and keeps its place and its remaining time; the others sleep on, since they would find nothing either. If it is
-answered, others are woken only when it says that there is ``more``. Notifications take nothing: of them as many are
-woken as messages came.
+Requests for the same :class:`Place` are queued in one line, the oldest first. A message that arrives in a queue of the
+topic, or in the group's retry topics for it, wakes the first request of each matching line: one pop of every group, not
+all of them. That request is run again. If it calls ``hold`` again, there was no message for it: it keeps its position
+and its remaining time, and the others are not woken because they would not find a message either. If it is completed,
+others are woken only by a call of ``more``. Notifications do not consume messages: each arrival wakes one.
 
-Arrivals of one turn of the loop are gathered. A line with tags sleeps while only other tags come, since 8-byte tag
-codes decide, as for the real filter; with SQL92 only the record can tell, so its front looks at once. One loop timer
-per waiting request, none per arrival.
+Arrivals within one iteration of the loop are collected. A line with a tag filter is not woken by messages with other
+tags: 8-byte tag codes decide, as in the filter. An SQL92 filter needs the record, so the first request is run at once.
+Each held request has one loop timer; arrivals have none.
 
-Thread-safety: used on the event loop only. Bounds: ``popPollingSize`` requests in a line, ``popPollingMapSize`` lines,
-``maxPopPollingSize`` requests altogether. After a crash: nothing is kept; clients ask again.
+Thread-safety: used on the event loop only. Limits: ``popPollingSize`` requests in a line, ``popPollingMapSize`` lines,
+``maxPopPollingSize`` requests in total. After a crash, held requests are lost; clients retry.
 Corresponds to org.apache.rocketmq.broker.longpolling.{PopLongPollingService, PopRequest, PollingHeader}.
 """
 
@@ -34,13 +33,13 @@ from spark_rocket.remoting.server.channel import Channel
 _log = logging.getLogger(__name__)
 
 _MAX_HELD_MS = 300_000
-_NEARLY_OVER_MS = 50  # as Apache's: what has less left is not worth holding
-# A waiting request whose connection is behind with reading is looked at again after this long.
-_BACK_OFF_SECONDS = 0.05
+_MIN_HELD_MS = 50  # as Apache's: requests with less time left are not held
+# Delay before a held request is retried if its connection is not writable.
+_BACK_OFF_S = 0.05
 
 
 class Kind(IntEnum):
-    """What waits. Lines of different kinds are woken beside each other."""
+    """Type of a held request. Lines of different types are woken independently."""
 
     POP = 0
     ORDER = 1
@@ -48,7 +47,7 @@ class Kind(IntEnum):
 
 
 class Held(Enum):
-    """What became of a request that found nothing."""
+    """Result of holding a request."""
 
     HELD = 0
     FULL = 1
@@ -56,7 +55,7 @@ class Held(Enum):
 
 
 class Place(NamedTuple):
-    """What is waited for. ``queue_id`` -1 means every queue, ``tag_codes`` None that the tag does not decide."""
+    """What a request waits for. ``queue_id`` -1: every queue; ``tag_codes`` None: any tag."""
 
     topic: str
     group: str
@@ -67,7 +66,7 @@ class Place(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Waiter:
-    """One waiting request."""
+    """A held request."""
 
     channel: Channel
     request: RemotingCommand
@@ -78,7 +77,7 @@ class _Waiter:
 
 @dataclass(slots=True, eq=False)
 class _Line:
-    """Requests that wait for the same, the oldest first; ``arrivals``: since the front was looked at."""
+    """Requests for the same place, the oldest first; ``arrivals``: number of messages since the last run."""
 
     place: Place
     waiters: dict[_Waiter, None] = field(default_factory=dict)
@@ -86,7 +85,7 @@ class _Line:
 
 
 class PopLongPollingService:
-    """The waiting requests by place and by connection. ``watched`` has the lines of each topic whose messages count."""
+    """Held requests by place and by connection. ``watched`` has the lines of each topic that wakes any."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, config: BrokerConfig, clock: Callable[[], int]) -> None:
         self._loop = loop
@@ -103,7 +102,7 @@ class PopLongPollingService:
     # --- waiting ------------------------------------------------------------------------------------------------
 
     def hold(self, channel: Channel, request: RemotingCommand, pop: PopRequest, again: Callable[[], None]) -> Held:
-        """Keep a pop that found nothing; ``again`` runs when there may be a message, or when its time is up."""
+        """Hold a pop; ``again`` is called when there may be a message, or when the timeout expires."""
         kind = Kind.ORDER if pop.order else Kind.POP
         place = Place(pop.topic, pop.group, pop.queue_id, kind, pop.wanted.tag_codes)
         return self.hold_at(place, channel, request, pop.born_time, pop.poll_time, again)
@@ -117,7 +116,7 @@ class PopLongPollingService:
         poll_time: int,
         again: Callable[[], None],
     ) -> Held:
-        """Keep a request until ``poll_time`` ms after its birth by the client's clock, but no longer than that."""
+        """Hold a request for ``poll_time`` ms, but not longer than until ``born_time + poll_time``."""
         running = self._running
         if running is not None and running.request is request:
             if running.timer is None:
@@ -127,7 +126,7 @@ class PopLongPollingService:
         left = poll_time
         if born_time > 0:
             left = min(left, born_time + poll_time - self._clock())
-        if left <= _NEARLY_OVER_MS:
+        if left <= _MIN_HELD_MS:
             return Held.TIMED_OUT
         config = self._config
         if self.count >= config.max_pop_polling_size:
@@ -139,7 +138,7 @@ class PopLongPollingService:
             line = self._open(place)
         elif len(line.waiters) >= config.pop_polling_size:
             return Held.FULL
-        request.body = b""  # a view that would keep everything that was read with it
+        request.body = b""  # the view would keep the complete receive buffer in memory
         waiter = _Waiter(channel, request, line, again)
         line.waiters[waiter] = None
         self._by_channel.setdefault(channel, {})[waiter] = None
@@ -148,7 +147,7 @@ class PopLongPollingService:
         return Held.HELD
 
     def polling_num(self, topic: str, group: str, queue_id: int) -> int:
-        """How many pops wait for exactly this queue (or, -1, for all)."""
+        """The number of held pops of exactly this queue (-1: of all queues)."""
         return sum(
             len(line.waiters)
             for line in self.watched.get(topic, ())
@@ -158,7 +157,7 @@ class PopLongPollingService:
     # --- waking -------------------------------------------------------------------------------------------------
 
     def notify_arriving(self, topic: str, queue_id: int, tags_code: int | None) -> None:
-        """A message came (its tag's code; None: several of any tags). Ask only when the topic is ``watched``."""
+        """Wake requests for a message (its tag code; None: several messages). The topic must be ``watched``."""
         for line in self.watched[topic]:
             place = line.place
             if (
@@ -168,14 +167,14 @@ class PopLongPollingService:
                 self._wake(line, 1)
 
     def more(self, topic: str, queue_id: int, group: str) -> None:
-        """There is something to be had without a new message: another took less than there was, a block ended."""
+        """Wake requests without a new message: a pop left messages in the queue, or a block ended."""
         for line in self.watched.get(topic, ()):
             place = line.place
             if place.group == group and (queue_id < 0 or place.queue_id in (-1, queue_id) or place.topic != topic):
                 self._wake(line, 1)
 
     def wake_topic(self, topic: str) -> None:
-        """Run everybody for the last time, because the topic itself changed."""
+        """Run all requests of a topic for the last time because the topic itself changed."""
         for line in list(self.watched.get(topic, ())):
             for waiter in list(line.waiters):
                 self._loop.call_soon(self._end, waiter)
@@ -185,7 +184,7 @@ class PopLongPollingService:
             self._forget(waiter)
 
     def close(self) -> None:
-        """Forget all of them; their connections are about to close."""
+        """Drop all held requests; their connections are about to close."""
         for channel in list(self._by_channel):
             self.channel_closed(channel)
         self._woken.clear()
@@ -205,7 +204,7 @@ class PopLongPollingService:
             self._serve(line)
 
     def _serve(self, line: _Line) -> None:
-        """Run the front; of notifications, as many as messages came."""
+        """Run the first request, or as many notifications as messages have arrived."""
         arrivals, line.arrivals = line.arrivals, 0
         behind = False
         for waiter in list(line.waiters):
@@ -224,21 +223,21 @@ class PopLongPollingService:
             if line.place.kind is not Kind.NOTIFICATION or not arrivals:
                 return
         if behind:
-            self._loop.call_later(_BACK_OFF_SECONDS, self._wake, line, arrivals)
+            self._loop.call_later(_BACK_OFF_S, self._wake, line, arrivals)
 
     def _end(self, waiter: _Waiter) -> None:
-        """Its time is up: what it finds now, or nothing, is its answer."""
+        """Run a request for the last time: its timeout has expired."""
         if waiter.timer is not None:
             self._forget(waiter)
             self._run(waiter)
 
     def _run(self, waiter: _Waiter) -> bool:
-        """Run a request again; whether it goes on waiting."""
+        """Run a request again; return whether it is still held."""
         self._running, self._held_again = waiter, False
         try:
             waiter.again()
-        except Exception:  # the others that were woken with it still get theirs
-            _log.exception("a waiting request of %s was not answered", waiter.line.place)
+        except Exception:  # the other woken requests still get a response
+            _log.exception("failed to respond to a held request of %s", waiter.line.place)
             self._wake(waiter.line, 1)
         finally:
             self._running = None
@@ -272,7 +271,7 @@ class PopLongPollingService:
 
 
 def _topics(place: Place) -> tuple[str, ...]:
-    """Whose messages count. In order mode retry topics are not read: messages come again in their own queue."""
+    """The topics that wake a line. Ordered pops do not read retry topics: messages stay in their own queue."""
     topic, group = place.topic, place.group
     if place.kind is Kind.ORDER:
         return (topic,)

@@ -1,13 +1,13 @@
-"""Records of the two topics that transactions live in, and what is made of them.
+"""Records of the transaction topics, and the messages made from them.
 
 ==========================  ===========================================================================================
-RMQ_SYS_TRANS_HALF_TOPIC    messages that are not decided yet, stored as ordinary ones: the sender's topic and queue in
-                            REAL_TOPIC and REAL_QID, the sender's group in PGROUP, the unique key in
-                            __transactionId__ too (as from 5.1 on), and in a copy that a check made
-                            TRANSACTION_CHECK_TIMES and TRAN_PREPARED_QUEUE_OFFSET (the offset of the first of them)
-RMQ_SYS_TRANS_OP_HALF_TOPIC decisions: tag ``d``, body the queue offsets of half messages in the queue of the same id,
-                            one (4.9) or many with commas between and perhaps behind (5.x)
-TRANS_CHECK_MAX_TIME_TOPIC  half messages that nobody decided, as they were
+RMQ_SYS_TRANS_HALF_TOPIC    undecided messages, stored as ordinary ones: the sender's topic and queue in REAL_TOPIC and
+                            REAL_QID, its group in PGROUP, the unique key also in __transactionId__ (since 5.1). Copies
+                            made by checks also have TRANSACTION_CHECK_TIMES and TRAN_PREPARED_QUEUE_OFFSET (the offset
+                            of the original)
+RMQ_SYS_TRANS_OP_HALF_TOPIC decisions: tag ``d``; the body has the queue offsets of half messages in the queue of the
+                            same id: one (4.9), or several, each followed or separated by a comma (5.x)
+TRANS_CHECK_MAX_TIME_TOPIC  half messages that were never decided, unchanged
 ==========================  ===========================================================================================
 
 Thread-safety: pure values. Corresponds to TransactionalMessageUtil, TransactionalMessageBridge and
@@ -39,18 +39,18 @@ _OP_TAG = b"d"
 
 
 class Half(NamedTuple):
-    """A half message: its record, and what its properties say that a broker must know."""
+    """A half message: its record, and the properties that the broker needs."""
 
     record: RecordView
     properties: bytes
     group: str
     first: int
-    """Queue offset of the message as it was sent: its own, unless it is a copy."""
+    """Queue offset of the original: its own, unless it is a copy."""
     check_times: int
 
     @classmethod
     def view(cls, raw: bytes | None) -> Half | None:
-        """The half message in a record; None for a record that is damaged or of another topic."""
+        """Decode a half message; None if the record is damaged or has another topic."""
         if raw is None:
             return None
         try:
@@ -66,25 +66,25 @@ class Half(NamedTuple):
 
     @property
     def is_copy(self) -> bool:
-        """Whether a check put it here: the one that was sent lies before it."""
+        """Whether it is a copy that a check has made of an earlier one."""
         return self.check_times > 0 or self.first != self.record.queue_offset
 
     def real_place(self) -> tuple[str, int]:
-        """Topic and queue id that it was sent to; ValueError when they cannot be told."""
+        """The destination topic and queue id; ValueError if the properties are missing or invalid."""
         topic, queue_id = find_property(self.properties, b"REAL_TOPIC"), find_property(self.properties, b"REAL_QID")
         number_of_queue = number(queue_id, -1)
         if not topic or topic == HALF_TOPIC.encode() or not 0 <= number_of_queue < 1 << 31:
-            raise ValueError("the properties REAL_TOPIC and REAL_QID do not say where the message was sent")
+            raise ValueError("missing or invalid properties REAL_TOPIC and REAL_QID of a half message")
         return topic.decode(), number_of_queue
 
     def immunity_ms(self, timeout: int) -> int:
-        """How long after its birth it is not asked for: what its sender wishes, else ``timeout``."""
+        """Time after its creation without checks: the sender's immunity time, or ``timeout``."""
         text = find_property(self.properties, IMMUNITY)
         seconds = number(text, -1) if text else -1
         return timeout if seconds < 0 else seconds * 1000
 
     def copy_properties(self, *, checked: bool) -> bytes:
-        """Those of its next copy."""
+        """The properties of its next copy."""
         properties = self.properties
         if checked:
             times = b"%d" % (self.check_times + 1)
@@ -92,14 +92,14 @@ class Half(NamedTuple):
         return append_property(remove_property(properties, FIRST_OFFSET), FIRST_OFFSET, b"%d" % self.first)
 
     def sent_properties(self) -> bytes:
-        """Those that the committed message has, and that a producer is shown: without our note of the first offset."""
+        """The properties of the committed message, without the offset of the original that this broker adds."""
         return remove_property(self.properties, FIRST_OFFSET)
 
     def sys_flag(self, state: int) -> int:
         return self.record.sys_flag & ~TRANSACTION_MASK | state
 
     def check_request(self, copy: PutResult) -> RemotingCommand:
-        """CHECK_TRANSACTION_STATE (39) for the copy of it that was put just now; ValueError for no real place."""
+        """CHECK_TRANSACTION_STATE (39) for its new copy; ValueError if it has no valid destination."""
         record = self.record
         topic, queue_id = self.real_place()
         properties = remove_property(self.copy_properties(checked=True), FIRST_OFFSET)
@@ -131,8 +131,11 @@ class Half(NamedTuple):
 
 
 def given_up_half(raw: bytes | None) -> tuple[RecordView, bytes, int] | None:
-    """A record of TRANS_CHECK_MAX_TIME_TOPIC: itself, the properties of a half message that no check has counted, and
-    the queue offset of the first of its kind (-1: there was no other). None for any other record."""
+    """Decode a record of TRANS_CHECK_MAX_TIME_TOPIC; None for any other record.
+
+    Returns the record, the properties of a half message without counted checks, and the queue offset of the original
+    (-1: unknown).
+    """
     try:
         record = view_record(raw or b"")
     except ProtocolError:
@@ -145,17 +148,17 @@ def given_up_half(raw: bytes | None) -> tuple[RecordView, bytes, int] | None:
 
 
 def number(text: bytes | None, default: int) -> int:
-    """A property's number, ``default`` for anything else."""
+    """The number in a property, or ``default`` if it is missing or invalid."""
     return int(text) if text is not None and text.isdigit() and len(text) < 19 else default
 
 
 def op_body(half_offsets: Iterable[int]) -> bytes:
-    """The body of an op message that says that these are decided."""
+    """The body of an op message for these decided half messages."""
     return ",".join(map(str, sorted(half_offsets))).encode()
 
 
 def decided_offsets(raw: bytes | None) -> list[int]:
-    """The half messages that an op record calls decided; none for a record that is damaged or no op."""
+    """The offsets of half messages in an op record; empty if it is damaged or not an op record."""
     if raw is None:
         return []
     try:

@@ -1,24 +1,24 @@
-"""Transactions: what is decided, what is not, and the producers asked about it.
+"""Transactions: commits, rollbacks, and checks of undecided half messages with their producers.
 
-A transactional message waits in the half topic. END_TRANSACTION (37) decides it: a commit is stored where the message
-was sent to, and then, as for a rollback, an op message says that this half message is settled. What nobody decided is
-checked: in rounds at least ``transactionCheckInterval`` apart, each message that is older than ``transactionTimeOut``
-(or than its own CHECK_IMMUNITY_TIME_IN_SECONDS) is put once more at the end of the half topic, counted, and a member of
-its producer group is asked (39) about that copy. After ``transactionCheckMax`` times it goes to
-TRANS_CHECK_MAX_TIME_TOPIC. A round is over when it comes to a message that is too young, or to the copies it made.
+A transactional message is pending in the half topic. END_TRANSACTION (37) decides it: a commit stores the message at
+its destination; then, as for a rollback, an op message marks the half message as settled. Undecided messages are
+checked in rounds at least ``transactionCheckInterval`` apart. Each message older than ``transactionTimeOut`` (or its
+own CHECK_IMMUNITY_TIME_IN_SECONDS) is copied to the end of the half topic with an incremented counter, and a check
+request (39) about the copy is sent to a member of its producer group. After ``transactionCheckMax`` checks it goes to
+TRANS_CHECK_MAX_TIME_TOPIC. A round ends at the first message that is too young, or at the copies that it has made.
 
-Per queue there are two numbers, kept as offsets of group CID_RMQ_SYS_TRANS: below the one, every half message is
-settled (decided, copied or given up); below the other, every op message is about such. The ops from there on say which
-of the others are decided.
+Each queue has two numbers, stored as offsets of the group CID_RMQ_SYS_TRANS. Half messages below the first are settled
+(decided, copied or abandoned); op messages below the second are about such half messages. The later op messages tell
+which other half messages are decided.
 
-Beyond Apache's broker a copy remembers the first of its kind (half_messages.py), so that a decision about any of them
-settles the one that waits, and a kill in the middle of a round makes no two of them wait. The age of a message that no
-check has copied yet counts from when it was stored, by the broker's own clock.
+Unlike in Apache's broker, a copy has the offset of its original (half_messages.py). So a decision about any copy
+settles the pending one, and a kill during a round does not leave two of them pending. The age of a message that has not
+been copied yet is measured from its store time, by the broker's own clock.
 
-Thread-safety: used on the event loop only; it does not look at a clock or sleep (:meth:`check` is told the time).
-After a crash: the two numbers are saved only when all they rest on is on disk (:meth:`mark`, :meth:`confirm`). A kill
-between a commit's message and its op leaves the transaction undecided: the producer is asked, and the message may come
-twice. None is lost, and what was rolled back is never delivered.
+Thread-safety: used on the event loop only; it neither reads a clock nor sleeps (:meth:`check` gets the time).
+After a crash: the two numbers are saved only when all messages that they depend on are on disk (:meth:`mark`,
+:meth:`confirm`). A kill between a commit's message and its op message leaves the transaction undecided: the producer is
+checked again, and the message may be duplicated. No message is lost, and rolled-back messages are never delivered.
 Corresponds to TransactionalMessageServiceImpl and TransactionalMessageCheckService.
 """
 
@@ -54,14 +54,14 @@ from spark_rocket.store.results import PutResult, PutStatus
 
 _log = logging.getLogger(__name__)
 
-_REMEMBERED = 10_000
+_MAX_RECENT = 10_000
 _HOUR_MS = 3_600_000
 _TRANSACTION_ID = "__transactionId__"
-_NOT_OF_A_HALF = ("DELAY", *TIMER_PROPERTIES, CHECK_TIMES.decode(), FIRST_OFFSET.decode())
+_IGNORED_PROPERTIES = ("DELAY", *TIMER_PROPERTIES, CHECK_TIMES.decode(), FIRST_OFFSET.decode())
 
 
 class TransactionMark(NamedTuple):
-    """The progress of a moment, and up to where the log must be on disk before it may be saved."""
+    """A snapshot of the progress, and the end of the log that must be on disk before it may be saved."""
 
     progress: dict[int, tuple[int, int]]
     physical_offset: int
@@ -69,17 +69,17 @@ class TransactionMark(NamedTuple):
 
 @dataclass(slots=True)
 class _HalfQueue:
-    """What is known of one queue of the half topic."""
+    """State of one queue of the half topic."""
 
     queue_id: int
     settled: int = 0
     """Every half message below this offset is settled."""
     decided: dict[int, int] = field(default_factory=dict)
-    """Half messages from ``settled`` on that are settled, and the offset of the op message that says so."""
+    """Settled half messages from ``settled`` on, and the offsets of their op messages."""
     copies: dict[int, int] = field(default_factory=dict)
-    """The last copy of a message that is not decided, by the offset of the first of its kind."""
-    lately: dict[int, None] = field(default_factory=dict)
-    """First offsets of messages decided lately: a second decision about one of them is refused."""
+    """The last copies of undecided messages, by the offset of the original."""
+    recent: dict[int, None] = field(default_factory=dict)
+    """Original offsets of recently decided messages: a second decision about them is refused."""
 
     def advance(self) -> None:
         while self.settled in self.decided:
@@ -87,20 +87,20 @@ class _HalfQueue:
             self.settled += 1
 
     def pass_over(self, offset: int) -> None:
-        """All below ``offset`` is settled."""
+        """Mark all half messages below ``offset`` as settled."""
         if offset > self.settled + 1:
             self.decided = {half: op for half, op in self.decided.items() if half >= offset}
         self.settled = offset
         self.advance()
 
     def done_ops(self, end: int) -> int:
-        """Every op message below this offset is about half messages that are settled. ``end``: of the op queue."""
+        """The offset below which all op messages are about settled half messages. ``end``: of the op queue."""
         return min(self.decided.values(), default=end)
 
     def remember(self, first: int) -> None:
-        self.lately[first] = None
-        if len(self.lately) > _REMEMBERED:
-            del self.lately[next(iter(self.lately))]
+        self.recent[first] = None
+        if len(self.recent) > _MAX_RECENT:
+            del self.recent[next(iter(self.recent))]
 
 
 class TransactionalMessageService:
@@ -113,8 +113,8 @@ class TransactionalMessageService:
         self._offsets = shared.offsets
         self._clients = clients
         self._host = shared.host
-        #: Whether a connection may see a message to a topic that is not decided: who calls itself a producer of a
-        #: group need not be one of those who sent it.
+        #: Whether a connection may see an undecided message to a topic: a client can register as a producer of any
+        #: group, also of one whose messages it has not sent.
         self.may_ask: Callable[[Channel, str], bool] = lambda channel, topic: True
         self._queues: dict[int, _HalfQueue] = {}
         self._round: Iterator[None] | None = None
@@ -126,7 +126,7 @@ class TransactionalMessageService:
             self._load(queue_id)
         self._saved = self._progress()
         if any(queue.settled < store.get_max_offset(HALF_TOPIC, queue.queue_id) for queue in self._queues.values()):
-            self._next_round += config.transaction_check_interval  # producers must find their broker first
+            self._next_round += config.transaction_check_interval  # time for producers to connect
 
     # --- at start -----------------------------------------------------------------------------------------------
 
@@ -143,7 +143,7 @@ class TransactionalMessageService:
         for offset in range(queue.settled, end):
             raw = self._record(HALF_TOPIC, queue_id, offset)
             half = Half.view(raw) if raw is not None and FIRST_OFFSET in raw else None
-            if half is not None and half.first != offset:  # the copy counts, not what it was made of
+            if half is not None and half.first != offset:  # the copy replaces its source
                 before = queue.copies.get(half.first, half.first)
                 if before >= queue.settled:
                     queue.decided.setdefault(before, ops)
@@ -152,24 +152,24 @@ class TransactionalMessageService:
         queue.advance()
 
     def _saved_offset(self, topic: str, queue_id: int) -> int:
-        """Where group CID_RMQ_SYS_TRANS is, brought inside the queue."""
+        """The offset of the group CID_RMQ_SYS_TRANS, limited to the queue's range."""
         first, end = self._store.get_min_offset(topic, queue_id), self._store.get_max_offset(topic, queue_id)
         saved = self._offsets.query_all(TRANSACTION_GROUP, topic).get(queue_id, -1)
         if saved > end:
-            _log.warning("Queue %d of %s ends at %d, not %d: it was cut by recovery.", queue_id, topic, end, saved)
+            _log.warning("queue %d of %s ends at %d, not %d: truncated by recovery", queue_id, topic, end, saved)
         if 0 <= saved < first and topic == HALF_TOPIC:
-            _log.warning("Half messages %d to %d were removed before they were settled.", saved, first - 1)
+            _log.warning("retention removed the unsettled half messages %d to %d", saved, first - 1)
         return min(max(saved, first), end)
 
     # --- sending ------------------------------------------------------------------------------------------------
 
     def prepare(self, properties: dict[str, str], topic: str, queue_id: int, now_ms: int) -> Waiting:
-        """Make a message to ``topic`` a half message, and say where it waits. Delays and times are left out of it."""
+        """Make a message to ``topic`` a half message; return its place. Delays and delivery times are removed."""
         if self._config.reject_transaction_message:
             raise RefusedError(
                 f"the broker[{self._host[0]}] sending transaction message is forbidden", ResponseCode.NO_PERMISSION
             )
-        for name in _NOT_OF_A_HALF:
+        for name in _IGNORED_PROPERTIES:
             properties.pop(name, None)
         if unique_key := properties.get("UNIQ_KEY"):
             properties[_TRANSACTION_ID] = unique_key
@@ -181,17 +181,17 @@ class TransactionalMessageService:
 
     @property
     def waiting(self) -> int:
-        """Half messages that are not decided yet, as far as is known."""
+        """The number of half messages that are not known to be decided."""
         ends = {queue_id: self._store.get_max_offset(HALF_TOPIC, queue_id) for queue_id in self._queues}
         return sum(max(ends[one.queue_id] - one.settled - len(one.decided), 0) for one in self._queues.values())
 
     def is_decided(self, half: Half) -> bool:
-        """Whether a decision about it is known. Of those settled long ago it is not: they would be decided anew."""
+        """Whether a decision about it is cached. Old decisions are not: such a message would be decided again."""
         queue = self._queue(half.record.queue_id)
-        return half.first in queue.lately or half.record.queue_offset in queue.decided
+        return half.first in queue.recent or half.record.queue_offset in queue.decided
 
     def commit(self, half: Half) -> PutResult:
-        """Store the message where it was sent to, then the decision. A refusal means that nothing was decided."""
+        """Store the message at its destination, then the decision. On failure the message remains undecided."""
         record = half.record
         try:
             topic, queue_id = half.real_place()
@@ -206,14 +206,14 @@ class TransactionalMessageService:
             decision = self.rollback(half)
             if decision.status is not PutStatus.PUT_OK:
                 _log.error(
-                    "Half message %d is committed, but this could not be noted (%s): its message may come twice.",
+                    "committed half message %d, but failed to store the decision (%s): expect a duplicate",
                     record.queue_offset,
                     decision.reason,
                 )
         return result
 
     def rollback(self, half: Half) -> PutResult:
-        """Store that it is settled, and nothing else."""
+        """Store only the decision."""
         record = half.record
         queue = self._queue(record.queue_id)
         offsets = {record.queue_offset, queue.copies.get(half.first, record.queue_offset)}
@@ -235,17 +235,17 @@ class TransactionalMessageService:
         return result
 
     def resume(self, raw: bytes | None) -> PutResult:
-        """Have a message that was given up checked again, from the first time on. RefusedError for any other."""
+        """Restart the checks of an abandoned message. RefusedError for any other message."""
         given_up = given_up_half(raw)
         if given_up is None:
             raise RefusedError(
-                "there is no half message that was given up",
+                "the message is not an abandoned half message",
                 ResponseCode.SYSTEM_ERROR,
-                remedy=f"Give the id of a message in {CHECK_MAX_TIME_TOPIC}.",
+                remedy=f"Use the id of a message in {CHECK_MAX_TIME_TOPIC}.",
             )
         record, properties, first = given_up
         queue = self._queue(0)
-        if first in queue.lately:
+        if first in queue.recent:
             raise RefusedError("The transaction was decided before", ResponseCode.SYSTEM_ERROR)
         sys_flag = record.sys_flag & ~TRANSACTION_MASK
         result = put_record(self._store, HALF_TOPIC, queue.queue_id, record, properties, sys_flag=sys_flag)
@@ -256,9 +256,9 @@ class TransactionalMessageService:
     # --- checks -------------------------------------------------------------------------------------------------
 
     def check(self, now_ms: int, budget: float) -> int | None:
-        """Go on with a round of checks, or begin one when it is time, for about ``budget`` seconds.
+        """Continue a round of checks, or start one if it is due, for about ``budget`` seconds.
 
-        Returns when to call again: ``now_ms`` if there is more to do at once, None if nothing waits.
+        Returns when to call again: ``now_ms`` if the round is unfinished, None if no message is pending.
         """
         if self._round is None:
             if now_ms < self._next_round <= now_ms + self._config.transaction_check_interval:
@@ -276,7 +276,7 @@ class TransactionalMessageService:
         return self._due
 
     def _check_all(self, now: int) -> Iterator[None]:
-        """One round, a message at a step; leaves in ``_due`` when the next one is due."""
+        """Run one round, one message per step; set ``_due`` to the time of the next round."""
         self._due = None
         self._next_round = now
         for queue in list(self._queues.values()):
@@ -287,18 +287,18 @@ class TransactionalMessageService:
             self._due = max(self._due, self._next_round)
 
     def _check_queue(self, queue: _HalfQueue, now: int) -> Generator[None, None, int | None]:
-        """The messages that are in the queue now, up to one that is too young."""
+        """Check the current messages of a queue up to the first that is too young."""
         store, queue_id = self._store, queue.queue_id
         end = store.get_max_offset(HALF_TOPIC, queue_id)
         first = store.get_min_offset(HALF_TOPIC, queue_id)
         if queue.settled < first:
-            _log.warning("Half messages %d to %d were removed before they were settled.", queue.settled, first - 1)
+            _log.warning("retention removed the unsettled half messages %d to %d", queue.settled, first - 1)
             queue.pass_over(first)
         while queue.settled < end:
             offset = queue.settled
             half = Half.view(self._record(HALF_TOPIC, queue_id, offset))
             if half is None:
-                _log.warning("Half message %d cannot be read: it is passed over.", offset)
+                _log.warning("skipped half message %d: unreadable record", offset)
             else:
                 due = self._check_one(queue, half, now)
                 if due is not None:
@@ -308,7 +308,7 @@ class TransactionalMessageService:
         return self._next_round if queue.settled < store.get_max_offset(HALF_TOPIC, queue_id) else None
 
     def _check_one(self, queue: _HalfQueue, half: Half, now: int) -> int | None:
-        """Ask for one message, or give it up; when to come back to it, if it cannot be done now."""
+        """Check or abandon one message; return when to retry if that is not possible now."""
         record, config = half.record, self._config
         too_old = now - record.born_timestamp > config.file_reserved_time * _HOUR_MS
         if half.check_times >= config.transaction_check_max or too_old:
@@ -323,7 +323,7 @@ class TransactionalMessageService:
         if copy.status is PutStatus.SERVICE_NOT_AVAILABLE:
             return now + RETRY_MS
         if copy.status is not PutStatus.PUT_OK:
-            _log.error("Half message %d cannot be copied: %s", record.queue_offset, copy.reason)
+            _log.error("failed to copy half message %d: %s", record.queue_offset, copy.reason)
             return self._give_up(queue, half, now)
         queue.copies[half.first] = copy.queue_offset
         self._next_round = now + config.transaction_check_interval
@@ -332,17 +332,17 @@ class TransactionalMessageService:
         return None
 
     def _give_up(self, queue: _HalfQueue, half: Half, now: int) -> int | None:
-        """Put it where somebody may look at it; nobody is asked any more."""
+        """Move a message to TRANS_CHECK_MAX_TIME_TOPIC and stop its checks."""
         topic = self._topics.ensure(CHECK_MAX_TIME_TOPIC).topic_name
         result = self._put(topic, 0, half, half.properties)
         if result.status is PutStatus.SERVICE_NOT_AVAILABLE:
             return now + RETRY_MS
         _log.error(
-            "Nobody has decided the transaction of group %s at offset %d of the commit log in %d checks: %s.",
+            "abandoned the transaction of group %s at offset %d of the commit log after %d checks: %s",
             half.group,
             half.record.physical_offset,
             half.check_times,
-            f"it is in {topic} now" if result.status is PutStatus.PUT_OK else f"it is left there ({result.reason})",
+            f"moved to {topic}" if result.status is PutStatus.PUT_OK else f"not moved ({result.reason})",
         )
         queue.copies.pop(half.first, None)
         return None
@@ -355,16 +355,16 @@ class TransactionalMessageService:
         channel = self._channel(half)
         if channel is None:
             self._often.warning(
-                half.group, "No producer of group %s is there to be asked about its transactions.", half.group
+                half.group, "cannot check transactions of group %s: no producer is connected", half.group
             )
             return
         try:
             channel.write(half.check_request(copy))
         except (ValueError, ProtocolError) as error:
-            _log.warning("Nobody can be asked about half message %d: %s", half.record.queue_offset, error)
+            _log.warning("failed to check half message %d: %s", half.record.queue_offset, error)
 
     def _channel(self, half: Half) -> Channel | None:
-        """One of its group's connections, each in its turn."""
+        """The next connection of the producer group, round-robin."""
         topic = str(find_property(half.properties, b"REAL_TOPIC") or b"", "utf-8", "replace")
         members = self._clients.producers.get(half.group)
         channels = [
@@ -378,12 +378,12 @@ class TransactionalMessageService:
     # --- progress -----------------------------------------------------------------------------------------------
 
     def mark(self) -> TransactionMark | None:
-        """The present progress for :meth:`confirm`; None if it is saved already."""
+        """The current progress for :meth:`confirm`; None if it is already saved."""
         progress = self._progress()
         return None if progress == self._saved else TransactionMark(progress, self._store.max_physical_offset)
 
     def confirm(self, mark: TransactionMark) -> None:
-        """The log is on disk up to the mark: its progress may be saved."""
+        """Commit the progress of a mark; call this when the log is on disk up to the mark."""
         self._saved = mark.progress
         for queue_id, (settled, done_ops) in mark.progress.items():
             self._offsets.commit(TRANSACTION_GROUP, HALF_TOPIC, queue_id, settled)
@@ -395,7 +395,7 @@ class TransactionalMessageService:
             for queue_id, queue in self._queues.items()
         }
 
-    # --- small things -------------------------------------------------------------------------------------------
+    # --- helpers ------------------------------------------------------------------------------------------------
 
     def _queue(self, queue_id: int) -> _HalfQueue:
         queue = self._queues.get(queue_id)

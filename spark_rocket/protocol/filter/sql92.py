@@ -94,8 +94,8 @@ def parse_sql92(text: str) -> Sql92Expression:
     """Parse an expression; ProtocolError has the position and the reason."""
     if len(text) > MAX_EXPRESSION:
         raise ProtocolError(
-            f"An SQL92 expression has {len(text):,} characters, {MAX_EXPRESSION:,} are possible.",
-            remedy="Filter by less, and choose the rest in the consumer.",
+            f"The SQL92 expression is too long: {len(text):,} characters, at most {MAX_EXPRESSION:,}.",
+            remedy="Use a shorter expression, and filter the rest in the consumer.",
         )
     return Sql92Expression(text, _Parser(text).parse())
 
@@ -287,8 +287,8 @@ class _Parser:
             position = self._tokens[self._at][2]
         shown = self._text if len(self._text) <= 200 else f"{self._text[:200]}…"
         return ProtocolError(
-            f"{shown!r} is no SQL92 expression: {why} (character {position + 1}).",
-            remedy="Write it like: price BETWEEN 10 AND 20 AND region IN ('eu', 'us') AND TAGS IS NOT NULL",
+            f"Invalid SQL92 expression {shown!r}: {why} (character {position + 1}).",
+            remedy="Example: price BETWEEN 10 AND 20 AND region IN ('eu', 'us') AND TAGS IS NOT NULL",
         )
 
     def _take(self, *tokens: str) -> str:

@@ -110,13 +110,15 @@ def parse_tags(expression: str | None) -> TagExpression:
     """Parse ``"A || B"`` as a set of tags; ``"*"``, None and blanks mean all."""
     if expression and len(expression) > MAX_EXPRESSION:
         raise ProtocolError(
-            f"A tag expression has {len(expression):,} characters, {MAX_EXPRESSION:,} are possible.",
-            remedy='Subscribe to fewer tags, or to all with "*" and choose in the reader.',
+            f"The tag expression is too long: {len(expression):,} characters, at most {MAX_EXPRESSION:,}.",
+            remedy='Subscribe to fewer tags, or to all with "*" and filter in the consumer.',
         )
     text = (expression or SUB_ALL).strip(_BLANKS)
     if text in ("", SUB_ALL):
         return TagExpression(frozenset(), frozenset())
     tags = frozenset(filter(None, (tag.strip(_BLANKS) for tag in text.split("||"))))
     if not tags:
-        raise ProtocolError(f"{text[:100]!r} names no tag.", remedy='Write tags as "A || B", or "*" for all messages.')
+        raise ProtocolError(
+            f"{text[:100]!r} contains no tag.", remedy='Use tags like "A || B", or "*" for all messages.'
+        )
     return TagExpression(tags, frozenset(map(tags_code, tags)))

@@ -27,7 +27,7 @@ def encode_batch_message(flag: int, body: Buffer, properties: bytes) -> bytes:
     except struct.error as error:
         raise ProtocolError(
             f"A message of {size:,} body bytes and {length:,} property bytes does not fit into a batch: {error}.",
-            remedy="Properties take at most 32,767 bytes, the flag is a 32-bit number.",
+            remedy="Limits: 32,767 bytes of properties, a 32-bit flag.",
         ) from None
 
 
@@ -68,7 +68,8 @@ def decode_batch_body(buffer: Buffer) -> list[tuple[int, memoryview, bytes]]:
 
 def _bad_batch(position: int) -> ProtocolError:
     return ProtocolError(
-        f"A batch has no whole message at byte {position}.", remedy="The batch is damaged or cut short: send it again."
+        f"A batch has no complete message at byte {position}.",
+        remedy="The batch is damaged or truncated: send it again.",
     )
 
 

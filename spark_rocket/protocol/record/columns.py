@@ -131,7 +131,7 @@ def _schema_of(columns: Sequence[str], described: pa.Schema) -> pa.Schema:
             continue
         index = described.get_field_index(name)
         if index < 0 or name not in COLUMNS:
-            raise ProtocolError(f"Records have no column {name!r}.", remedy=f"Columns are {', '.join(COLUMNS)}.")
+            raise ProtocolError(f"Unknown column {name!r}.", remedy=f"Use one of {', '.join(COLUMNS)}.")
         fields.append(described.field(index))
     return pa.schema(fields)
 

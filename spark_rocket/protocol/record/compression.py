@@ -32,7 +32,7 @@ def decompress_body(body: Buffer, sys_flag: int, max_length: int = MAX_BODY_LENG
     codec = _CODECS.get(sys_flag & 0x700)
     content = _inflate(body, max_length) if codec is None else _decompress(body, codec, max_length)
     if len(content) > max_length:
-        raise ProtocolError(f"A compressed body holds more than {max_length:,} bytes.", remedy=_REMEDY)
+        raise ProtocolError(f"A decompressed body exceeds {max_length:,} bytes.", remedy=_REMEDY)
     return content
 
 
@@ -41,9 +41,9 @@ def _inflate(body: Buffer, max_length: int) -> bytes:
     try:
         content = inflater.decompress(body, max_length + 1)
     except zlib.error as error:
-        raise ProtocolError(f"A compressed body is not zlib: {error}.", remedy=_REMEDY) from None
+        raise ProtocolError(f"Invalid zlib body: {error}.", remedy=_REMEDY) from None
     if not inflater.eof and len(content) <= max_length:
-        raise ProtocolError("A zlib body ends too early.", remedy=_REMEDY)
+        raise ProtocolError("A zlib body is truncated.", remedy=_REMEDY)
     return content
 
 
@@ -52,7 +52,7 @@ def inflates_within(body: Buffer, limit: int) -> bool:
     try:
         return len(zlib.decompressobj().decompress(body, limit + 1)) <= limit
     except zlib.error as error:
-        raise ProtocolError(f"A compressed body is not zlib: {error}.", remedy=_REMEDY) from None
+        raise ProtocolError(f"Invalid zlib body: {error}.", remedy=_REMEDY) from None
 
 
 def _decompress(body: Buffer, codec: Literal["lz4", "zstd"], max_length: int) -> bytes:
@@ -65,7 +65,7 @@ def _decompress(body: Buffer, codec: Literal["lz4", "zstd"], max_length: int) ->
             while len(content) <= max_length and (count := stream.readinto(chunk)):
                 content += memoryview(chunk)[:count]
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise ProtocolError(f"A compressed body is not {codec}: {error}.", remedy=_REMEDY) from None
+        raise ProtocolError(f"Invalid {codec} body: {error}.", remedy=_REMEDY) from None
     return bytes(content)
 
 

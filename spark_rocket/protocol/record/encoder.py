@@ -134,7 +134,7 @@ def binary_values(array: pa.Array, what: str) -> tuple[pa.Array, _I64]:
         array = array.combine_chunks()
     if array.null_count:
         row = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
-        raise RowProtocolError(f"row {row} has no {what}.", row=row, remedy="Every message needs one; it may be empty.")
+        raise RowProtocolError(f"row {row} has no {what}.", row=row, remedy="Set it; it may be empty.")
     if array.type not in (pa.binary(), pa.large_binary()):
         array = array.cast(pa.large_binary() if array.type == pa.large_string() else pa.binary())
     if len(array) == 0:
@@ -174,7 +174,7 @@ def _map_strings(map_column: pa.Array, columns: Mapping[str, pa.Array | str]) ->
     empty = pc.equal(pc.binary_length(names), 0).to_numpy(zero_copy_only=False) & keep
     if empty.any():
         row = int(rows[empty.argmax()])
-        raise RowProtocolError(f"row {row} has a property without a name.", row=row, remedy="Give it a name.")
+        raise RowProtocolError(f"row {row} has a property without a name.", row=row, remedy="Set its name.")
     if not keep.all():
         values = pc.if_else(pa.array(keep), values, pa.scalar(None, pa.binary()))
     pairs = _join(names, pa.scalar(b"\x01", pa.binary()), values, pa.scalar(b"\x02", pa.binary()))
@@ -217,7 +217,7 @@ def refuse_separators(
 def _refuse_separators_in_text(text: str) -> None:
     if "\x01" in text or "\x02" in text:
         raise ProtocolError(
-            f"{text!r} holds a separator (byte 0x01 or 0x02).", remedy="Property names and values must not hold these."
+            f"{text!r} contains a separator (byte 0x01 or 0x02).", remedy="Remove it from property names and values."
         )
 
 

@@ -196,9 +196,9 @@ def _decode_unusual(
         inflated += len(message.body)
         if inflated > MAX_RUN:
             raise RunTooLargeError(
-                f"The bodies of a run of {len(raw):,} bytes inflate to more than {MAX_RUN:,}.",
+                f"The decompressed bodies of a run of {len(raw):,} bytes exceed {MAX_RUN:,} bytes.",
                 queue_offset=record.queue_offset,
-                remedy="Pull fewer at a time (pull_batch_size); one alone can always be read.",
+                remedy="Pull fewer messages at a time (pull_batch_size).",
             )
     if record.sys_flag & UNWRAP_MASK != UNWRAP_MASK or (is_compressed and not decompress):
         return [message], record.size, inflated

@@ -34,11 +34,11 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
     try:
         raw = join_properties(properties)
     except UnicodeEncodeError as error:
-        raise ProtocolError(f"A property holds text that is not Unicode: {error.reason}.", remedy=_REMEDY) from None
+        raise ProtocolError(f"A property has invalid Unicode text: {error.reason}.", remedy=_REMEDY) from None
     count = len(properties)
     if count and (raw.count(b"\x01") != count or raw.count(b"\x02") != count - 1):
         names = [name for name, value in properties.items() if {"\x01", "\x02"} & set(f"{name}{value}")]
-        raise ProtocolError(f"Property {names[0]!r} holds a separator character.", remedy=_REMEDY)
+        raise ProtocolError(f"Property {names[0]!r} contains a separator character.", remedy=_REMEDY)
     return raw
 
 
@@ -76,9 +76,9 @@ def append_property(raw: bytes, name: str | bytes, value: str | bytes) -> bytes:
         name = name.encode() if isinstance(name, str) else name
         value = value.encode() if isinstance(value, str) else value
     except UnicodeEncodeError as error:
-        raise ProtocolError(f"A property holds text that is not Unicode: {error.reason}.", remedy=_REMEDY) from None
+        raise ProtocolError(f"A property has invalid Unicode text: {error.reason}.", remedy=_REMEDY) from None
     if b"\x01" in name or b"\x02" in name or b"\x01" in value or b"\x02" in value:
-        raise ProtocolError(f"Property {name!r} holds a separator character.", remedy=_REMEDY)
+        raise ProtocolError(f"Property {name!r} contains a separator character.", remedy=_REMEDY)
     if not raw:
         return name + b"\x01" + value
     return b"".join((raw, name, b"\x01", value) if raw[-1] == 2 else (raw, b"\x02", name, b"\x01", value))

@@ -73,7 +73,8 @@ def encode_record(
     hosts = _HOST_BITS.get((len(born_host), len(store_host)))
     if hosts is None:
         raise ProtocolError(
-            f"Packed hosts {born_host!r} and {store_host!r} are not 8 or 20 bytes each.", remedy="Use pack_host."
+            f"Invalid packed hosts {born_host!r} and {store_host!r}: expected 8 or 20 bytes each.",
+            remedy="Use pack_host.",
         )
     head = HEADERS[hosts]
     topic_length = len(topic)
@@ -119,7 +120,7 @@ def encode_blank(size: int) -> bytes:
         return SIZE_AND_MAGIC.pack(size, MAGIC_BLANK)
     except struct.error:
         raise ProtocolError(
-            f"A blank cannot fill {size} bytes.", remedy="It fills the rest of a file, which fits 32 bits."
+            f"Invalid size of a blank: {size} bytes.", remedy="Use the rest of a file, less than 2^31 bytes."
         ) from None
 
 
@@ -261,8 +262,8 @@ def view_record(buffer: Buffer, position: int = 0, *, check_crc: bool = True) ->
         record = _view(view, position, len(view), check_crc)
     if isinstance(record, str):
         raise ProtocolError(
-            f"No message record at byte {position}: {record}.",
-            remedy="The answer or file is damaged or cut short: read it again, or check the store.",
+            f"Invalid message record at byte {position}: {record}.",
+            remedy="The response or file is damaged or truncated: read it again, or check the store.",
         )
     return record
 

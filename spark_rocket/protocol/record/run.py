@@ -88,7 +88,9 @@ class RecordRun:
     def __init__(self, buffer: bytes | bytearray | memoryview, scratch: Scratch, *, with_tails: bool) -> None:
         raw: _U8 = np.frombuffer(buffer, np.uint8) if len(buffer) else np.empty(0, np.uint8)
         if len(raw) > _MAX_BUFFER:
-            raise ProtocolError(f"{len(raw):,} bytes of records are too many to decode at once.", remedy="Pull fewer.")
+            raise ProtocolError(
+                f"Too many bytes of records to decode at once: {len(raw):,}.", remedy="Pull fewer messages."
+            )
         self.raw = raw
         self._same: dict[str, int] = {}  # fields with equal values in all records
         self._step = self._equal_step(scratch)  # the size of each record; 0: they differ
@@ -252,7 +254,9 @@ def record_starts(raw: _U8) -> _I64:
         return np.empty(0, np.int64)
     first = INT.unpack_from(raw.data, 0)[0] if end >= FIXED_SIZE else 0
     if first < FIXED_SIZE or first > end:
-        raise ProtocolError(f"The record at byte 0 says it is {first} bytes long, of {end} received.", remedy=_REMEDY)
+        raise ProtocolError(
+            f"The record at byte 0 has an invalid size of {first} bytes, {end} received.", remedy=_REMEDY
+        )
     starts: list[int] = []
     append, size_at, at, last = starts.append, INT.unpack_from, 0, end - FIXED_SIZE
     view = raw.data
@@ -261,7 +265,7 @@ def record_starts(raw: _U8) -> _I64:
         (size,) = size_at(view, at)
         if size < FIXED_SIZE:
             after = f", after the {_record(raw, starts[-2])}," if len(starts) > 1 else ""
-            raise ProtocolError(f"The record at byte {at}{after} says it is {size} bytes long.", remedy=_REMEDY)
+            raise ProtocolError(f"The record at byte {at}{after} has an invalid size of {size} bytes.", remedy=_REMEDY)
         at += size
     if at != end:
         raise ProtocolError(f"The run of {end} bytes ends inside the {_record(raw, starts[-1])}.", remedy=_REMEDY)

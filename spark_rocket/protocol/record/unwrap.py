@@ -109,11 +109,11 @@ def unwrap_records(
 def _too_large(queue_offset: int, at: int, before: int) -> ProtocolError:
     name = record_name(queue_offset, at)
     if not before:
-        return ProtocolError(f"The {name}, alone inflates to more than {MAX_RUN:,} bytes.", remedy="Leave it out.")
+        return ProtocolError(f"The {name}, exceeds {MAX_RUN:,} decompressed bytes.", remedy="Skip it.")
     return RunTooLargeError(
-        f"The records before the {name}, inflate to {before:,} bytes, and with it to more than {MAX_RUN:,}.",
+        f"Too many decompressed bytes: {before:,} before the {name}, more than {MAX_RUN:,} with it.",
         queue_offset=queue_offset,
-        remedy="Pull fewer at a time.",
+        remedy="Pull fewer messages at a time.",
     )
 
 

@@ -155,7 +155,7 @@ class RemotingCommand:
             return _PREFIX.pack(4 + size + len(self.body), self.serialize_type << 24 | size) + header
         except struct.error:
             raise ProtocolError(
-                f"A command of {size:,} header bytes and {len(self.body):,} body bytes fits no frame.",
+                f"A command of {size:,} header bytes and {len(self.body):,} body bytes exceeds the frame limit.",
                 remedy="Send less in one request.",
             ) from None
 
@@ -365,11 +365,11 @@ def _binary_fields(header: bytes, position: int, end: int) -> dict[str, str]:
 
 
 def _bad(message: str) -> ProtocolError:
-    return ProtocolError(message, remedy="The peer's bytes are not a RemotingCommand: check what runs at that address.")
+    return ProtocolError(message, remedy="The peer sent no RemotingCommand: check the server at that address.")
 
 
 def _cannot_encode(command: RemotingCommand, error: Exception) -> ProtocolError:
     return ProtocolError(
-        f"Command {command.code} cannot be written with a {_TYPE_NAME[command.serialize_type]} header: {error}.",
+        f"Command {command.code} cannot be encoded with a {_TYPE_NAME[command.serialize_type]} header: {error}.",
         remedy="Codes and ids are 32-bit numbers (16-bit codes with ROCKETMQ headers), fields are text.",
     )

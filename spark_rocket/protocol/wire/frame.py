@@ -162,7 +162,7 @@ class FrameSplitter:
 def _bad_length(length: int, max_length: int) -> ProtocolError:
     shown = length.to_bytes(4, "big")
     return ProtocolError(
-        f"A frame announces {length:,} bytes ({shown!r}); {MIN_LENGTH} to {max_length:,} are possible.",
+        f"Invalid frame length {length:,} ({shown!r}): {MIN_LENGTH} to {max_length:,} are allowed.",
         remedy="The peer does not speak RocketMQ's remoting protocol here (HTTP or TLS on this port?) or its frames "
         "are above the limit: check the address, or send less in one request.",
     )

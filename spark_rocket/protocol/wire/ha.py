@@ -49,7 +49,7 @@ _MAX_OFFSET = (1 << 63) - 1
 def encode_report(offset: int) -> bytes:
     """A slave's report. ProtocolError for what is no offset."""
     if not 0 <= offset <= _MAX_OFFSET:
-        raise ProtocolError(f"A slave cannot report offset {offset}.")
+        raise ProtocolError(f"Invalid offset of a slave: {offset}.")
     return _REPORT.pack(offset)
 
 
@@ -81,8 +81,8 @@ class ReportDecoder:
         for offset in offsets:
             if offset < 0:
                 raise ProtocolError(
-                    f"A slave reports offset {offset} ({_REPORT.pack(offset)!r}).",
-                    remedy="Only slaves connect to the HA port: check who does.",
+                    f"Invalid offset {offset} of a slave ({_REPORT.pack(offset)!r}).",
+                    remedy="Only slaves may connect to the HA port: check the client.",
                 )
         return offsets
 
@@ -133,6 +133,6 @@ class TransferDecoder:
 def _check(offset: int, size: int) -> None:
     if not (0 <= size <= MAX_TRANSFER_SIZE and 0 <= offset <= _MAX_OFFSET - size):
         raise ProtocolError(
-            f"A transfer of {size} bytes from offset {offset} cannot be.",
-            remedy="The peer does not speak RocketMQ's HA protocol: give the HA address of a master (haMasterAddress).",
+            f"Invalid transfer of {size} bytes from offset {offset}.",
+            remedy="The peer does not speak RocketMQ's HA protocol: set the HA address of a master (haMasterAddress).",
         )

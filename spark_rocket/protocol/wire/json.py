@@ -111,7 +111,7 @@ def loads_tolerant(data: Buffer | str, limits: TextLimits | None = None) -> Any:
     try:
         text = data if isinstance(data, str) else str(data, "utf-8")
     except UnicodeDecodeError as error:
-        raise ProtocolError(f"A JSON text is not UTF-8 at byte {error.start}.", remedy=_REMEDY) from None
+        raise ProtocolError(f"Invalid UTF-8 in a JSON text at byte {error.start}.", remedy=_REMEDY) from None
     return _Parser(text).parse()
 
 
@@ -124,8 +124,8 @@ def check_values(data: Buffer | str, most: int) -> None:
     values = _values(data) if len(data) > most else 0
     if values > most:
         raise ProtocolError(
-            f"A JSON text of {len(data):,} bytes has up to {values:,} values; at most {most:,} are read.",
-            remedy="Send less at once.",
+            f"A JSON text of {len(data):,} bytes has up to {values:,} values, at most {most:,} are allowed.",
+            remedy="Send less in one request.",
         )
 
 
@@ -134,9 +134,9 @@ def _check_odd(data: Buffer | str, limits: TextLimits) -> None:
     values = _values(data) if size > limits.max_odd_values else 0
     if size > limits.max_odd_bytes or values > limits.max_odd_values:
         raise ProtocolError(
-            f"A text of {size:,} bytes with up to {values:,} values is not standard JSON; other spellings are read up "
+            f"A text of {size:,} bytes with up to {values:,} values is not standard JSON; non-standard JSON is limited "
             f"to {limits.max_odd_bytes:,} bytes and {limits.max_odd_values:,} values.",
-            remedy="Quote every key and send UTF-8, or send less at once.",
+            remedy="Quote every key and send UTF-8, or send less in one request.",
         )
 
 
@@ -256,7 +256,7 @@ class _Parser:
     def _bad(self, what: str) -> ProtocolError:
         near = self._text[max(0, self._at - 20) : self._at + 20]
         return ProtocolError(
-            f"A JSON text of {len(self._text):,} characters cannot be read near {self._at:,} ({near!r}): {what}.",
+            f"A JSON text of {len(self._text):,} characters is invalid near {self._at:,} ({near!r}): {what}.",
             remedy=_REMEDY,
         )
 
@@ -278,7 +278,7 @@ def dumps_standard(value: Any) -> bytes:
     try:
         raw = dumps_sorted(value)
     except TypeError as error:
-        raise ProtocolError(f"A value cannot be written as JSON: {error}.", remedy=_WRITE_REMEDY) from None
+        raise ProtocolError(f"Cannot encode a value as JSON: {error}.", remedy=_WRITE_REMEDY) from None
     return raw if raw.isascii() else json.dumps(loads(raw), separators=(",", ":")).encode()
 
 
@@ -288,7 +288,7 @@ def dumps_fastjson(value: Any, *, pretty: bool = False) -> bytes:
     try:
         _write(value, pieces, "\n" if pretty else "", 0)
     except TypeError as error:
-        raise ProtocolError(f"A value cannot be written as JSON: {error}.", remedy=_WRITE_REMEDY) from None
+        raise ProtocolError(f"Cannot encode a value as JSON: {error}.", remedy=_WRITE_REMEDY) from None
     return "".join(pieces).encode()
 
 

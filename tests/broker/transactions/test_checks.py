@@ -249,7 +249,9 @@ def test_nobody_there_to_be_asked_counts_too(serve: Any, clock: Clock, caplog: p
         for _ in range(5):
             producer.half()
         server.pass_time(6_001)
-        assert caplog.text.count("No producer of group GID_tx is there") == 1  # not once for each
+        assert (
+            caplog.text.count("cannot check transactions of group GID_tx: no producer is connected") == 1
+        )  # not once for each
         producer.join()
         server.pass_time(30_000)
         assert producer.question()[1].properties["TRANSACTION_CHECK_TIMES"] == "2"
@@ -321,7 +323,7 @@ def test_a_commit_that_could_not_be_noted_is_asked_for_again(
 
     monkeypatch.setattr(store, "put_message", no_ops)
     producer.commit(sent)
-    assert "Half message 0 is committed, but this could not be noted (full)" in caplog.text
+    assert "committed half message 0, but failed to store the decision (full)" in caplog.text
     monkeypatch.setattr(store, "put_message", put)
     server.pass_time(6_001)
     assert producer.answer(COMMIT).code == ResponseCode.SUCCESS
@@ -358,8 +360,8 @@ def test_what_cannot_be_read_or_is_gone_holds_nothing_up(
     monkeypatch.setattr(store, "get_min_offset", lambda topic, queue_id: 3)
     server.pass_time(6_001)
     assert producer.asked_about() == [b"3", b"5"]
-    assert "Half messages 0 to 2 were removed before they were settled." in caplog.text
-    assert "Half message 4 cannot be read: it is passed over." in caplog.text
+    assert "retention removed the unsettled half messages 0 to 2" in caplog.text
+    assert "skipped half message 4: unreadable record" in caplog.text
     monkeypatch.undo()
 
 
@@ -379,6 +381,6 @@ def test_what_cannot_be_stored_again_is_left_where_it_is(
     monkeypatch.setattr(store, "put_message", picky)
     server.pass_time(6_001)
     assert producer.question()[1].body == b"behind"
-    assert "it is left there (more than maxMessageSize)" in caplog.text
+    assert "not moved (more than maxMessageSize)" in caplog.text
     monkeypatch.undo()
     assert end_of(wire, GIVEN_UP) == 0

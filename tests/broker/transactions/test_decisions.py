@@ -104,7 +104,7 @@ REFUSED = [
     ({"commitLogOffset": -1}, ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed"),
     ({"commitLogOffset": 1 << 40}, ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed"),
     ({"commitLogOffset": "ordinary"}, ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed"),
-    ({"commitLogOffset": "x"}, ResponseCode.SYSTEM_ERROR, "not a number"),
+    ({"commitLogOffset": "x"}, ResponseCode.SYSTEM_ERROR, "has an invalid number"),
 ]
 
 

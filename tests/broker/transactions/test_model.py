@@ -121,10 +121,10 @@ class World:
             self.states[body] = ROLLED_BACK
 
     def decide_again(self) -> None:
-        lately = self.service._queues[0].lately
+        recent = self.service._queues[0].recent
         for body, state in self.states.items():
             half = Half.view(self.store.look_message_by_offset(self.random.choice(self.places[body])))
-            if half is not None and half.first in lately:
+            if half is not None and half.first in recent:
                 assert state != OPEN
                 assert self.service.is_decided(half)
 

@@ -156,7 +156,7 @@ def test_a_queue_that_was_cut(serve: Any, clock: Clock, tmp_path: Path, caplog: 
     file = tmp_path / "store" / "config" / "consumerOffset.json"
     file.write_text(file.read_text().replace("{0:1", "{0:9"))
     with serve() as (server, _wire, producer):
-        assert "ends at 1, not 9: it was cut by recovery" in caplog.text
+        assert "ends at 1, not 9: truncated by recovery" in caplog.text
         producer.half(b"new")
         server.pass_time(6_001)
         assert producer.question()[1].body == b"new"

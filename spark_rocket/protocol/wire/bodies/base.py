@@ -197,5 +197,5 @@ _SIMPLE: dict[Any, _Reader] = {
 def _wrong(wanted: str, value: object) -> ProtocolError:
     shown = repr(value)[:60] if isinstance(value, (str, int, float, type(None))) else f"a {type(value).__name__}"
     return ProtocolError(
-        f"A body has {shown} where {wanted} should be.", remedy="The peer sent another body than asked."
+        f"A body has {shown} instead of {wanted}.", remedy="The peer sent a wrong body: check its version."
     )

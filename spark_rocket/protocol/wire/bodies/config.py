@@ -56,8 +56,8 @@ class TopicConfig(Body):
                 raise ValueError
         except ValueError:
             raise ProtocolError(
-                f"{line[:80]!r} is not a topic's configuration.",
-                remedy="It is: name, read queues, write queues, permission, filter type, each after a space.",
+                f"Invalid topic configuration {line[:80]!r}.",
+                remedy="Use: name, read queues, write queues, permission, filter type, each after a space.",
             ) from None
         topic = cls(name, *numbers, filter_type)
         if len(parts) > 5 and parts[5].strip():

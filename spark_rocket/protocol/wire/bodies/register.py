@@ -91,8 +91,8 @@ def _check_counts(value: object) -> None:
 def _check_count(what: str, count: int, most: int) -> None:
     if count > most:
         raise ProtocolError(
-            f"A broker's registration names {count:,} {what}; at most {most:,} are read.",
-            remedy="Spread them over several brokers.",
+            f"A broker's registration has {count:,} {what}, at most {most:,} are allowed.",
+            remedy="Distribute them over several brokers.",
         )
 
 
@@ -112,7 +112,7 @@ class _Records:
         try:
             number: int = _INT.unpack_from(self._raw, self._at)[0]
         except struct.error:
-            raise ProtocolError("A broker's registration ends too early.", remedy=_REMEDY) from None
+            raise ProtocolError("A broker's registration is truncated.", remedy=_REMEDY) from None
         self._at += _INT.size
         return number
 
@@ -120,10 +120,10 @@ class _Records:
         size = self.number()
         end = self._at + size
         if size < 0 or end > len(self._raw):
-            raise ProtocolError(f"A broker's registration has no room for a record of {size} bytes.", remedy=_REMEDY)
+            raise ProtocolError(f"A broker's registration is too short for a record of {size} bytes.", remedy=_REMEDY)
         if size > _MAX_RECORD:
             raise ProtocolError(
-                f"A broker's registration has a record of {size:,} bytes; at most {_MAX_RECORD:,} are read.",
+                f"A broker's registration has a record of {size:,} bytes, at most {_MAX_RECORD:,} are allowed.",
                 remedy=_REMEDY,
             )
         raw = self._raw[self._at : end]

@@ -117,12 +117,12 @@ def build(cls: type[HeaderT], table: Table, ext: Mapping[str, str]) -> HeaderT:
         values += [default if (text := get(wire)) is None else reader(text) for wire, reader, default in table.optional]
     except KeyError as error:
         raise ProtocolError(
-            f"{cls.__name__} has no field {error.args[0]!r}, which it requires.",
+            f"{cls.__name__} is missing the required field {error.args[0]!r}.",
             remedy="The peer must send every required field.",
         ) from None
     except (ValueError, TypeError, AttributeError) as error:
         raise ProtocolError(
-            f"{cls.__name__} has a field that is not a number of its size: {str(error)[:100]}.",
+            f"{cls.__name__} has an invalid number: {str(error)[:100]}.",
             remedy="The peer must send numbers as decimal text, within 32 or 64 bits.",
         ) from None
     return cls(*values)
