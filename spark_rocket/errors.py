@@ -106,6 +106,12 @@ class ConfigError(RocketError):
     code = "CONFIG_ERROR"
 
 
+class MissingExtraError(ConfigError):
+    """A package of an extra that is not installed; the remedy is the command that installs it."""
+
+    code = "MISSING_EXTRA"
+
+
 class StateError(RocketError):
     """A component that was used before its start, used after its shutdown, or started twice."""
 

@@ -108,7 +108,7 @@ def test_the_readme_begins_with_what_is_needed() -> None:
     """The versions and systems that the package's metadata name."""
     first = (ROOT / "README.md").read_text(encoding="utf-8").partition("```")[0]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    (spark,) = (need for need in project["dependencies"] if need.startswith("pyspark"))
+    (spark,) = (need for need in project["optional-dependencies"]["spark"] if need.startswith("pyspark"))
     assert f"PySpark {re.findall(r'>=([0-9.]+)', spark)[0]} or newer" in first
     assert f"Python {project['requires-python'].removeprefix('>=')} or newer" in first
     systems = {name for name in project["classifiers"] if name.startswith("Operating System")}

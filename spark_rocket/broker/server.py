@@ -43,7 +43,8 @@ from spark_rocket.broker.state.clients import monotonic_ms
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.broker.state.stats import SAMPLE_SECONDS
 from spark_rocket.broker.synchronize import SlaveSynchronize
-from spark_rocket.errors import ConfigError, StateError
+from spark_rocket.errors import StateError
+from spark_rocket.extras import requires
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.overload import OverloadStats
 from spark_rocket.remoting.server.server import Handler, RemotingServer
@@ -282,13 +283,8 @@ class Broker:
         )
 
     def _trace(self, service: BrokerService, handlers: dict[int, Handler]) -> None:
-        try:
-            from spark_rocket.broker.tracing import BrokerTracing, make_provider  # optional dependency
-        except ImportError as error:
-            raise ConfigError(
-                "openTelemetryEnable=true, and opentelemetry-api is not installed.",
-                remedy="Install it (pip install 'spark-rocket[otel]'), or set it to false.",
-            ) from error
+        with requires("openTelemetryEnable=true"):
+            from spark_rocket.broker.tracing import BrokerTracing, make_provider
         tracing = service.tracing = BrokerTracing(self.config, self._tracer_provider or make_provider(self.config))
         tracing.wrap(handlers)
         if service.pop is not None:

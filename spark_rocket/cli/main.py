@@ -18,6 +18,7 @@ import click
 import spark_rocket
 from spark_rocket.cli.lazy import LazyGroup
 from spark_rocket.errors import RocketError
+from spark_rocket.extras import requires
 from spark_rocket.system import check_system
 
 COMPLETE_VARIABLE = "_ROCKET_COMPLETE"
@@ -99,7 +100,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return shell_complete(rocket, {}, "rocket", COMPLETE_VARIABLE, os.environ[COMPLETE_VARIABLE])
     try:
         # Not rocket.main: it ends the process and handles interrupts and closed pipes differently.
-        with rocket.make_context("rocket", list(sys.argv[1:] if arguments is None else arguments)) as context:
+        with (
+            requires("This command"),
+            rocket.make_context("rocket", list(sys.argv[1:] if arguments is None else arguments)) as context,
+        ):
             check_system()
             status: int | None = rocket.invoke(context)
         sys.stdout.flush()

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from spark_rocket.errors import ProtocolError
+from spark_rocket.extras import missing_extra
 from spark_rocket.protocol.avro_shape import check_nesting, measure
 
 MOST_TEXT = 256 << 10
@@ -31,11 +32,9 @@ def can_avro() -> bool:
 
 
 def check_avro() -> None:
-    """ProtocolError if fastavro is not installed."""
+    """MissingExtraError if fastavro is not installed."""
     if not can_avro():
-        raise ProtocolError(
-            "The console needs the package fastavro to decode Avro.", remedy="pip install 'spark-rocket[avro]'."
-        )
+        raise missing_extra("Decoding Avro", "fastavro")
 
 
 def avro_text(body: bytes, schema: str | None) -> str:

@@ -7,6 +7,8 @@ not need it.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from spark_rocket.extras import requires
+
 if TYPE_CHECKING:
     from spark_rocket.datasource.source import RocketDataSource
     from spark_rocket.datasource.views.lag_listener import RocketLagListener
@@ -21,5 +23,6 @@ _MODULES = {
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return getattr(import_module(_MODULES[name]), name)
+        with requires(name, "spark"):
+            return getattr(import_module(_MODULES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

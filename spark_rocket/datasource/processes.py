@@ -25,6 +25,7 @@ from typing import Any, ParamSpec, TypeVar
 from pyspark import cloudpickle
 
 from spark_rocket.errors import RocketError
+from spark_rocket.extras import requires
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -32,12 +33,13 @@ log = logging.getLogger("spark_rocket.datasource")
 
 
 def short(method: Callable[P, T]) -> Callable[P, T]:
-    """Drop the traceback of a RocketError. For methods that Spark calls."""
+    """Drop the traceback of a RocketError, and report missing packages. For methods that Spark calls."""
 
     @wraps(method)
     def called(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            return method(*args, **kwargs)
+            with requires('format("rocket")', "arrow"):
+                return method(*args, **kwargs)
         except RocketError as error:
             log.debug("%s", error, exc_info=True)
             raise error.with_traceback(None) from None

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from spark_rocket.extras import requires
+
 if TYPE_CHECKING:
     from spark_rocket.testing.cluster import LocalCluster
 
@@ -15,7 +17,8 @@ __all__ = ["LocalCluster"]
 
 def __getattr__(name: str) -> object:
     if name == "LocalCluster":
-        from spark_rocket.testing.cluster import LocalCluster
+        with requires("LocalCluster"):
+            from spark_rocket.testing.cluster import LocalCluster
 
         return LocalCluster
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

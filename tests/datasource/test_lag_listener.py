@@ -191,6 +191,6 @@ def test_a_query_that_ends_while_a_broker_is_asked_stays_gone(
 
 def test_without_prometheus_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(ConfigError, match="pip install prometheus-client"):
+    with pytest.raises(ConfigError, match=r"spark-rocket\[metrics\]"):
         RocketLagListener(port=0)
     RocketLagListener().close()

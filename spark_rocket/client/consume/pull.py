@@ -29,6 +29,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Generic, TypedDict, TypeVar
 
 from spark_rocket.errors import ProtocolError, RunTooLargeError
+from spark_rocket.extras import requires
 from spark_rocket.model import MessageExt, MessageQueue
 from spark_rocket.protocol.filter.tags import SUB_ALL, TYPE_SQL92, TYPE_TAG, TagExpression
 from spark_rocket.protocol.record.messages import decode_messages
@@ -191,7 +192,8 @@ def messages_of(found: PullResult, queue: MessageQueue, start: int, tags: TagExp
 
 def batches_of(found: PullResult, queue: MessageQueue, start: int, tags: TagExpression) -> Iterator[pa.RecordBatch]:
     """Decode the messages as non-empty batches: one, unless the bodies exceed the decompression limit."""
-    from spark_rocket.protocol.record.columns import decode_records  # imported here because loading Arrow is slow
+    with requires("Reading Arrow batches", "arrow"):
+        from spark_rocket.protocol.record.columns import decode_records  # imported here because loading Arrow is slow
 
     wanted = None if tags.matches_all else tags.tags
     position: int | None = start

@@ -45,11 +45,11 @@ from spark_rocket.client.consume.pull import show_origin
 from spark_rocket.client.consume.push_settings import PushOptions, PushSettings, split_options
 from spark_rocket.client.consume.rebalance import RENEW_SECONDS, QueueLocks, Rebalance
 from spark_rocket.client.consume.services import Decoder, SendBack, ServiceParts
-from spark_rocket.client.core.hooks import no_open_telemetry
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.client.core.trace import ConsumeTraceHook, TraceDispatcher
 from spark_rocket.client.send.producer import trace_producer
 from spark_rocket.errors import StateError
+from spark_rocket.extras import requires
 from spark_rocket.model import RETRY_PREFIX, MessageQueue
 from spark_rocket.protocol.filter.tags import SUB_ALL
 from spark_rocket.protocol.record.messages import decode_messages
@@ -95,10 +95,9 @@ class PushConsumer(GroupConsumer):
             self.tracer = TraceDispatcher(customized_trace_topic, new_sender)
             self.hooks.consume.append(ConsumeTraceHook(self.tracer))
         if open_telemetry is not False:
-            try:
+            with requires("open_telemetry"):
                 from spark_rocket.client.core.otel import ConsumeTracing
-            except ImportError as error:
-                raise no_open_telemetry() from error
+
             self.hooks.consume.append(ConsumeTracing(open_telemetry))
         self.rebalances = 0
         self._paused = False
@@ -303,7 +302,8 @@ class PushConsumer(GroupConsumer):
         message = decode_messages(records, broker_name)[0]
         queue = MessageQueue(message.topic, broker_name, message.queue_id)
         if isinstance(service, ConsumeBatches):
-            from spark_rocket.protocol.record.columns import decode_records
+            with requires("Reading Arrow batches", "arrow"):
+                from spark_rocket.protocol.record.columns import decode_records
 
             return service.consume_directly(decode_records(records, broker_name=broker_name), queue)
         if service is None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
-from spark_rocket.errors import ConfigError, RocketError, SendForbiddenError
+from spark_rocket.errors import RocketError, SendForbiddenError
 from spark_rocket.model import Message, MessageExt, MessageQueue, SendResult
 
 logger = logging.getLogger(__name__)
@@ -69,14 +69,6 @@ class SendHook:
 
 
 ForbiddingHook: TypeAlias = Callable[[SendContext], None]
-
-
-def no_open_telemetry() -> ConfigError:
-    """Return the error for enabled tracing without OpenTelemetry."""
-    return ConfigError(
-        "open_telemetry requires the package opentelemetry-api, which is not installed.",
-        remedy="Install it (pip install 'spark-rocket[otel]'), or remove open_telemetry.",
-    )
 
 
 class Hooks:

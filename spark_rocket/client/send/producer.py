@@ -32,7 +32,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, cast
 
 from spark_rocket.client.core.config import MAX_MESSAGE_SIZE, ClientConfig, Connecting
-from spark_rocket.client.core.hooks import ForbiddingHook, Hooks, SendHook, no_open_telemetry
+from spark_rocket.client.core.hooks import ForbiddingHook, Hooks, SendHook
 from spark_rocket.client.core.instance import Client, ClientInstance
 from spark_rocket.client.core.trace import GROUP, SendTraceHook, TraceDispatcher, recalled
 from spark_rocket.client.core.validators import check_group
@@ -43,6 +43,7 @@ from spark_rocket.client.send.request_reply import RequestFuture, register_and_w
 from spark_rocket.client.send.router import FaultStrategy, Selector, left, select_by_random, select_by_sharding_key
 from spark_rocket.client.send.stats import SendStats, add_send_stats
 from spark_rocket.errors import ClientError, StateError
+from spark_rocket.extras import requires
 from spark_rocket.model import WAIT, Message, MessageExt, MessageQueue, SendResult
 from spark_rocket.protocol.ids import RecallMessageHandle
 from spark_rocket.protocol.record.compression import DEFAULT_ZLIB_LEVEL
@@ -96,10 +97,9 @@ class Where(TypedDict, total=False):
 
 
 def _send_tracing(provider: TracerProvider | bool, group: str) -> SendTracing:
-    try:
+    with requires("open_telemetry"):
         from spark_rocket.client.core.otel import SendTracing
-    except ImportError as error:
-        raise no_open_telemetry() from error
+
     return SendTracing(provider, group)
 
 

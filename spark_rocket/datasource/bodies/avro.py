@@ -43,6 +43,7 @@ from pyspark.sql.types import (
 from spark_rocket.datasource.bodies.decoding import BAD, reason
 from spark_rocket.datasource.options.bodies import AvroEncoding, BodySettings
 from spark_rocket.errors import OptionError, ProtocolError, SchemaError, StateError
+from spark_rocket.extras import pip_install
 from spark_rocket.protocol.avro_shape import check_nesting, measure
 
 _HEADER = b"\xc3\x01"
@@ -85,8 +86,8 @@ class AvroSchema:
             import fastavro.schema
         except ImportError:
             raise StateError(
-                "bodyFormat=avro needs fastavro, which is not installed here.",
-                remedy="pip install fastavro, on the driver and on the executors.",
+                "bodyFormat=avro requires the package fastavro, which is not installed.",
+                remedy=f"Run {pip_install('avro')} on the driver and on the executors.",
             ) from None
         self._library = fastavro
         self._encoding = settings.avro_encoding

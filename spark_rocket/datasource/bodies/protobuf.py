@@ -34,6 +34,7 @@ from pyspark.sql.types import (
 from spark_rocket.datasource.bodies.decoding import BAD, reason
 from spark_rocket.datasource.options.bodies import BodySettings
 from spark_rocket.errors import OptionError, SchemaError, StateError
+from spark_rocket.extras import pip_install
 
 _WELL_KNOWN = ("timestamp", "duration", "any", "wrappers", "struct", "empty", "field_mask")
 _TIMESTAMP = "google.protobuf.Timestamp"
@@ -69,8 +70,8 @@ class ProtobufType:
             from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
         except ImportError:
             raise StateError(
-                "bodyFormat=protobuf needs google.protobuf, which is not installed here.",
-                remedy="pip install protobuf, on the driver and on the executors.",
+                "bodyFormat=protobuf requires the package protobuf, which is not installed.",
+                remedy=f"Run {pip_install('protobuf')} on the driver and on the executors.",
             ) from None
         pool = descriptor_pool.DescriptorPool()
         try:

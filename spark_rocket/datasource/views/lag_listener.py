@@ -45,7 +45,8 @@ from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.client.consume.reader import Reader
 from spark_rocket.client.core.config import Connecting
 from spark_rocket.datasource.offsets import Positions, StreamOffset, name, parse_stream_offset
-from spark_rocket.errors import ConfigError, OffsetsError, RocketError
+from spark_rocket.errors import OffsetsError, RocketError
+from spark_rocket.extras import requires
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.record.record import view_record
 
@@ -255,13 +256,9 @@ def _line(lag: QueryLag) -> str:
 
 
 def _serve(listener: RocketLagListener, port: int, host: str) -> Any:
-    try:
+    with requires("RocketLagListener with a port"):
         from prometheus_client import CollectorRegistry, start_http_server
-    except ImportError:
-        raise ConfigError(
-            "RocketLagListener has a port, but prometheus_client is not installed.",
-            remedy="Install it (pip install prometheus-client), or omit port to only log the lag.",
-        ) from None
+
     registry = CollectorRegistry()
     registry.register(_Collector(listener))
     server, _ = start_http_server(port, host, registry)

@@ -9,9 +9,12 @@ Thread-safety: pure functions. Corresponds to common.compression.{ZlibCompressor
 from __future__ import annotations
 
 import zlib
+from importlib import import_module
+from types import ModuleType
 from typing import Literal, TypeAlias
 
 from spark_rocket.errors import ProtocolError
+from spark_rocket.extras import pip_install
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -55,9 +58,19 @@ def inflates_within(body: Buffer, limit: int) -> bool:
         raise ProtocolError(f"Invalid zlib body: {error}.", remedy=_REMEDY) from None
 
 
-def _decompress(body: Buffer, codec: Literal["lz4", "zstd"], max_length: int) -> bytes:
-    import pyarrow as pa  # only these two codecs need it, and brokers run without it
+def _pyarrow(codec: str) -> ModuleType:
+    """Import pyarrow when it is needed: only these two codecs use it, and clients and brokers run without it."""
+    try:
+        return import_module("pyarrow")
+    except ModuleNotFoundError:
+        raise ProtocolError(
+            f"The codec {codec} requires the package pyarrow, which is not installed.",
+            remedy=f"Run {pip_install('arrow')}.",
+        ) from None
 
+
+def _decompress(body: Buffer, codec: Literal["lz4", "zstd"], max_length: int) -> bytes:
+    pa = _pyarrow(codec)
     content = bytearray()
     chunk = bytearray(_CHUNK)  # read() would leak its buffer if a body is damaged
     try:
@@ -80,8 +93,7 @@ def compress_body(body: Buffer, level: int = DEFAULT_ZLIB_LEVEL, kind: str = "zl
     """
     if kind == "zlib":
         return zlib.compress(body, level)
-    import pyarrow as pa
-
+    pa = _pyarrow(kind)
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, kind) as stream:
         stream.write(body)

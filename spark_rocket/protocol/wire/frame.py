@@ -34,6 +34,14 @@ MIN_LENGTH = 4  # the word that says the header's type and length is always ther
 _LENGTH = struct.Struct(">I")
 
 
+def _allocate(length: int) -> memoryview:
+    try:
+        from numpy import empty  # does not zero the memory; imported here because clients may not have it
+    except ModuleNotFoundError:
+        return memoryview(bytearray(length))
+    return empty(length, "B").data
+
+
 class FrameSplitter:
     """Incremental splitter of one connection's incoming bytes."""
 
@@ -97,9 +105,7 @@ class FrameSplitter:
 
     def _give_place(self, begun: memoryview) -> None:
         """A place for a frame of which the beginning has come."""
-        from numpy import empty  # not before it is needed: a client of small frames does without
-
-        self._frame = empty(self._needed - LENGTH_SIZE, "B").data  # a bytearray would be zeroed first
+        self._frame = _allocate(self._needed - LENGTH_SIZE)
         self._filled = len(begun) - LENGTH_SIZE
         self._frame[: self._filled] = begun[LENGTH_SIZE:]
         self._pending = bytearray(begun[:LENGTH_SIZE])

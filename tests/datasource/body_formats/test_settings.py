@@ -244,5 +244,5 @@ def test_a_library_that_is_missing(settings: BodySettings, module: str, monkeypa
         return original(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(StateError, match=r"pip install (fastavro|protobuf), on the driver"):
+    with pytest.raises(StateError, match=r"spark-rocket\[(avro|protobuf)\]' on the driver"):
         known_columns(settings)
