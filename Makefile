@@ -10,7 +10,7 @@ NODE   := tests/proxy/official/node
 TEXTS  := spark_rocket jobs benchmarks tools docs tests Makefile mkdocs.yml $(wildcard *.md)
 ARGS   ?=
 
-.PHONY: help demo test unit live spark long prepare connect crash failover chaos chaos-sink fuzz lint protos docs bench soak setup clean
+.PHONY: help demo test unit live spark long prepare connect crash failover chaos chaos-sink fuzz lint protos dist docs bench soak setup clean
 
 help:
 	@echo "make demo    send 336,776 flights through a topic and a streaming query: a table and a chart"
@@ -27,6 +27,7 @@ help:
 	@echo "make fuzz    a million cases of invalid input for all decoders, two processes (FUZZ_CASES=...)"
 	@echo "make lint    run ruff, mypy --strict, import-linter, codespell"
 	@echo "make protos  compile the descriptor set of the gRPC messages from their .proto"
+	@echo "make dist    build the wheel and the sdist in dist/, check them, install each extra in an empty environment"
 	@echo "make docs    build the site in site/"
 	@echo "make bench   run the benchmarks, each with its own ceiling (ARGS='--only spark.read')"
 	@echo "make soak    a stream with 50,000 messages/s for ten minutes: its lag and memory (ARGS='--minutes 1')"
@@ -92,6 +93,10 @@ lint: $(STAMP)
 
 protos: $(STAMP)
 	@$(RUN) python tools/protos.py
+
+# ARGS=--no-install leaves out the installations, which need a package index.
+dist: $(STAMP)
+	@$(RUN) python tools/dist.py $(ARGS)
 
 docs: $(STAMP)
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build -q -d site

@@ -1,18 +1,21 @@
 """Pages that are generated when the site is built (a MkDocs hook, named in mkdocs.yml).
 
 ``index.md`` is the README with its links changed to the site's pages. ``cli.md`` lists every verb and option of
-``rocket``, taken from the program itself. Each notebook becomes a page with its stored outputs and pictures. Old
-addresses of pages and headings redirect to the new ones (``docs/redirects.yml``).
+``rocket``, taken from the program itself. ``api.md`` lists the public classes and functions; mkdocstrings inserts their
+docstrings. Each notebook becomes a page with its stored outputs and pictures. Old addresses of pages and headings
+redirect to the new ones (``docs/redirects.yml``).
 """
 
 from __future__ import annotations
 
 import html
+import importlib
 import json
 import posixpath
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import click
@@ -56,7 +59,7 @@ _SCRIPT = """<script>
 def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File
 
-    pages = {"index.md": home(), "cli.md": command_line()}
+    pages = {"index.md": home(), "cli.md": command_line(), "api.md": api()}
     for found in list(files):
         if found.src_uri.endswith(".ipynb"):
             pages[found.src_uri.replace(".ipynb", ".md")] = notebook(Path(found.abs_src_path))
@@ -116,6 +119,42 @@ def command_line() -> str:
         heading = "#" * min(depth + 2, 4)
         parts.append(f"{heading} {context.command_path}\n\n```text\n{context.get_help()}\n```\n")
     return "\n".join(parts)
+
+
+#: Heading to module; the public names of a module are its ``__all__``, or all names without an underscore.
+_PUBLIC = {
+    "Options": "spark_rocket",
+    "Data source": "spark_rocket.datasource",
+    "Client": "spark_rocket.client",
+    "Administration: results": "spark_rocket.client.admin.results",
+    "Messages and queues": "spark_rocket.model",
+    "Errors": "spark_rocket.errors",
+    "Tests": "spark_rocket.testing",
+}
+
+
+def api() -> str:
+    """Return the page of the public API: one directive of mkdocstrings for each name."""
+    parts = [
+        "# Python API\n",
+        "The public classes and functions, from their docstrings. Other modules and names may change at any time "
+        "([versions](reference/versions.md)). The [client reference](reference/client.md) explains how "
+        "they fit together.\n",
+    ]
+    for heading, module in _PUBLIC.items():
+        parts.append(f"## {heading}\n\n`{module}`\n")
+        parts += [f"::: {module}.{name}\n" for name in public_names(module)]
+    return "\n".join(parts)
+
+
+def public_names(module: str) -> list[str]:
+    found = importlib.import_module(module)
+    names = getattr(found, "__all__", None) or [
+        name
+        for name, value in vars(found).items()
+        if not name.startswith("_") and isinstance(value, type | FunctionType) and value.__module__ == module
+    ]
+    return sorted(name for name in names if not name.startswith("__"))
 
 
 def commands(context: click.Context, depth: int = 0) -> Iterator[tuple[int, click.Context]]:

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Any
-
-from starlette.requests import Request
-from starlette.responses import Response
+from typing import TYPE_CHECKING, Any
 
 from spark_rocket.errors import (
     BrokerError,
@@ -21,6 +18,10 @@ from spark_rocket.errors import (
     TopicNotFoundError,
 )
 from spark_rocket.protocol.wire import json as json_codec
+
+if TYPE_CHECKING:  # `rocket up` uses the console's settings, and their errors, without the packages of the console
+    from starlette.requests import Request
+    from starlette.responses import Response
 
 _log = logging.getLogger(__name__)
 
@@ -78,6 +79,8 @@ def _status(error: RocketError) -> int:
 
 
 def json_response(value: Any, status: int = 200) -> Response:
+    from starlette.responses import Response
+
     return Response(json_codec.dumps(value), status, media_type="application/json")
 
 

@@ -23,6 +23,7 @@ from spark_rocket.client.core.config import (
 from spark_rocket.console.settings import DEFAULT_PORT as CONSOLE_PORT
 from spark_rocket.console.settings import PASSWORD_VARIABLE
 from spark_rocket.errors import ConfigError
+from spark_rocket.extras import pip_install
 from spark_rocket.proxy.config import DEFAULT_PORT, ProxyConfig
 
 _NO_PROXY = -1
@@ -72,7 +73,8 @@ class ProxyChild:
             self._config = proxy_config(config, name_server, port, processes)
         missing = _missing("grpc", "grpc_health", "grpc_reflection", "google.protobuf")
         if self._config is not None and missing:
-            say(f"No gRPC proxy: missing packages {', '.join(missing)}. Install them, or start with --no-grpc.")
+            names = ", ".join(missing)
+            say(f"No gRPC proxy: missing packages {names}. Run {pip_install('proxy')}, or start with --no-grpc.")
             self._config = None
 
     async def start(self, servers: AsyncExitStack) -> None:
@@ -177,7 +179,7 @@ def start_console(servers: AsyncExitStack, options: UpOptions, name_server: str,
     if options.no_console or (options.ready_fd is not None and options.console_port is None):
         return
     if missing := _missing("starlette", "uvicorn"):
-        tell(f"No console: missing packages {', '.join(missing)}.")
+        tell(f"No console: missing packages {', '.join(missing)}. Run {pip_install('console')}.")
         return
     port = CONSOLE_PORT if options.console_port is None else options.console_port
     environment, note = console_account(config)
