@@ -1,9 +1,9 @@
-"""The addresses and ports of a broker: what clients are told, and the ports beside ``listenPort``, as Apache's.
+"""A broker's advertised address, and its ports other than ``listenPort``, as in Apache's broker.
 
 There are two more ports: the VIP port two below ``listenPort``, and the HA port for slaves.
 
-Thread-safety: the event loop's thread. Corresponds to BrokerConfig.brokerIP1, BrokerController's fastRemotingServer and
-HAService's port.
+Thread-safety: used on the event loop only. Corresponds to BrokerConfig.brokerIP1, BrokerController's fastRemotingServer
+and HAService's port.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _VIP_STEP = 2
 
 
 def advertised_ip(config: BrokerConfig) -> str:
-    """The address that clients are given: ``brokerIP1``, else the one listened on, else this machine's own."""
+    """The address that clients use: ``brokerIP1``, else ``bindAddress``, else this machine's own for a wildcard."""
     host = config.broker_ip1 or config.bind_address
     if host in _WILDCARDS:
         return own_ip()
@@ -35,21 +35,21 @@ def advertised_ip(config: BrokerConfig) -> str:
     except ValueError:
         pass
     try:
-        # The first part of an AF_INET address is text; the checker knows all families at once.
-        return socket.getaddrinfo(host, None, socket.AF_INET)[0][4][0]  # type: ignore[return-value]  # text, of IPv4
+        # typeshed's type covers all address families; for AF_INET this is always a str.
+        return socket.getaddrinfo(host, None, socket.AF_INET)[0][4][0]  # type: ignore[return-value]  # str for IPv4
     except OSError as error:
         name = "brokerIP1" if config.broker_ip1 else "bindAddress"
         raise ConfigError(
-            f"{name}={host} is no address and cannot be resolved: {error.strerror or error}.",
-            remedy="Give an IP address of this machine that clients can reach.",
+            f"Invalid {name}={host}: neither an IP address nor a host name that resolves: {error.strerror or error}.",
+            remedy="Set an IP address of this machine that clients can reach.",
         ) from error
 
 
 def called_address(address: str, config: BrokerConfig) -> str:
-    """A server of this process, listening on ``bindAddress`` too, as processes on other machines call it.
+    """The address, for other machines, of another server of this process that also listens on ``bindAddress``.
 
-    ``address``: ``host:port`` as processes on this machine call it. It is the answer unless every interface is listened
-    on: then the host is the one that the broker advertises.
+    ``address``: ``host:port`` for processes on this machine. It is returned unchanged unless ``bindAddress`` is a
+    wildcard: then the host is replaced with the one that the broker advertises.
     """
     if config.bind_address not in _WILDCARDS:
         return address
@@ -57,10 +57,10 @@ def called_address(address: str, config: BrokerConfig) -> str:
 
 
 async def bind_vip_port(config: BrokerConfig, server: RemotingServer) -> None:
-    """Bind the port two below ``listenPort``, with all that the first one has: accounts, TLS, limits, requests.
+    """Bind the port two below ``listenPort``, with the same accounts, TLS, limits and requests.
 
-    Where it is taken the broker serves all the same. A ``listenPort`` of 0 has none: a port beside a free one is not
-    known to be free.
+    If the port is in use, the broker serves without it. With ``listenPort`` 0 there is no VIP port: the port two below
+    a free port may be in use.
     """
     port = config.listen_port
     if not config.vip_channel_enable or port <= _VIP_STEP:
@@ -69,21 +69,21 @@ async def bind_vip_port(config: BrokerConfig, server: RemotingServer) -> None:
         await server.bind_second(-_VIP_STEP, ", two below listenPort")
     except ConfigError as error:
         _log.warning(
-            "%s Until then slaves of Apache's make get this broker's log, but not its topics, groups and offsets, "
-            "which they ask for on port %d; nor can Java clients with vipChannelEnabled=true send. "
-            "vipChannelEnable=false leaves that port out.",
+            "%s Until then, Apache slaves copy this broker's log, but not its topics, groups and offsets, which they "
+            "request on port %d; and Java clients with vipChannelEnabled=true cannot send. Set vipChannelEnable=false "
+            "to run without that port.",
             error,
             port - _VIP_STEP,
         )
 
 
 def bind_port_for_slaves(config: BrokerConfig, port: int) -> socket.socket | None:
-    """The socket for slaves. A master that nobody said should have any does without when the port is taken."""
-    wanted = config.ha_listen_port or ((port + 1) & 0xFFFF if config.listen_port else 0)
+    """Bind the HA port for slaves; None if it is in use and the configuration does not require slaves."""
+    ha_port = config.ha_listen_port or ((port + 1) & 0xFFFF if config.listen_port else 0)
     try:
-        return bind_ha_port(config.bind_address, wanted)
+        return bind_ha_port(config.bind_address, ha_port)
     except ConfigError as error:
         if config.ha_listen_port or config.broker_role is not BrokerRole.ASYNC_MASTER:
             raise
-        _log.warning("%s Until then no slave can follow this broker.", error)
+        _log.warning("%s Until then, slaves cannot replicate this broker.", error)
         return None

@@ -1,17 +1,17 @@
-"""The brokers of a cluster on one machine: what each is called, and which settings are its own.
+"""Names and own settings of the brokers of a cluster on one machine.
 
 =================  =============  =========================================  ==========================================
 broker             id, role       ports (of the first two, with 10911)       directory
 =================  =============  =========================================  ==========================================
-broker-a …         0, master      10911, 10921 …; HA 10912, 10922 …          the first has ``store`` as a broker alone
-                                                                             has, then ``broker-b/store`` …
+broker-a …         0, master      10911, 10921 …; HA 10912, 10922 …          ``store`` for the first, as for a single
+                                                                             broker, then ``broker-b/store`` …
 broker-a-slave …   1, SLAVE       10916, 10926 …; HA 10917, 10927 …          ``broker-a-slave/store`` …
 =================  =============  =========================================  ==========================================
 
-Each also has the port two below its first (10909, 10914 …). A slave has its master's brokerName: ``label`` tells them
-apart.
+Each also has the port two below its first (10909, 10914 …). A slave has its master's brokerName; their ``label``
+differs.
 
-Pure values. Corresponds to the conf/2m-2s-async examples of Apache's distribution.
+Immutable values. Corresponds to the conf/2m-2s-async examples of Apache's distribution.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 
 _MASTER_STEP = 10
 _SLAVE_STEP = 5
-#: What each broker of a cluster has of its own, so that no file for all of them can set it.
+#: Settings that differ between the brokers of a cluster: a file shared by all of them cannot set these.
 OWN_SETTINGS = (
     "brokerName",
     "brokerId",
@@ -34,13 +34,13 @@ OWN_SETTINGS = (
     "storePathIndex",
 )
 
-#: What Apache keeps off for old clusters' sake and a broker to try things with has on, unless a file says otherwise.
+#: Defaults of ``rocket up`` for settings that Apache disables for compatibility with old clusters.
 UP_DEFAULTS = {"recallMessageEnable": True, "enablePropertyFilter": True, "enableMixedMessageType": True}
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterMember:
-    """One broker. Ports: 0 takes a free one; ``metrics_port`` -1 for none."""
+    """One broker. Port 0 selects a free port; ``metrics_port`` -1 disables metrics."""
 
     broker_name: str
     broker_id: int = 0
@@ -54,11 +54,11 @@ class ClusterMember:
 
     @property
     def label(self) -> str:
-        """What people call it, and its directory."""
+        """Display name and directory name."""
         return f"{self.broker_name}-slave" if self.is_slave else self.broker_name
 
     def settings(self, store: Path) -> dict[str, object]:
-        """Its own settings, under Apache's names; of roles a slave's only, since masters may be of either kind."""
+        """The broker's own settings under Apache's names; brokerRole is set for slaves only."""
         own: dict[str, object] = {
             "brokerName": self.broker_name,
             "brokerId": self.broker_id,
@@ -74,9 +74,9 @@ class ClusterMember:
 
 
 def cluster_members(brokers: int, *, slaves: bool, port: int = 10911, metrics_port: int = -1) -> list[ClusterMember]:
-    """The masters, then the slaves. Ports 0 are 0 for all; a metrics port of -1 is none for all.
+    """Create the masters, then the slaves. ``port`` 0 selects free ports for all; ``metrics_port`` -1 disables metrics.
 
-    ``metrics_port`` is the name server's; brokers have those behind it.
+    ``metrics_port`` is the name server's; the brokers use the ports after it.
     """
     members: list[ClusterMember] = []
     for number, letter in enumerate(string.ascii_lowercase[:brokers]):

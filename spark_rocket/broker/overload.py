@@ -1,23 +1,24 @@
-"""What the broker does not take on: its limits by kind of request, and sends and pulls refused while it is in trouble.
+"""Overload protection: limits by kind of request, and flow control of sends and pulls with SYSTEM_BUSY.
 
 =======================================  =============================================================================
-trouble                                  until it is over, SYSTEM_BUSY is answered to
+condition                                requests refused with SYSTEM_BUSY
 =======================================  =============================================================================
-two appends in half a minute each took   sends (``[PCBUSY_CLEAN_QUEUE]``), for as long as the last one took, at most
-``osPageCacheBusyTimeOutMills``          5 s; then the next one shows how the disk is. One alone may be a process that
-                                         was stopped, and when it is over there is nothing to spare
-memory above ``maxMemoryBytes``          sends and pulls (``[REJECTREQUEST]``), until it is below nine tenths of that
-more than ``maxUnreadAnswerBytes``       pulls (``[REJECTREQUEST]``), until three quarters of that are left
-``putThreadPoolQueueCapacity`` sends     sends (``[OVERLOAD]``), until one of them is answered
-wait for the disk or for slaves
+two appends within half a minute each    sends (``[PCBUSY_CLEAN_QUEUE]``), for the duration of the last append, at
+took ``osPageCacheBusyTimeOutMills``     most 5 s; the next append shows the state of the disk. A single slow append
+                                         is ignored: the process may have been suspended, and the delay is over
+memory above ``maxMemoryBytes``          sends and pulls (``[REJECTREQUEST]``), until it is below 90 % of the limit
+more than ``maxUnreadAnswerBytes``       pulls (``[REJECTREQUEST]``), until it is below 75 % of the limit
+``putThreadPoolQueueCapacity`` sends     sends (``[OVERLOAD]``), until one of them is completed
+are pending on the disk or on slaves
 =======================================  =============================================================================
 
-Heartbeats, commands, acks and commits are served all the while. What waits too long, or finds no room, was answered
-before (remoting/overload.py); ``brokerFastFailureEnable=false`` lets requests wait as long as it takes.
+Heartbeats, commands, acks and commits are served in all these cases. Requests that were queued for too long, or exceed
+the capacity of their queue, have already been rejected (remoting/server/overload.py).
+``brokerFastFailureEnable=false`` disables the timeout of queued requests.
 
-To clients of the gRPC proxy SYSTEM_BUSY is TOO_MANY_REQUESTS.
+The gRPC proxy returns TOO_MANY_REQUESTS for SYSTEM_BUSY.
 
-Thread-safety: event loop only. Nothing is kept on disk.
+Thread-safety: event loop only. Not stored on disk.
 Corresponds to org.apache.rocketmq.broker.latency.BrokerFastFailure and SendMessageProcessor.rejectRequest.
 """
 
@@ -42,11 +43,11 @@ _log = logging.getLogger(__name__)
 _PAGE_CACHE = (
     "[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: %dms, size of queue: %d"
 )
-_LONGEST_PAUSE_MS = 5_000
-_TOGETHER_MS = 30_000
-_NO_APPEND_MS = 10_000_000  # the clock was set
-_SHARE_OF_MEMORY = 0.75  # of what this process may have, where maxMemoryBytes is 0
-_ENOUGH_AGAIN = 0.9
+_MAX_PAUSE_MS = 5_000
+_SLOW_APPENDS_WINDOW_MS = 30_000
+_CLOCK_CHANGE_MS = 10_000_000  # longer appends are changes of the clock
+_SHARE_OF_MEMORY = 0.75  # of the memory available to this process, if maxMemoryBytes is 0
+_RESUME_BELOW = 0.9
 _FEW_CONNECTIONS = 5_000
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -79,7 +80,7 @@ KINDS: dict[int, str] = {int(code): kind for kind, codes in _CODES.items() for c
 
 
 def set_limits(limits: Limits, config: BrokerConfig) -> Limits:
-    """The limits that a broker's settings say, put into ``limits``."""
+    """Copy the limits of a broker's settings to ``limits``."""
     limits.max_connections = config.max_connections
     limits.max_connections_per_address = config.max_connections_per_address
     limits.first_request = config.first_request_timeout_millis / 1000
@@ -111,7 +112,7 @@ def set_limits(limits: Limits, config: BrokerConfig) -> Limits:
 
 
 class BrokerOverload:
-    """Whether sends and pulls are refused at present: ``sends`` and ``pulls`` say why, or are None."""
+    """Flow control of one broker. ``sends`` and ``pulls``: the remark of refusals, None while requests are accepted."""
 
     def __init__(
         self,
@@ -130,7 +131,7 @@ class BrokerOverload:
         self._memory = memory or anonymous_memory
         self._page_cache: str | None = None  # the remark
         self._until = 0
-        self._slow_append = -_TOGETHER_MS  # when there was one
+        self._slow_append = -_SLOW_APPENDS_WINDOW_MS  # time of the last one
         self._memory_is_high = False
         self._unread = False
         set_limits(server.limits, config)
@@ -139,27 +140,27 @@ class BrokerOverload:
         possible = connections_possible()
         if possible < min(config.max_connections, _FEW_CONNECTIONS):
             _log.warning(
-                "This process may open few files: at most %d connections are let in, and maxConnections is %d. Raise"
-                " the hard limit (ulimit -Hn, or LimitNOFILE of its service).",
+                "The limit of open files allows at most %d connections; maxConnections is %d. Raise the hard limit"
+                " (ulimit -Hn, or LimitNOFILE of the service).",
                 possible,
                 config.max_connections,
             )
 
     def settings_changed(self) -> None:
-        """Take the settings into account as they are now."""
+        """Apply changed settings."""
         set_limits(self._server.limits, self._config)
         self._server.request_queue.changed()
 
     def queue(self, kind: str) -> tuple[int, int, int]:
-        """Of a kind of request: how many wait, for how many there is room, milliseconds that the first has waited."""
+        """Queued requests of a kind, capacity of the queue, and milliseconds since the first was queued."""
         waited = int(self._server.request_queue.head_waited(kind) * 1000)
         return self.stats.waiting[kind], self.limits.queues[kind].capacity, waited
 
-    # --- asked by processors, when ``sends`` or ``pulls`` is not None -----------------------------------------------
+    # --- called by processors, if ``sends`` or ``pulls`` is not None ------------------------------------------------
 
     def check_send(self) -> None:
-        """RefusedError while sends are refused."""
-        if self._page_cache is not None and not 0 < self._until - self._clock() <= _LONGEST_PAUSE_MS:
+        """Raise RefusedError while sends are refused."""
+        if self._page_cache is not None and not 0 < self._until - self._clock() <= _MAX_PAUSE_MS:
             self._page_cache = None
             self._decide()
         if self.sends is not None:
@@ -167,40 +168,41 @@ class BrokerOverload:
             raise RefusedError(self.sends, ResponseCode.SYSTEM_BUSY)
 
     def check_pull(self) -> None:
-        """RefusedError while pulls are refused."""
+        """Raise RefusedError while pulls are refused."""
         if self.pulls is not None:
             self.stats.refused[PULL, "memory" if self._memory_is_high else "unread"] += 1
             raise RefusedError(self.pulls, ResponseCode.SYSTEM_BUSY)
 
     def check_put(self, waiting: int) -> None:
-        """RefusedError when so many sends that wait for disk or slaves are enough."""
+        """Raise RefusedError if too many sends are pending on the disk or on slaves; ``waiting``: their number."""
         if waiting >= self._config.put_thread_pool_queue_capacity:
             self.stats.refused[SEND, "put"] += 1
             raise RefusedError(OVERLOAD, ResponseCode.SYSTEM_BUSY)
 
-    # --- told -----------------------------------------------------------------------------------------------------
+    # --- events ---------------------------------------------------------------------------------------------------
 
     def append_took(self, milliseconds: int) -> None:
-        """An append took longer than ``osPageCacheBusyTimeOutMills``."""
-        if not self._config.broker_fast_failure_enable or milliseconds > _NO_APPEND_MS:
+        """Handle an append that took longer than ``osPageCacheBusyTimeOutMills``."""
+        if not self._config.broker_fast_failure_enable or milliseconds > _CLOCK_CHANGE_MS:
             return
         self.stats.page_cache_busy += 1
         now, last = self._clock(), self._slow_append
         self._slow_append = now
-        if not 0 <= now - last <= _TOGETHER_MS:
+        if not 0 <= now - last <= _SLOW_APPENDS_WINDOW_MS:
             return
         self._page_cache = _PAGE_CACHE % (milliseconds, self.stats.waiting[SEND])
-        self._until = now + min(milliseconds, _LONGEST_PAUSE_MS)
-        _log.warning("An append took %d ms: the disk does not keep up. Sends are refused for as long.", milliseconds)
+        pause = min(milliseconds, _MAX_PAUSE_MS)
+        self._until = now + pause
+        _log.warning("An append took %d ms: the disk is overloaded. Sends are refused for %d ms.", milliseconds, pause)
         self._decide()
 
     def unread(self, too_much: bool) -> None:
-        """Answers that nobody reads are too many, or are few again."""
+        """Handle a change of whether responses not yet read by clients exceed their limit."""
         self._unread = too_much
         self._decide()
 
     def look(self) -> None:
-        """At the memory; every second."""
+        """Check the memory in use; called every second."""
         limit = self._config.max_memory_bytes or default_limit()
         used = self._memory()
         if not self._memory_is_high and used > limit:
@@ -211,15 +213,15 @@ class BrokerOverload:
                 self.stats.memory_high += 1
                 _log.error(
                     "%d MiB of memory are in use, more than maxMemoryBytes (%d MiB): sends and pulls are refused until"
-                    " it is less. Give the broker more, or look for who holds it: rocket broker runtime.",
+                    " it is less. Raise the limit, or find out what uses the memory: rocket broker runtime.",
                     used >> 20,
                     limit >> 20,
                 )
         elif self._memory_is_high:
             give_memory_back()
-            if self._memory() <= limit * _ENOUGH_AGAIN:
+            if self._memory() <= limit * _RESUME_BELOW:
                 self._memory_is_high = False
-                _log.warning("Memory is low enough again: sends and pulls are served.")
+                _log.warning("Memory is below its limit again: sends and pulls are accepted.")
         self._decide()
 
     def _decide(self) -> None:
@@ -228,7 +230,7 @@ class BrokerOverload:
 
 
 def anonymous_memory() -> int:
-    """Bytes that this process has of memory, without the files that it maps; 0 where that is not known."""
+    """Bytes of memory used by this process, without mapped files; 0 if unknown."""
     try:
         _, resident, shared, *_ = Path("/proc/self/statm").read_text(encoding="ascii").split()
     except (OSError, ValueError):
@@ -238,7 +240,7 @@ def anonymous_memory() -> int:
 
 @cache
 def default_limit() -> int:
-    """Three quarters of the memory that this process may have."""
+    """Three quarters of the memory available to this process."""
     limits = [os.sysconf("SC_PHYS_PAGES") * _PAGE]
     for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
@@ -249,7 +251,7 @@ def default_limit() -> int:
 
 
 def give_memory_back() -> None:
-    """What was freed, to the system; nothing where the C library has no such thing."""
+    """Return freed memory to the operating system; without effect if the C library does not support it."""
     try:
         ctypes.CDLL(None).malloc_trim(0)
     except (OSError, AttributeError, TypeError):

@@ -3,16 +3,16 @@
 =================  =================================================================================================
 stage              parts
 =================  =================================================================================================
-waiting clients    held pulls and pops, client tables, locks, statistics
+clients            held pulls and pops, client tables, locks, statistics
 store              the message store, opened and recovered
-state              topics, groups, offsets and the like, loaded from ``config/*.json``; StateSaver writes them
+state              topics, groups, offsets etc., loaded from ``config/*.json``; StateSaver writes them
 delivery           delay levels, timer, transactions, pops, and the timers that drive them
-network            name servers, slaves, the gate that answers senders
+network            name servers, slaves, the durability gate of sends
 =================  =================================================================================================
 
-Nothing is awaited between the stages, so no request sees a half-built broker.
+Nothing is awaited between the stages, so requests never see an incomplete broker.
 
-Thread-safety: everything on the event loop. Corresponds to the constructor and ``initialize`` of
+Thread-safety: used on the event loop only. Corresponds to the constructor and ``initialize`` of
 org.apache.rocketmq.broker.BrokerController.
 """
 
@@ -50,29 +50,29 @@ from spark_rocket.store.delay.delay_levels import ScheduleMessageService
 from spark_rocket.store.delay.timer_store import TimerMessageStore
 from spark_rocket.store.message_store import MessageStore
 
-#: How long sends and pulls wait at most for one slice of deliveries, but for a large message.
+#: Maximum delay of sends and pulls by one slice of deliveries; a large message may exceed it.
 _SLICE_SECONDS = 0.002
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerContext:
-    """What the parts are built from."""
+    """Arguments for building the parts."""
 
     config: BrokerConfig
     overload: BrokerOverload
     store_host: tuple[str, int]
-    """The address that clients and messages are given."""
+    """The address for clients, which is also stored with messages."""
     ha_port: int
     clock: Callable[[], int]
     """The wall clock, in milliseconds."""
     monotonic: Callable[[], int]
-    """Milliseconds for timeouts, which setting the wall clock does not change."""
+    """Milliseconds for timeouts; not affected by changes of the wall clock."""
     on_master: Callable[[str | None, str | None], None]
-    """Called with the master's HA address and address when a name server tells a slave."""
+    """Called with the master's HA address and address from a name server's response to a slave."""
 
 
 class BrokerParts:
-    """Builds the parts. ConfigError, StoreLockedError or StoreCorruptError, with the store closed, if one cannot be."""
+    """Builds the parts. On ConfigError, StoreLockedError or StoreCorruptError, the store is closed."""
 
     def __init__(self, context: BrokerContext) -> None:
         config = self.config = context.config
@@ -87,7 +87,7 @@ class BrokerParts:
         self.on_new_queue: Callable[[str, int], None] | None = None
         """On a slave: called when its log has a message of an unknown queue."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._prepare_waiting_clients()
+        self._prepare_clients()
         self._open_store()
         try:
             self._load_state()
@@ -99,7 +99,7 @@ class BrokerParts:
 
     # --- stages ---------------------------------------------------------------------------------------------------
 
-    def _prepare_waiting_clients(self) -> None:
+    def _prepare_clients(self) -> None:
         self.waiting = PopLongPollingService(self.loop, self.config, self.clock)
         self.held = PullRequestHoldService(self.loop, self.waiting.watched, self.waiting.notify_arriving)
         self.clients = ClientManager(self.clock, notify_consumer_ids_changed, self.monotonic)
@@ -115,7 +115,7 @@ class BrokerParts:
         self.store.start()
 
     def _load_state(self) -> None:
-        """ConfigError for a file that is broken."""
+        """Load the state; ConfigError for a corrupt file."""
         config, clock, store = self.config, self.clock, self.store
         store.retention.check_disk()
         self.topics = TopicConfigManager(config, clock)
@@ -127,7 +127,7 @@ class BrokerParts:
         )
         self.request_modes = MessageRequestModeManager()
         directory = config.store_path / "config"
-        #: By what they keep.
+        #: The files by their content.
         self.files = {
             "topics": ConfigFile(directory / "topics.json", self.topics.text, self.topics.load),
             "offsets": ConfigFile(directory / "consumerOffset.json", self.offsets_snapshot, self.offsets.load),
@@ -140,7 +140,7 @@ class BrokerParts:
         }
         for file in self.files.values():
             file.load()
-        if not config.is_slave:  # whose log may be behind the offsets of its master
+        if not config.is_slave:  # a slave's log may be behind its master's offsets
             self.schedule.correct_offsets()
             self.offsets.correct(store.get_max_offset, self.topics.table.keys())
 
@@ -151,7 +151,7 @@ class BrokerParts:
         self.transactions = TransactionalMessageService(shared, self.clients)
         self.timer: TimerMessageStore | None = None
         self.pop: PopService | None = None
-        #: What delivers waiting messages, by the topic that they wait in.
+        #: Timers that deliver delayed and half messages, by the topic that stores these messages.
         self.drivers = {
             SCHEDULE_TOPIC: self._driver(self.schedule.deliver),
             HALF_TOPIC: self._driver(self.transactions.check),
@@ -178,7 +178,7 @@ class BrokerParts:
         self.replication = ReplicationMaster(self.loop, store, config, self.name)
         self.stored = DurabilityGate(self.loop, store, self.replication, config)
 
-    # --- what connects them ---------------------------------------------------------------------------------------
+    # --- connections between the parts ----------------------------------------------------------------------------
 
     def _driver(self, deliver: Callable[[int, float], int | None]) -> WallClockTimer:
         return WallClockTimer(self.loop, self.clock, deliver, _SLICE_SECONDS)
@@ -191,7 +191,7 @@ class BrokerParts:
         return due
 
     def _arrived(self, topic: str, queue_id: int, *rest: int) -> None:
-        """The log of a slave has grown."""
+        """Handle a new message in the log of a slave."""
         if self.on_new_queue is not None:
             known = self.topics.table.get(topic)
             if known is None or queue_id >= known.read_queue_nums:
@@ -199,19 +199,19 @@ class BrokerParts:
         self.held.notify_arriving(topic, queue_id, *rest)
 
     def offsets_snapshot(self) -> dict[str, object]:
-        """What ``consumerOffset.json`` says: offsets, and up to when it has all that groups popped.
+        """Content of ``consumerOffset.json``: the offsets, and the time up to which they include all pops.
 
-        That is 0 of a slave's, which are as old as its master's last answer, and by its master's clock.
+        On a slave the time is 0: its offsets are as old as its master's last response, by the master's clock.
         """
         return self.offsets.file_snapshot(0 if self.config.is_slave else self.clock())
 
     def spawn(self, work: Coroutine[None, None, None]) -> None:
-        """Run a coroutine beside everything else, and keep it from being collected meanwhile."""
+        """Run a coroutine as a task; holds a reference to prevent its garbage collection."""
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def settle_all(self) -> None:
-        """Wait until everything begun is done."""
+        """Wait for all spawned tasks."""
         while self._tasks:
             await asyncio.wait(self._tasks)

@@ -1,17 +1,17 @@
-"""Registers this broker at its name servers: at once, after every change of a topic, and every 30 seconds.
+"""Registration of this broker with its name servers: at the start, after every change of a topic, every 30 seconds.
 
-One task per name server address, since one that does not answer must not delay the others. Requests that come while a
-registration runs share the next one. The broker serves without a name server, too: a failure is logged once, and so is
-its end.
+There is one task per name server address, so that an unresponsive one does not delay the others. Changes during a
+registration share the next one. The broker also serves without a name server: the first failure and the recovery are
+logged.
 
-A registration (103) carries every topic. A few topics that are new or changed are sent alone (217), as Apache's brokers
-from 5.1 do, so that the thousandth topic costs no more than the first. A name server that does not support 217 gets a
-registration. The next registration, whose version is newer, repeats what 217 sent.
+A registration (103) contains all topics. A few new or changed topics are sent alone (217), as by Apache's brokers from
+5.1 on, so that the cost does not grow with the number of topics. A name server without support for 217 gets a complete
+registration. The next registration, with a newer version, includes the topics sent with 217.
 
-A name server that restarted, or that took the broker for dead, has closed the connection: the task looks for that every
+A name server that restarted, or considered the broker dead, has closed the connection: the task checks this every
 second, and registers again. The response to a slave has its master's address (``on_master``).
 
-Thread-safety: event loop only. A thread builds the body, from tables that are only ever copied whole.
+Thread-safety: event loop only. A thread builds the body from atomic copies of the tables.
 Corresponds to org.apache.rocketmq.broker.out.BrokerOuterAPI and BrokerController.registerBrokerAll.
 """
 
@@ -51,7 +51,7 @@ _CONNECTION_CHECK_S = 1.0
 
 
 class _NameServer:
-    """One name server: its state, and what it has to be told."""
+    """One name server: its state and the pending registrations."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -65,7 +65,7 @@ class _NameServer:
 
 
 class NameServerRegistration:
-    """Keeps every name server informed."""
+    """Keeps this broker registered with every name server."""
 
     def __init__(
         self,
@@ -96,7 +96,10 @@ class NameServerRegistration:
         self._tasks = [self._loop.create_task(self._keep_registered(server)) for server in self._servers]
 
     def register(self, topics: Collection[str] | None = None) -> asyncio.Future[Any]:
-        """Register these topics, or everything; done when every name server that last answered knows them."""
+        """Register these topics, or all if None; done when every healthy name server has them.
+
+        Healthy: the last request to the name server succeeded.
+        """
         done = []
         for server in self._servers if not self._closed else ():
             if topics is None:
@@ -110,11 +113,11 @@ class NameServerRegistration:
         return asyncio.gather(*done)
 
     def states(self) -> dict[str, bool]:
-        """Whether each name server has taken the last registration."""
+        """Whether each name server has accepted the last registration."""
         return {server.address: server.registered for server in self._servers}
 
     async def close(self) -> None:
-        """Unregister where we are registered, and stop."""
+        """Unregister from all name servers, and stop."""
         self._closed = True
         for server in self._servers:
             server.woken.set()
@@ -125,21 +128,21 @@ class NameServerRegistration:
             _settle(server.waiting)
 
     async def queues_of(self, topic: str) -> list[QueueData]:
-        """A topic's queues on all brokers, from the first name server that answers; RocketError when none does."""
+        """A topic's queues on all brokers, from the first name server that responds; RocketError if none does."""
         request = RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoRequestHeader(topic).to_ext())
         for server in self._servers:
             if server.healthy:
                 with suppress(RemotingError):
                     answer = await self._client.invoke(server.address, request, _ROUTE_TIMEOUT_S)
                     return TopicRouteData.from_json(answer.body).queue_datas if answer.body else []
-        raise RocketError("No name server answers.")
+        raise RocketError("No name server responds.")
 
     # --- one name server ----------------------------------------------------------------------------------------
 
     async def _keep_registered(self, server: _NameServer) -> None:
         was_registered = False
         retry = _FIRST_RETRY_S
-        due = 0.0  # of everything: topics that are sent alone are no sign of life to a name server
+        due = 0.0  # of the next complete registration: 217 does not count as a heartbeat of the broker
         while not self._closed:
             everything = server.everything or len(server.topics) > _FEW_TOPICS or self._loop.time() >= due
             alone = not everything and server.healthy and server.knows_217
@@ -150,7 +153,7 @@ class NameServerRegistration:
             server.woken.clear()
             if not topics:
                 due = self._loop.time() + self._period
-            was_registered = await self._tell(server, topics) or was_registered
+            was_registered = await self._register_with(server, topics) or was_registered
             if server.healthy:
                 retry = _FIRST_RETRY_S
             else:
@@ -167,7 +170,7 @@ class NameServerRegistration:
                 _log.info("Could not unregister from name server %s: %s", server.address, error.message)
 
     async def _wait(self, server: _NameServer, due: float) -> bool:
-        """Wait for a request or for ``due``; False at once when the connection is lost."""
+        """Wait for a request or for ``due``; returns False as soon as the connection is lost."""
         while True:
             left = max(due - self._loop.time(), 0.0)
             with suppress(TimeoutError):
@@ -178,8 +181,8 @@ class NameServerRegistration:
             if server.woken.is_set() or self._loop.time() >= due:
                 return True
 
-    async def _tell(self, server: _NameServer, topics: list[str]) -> bool:
-        """Send these topics, or everything if there are none."""
+    async def _register_with(self, server: _NameServer, topics: list[str]) -> bool:
+        """Send these topics, or a complete registration if the list is empty; False if that failed."""
         try:
             for topic in topics:
                 server.knows_217 = server.knows_217 and await self._send_topic(server.address, topic)
@@ -188,8 +191,8 @@ class NameServerRegistration:
         except RocketError as error:
             if server.healthy:
                 _log.warning(
-                    "Not registered with name server %s: %s It is tried again; clients that know this broker's address "
-                    "are served meanwhile.",
+                    "Registration with name server %s failed: %s Retrying. Clients that know this broker's address are "
+                    "still served.",
                     server.address,
                     error_text(error),
                 )
@@ -204,7 +207,7 @@ class NameServerRegistration:
     # --- requests -----------------------------------------------------------------------------------------------
 
     async def _send(self, address: str) -> None:
-        """One registration; RocketError when it did not succeed."""
+        """Send one complete registration; RocketError if it fails."""
         config = self._config
         body = await asyncio.to_thread(self._body)
         header = RegisterBrokerRequestHeader(
@@ -213,7 +216,7 @@ class NameServerRegistration:
             cluster_name=config.broker_cluster_name,
             ha_server_addr=self._ha_server_addr,
             broker_id=config.broker_id,
-            # Without it, the name server takes no topics of a slave while there is no master.
+            # Without this field, name servers ignore a slave's topics while there is no master.
             enable_acting_master=None if config.broker_id == MASTER_ID else False,
             compressed=False,
             body_crc32=zlib.crc32(body) & 0x7FFFFFFF,
@@ -221,13 +224,13 @@ class NameServerRegistration:
         request = RemotingCommand.request(RequestCode.REGISTER_BROKER, header.to_ext(), body)
         answer = await self._client.invoke(address, request, self._timeout)
         if answer.code != ResponseCode.SUCCESS:
-            raise RocketError(f"It answered {answer.code}: {answer.remark or ''}")
+            raise RocketError(f"Response code {answer.code}: {answer.remark or ''}")
         if config.broker_id != MASTER_ID:
-            said = RegisterBrokerResponseHeader.from_ext(answer.ext_fields)
-            self._on_master(said.ha_server_addr, said.master_addr)
+            response = RegisterBrokerResponseHeader.from_ext(answer.ext_fields)
+            self._on_master(response.ha_server_addr, response.master_addr)
 
     def _body(self) -> bytes:
-        """The body of REGISTER_BROKER (103), not compressed."""
+        """Uncompressed body of REGISTER_BROKER (103)."""
         wrapper = self._topics.snapshot()
         mask = self._config.broker_permission | ~PERM_READ_WRITE
         for entry in wrapper["topicConfigTable"].values():
@@ -238,10 +241,10 @@ class NameServerRegistration:
         return dumps_fastjson({"topicConfigSerializeWrapper": wrapper, "filterServerList": []})
 
     async def _send_topic(self, address: str, topic: str) -> bool:
-        """Register one topic; False when the name server does not support the request."""
+        """Register one topic; False if the name server does not support the request."""
         entry = self._topics.get(topic)
         if entry is None:
-            return True  # deleted meanwhile
+            return True  # deleted since then
         queues = QueueData(
             broker_name=self._config.broker_name,
             read_queue_nums=entry.read_queue_nums,
@@ -254,7 +257,7 @@ class NameServerRegistration:
         request = RemotingCommand.request(RequestCode.REGISTER_TOPIC_IN_NAMESRV, ext, body)
         answer = await self._client.invoke(address, request, self._timeout)
         if answer.code not in (ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED):
-            raise RocketError(f"It answered {answer.code}: {answer.remark or ''}")
+            raise RocketError(f"Response code {answer.code}: {answer.remark or ''}")
         return answer.code == ResponseCode.SUCCESS
 
     async def _unregister(self, address: str) -> None:

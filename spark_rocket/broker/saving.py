@@ -1,13 +1,13 @@
-"""Saving what the broker keeps in ``config/*.json`` and in the timer's files, from time to time and at the stop.
+"""Saves the broker's state in ``config/*.json`` and the timer's files, periodically and at the stop.
 
-What a file says must be true of the store that a power failure leaves: offsets that passed a check point wait until
-that is on disk, and so do what was delivered and which transactions are settled. What cannot be flushed is delivered
-again. A file that cannot be written is tried again by a timer (:class:`ConfigSaver`), and requests that change what is
-in it are answered with the problem until then.
+After a power failure, no file may be ahead of the store: offsets beyond a check point are written only once the check
+point is on disk. The same applies to the progress of deliveries and transactions. Deliveries that cannot be flushed are
+repeated. A failed write of a file is retried by a timer (:class:`ConfigSaver`); until it succeeds, requests that change
+the file's content get the problem as their response.
 
-Thread-safety: the event loop's; what the flush thread calls comes back to it by ``call_soon_threadsafe``.
-After a crash: offsets may be a few seconds old, nothing is ahead of the log. Corresponds to the scheduled persist tasks
-of org.apache.rocketmq.broker.BrokerController.
+Thread-safety: used on the event loop only; callbacks of the flush thread return to it by ``call_soon_threadsafe``.
+After a crash: offsets may be a few seconds old, and no file is ahead of the log.
+Corresponds to the scheduled persist tasks of org.apache.rocketmq.broker.BrokerController.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class StateSaver(ConfigSaver):
-    """Saves one broker's state; files go by the names that they have in ``BrokerParts.files``."""
+    """Saves one broker's state; the names of files are the keys of ``BrokerParts.files``."""
 
     def __init__(self, service: BrokerParts) -> None:
         super().__init__(service.loop, service.files)
@@ -38,16 +38,16 @@ class StateSaver(ConfigSaver):
     # --- for requests -------------------------------------------------------------------------------------------
 
     def problem(self, name: str) -> str:
-        """Why a file is not written at present; empty if it is."""
+        """The reason why a file cannot be written at present; empty if it can."""
         unflushed = self._unflushed if name == "offsets" else ""
         return unflushed or super().problem(name)
 
     async def saved(self, *names: str) -> str:
-        """Wait until these files have the changes made so far; the first one's problem if that failed, else empty."""
+        """Wait until these files contain the changes made so far; returns the first problem, or an empty string."""
         problems = [await (self._offsets_saved() if name == "offsets" else self.file_saved(name)) for name in names]
         return next(filter(None, problems), "")
 
-    # --- from time to time --------------------------------------------------------------------------------------
+    # --- periodically -------------------------------------------------------------------------------------------
 
     def save_offsets(self) -> None:
         service = self._service
@@ -62,11 +62,11 @@ class StateSaver(ConfigSaver):
             service.spawn(save())
 
     async def _confirm_transactions(self, mark: TransactionMark) -> None:
-        if await self._flushed(mark.physical_offset):  # else it is tried again the next time
+        if await self._flushed(mark.physical_offset):  # otherwise the next save retries
             self._service.transactions.confirm(mark)
 
     async def _offsets_saved(self) -> str:
-        """Save the offsets of now; the problem if that failed. One at a time, so that none replaces newer ones."""
+        """Save the present offsets; returns the problem if that failed. Sequential: no save replaces newer offsets."""
         service, offsets = self._service, self._service.offsets
         async with self._saving_offsets:
             if not offsets.dirty:
@@ -74,7 +74,7 @@ class StateSaver(ConfigSaver):
             offsets.dirty = False
             snapshot = service.offsets_snapshot()
             position = 0 if service.pop is None else service.pop.log.position
-            if not await self._flushed(position):  # no offset may be on disk before the check points that it passed
+            if not await self._flushed(position):  # check points must be on disk before the offsets beyond them
                 offsets.dirty = True
                 name = self._files["offsets"].path.name
                 self._unflushed = f"{name} could not be written: the store could not be flushed"
@@ -83,7 +83,7 @@ class StateSaver(ConfigSaver):
             return await self.save("offsets", snapshot)
 
     async def _flushed(self, position: int) -> bool:
-        """Wait until the log is on disk up to a position; False if it could not be flushed."""
+        """Wait until the log is flushed up to a position; False if the flush failed."""
         store, loop = self._service.store, self._service.loop
         if position <= store.flushed_where:
             return True
@@ -98,14 +98,14 @@ class StateSaver(ConfigSaver):
         return await flushed
 
     def save_order(self) -> None:
-        """Soon, since after a kill only the file says that a queue is blocked."""
+        """Save the order info; called often, since after a kill only the file shows which queues are blocked."""
         service = self._service
         if service.order.dirty:
             service.order.dirty = False
             self.save("order")
 
     def save_delay_offsets(self) -> None:
-        """Remember what was delivered, once it is on disk."""
+        """Save the delivered offsets, once the delivered messages are on disk."""
         mark = self._service.schedule.mark()
         if mark is not None:
             self._service.spawn(self._confirm_deliveries(mark))
@@ -120,20 +120,20 @@ class StateSaver(ConfigSaver):
         service = self._service
         if service.timer is not None and service.timer.dirty and not self._flushing_timer:
             self._flushing_timer = True
-            service.spawn(self._flush_timer_aside(service.timer))
+            service.spawn(self._flush_timer_in_thread(service.timer))
 
-    async def _flush_timer_aside(self, timer: TimerMessageStore) -> None:
+    async def _flush_timer_in_thread(self, timer: TimerMessageStore) -> None:
         try:
             await asyncio.to_thread(timer.flush)
         except OSError as error:
-            _log.error("The timer's progress could not be put on disk: %s", error)
+            _log.error("The timer's progress could not be flushed: %s", error)
         finally:
             self._flushing_timer = False
 
     # --- at the stop --------------------------------------------------------------------------------------------
 
     def save_all(self) -> None:
-        """Bring everything to disk; what cannot be written is logged, for the others are worth saving all the same."""
+        """Write everything to disk. Failures are logged, and do not prevent saving the other files."""
         flushed = self._flush_all()
         self.close()
         for name, file in self._files.items():
@@ -144,7 +144,7 @@ class StateSaver(ConfigSaver):
                     _log.error("%s could not be written at stop: %s", file.path, error)
 
     def _flush_all(self) -> bool:
-        """Put what was delivered, settled or popped on disk, so that it may be remembered as that; False if not."""
+        """Flush deliveries, settled transactions and check points, then confirm them; False if the flush failed."""
         service = self._service
         mark, settled = service.schedule.mark(), self._settled()
         popped = service.pop is not None and service.pop.log.position > service.store.flushed_where
@@ -161,5 +161,5 @@ class StateSaver(ConfigSaver):
         return True
 
     def _settled(self) -> TransactionMark | None:
-        """How far transactions are. A slave has what its master says: it sees half messages come, and settles none."""
+        """The progress of transactions; None on a slave, which only copies its master's progress."""
         return None if self._service.config.is_slave else self._service.transactions.mark()

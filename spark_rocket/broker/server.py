@@ -1,13 +1,13 @@
-"""The broker: its parts put together, started and stopped.
+"""The broker: start and stop of all its parts.
 
-Start: listen (so that a port in use is found before anything is touched), open and recover the store, load
-``config/*.json``, take requests, register with the name servers. Nothing is answered before all of that is
-done, because no step gives the event loop away. Stop: unregister, close connections, write ``config/*.json``, flush
-the store.
+Start: listen (so that a port in use is detected before any file is touched), open and recover the store, load
+``config/*.json``, accept requests, register with the name servers. No request is handled before the handlers are
+complete, because no step before that awaits. Stop: unregister, close connections, write ``config/*.json``, flush the
+store.
 
 Thread-safety: everything runs on the event loop that ``start`` was awaited on; the store's flush threads, the
-registration threads and the config writer come back to it by ``call_soon_threadsafe``.
-After a crash: the store recovers by itself, offsets may be a few seconds old, topics are as acknowledged.
+registration threads and the config writer return to it by ``call_soon_threadsafe``.
+After a crash: the store recovers by itself, offsets may be a few seconds old, acknowledged changes of topics are there.
 Corresponds to org.apache.rocketmq.broker.{BrokerStartup, BrokerController}.
 """
 
@@ -58,10 +58,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _CLIENT_SCAN_SECONDS = 10.0
-_ACL_LOOK_SECONDS = 1.0
+_ACL_CHECK_SECONDS = 1.0
 _TIMER_FLUSH_SECONDS = 1.0  # Apache's timerFlushIntervalMs
 _ORDER_SAVE_SECONDS = 0.2
-_ASK_AGAIN_SECONDS = 1.0
+_MASTER_RETRY_SECONDS = 1.0
 _TRIM_PAUSE_SECONDS = 0.05
 
 
@@ -96,9 +96,9 @@ class Broker:
         monotonic: Callable[[], int] = monotonic_ms,
         tracer_provider: TracerProvider | None = None,
     ) -> None:
-        """``clock``: the wall clock, ``monotonic``: one for time-outs; both in milliseconds.
+        """``clock``: the wall clock, ``monotonic``: a clock for timeouts; both in milliseconds.
 
-        ``tracer_provider``: where spans go, if not where the process has it, with ``openTelemetryEnable``.
+        ``tracer_provider``: overrides the process's provider of spans; used with ``openTelemetryEnable``.
         """
         self.config = config
         self._tracer_provider = tracer_provider
@@ -109,48 +109,48 @@ class Broker:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._address = ""
         self.slave: ReplicationSlave | None = None
-        """What follows the master, if this broker is a slave."""
+        """Copies the master's log, if this broker is a slave."""
         self.synchronize: SlaveSynchronize | None = None
-        """What takes over the master's topics, groups and offsets, if this broker is a slave."""
+        """Copies the master's topics, groups and offsets, if this broker is a slave."""
 
     @property
     def address(self) -> str:
-        """What clients are told to connect to, ``host:port``."""
+        """The address for clients, ``host:port``."""
         if not self._address:
             raise StateError("The broker is not started.", remedy="Await start() first.")
         return self._address
 
     @property
     def port(self) -> int:
-        """The real port, also when 0 was asked for."""
+        """The port in use; with ``listenPort`` 0, the port selected by the system."""
         if self._server is None:
             raise StateError("The broker is not started.", remedy="Await start() first.")
         return self._server.port
 
     @property
     def service(self) -> BrokerService:
-        """The operations, for what runs in the same process."""
+        """The broker's operations, for code in the same process."""
         if self._service is None:
             raise StateError("The broker is not started.", remedy="Await start() first.")
         return self._service
 
     @property
     def running(self) -> BrokerService | None:
-        """The operations while it serves; None before and after that."""
+        """The operations while the broker serves; None before the start and after the stop."""
         return self._service if self._server is not None else None
 
     @property
     def connections(self) -> int:
-        """How many clients are connected."""
+        """The number of connections."""
         return len(self._server.channels) if self._server is not None else 0
 
     @property
     def overload(self) -> OverloadStats | None:
-        """What became too much for it; None while it does not run."""
+        """Counters of refused requests; None if the broker does not run."""
         return self._server.overload if self._server is not None else None
 
     async def start(self) -> None:
-        """Serve. ConfigError, StoreLockedError or StoreCorruptError, with nothing left open, if that is impossible."""
+        """Start to serve. On ConfigError, StoreLockedError or StoreCorruptError, everything is closed again."""
         if self._server is not None:
             raise StateError("The broker is already started.")
         config = self.config
@@ -174,9 +174,9 @@ class Broker:
                 ha_port=ha.getsockname()[1] if ha is not None else server.port + 1,
                 clock=self._clock,
                 monotonic=self._monotonic,
-                on_master=self._master_told,
+                on_master=self._master_found,
             )
-            # Nothing is awaited from here to the complete table of handlers, so nothing is answered before.
+            # Nothing is awaited from here until the handlers are complete: no request is handled before.
             service = self._service = BrokerService(context)
             self._address = service.address
             server.handlers = self._make_handlers(service, access_control)
@@ -207,7 +207,7 @@ class Broker:
         )
 
     def _make_handlers(self, service: BrokerService, access_control: AccessControl | None) -> dict[int, Handler]:
-        """What answers each request code: the processors, then what refuses, traces and checks requests."""
+        """The handler of each request code: the processors, with refusals, tracing and access control around them."""
         handlers = {code: handler for each in _PROCESSORS for code, handler in each(service).handlers().items()}
         if self.config.is_slave:
             handlers.update(refusals(service.name))
@@ -217,15 +217,15 @@ class Broker:
             return handlers
         service.access_control = access_control
         service.transactions.may_ask = access_control.may_ask
-        self._every("acl", _ACL_LOOK_SECONDS, self._look_at_accounts)
+        self._every("acl", _ACL_CHECK_SECONDS, self._check_accounts_file)
         return access_control.guarded(handlers)
 
     def _run(self, service: BrokerService) -> None:
-        """Start all that runs by itself."""
+        """Start the periodic work."""
         config, store, saving = self.config, service.store, service.saving
-        # First let the caller start its name server, as `rocket up` does.
+        # Deferred, so that the caller can start its name server first, as `rocket up` does.
         service.loop.call_soon(service.registration.start)
-        if not service.offsets.saved_at:  # after a kill, its time says which check points groups go on behind
+        if not service.offsets.saved_at:  # after a kill, this time shows which check points the offsets include
             service.offsets.dirty = True
             saving.save_offsets()
         if store.recovery is not None and not store.recovery.clean and store.max_physical_offset:
@@ -248,16 +248,16 @@ class Broker:
             self._every(name, seconds, action)
 
     def _follow(self, service: BrokerService) -> None:
-        """On a slave: copy the master's log and tables."""
+        """Start copying the master's log and tables to this slave."""
         config = self.config
         self.slave = service.slave = ReplicationSlave(
             service.loop, service.store, config, service.name, service.replication.log_cut
         )
         if config.ha_master_address and not config.name_servers:
             _log.warning(
-                "%s copies the log of %s, but has no name server (namesrvAddr) that says where to ask that broker "
-                "for its topics, groups and offsets: made a master, it knows of topics what the log says, and of "
-                "groups nothing.",
+                "%s copies the log of %s, but not its topics, groups and offsets: namesrvAddr is not set, which "
+                "provides the address to request them from. After a promotion it would have only the topics found "
+                "in the log, and no groups.",
                 service.name,
                 config.ha_master_address,
             )
@@ -269,14 +269,14 @@ class Broker:
     def _warn_of_unreachable_address(self, store_ip: str) -> None:
         if store_ip not in ("127.0.0.1", "::1") and self.config.bind_address in ("127.0.0.1", "localhost", "::1"):
             _log.warning(
-                "Clients are told to connect to %s, but the broker listens on %s only. Set bindAddress (or --host).",
+                "Clients get the address %s, but the broker listens on %s only. Set bindAddress (or --host).",
                 self.address,
                 self.config.bind_address,
             )
 
     def _access_control(self) -> AccessControl:
-        """ConfigError for a file that cannot be used."""
-        from spark_rocket.broker.acl.control import AccessControl  # only then: it loads YAML
+        """Load the accounts; ConfigError for an invalid file."""
+        from spark_rocket.broker.acl.control import AccessControl  # imported only if needed: it loads YAML
 
         return AccessControl(
             self.config.acl_path, topic_at=lambda offset: self.service.topic_at(offset), clock=self._clock
@@ -290,7 +290,7 @@ class Broker:
         if service.pop is not None:
             service.pop.tracing = tracing
 
-    # --- from time to time --------------------------------------------------------------------------------------
+    # --- periodic work ------------------------------------------------------------------------------------------
 
     def _every(self, name: str, seconds: float, action: Callable[[], object]) -> None:
         def run() -> None:
@@ -303,7 +303,7 @@ class Broker:
     def _expire_clients(self) -> None:
         self.service.clients.expire(self.config.channel_expired_timeout)
 
-    def _look_at_accounts(self) -> None:
+    def _check_accounts_file(self) -> None:
         async def look(control: AccessControl) -> None:
             await control.look()
 
@@ -315,22 +315,22 @@ class Broker:
             self._trim_queues()
 
     def _trim_queues(self) -> None:
-        """Some queues at a time: others have their turns between, and ten thousand queues take a while."""
+        """Trim some queues, then pause: ten thousand queues at once would block the event loop."""
         service = self._service
         if service is not None and service.store.retention.trim_queues():
             self._timers["trim"] = service.loop.call_later(_TRIM_PAUSE_SECONDS, self._trim_queues)
 
     # --- a slave's master ---------------------------------------------------------------------------------------
 
-    def _master_told(self, ha_address: str | None, address: str | None) -> None:
-        """A name server says where this slave's master is. One that knows of none may have been restarted."""
+    def _master_found(self, ha_address: str | None, address: str | None) -> None:
+        """Handle the master's addresses in a name server's response. A restarted name server may not know them yet."""
         if self.slave is not None and ha_address and not self.config.ha_master_address:
             self.slave.set_master(ha_address)
         if self.synchronize is not None and address:
             if address != self.synchronize.master_address and ha_address not in (None, "", self.slave_of):
                 _log.warning(
-                    "%s copies the log of %s, as haMasterAddress says, and takes topics, groups and offsets from the "
-                    "master that name servers know, at %s (HA %s). If these are two brokers, remove haMasterAddress.",
+                    "%s copies the log of %s, set as haMasterAddress, but topics, groups and offsets of the master "
+                    "registered with the name servers, %s (HA %s). If these are two brokers, remove haMasterAddress.",
                     self._address,
                     self.slave_of,
                     address,
@@ -338,20 +338,20 @@ class Broker:
                 )
             self.synchronize.set_master(address)
         elif self.synchronize is not None and self.synchronize.master_address is None and "master" not in self._timers:
-            # It registers any moment now, or has done so meanwhile.
-            self._timers["master"] = self.service.loop.call_later(_ASK_AGAIN_SECONDS, self._ask_for_master)
+            # The master has probably just registered, or is about to.
+            self._timers["master"] = self.service.loop.call_later(_MASTER_RETRY_SECONDS, self._query_master)
 
     @property
     def slave_of(self) -> str:
-        """The HA address that this broker copies the log of; empty for nobody's."""
+        """The HA address of the broker whose log this broker copies; empty if there is none."""
         return "" if self.slave is None else self.slave.master_address
 
-    def _ask_for_master(self) -> None:
+    def _query_master(self) -> None:
         del self._timers["master"]
         self.service.registration.register()
 
     async def close(self) -> None:
-        """Stop cleanly: everything acknowledged is on disk afterwards."""
+        """Stop cleanly; afterwards everything acknowledged is on disk."""
         server, service = self._server, self._service
         if server is None:
             return
@@ -375,7 +375,7 @@ class Broker:
             await server.close()
             await service.settle_all()
             if service.pop is not None:
-                service.pop.close()  # whose last acks the slaves get, too
+                service.pop.close()  # before replication stops: slaves get the last acks, too
             await service.replication.close()
             service.saving.save_all()
         finally:
@@ -387,7 +387,7 @@ class Broker:
                 service.store.close()
 
     def channel_closed(self, channel: Channel) -> None:
-        """A client is gone, and what was kept for it goes too."""
+        """Drop the state of a closed connection."""
         service = self._service
         if service is not None:
             service.held.channel_closed(channel)

@@ -1,9 +1,9 @@
-"""What a broker can do, apart from how it is asked: shared by the Remoting processors.
+"""The broker's operations, independent of the protocol; shared by the Remoting processors.
 
-Refusals are :class:`RefusedError` with the response code that Apache's broker gives in the same case; the texts are
-the remarks that clients show.
+Refusals are :class:`RefusedError` with the response code of Apache's broker in the same case. Their messages are the
+remarks that clients display.
 
-Thread-safety: everything on the event loop. Writing config files and talking to name servers happen behind futures.
+Thread-safety: used on the event loop only. Writes of config files and requests to name servers run behind futures.
 Corresponds to the operations of org.apache.rocketmq.broker.BrokerController and its managers.
 """
 
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
     from spark_rocket.broker.acl.control import AccessControl
     from spark_rocket.broker.tracing import BrokerTracing
 
-# How long the answer to a change waits for the name servers before it is given all the same.
-TELL_SECONDS = 1.0
+# Maximum time that the response to a change waits for the name servers.
+REGISTER_TIMEOUT_S = 1.0
 
 
 class SendTarget:
-    """A topic that has passed every check that does not depend on the message."""
+    """A topic that has passed all checks that do not depend on the message."""
 
     __slots__ = ("counts", "is_retry", "queue_limit", "topic", "write_queues")
 
@@ -60,24 +60,24 @@ class SendTarget:
 
 
 class BrokerService(BrokerParts):
-    """What the broker's parts do together."""
+    """Operations that involve several parts of the broker."""
 
     def __init__(self, context: BrokerContext) -> None:
         super().__init__(context)
         self.saving = StateSaver(self)
         self.slave: ReplicationSlave | None = None
-        """What follows the master, if this broker is a slave."""
+        """Copies the master's log, if this broker is a slave."""
         self.tracing: BrokerTracing | None = None
-        """Makes OpenTelemetry's spans; None without openTelemetryEnable."""
+        """Creates OpenTelemetry spans; None without ``openTelemetryEnable``."""
         self.access_control: AccessControl | None = None
         """Checks every request; None without ``aclEnable``."""
         self.message_id_prefix = encode_offset_msg_id(self.store_host, 0)[:-16]
-        #: Topics that have passed every check; the send processor looks here first.
+        #: Cache of topics that have passed all checks, for the fast path of sends.
         self.targets: dict[str, SendTarget] = {}
-        #: Topics whose last change is not yet on disk and told: acknowledged before that, a message of a new topic
-        #: could be one of an unknown topic after a kill.
+        #: Topics whose last change is not yet on disk and registered. If their messages were acknowledged earlier,
+        #: the topic could be unknown after a kill.
         self.settling: dict[str, asyncio.Future[str]] = {}
-        #: Topics whose last change could not be written: their messages are refused until it is on disk.
+        #: Topics whose last change could not be written: their messages are refused until it is.
         self._unsaved: set[str] = set()
         self._turn: asyncio.Future[str] | None = None
         self._changed: set[str] = set()
@@ -90,7 +90,7 @@ class BrokerService(BrokerParts):
             self.pop.first_is_in_memory = self.first_is_in_memory
 
     def sample(self) -> None:
-        """Read the counters from which rates are computed; every ``SAMPLE_SECONDS``."""
+        """Sample the counters from which rates are computed; called every ``SAMPLE_SECONDS``."""
         if self.timer is None:
             self.stats.sample()
         else:
@@ -101,7 +101,7 @@ class BrokerService(BrokerParts):
 
     def _topic_changed(self, topic: str) -> None:
         self.targets.pop(topic, None)
-        if self._turn is None:  # one for all the changes of this turn of the loop
+        if self._turn is None:  # one future for all changes in this iteration of the loop
             self._turn = self.loop.create_future()
             self.loop.call_soon(self._settle)
         self._changed.add(topic)
@@ -112,7 +112,7 @@ class BrokerService(BrokerParts):
         changed, self._changed = self._changed, set()
         deleted = any(topic not in self.topics.table for topic in changed)
         saved = self.saving.save("topics")
-        told = self.registration.register(None if deleted else changed)
+        registered = self.registration.register(None if deleted else changed)
 
         async def wait() -> None:
             problem = await saved
@@ -121,7 +121,7 @@ class BrokerService(BrokerParts):
                 for topic in changed:
                     self.targets.pop(topic, None)
             else:
-                await asyncio.wait([told], timeout=TELL_SECONDS)
+                await asyncio.wait([registered], timeout=REGISTER_TIMEOUT_S)
             for topic in changed:
                 if self.settling.get(topic) is settled:
                     del self.settling[topic]
@@ -136,8 +136,8 @@ class BrokerService(BrokerParts):
 
     def _group_changed(self, group: str) -> None:
         self.saving.save("groups")
-        for tell in self.group_listeners:
-            tell(group)
+        for notify in self.group_listeners:
+            notify(group)
 
     def when_settled(
         self,
@@ -148,10 +148,10 @@ class BrokerService(BrokerParts):
         files: Sequence[str] = (),
         must_be_saved: bool = True,
     ) -> RemotingCommand | None:
-        """The answer to give now; None if it is given later, once changes of these topics are on disk and told, and
-        these files have the changes made so far.
+        """Delay a response until changes of these topics are on disk and registered, and these files are written.
 
-        It becomes SYSTEM_ERROR if a change could not be written and ``must_be_saved``.
+        Returns the response if there is nothing to wait for, otherwise None: it is sent later. If a change could not be
+        written and ``must_be_saved``, it becomes SYSTEM_ERROR.
         """
         waiting: list[Awaitable[str]] = [self.settling[topic] for topic in topics if topic in self.settling]
         if not self._unsaved.isdisjoint(topics):
@@ -165,7 +165,7 @@ class BrokerService(BrokerParts):
             problem = next(filter(None, [await one for one in waiting]), "")
             if problem and must_be_saved:
                 answer.code = ResponseCode.SYSTEM_ERROR
-                answer.remark = f"{problem}. The change counts until the broker stops, and writing it is retried."
+                answer.remark = f"{problem}. The change is in effect until the broker stops; the write is retried."
                 answer.ext_fields, answer.body = {}, b""
             channel.write(answer)
 
@@ -173,16 +173,16 @@ class BrokerService(BrokerParts):
         return None
 
     def refuse_unsaved(self, topic: str) -> None:
-        """RefusedError for a topic whose last change could not be written, before a message is stored in it."""
+        """Raise RefusedError for a topic whose last change could not be written, before a message is stored in it."""
         if topic in self._unsaved:
             raise RefusedError(
                 f"{self.saving.problem('topics') or 'topics.json could not be written'}.",
                 ResponseCode.SYSTEM_ERROR,
-                remedy=f"Topic {topic} takes messages once the broker has written the file, which it retries.",
+                remedy=f"The broker retries the write; topic {topic} accepts messages once it has succeeded.",
             )
 
     def settings_changed(self) -> None:
-        """Look at every setting again that was taken into account once."""
+        """Apply changed settings to everything that has cached them."""
         self.targets.clear()
         self.overload.settings_changed()
         self.store.retention.config = self.config.store_config()
@@ -191,7 +191,7 @@ class BrokerService(BrokerParts):
     # --- sending ------------------------------------------------------------------------------------------------
 
     def send_target(self, topic: str, default_topic: str, wanted_queues: int) -> SendTarget:
-        """The topic to store into, created if it may be; refused as Apache's broker does, in its order."""
+        """The topic to store into, created if allowed; RefusedError in the same cases and order as Apache's broker."""
         target = self.targets.get(topic)
         if target is not None:
             return target
@@ -214,20 +214,20 @@ class BrokerService(BrokerParts):
         found = known or self.topics.auto_create(topic, default_topic, wanted_queues)
         if found is None:
             raise RefusedError(f"topic[{topic}] not exist, apply first please!{SEE_FAQ}", ResponseCode.TOPIC_NOT_EXIST)
-        if found.attributes.get("queue.type", SIMPLE_QUEUES) != SIMPLE_QUEUES:  # as RocketMQ 5 left it in topics.json
+        if found.attributes.get("queue.type", SIMPLE_QUEUES) != SIMPLE_QUEUES:  # in a topics.json of RocketMQ 5
             raise RefusedError(
-                f"topic[{topic}] has queue.type={found.attributes['queue.type']}, which is not served here.",
+                f"topic[{topic}] has queue.type={found.attributes['queue.type']}, which is not supported.",
                 ResponseCode.NO_PERMISSION,
             )
         self.refuse_unsaved(found.topic_name)
         target = SendTarget(found, self.stats.topic(found.topic_name))
-        # What depends on the clock or on a setting that can change is asked again for every message.
+        # Not cached if a check depends on the clock or on a dynamic setting.
         if config.start_accept_send_request_time_stamp == 0 and not found.order:
             self.targets[topic] = target
         return target
 
     def check_size(self, body: bytes | bytearray | memoryview) -> None:
-        """RefusedError for a message body that is too large."""
+        """Raise RefusedError for a message body that is too large."""
         if len(body) > self.config.max_message_size:
             raise RefusedError(
                 "the message is illegal, maybe msg body or properties length not matched. msg body length limit "
@@ -236,7 +236,7 @@ class BrokerService(BrokerParts):
             )
 
     def choose_queue(self, target: SendTarget, queue_id: int) -> int:
-        """The queue asked for, or any when that is negative."""
+        """The requested queue, or a random one if that is negative; RefusedError for an invalid queue."""
         if queue_id >= target.queue_limit:
             raise RefusedError(
                 f"request queueId[{queue_id}] is illegal, topic:[{target.topic}] has {target.queue_limit} queues",
@@ -252,7 +252,7 @@ class BrokerService(BrokerParts):
         return queue_id
 
     def redirect_retry(self, topic: str, reconsume_times: int, max_reconsume_times: int | None) -> SendTarget | None:
-        """Where a message to a retry topic goes when it has been retried often enough: the dead-letter topic."""
+        """The dead-letter topic for a message that has used up its retries; otherwise None."""
         group = self._group_of_retry_topic(topic[len(RETRY_PREFIX) :])
         settings = self.group_that_retries(group)
         limit = settings.retry_max_times if max_reconsume_times is None else max_reconsume_times
@@ -264,7 +264,7 @@ class BrokerService(BrokerParts):
         return SendTarget(dead, self.stats.topic(dead.topic_name))
 
     def group_that_retries(self, group: str) -> SubscriptionGroupConfig:
-        """The settings of a group that gives messages back."""
+        """The settings of a group that sends messages back; RefusedError if it does not exist."""
         settings = self.groups.find(group)
         if settings is None:
             raise RefusedError(
@@ -273,9 +273,9 @@ class BrokerService(BrokerParts):
         return settings
 
     def _group_of_retry_topic(self, name: str) -> str:
-        """The group of a retry topic: its name is the group, or of what was popped ``group_topic`` or ``group+topic``.
+        """The group of a retry topic: the name is the group, or for POP ``group_topic`` or ``group+topic``.
 
-        Apache's broker takes the second for a name too, and makes a group of it.
+        Apache's broker uses the latter as a group name, too, and creates such a group.
         """
         if self.groups.get(name) is None:
             for group in self.groups.table:
@@ -284,7 +284,7 @@ class BrokerService(BrokerParts):
         return name
 
     def message_waits(self, waiting: Waiting) -> None:
-        """A message was stored to be delivered later: see to it that this happens."""
+        """Schedule the delivery of a stored delayed message."""
         driver = self.drivers.get(waiting.topic)
         if driver is not None:
             driver.expect(waiting.due)
@@ -310,7 +310,7 @@ class BrokerService(BrokerParts):
         return config
 
     def known_topic(self, topic: str, remark: str | None = None) -> TopicConfig:
-        """The topic; RefusedError for one that is not there, with the words of Apache's readers unless given others."""
+        """The topic; RefusedError if it does not exist, with ``remark`` or Apache's remark for readers."""
         config = self.topics.get(topic)
         if config is None:
             remark = remark or f"topic[{topic}] not exist, apply first please! {SEE_FAQ}"
@@ -318,18 +318,20 @@ class BrokerService(BrokerParts):
         return config
 
     def is_in_memory(self, physical_offset: int) -> bool:
-        """Whether a message is so near to the log's end that it counts as being in memory."""
+        """Whether a message is close enough to the end of the log to be considered in memory."""
         memory = _PHYSICAL_MEMORY * self.config.access_message_in_memory_max_ratio // 100
         return self.store.max_physical_offset - physical_offset <= memory
 
     def first_is_in_memory(self, topic: str, queue_id: int) -> bool:
-        """Whether a queue's message 0 is; a queue that has had no message counts as one in memory."""
+        """Whether message 0 of a queue is in memory; True for a queue that never had a message."""
         first = self.store.get_entries(topic, queue_id, 0, 1)
         return not first or self.is_in_memory(first[0][0])
 
     def topic_at(self, physical_offset: int) -> str | None:
-        """The topic of the message at an offset of the log, of a half message the one that it is for; None if nothing
-        is there. RefusedError if no message begins there: a body may contain what looks like one."""
+        """The topic of the message at an offset of the log, for a half message its real topic; None if there is none.
+
+        RefusedError if the offset is inside a message: a body may contain bytes that look like a message.
+        """
         record = self.store.look_message_by_offset(physical_offset)
         if record is None:
             return None
@@ -344,9 +346,9 @@ class BrokerService(BrokerParts):
     # --- administration -----------------------------------------------------------------------------------------
 
     def delete_topic(self, topic: str) -> None:
-        """Forget a topic: its settings, its queues and the offsets in them; and what groups popped and gave back.
+        """Delete a topic: settings, queues, offsets, and the retry topics of popped messages.
 
-        RefusedError if the disk does not take a note of it: the topic is left as it is.
+        RefusedError if the deletion cannot be written to disk; then the topic is unchanged.
         """
         for group in self.offsets.groups_of(topic):
             for v2 in (False, True):
@@ -367,7 +369,7 @@ class BrokerService(BrokerParts):
         self.waiting.wake_topic(topic)
 
     def offset_at(self, topic: str, queue_id: int, timestamp: int) -> int:
-        """Where a reset to a time leads; negative times mean the end."""
+        """The offset for a reset to a time; the end of the queue for negative times."""
         if timestamp < 0:
             return self.store.get_max_offset(topic, queue_id)
         return self.store.get_offset_by_time(topic, queue_id, timestamp)
@@ -376,7 +378,7 @@ class BrokerService(BrokerParts):
 def illegal_queue(
     config: TopicConfig, queue_id: int, group: str, code: ResponseCode = ResponseCode.INVALID_PARAMETER
 ) -> RefusedError:
-    """The refusal of a queue that the topic does not have."""
+    """Create the error for a queue that the topic does not have."""
     return RefusedError(
         f"queueId[{queue_id}] is illegal, topic:[{config.topic_name}] topicConfig.readQueueNums:"
         f"[{config.read_queue_nums}] consumer:[{group}]",
@@ -385,7 +387,7 @@ def illegal_queue(
 
 
 def _human_time(timestamp_ms: int) -> str:
-    """As Apache's brokers write it: local time with milliseconds."""
+    """Local time with milliseconds, in Apache's format."""
     return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(timestamp_ms / 1000))},{timestamp_ms % 1000:03}"
 
 

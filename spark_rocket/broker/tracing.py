@@ -1,19 +1,20 @@
-"""OpenTelemetry in the broker: spans of storing and of delivering messages that carry a trace context.
+"""OpenTelemetry spans for storing and delivering messages that have a trace context.
 
-================  ============================================================================================
-span              when
-================  ============================================================================================
-``store TOPIC``   a send was handled; of a batch one span, with the context of its first message that has one
-``deliver TOPIC``  a pull or a pop was answered with the message; for ``MOST`` of an answer's messages
-================  ============================================================================================
+=================  ===========================================================================================
+span               event
+=================  ===========================================================================================
+``store TOPIC``    a send was handled; one span per batch, with the first context found in its messages
+``deliver TOPIC``  a pull or pop returned the message; at most ``MOST`` spans per response
+=================  ===========================================================================================
 
-Both are children of the span that the message's ``traceparent`` names: the send (``client/otel.py``, or OpenTelemetry's
-instrumentation of the Java client). Messages without one are not traced. It is on with ``openTelemetryEnable=true``;
-off, nothing is imported, and sends and pulls are handled by what handles them otherwise.
+Both are children of the span in the message's ``traceparent``: the send (``client/otel.py``, or OpenTelemetry's
+instrumentation of the Java client). Messages without one are not traced. Enabled with ``openTelemetryEnable=true``;
+otherwise nothing is imported, and the handlers are not wrapped.
 
-Spans go to the global provider of tracers if the process has one (``opentelemetry-instrument rocket broker …``), else
-by OTLP to where ``OTEL_EXPORTER_OTLP_ENDPOINT`` says.
-Thread-safety: event loop only; exporting is the SDK's own thread's business.
+Spans go to the process's global tracer provider if there is one (``opentelemetry-instrument rocket broker …``),
+otherwise by OTLP to ``OTEL_EXPORTER_OTLP_ENDPOINT``.
+
+Thread-safety: event loop only; the SDK exports on a thread of its own.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class BrokerTracing:
         self._node: dict[str, Any] = {"messaging.system": "rocketmq", "messaging.rocketmq.broker": config.broker_name}
 
     def wrap(self, handlers: MutableMapping[int, Handler]) -> None:
-        """Have sends traced that come from now on."""
+        """Wrap the handlers of sends in spans."""
         for code in _SENDS:
             if int(code) in handlers:
                 handlers[int(code)] = self._stored(handlers[int(code)])
@@ -96,14 +97,14 @@ class BrokerTracing:
         return handle
 
     def delivered(self, group: str, topic: str, queue_id: int, result: GetMessageResult) -> None:
-        """A consumer is given these records."""
+        """Create the spans of records returned to a consumer."""
         records = bytes(result.records)
         if _MARK.encode() not in records:
             return
         now = time_ns()
         try:
             messages = decode_messages(records, check_crc=False, decompress=False)
-        except ProtocolError:  # it is the consumer's to complain
+        except ProtocolError:  # the consumer will report it
             return
         traced = [message for message in messages if "traceparent" in message.properties]
         for message in traced[:MOST]:
@@ -121,7 +122,7 @@ class BrokerTracing:
 
 
 def make_provider(config: BrokerConfig) -> TracerProvider | None:
-    """Where spans go: None for the process's own provider. ConfigError if there is none and none can be made."""
+    """Create a tracer provider; None if the process has a global one. ConfigError if a package is missing."""
     if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         return None
     try:
@@ -131,7 +132,7 @@ def make_provider(config: BrokerConfig) -> TracerProvider | None:
         otlp = import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
     except ImportError as error:
         raise ConfigError(
-            f"openTelemetryEnable=true, and {error.name or 'the SDK'} is not installed.",
+            f"openTelemetryEnable=true requires {error.name or 'the SDK'}, which is not installed.",
             remedy="Install opentelemetry-sdk and opentelemetry-exporter-otlp-proto-http, or set it to false.",
         ) from error
     named = resources.Resource.create({"service.name": "rocketmq-broker", "service.instance.id": config.broker_name})

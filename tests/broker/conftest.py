@@ -76,6 +76,6 @@ def world(tmp_path: Path) -> Iterator[World]:
 @pytest.fixture
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slave that lost its master tries again soon."""
-    monkeypatch.setattr(slave_module, "_FIRST_PAUSE", 0.02)
-    monkeypatch.setattr(slave_module, "_LONGEST_PAUSE", 0.2)
-    monkeypatch.setattr(slave_module, "_REFUSED_PAUSE", 0.2)
+    monkeypatch.setattr(slave_module, "_FIRST_RETRY_DELAY_S", 0.02)
+    monkeypatch.setattr(slave_module, "_MAX_RETRY_DELAY_S", 0.2)
+    monkeypatch.setattr(slave_module, "_MAX_REFUSED_DELAY_S", 0.2)

@@ -218,6 +218,6 @@ def test_a_broken_file_that_cannot_be_set_aside_is_named(tmp_path: Path) -> None
     Box(path).save(1)
     path.write_bytes(b"{")
     (tmp_path / "s.json.broken").mkdir()
-    with pytest.raises(ConfigError, match=r"cannot be set aside as s\.json\.broken") as refused:
+    with pytest.raises(ConfigError, match=r"cannot be renamed to s\.json\.broken") as refused:
         Box(path).file.load()
     assert str(path) in refused.value.message

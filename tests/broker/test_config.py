@@ -150,10 +150,8 @@ def test_levels_of_the_disk_in_a_wrong_order_are_warned_of(caplog: pytest.LogCap
     text = "diskMaxUsedSpaceRatio=90\ndiskSpaceCleanForciblyRatio=50\ndiskSpaceWarningLevelRatio=10"
     config = BrokerConfig.from_text(text, "broker.conf")
     assert caplog.messages == [
-        "broker.conf: diskMaxUsedSpaceRatio 90 is above diskSpaceCleanForciblyRatio 50, which is meant to come after "
-        "it.",
-        "broker.conf: diskSpaceCleanForciblyRatio 50 is above diskSpaceWarningLevelRatio 10, which is meant to come "
-        "after it.",
+        "broker.conf: diskMaxUsedSpaceRatio 90 is above diskSpaceCleanForciblyRatio 50; it should not be.",
+        "broker.conf: diskSpaceCleanForciblyRatio 50 is above diskSpaceWarningLevelRatio 10; it should not be.",
     ]
     assert config.update("diskMaxUsedSpaceRatio=40") == []
     (warning,) = config.update("diskMaxUsedSpaceRatio=60")

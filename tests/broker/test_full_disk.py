@@ -279,4 +279,4 @@ async def test_failing_writes_are_logged_once_and_so_is_their_end(
     saver.close()
     assert json.loads(file.path.read_text()) == {"n": 7}  # what was asked for, and nothing later
     assert caplog.text.count("could not be written") == 1
-    assert caplog.text.count("is written again") == 1
+    assert caplog.text.count("can be written again") == 1

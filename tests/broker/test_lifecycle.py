@@ -197,7 +197,7 @@ def test_addresses_that_clients_are_told(monkeypatch: pytest.MonkeyPatch) -> Non
         raise socket.gaierror("Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    with pytest.raises(ConfigError, match=r"brokerIP1=no\.such\.host is no address"):
+    with pytest.raises(ConfigError, match=r"Invalid brokerIP1=no\.such\.host: neither an IP address nor a host name"):
         told(brokerIP1="no.such.host")
 
 
@@ -222,7 +222,7 @@ async def test_every_name_server_that_answers_is_told_and_the_others_are_waited_
     assert all(server.routes.route("Fresh") is None for server in servers)  # unregistered, not only silent
     for server in servers:
         await server.close()
-    assert f"Not registered with name server {dead}" in caplog.text
+    assert f"Registration with name server {dead} failed" in caplog.text
 
 
 async def test_a_name_server_that_comes_later_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

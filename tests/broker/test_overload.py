@@ -193,7 +193,7 @@ def test_memory_above_its_limit(
     assert wire.send(topic).code == 0
     assert wire.pull(topic, 0).code == 0
     assert "maxMemoryBytes" in caplog.text
-    assert "sends and pulls are served" in caplog.text
+    assert "sends and pulls are accepted" in caplog.text
     assert trouble.overload.stats.memory_high == 1
 
 

@@ -270,12 +270,12 @@ def test_the_state_of_replication(tmp_path: Path) -> None:
 def test_two_masters_of_one_slave_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The one that it copies, and the one that it asks for the rest."""
     with promoted(tmp_path) as pair:
-        assert "as haMasterAddress says" not in caplog.text
+        assert "set as haMasterAddress" not in caplog.text
         pair.stop(pair.slave)
         address = f"localhost:{pair.master.service.replication.port}"
         pair.slave = pair.add("a", 1, haMasterAddress=address)
-        until(lambda: f"log of {address}, as haMasterAddress says" in caplog.text)
-        assert f"servers know, at {pair.master.address} (HA 127.0.0.1:" in caplog.text
+        until(lambda: f"log of {address}, set as haMasterAddress" in caplog.text)
+        assert f"registered with the name servers, {pair.master.address} (HA 127.0.0.1:" in caplog.text
 
 
 def test_what_waits_by_topic(tmp_path: Path) -> None:
@@ -330,4 +330,4 @@ def test_groups_that_have_read_more_than_the_log_has(tmp_path: Path, caplog: pyt
             "gone@g": {0: 7},
         }
         assert "in 2 queues" in caplog.text
-        assert "group g, topic t, queue 0 was at 9, which ends at 1" in caplog.text
+        assert "group g, topic t, queue 0 was at 9, the queue ends at 1" in caplog.text

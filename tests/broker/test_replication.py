@@ -206,7 +206,7 @@ async def test_another_clusters_log_is_refused_and_not_touched(
     fill(other, 700, 200, "Other")
     before = {file: file.read_bytes() for file in (tmp_path / "one" / "commitlog").iterdir()}
     slave = await slave_of(other, tmp_path / "one")
-    await until(lambda: slave.slave and "nothing in common" in slave.slave.problem)
+    await until(lambda: slave.slave and "no data in common" in slave.slave.problem)
     assert slave.slave is not None
     for text in ("broker-a[1]", ha_address(other), "of topic T,", "of topic Other,", "move its store"):
         assert text in slave.slave.problem
@@ -223,7 +223,7 @@ async def test_a_master_that_lost_its_store_takes_nothing_from_its_slave(tmp_pat
     await slave.close()
     empty = await started(settings(tmp_path / "empty"))
     slave = await slave_of(empty, tmp_path / "s")
-    await until(lambda: slave.slave and "nothing in common" in slave.slave.problem)
+    await until(lambda: slave.slave and "no data in common" in slave.slave.problem)
     assert slave.service.store.max_physical_offset == end
     await slave.close()
     await empty.close()
@@ -236,7 +236,7 @@ async def test_a_slave_so_far_behind_that_the_log_between_is_deleted(tmp_path: P
     for file in log_of(master.service.store).queue.remove_before(3 * FILE):
         file.destroy()
     slave = await slave_of(master, tmp_path / "s")
-    await until(lambda: slave.slave and "what lies between is deleted" in slave.slave.problem)
+    await until(lambda: slave.slave and "the data in between is deleted" in slave.slave.problem)
     await slave.close()
     await master.close()
 
@@ -263,7 +263,7 @@ async def test_the_ha_port_in_use(
         with pytest.raises(ConfigError, match="haListenPort"):
             await started(settings(tmp_path / "b", **role))
     second = await started(settings(tmp_path / "b"))
-    assert "no slave can follow" in caplog.text
+    assert "slaves cannot replicate this broker" in caplog.text
     assert second.service.replication.port == 0
     await second.close()
     await first.close()

@@ -66,7 +66,7 @@ async def test_half_a_report_is_no_slave_and_is_let_go(
 async def test_those_who_report_nothing_keep_no_slave_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(master_module, "_MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(master_module, "_MAX_CONNECTIONS", 3)
     master = await started(settings(tmp_path / "m"))
     fill(master, 10)
     silent = [await talk(master) for _ in range(3)]
@@ -75,7 +75,7 @@ async def test_those_who_report_nothing_keep_no_slave_out(
     for reader, writer in silent:
         assert await within(reader.read()) == b""
         writer.close()
-    assert "3 are open, and it has reported nothing" in caplog.text
+    assert "no report from it, and 3 connections are open" in caplog.text
     late, writer = await talk(master)  # slaves are not closed for it
     assert await within(late.read()) == b""
     writer.close()
@@ -122,12 +122,12 @@ async def test_a_slave_is_not_led_astray_by_what_is_no_master(
     port = server.sockets[0].getsockname()[1]
     slave = await slave_of(f"127.0.0.1:{port}", tmp_path / "s")
     assert slave.slave is not None
-    await until(lambda: slave.slave and slave.slave._pause == slave_module._LONGEST_PAUSE and len(asked) > 5)
+    await until(lambda: slave.slave and slave.slave._retry_delay == slave_module._MAX_RETRY_DELAY_S and len(asked) > 5)
     said = [line for line in caplog.messages if "does not follow its master" in line]
     assert len(said) == 1
     assert slave.slave.name in said[0]
     assert f"at 127.0.0.1:{port}:" in said[0]
-    assert f"copies the log of 127.0.0.1:{port}, but has no name server" in caplog.text
+    assert f"copies the log of 127.0.0.1:{port}, but not its topics, groups and offsets" in caplog.text
     assert asked[0] == bytes(8)
     assert slave.service.store.max_physical_offset == 0
     await slave.close()
@@ -145,7 +145,7 @@ async def test_a_master_that_says_nothing_is_left(tmp_path: Path, caplog: pytest
     address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     slave = await slave_of(address, tmp_path / "s", haHousekeepingInterval=100)
     await until(lambda: len(connected) > 1)
-    assert "nothing came from the master" in caplog.text
+    assert "no data from the master" in caplog.text
     await slave.close()
     server.close()
 
@@ -212,7 +212,7 @@ async def test_an_apache_master(tmp_path: Path) -> None:
     shorter.close()
     empty = AsApache(b"", FILE)
     slave = await slave_of(await empty.start(), tmp_path / "s")
-    await until(lambda: slave.slave and "nothing in common" in slave.slave.problem)
+    await until(lambda: slave.slave and "no data in common" in slave.slave.problem)
     assert slave.service.store.max_physical_offset == ends[-3]
     await slave.close()
     empty.close()

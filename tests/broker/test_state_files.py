@@ -189,7 +189,7 @@ def test_a_file_that_may_not_be_read_is_left_where_it_is(tmp_path: Path, monkeyp
     monkeypatch.setattr(Path, "read_bytes", forbid)
     with pytest.raises(ConfigError, match=r"s\.json cannot be read: Permission denied\.") as caught:
         box.file.load()
-    assert "the right to read" in caught.value.remedy
+    assert "permission to read" in caught.value.remedy
     monkeypatch.undo()
     assert box.file.load()
     assert box.state == {"n": 2}

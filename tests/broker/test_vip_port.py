@@ -93,7 +93,7 @@ def test_where_it_is_taken_the_broker_serves_and_says_what_does_not_work(
         serve(tmp_path, port, talk)
     (line,) = [record.getMessage() for record in caplog.records if str(port - 2) in record.getMessage()]
     assert "the port is in use" in line
-    assert "slaves of Apache's make get this broker's log, but not its topics, groups and offsets" in line
+    assert "Apache slaves copy this broker's log, but not its topics, groups and offsets" in line
 
 
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="only Linux lets one look")

@@ -96,7 +96,7 @@ def test_a_wrong_setting_is_told_at_once(in_process: bool) -> None:
 
 def test_a_topic_can_be_used_once_it_is_created(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the broker tells the name server later than it answers, as it does when the machine is busy."""
-    monkeypatch.setattr("spark_rocket.broker.service.TELL_SECONDS", 0.01)
+    monkeypatch.setattr("spark_rocket.broker.service.REGISTER_TIMEOUT_S", 0.01)
     with LocalCluster(in_process=True) as cluster, RemotingClient() as client:
         service = service_of(cluster)
         register = service.registration.register

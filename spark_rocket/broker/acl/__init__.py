@@ -1,1 +1,1 @@
-"""Access control of a broker's Remoting requests: ``needs`` has what each needs, ``control`` checks each."""
+"""Access control of a broker's Remoting requests: ``needs`` has the permissions required, ``control`` checks them."""

@@ -1,4 +1,4 @@
-"""Access control of a broker: every Remoting request is checked before it is carried out, each in the same way.
+"""Access control of a broker: checks every Remoting request before it is handled.
 
 Thread-safety: event loop only. Corresponds to PlainAccessValidator and the hooks of BrokerController.initialAcl.
 """
@@ -26,7 +26,7 @@ from spark_rocket.remoting.server.server import Handler
 
 
 class AccessControl(AccountControl):
-    """The checks of a broker's requests."""
+    """Checks the requests to one broker."""
 
     def __init__(
         self,
@@ -35,23 +35,25 @@ class AccessControl(AccountControl):
         topic_at: Callable[[int], str | None],
         clock: Callable[[], int],
     ) -> None:
-        """ConfigError for a file that cannot be used. ``topic_at``: of the message at a physical offset,
-        of a half message the topic that it is for."""
+        """Load the file; ConfigError if it is invalid.
+
+        ``topic_at``: returns the topic of the message at a physical offset; for a half message, its real topic.
+        """
         super().__init__(path, clock=clock)
         self._topic_at = topic_at
-        #: Codes whose needs are those of the message that they name by its place.
-        self._looking: dict[int, Callable[[RemotingCommand], Needs]] = {
+        #: Codes whose needs depend on the message at an offset in the request.
+        self._needs_by_offset: dict[int, Callable[[RemotingCommand], Needs]] = {
             RequestCode.VIEW_MESSAGE_BY_ID: self._needs_of_view,
             RequestCode.CONSUMER_SEND_MSG_BACK: self._needs_of_send_back,
             RequestCode.END_TRANSACTION: self._needs_of_end,
         }
 
     def guarded(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
-        """The same handlers, behind the check."""
+        """Wrap the handlers in the check."""
         return {int(code): self._guard(int(code), handler) for code, handler in handlers.items()}
 
     def _guard(self, code: int, handler: Handler) -> Handler:
-        needs_of = self._looking.get(code) or NEEDS.get(code)
+        needs_of = self._needs_by_offset.get(code) or NEEDS.get(code)
         is_for_admins = needs_of is None and code not in OPEN
 
         def guarded(channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
@@ -72,7 +74,7 @@ class AccessControl(AccountControl):
         return guarded
 
     def _account(self, channel: Channel, request: RemotingCommand) -> Account | None:
-        """The account that signed the request; None if its address is enough."""
+        """The account that signed the request; None if the connection's address is on a white list."""
         if self._is_white(channel):
             return None
         ext = request.ext_fields
@@ -85,13 +87,13 @@ class AccessControl(AccountControl):
         return account
 
     def check_admin(self, channel: Channel, request: RemotingCommand) -> None:
-        """For requests about accounts, which have passed the check: an account's own white list is not enough."""
+        """Check a request about accounts again: for these, an account's own white list is not sufficient."""
         account = self.rules.accounts.get(request.ext_fields.get(ACCESS_KEY, ""))
         if account is not None and not account.admin and not self._is_white(channel):
             raise self._not_admin(account, request.code)
 
     def is_signed_by_admin(self, request: RemotingCommand) -> bool:
-        """Whether an administrator has signed it: white lists do not count."""
+        """Whether an administrator signed the request; white lists are ignored."""
         account = self.rules.accounts.get(request.ext_fields.get(ACCESS_KEY, ""))
         return account is not None and account.admin and is_signed_by(request, account.key)
 
@@ -99,7 +101,7 @@ class AccessControl(AccountControl):
         return self._needs_of_message(ViewMessageRequestHeader.from_ext(request.ext_fields).offset, SUB)
 
     def _needs_of_send_back(self, request: RemotingCommand) -> Needs:
-        """The message comes back to the group: it must be one that the group may read."""
+        """Needs of a send back: the message is delivered to the group again, so the group must be able to read it."""
         header = ConsumerSendMsgBackRequestHeader.from_ext(request.ext_fields)
         return ((GROUP, header.group, SUB), *self._needs_of_message(header.offset, SUB))
 
@@ -111,8 +113,10 @@ class AccessControl(AccountControl):
         return () if topic is None else (need_of_topic(topic, permission),)
 
     def may_ask(self, channel: Channel, topic: str) -> bool:
-        """Whether a producer's connection may be shown a transaction to this topic: whose heartbeat made it one may
-        send there."""
+        """Whether a producer's connection may receive checks of transactions of this topic.
+
+        The account of its heartbeat must have permission to send to the topic.
+        """
         access_key = channel.attributes.get("acl_account")
         if access_key is None or self._is_white(channel):
             return True
@@ -132,7 +136,7 @@ class AccessControl(AccountControl):
         return found
 
     def _not_admin(self, account: Account, code: int) -> RefusedError:
-        return self.refusal(f"request code {code} is for administrators, which accessKey {account.access_key} is not")
+        return self.refusal(f"request code {code} is for administrators; accessKey {account.access_key} is not one")
 
 
 def _is_white_for(account: Account, channel: Channel) -> bool:

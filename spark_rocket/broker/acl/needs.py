@@ -1,29 +1,27 @@
-"""Which request needs which permission.
+"""Permissions required by each request code.
 
-A code is in one of three lists, or is an administrator's:
-
-* ``NEEDS``: what the request names must be permitted, see below;
-* ``OPEN``: whoever has signed may ask; nothing of a message comes back and nothing changes;
-* all others, so also those that are added one day, need an account with ``admin: true``.
+* ``NEEDS``: the request requires permissions on topics and groups, see below.
+* ``OPEN``: any valid account is sufficient; the response has no message data, and nothing is changed.
+* All other codes, including those added in future, require an account with ``admin: true``.
 
 ==================================================  ====================================================================
-sending 10, 310, 320, reply 324, 325, recall 370    PUB on the topic
-sending to ``%RETRY%group``                         SUB on the group
-send back 36                                        SUB on the group, and on the topic of the message at that offset
-ends of transactions 37                             PUB on the half message's topic
-pull 11, 361; pop, ack, peek and the like           SUB on the topic and on the group
+send 10, 310, 320, reply 324, 325, recall 370       PUB on the topic
+send to ``%RETRY%group``                            SUB on the group
+send back 36                                        SUB on the group, and on the topic of the message at the offset
+end of a transaction 37                             PUB on the half message's topic
+pull 11, 361; pop, ack, peek etc.                   SUB on the topic and on the group
 offsets 15                                          SUB on the topic and on the group
-look-up 12, 33                                      SUB on the topic, of 33 that of the message at that offset
+query 12, 33                                        SUB on the topic; for 33, that of the message at the offset
 heartbeat 34                                        SUB on each consumer's group and its topics
 35, 38, 41, 42                                      SUB on the group
 ==================================================  ====================================================================
 
-A topic ``%RETRY%group`` is that group's. The topic of message traces and reply topics may be sent to by all.
-Apache's ACL 1.0 asks for nothing where a request pops, acks, peeks, is a reply, locks queues, ends a transaction or
-looks a message up by its id, nor what it is that is sent back; and has a list of administrators' codes, which lets
-through what was added later.
+A topic ``%RETRY%group`` belongs to that group. All accounts may send to the trace topic and to reply topics.
 
-What is named by an offset (33, 36, 37) is looked at in ``control``. Thread-safety: pure.
+Apache's ACL 1.0 does not check requests that pop, ack, peek, reply, lock queues, end a transaction or view a message by
+id, nor the message that is sent back. It has a list of administrators' codes, which does not include codes added later.
+
+Requests with an offset (33, 36, 37) are handled in ``control``. Thread-safety: pure functions.
 Corresponds to PlainAccessResource.parse.
 """
 
@@ -43,7 +41,7 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 
 
 def _sent(*fields: str) -> Callable[[RemotingCommand], Needs]:
-    """Sending: the topic is in one of these fields, and if several are there each must be permitted."""
+    """Needs of a send: the topics in all of these fields must be permitted."""
 
     def needs(request: RemotingCommand) -> Needs:
         ext = request.ext_fields
@@ -55,7 +53,7 @@ def _sent(*fields: str) -> Callable[[RemotingCommand], Needs]:
 
 
 def _read(request: RemotingCommand) -> Needs:
-    """Topic and consumer group, by the names that they have everywhere."""
+    """Needs of a read: the fields ``topic`` and ``consumerGroup``, if present."""
     ext = request.ext_fields
     topic, group = ext.get("topic"), ext.get("consumerGroup")
     if topic and group:
@@ -100,7 +98,7 @@ def _acked(request: RemotingCommand) -> Needs:
 
 
 NEEDS: dict[int, Callable[[RemotingCommand], Needs]] = {
-    RequestCode.SEND_MESSAGE: _sent("topic", "b"),  # the processor takes either name, the last that it finds
+    RequestCode.SEND_MESSAGE: _sent("topic", "b"),  # the processor accepts both names, and uses the last one
     RequestCode.SEND_MESSAGE_V2: _sent("b"),
     RequestCode.SEND_BATCH_MESSAGE: _sent("b"),
     RequestCode.SEND_REPLY_MESSAGE: _sent("topic"),

@@ -1,11 +1,12 @@
-"""What a broker says at /metrics, /health and /ready.
+"""A broker's data for /metrics, /health and /ready.
 
 The counters are those of ``state.stats``. Lags and ends are computed for each scrape, in small steps between which
-requests are served. Each step sees the tables as they are then, so figures of one scrape may be milliseconds apart.
+requests are served. Each step reads the present tables, so values of one scrape may be milliseconds apart.
 
-When the oldest message of a lag was stored is read from the log, once as long as it stays the oldest.
-Thread-safety: event loop only. Corresponds to BrokerMetricsManager and ConsumerLagCalculator, whose estimates for
-filtered subscriptions are not here: a lag counts every message behind the offset.
+The store time of a lag's oldest message is read from the log and cached until another message is the oldest.
+
+Thread-safety: event loop only. Corresponds to BrokerMetricsManager and ConsumerLagCalculator, without the latter's
+estimates for filtered subscriptions: a lag counts all messages from the committed offset on.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ _STEP = 64
 
 
 def is_system_group(group: str) -> bool:
-    """Whether the broker itself, or a tool of Apache's, consumes by this name."""
+    """Whether this is a group of the broker itself or of an Apache tool."""
     return group.lower().startswith(_SYSTEM_GROUP)
 
 
 class BrokerMetrics:
-    """One broker as a source of metrics; it may be starting or stopping."""
+    """One broker as a source of metrics, also while it starts or stops."""
 
     metrics = (*METRICS, *OVERLOAD_METRICS)
 
@@ -55,15 +56,15 @@ class BrokerMetrics:
         if service.store.write_error is not None and not config.is_slave:
             found.append(service.store.write_error.message)
         if not config.broker_permission & PERM_WRITE:
-            found.append(f"brokerPermission is {config.broker_permission}: no messages are taken")
+            found.append(f"brokerPermission is {config.broker_permission}: messages are not accepted")
         if service.clock() < config.start_accept_send_request_time_stamp:
-            found.append("startAcceptSendRequestTimeStamp is yet to come: no messages are taken")
+            found.append("startAcceptSendRequestTimeStamp is in the future: messages are not accepted")
         states = service.registration.states()
         if states and not any(states.values()):
-            found.append(f"no name server knows the broker: {', '.join(sorted(states))}")
+            found.append(f"not registered with any name server: {', '.join(sorted(states))}")
         slave = self._broker.slave
         if slave is not None and not slave.is_following:
-            found.append(f"it does not follow a master{': ' + slave.problem if slave.problem else ''}")
+            found.append(f"the slave does not follow a master{': ' + slave.problem if slave.problem else ''}")
         return found
 
     def facts(self) -> dict[str, Any]:
@@ -79,7 +80,7 @@ class BrokerMetrics:
             "nameServers": service.registration.states(),
         }
 
-    # --- figures ------------------------------------------------------------------------------------------------
+    # --- metrics ------------------------------------------------------------------------------------------------
 
     def node_labels(self) -> dict[str, object]:
         config = self._broker.config
@@ -94,7 +95,7 @@ class BrokerMetrics:
 
 
 class _Scrape:
-    """One collection of a broker's figures. ``known``: store times that the last one has read."""
+    """One collection of a broker's metrics. ``known``: store times cached by the last scrape."""
 
     def __init__(
         self,
@@ -115,7 +116,7 @@ class _Scrape:
 
     def run(self) -> Iterator[None]:
         service = self._service
-        self._whole()
+        self._broker_values()
         if self._broker.overload is not None:
             add_overload(self._exposition, self._node, self._broker.overload, self._broker.connections)
         yield
@@ -134,7 +135,7 @@ class _Scrape:
         yield from self._groups()
         yield from self._lags(ends)
 
-    def _whole(self) -> None:
+    def _broker_values(self) -> None:
         service, node = self._service, self._node
         store, config, stats = service.store, service.config, service.stats
         add = self._add
@@ -324,7 +325,7 @@ class _Scrape:
             yield
 
     def _older(self, oldest: int, place: tuple[str, int, int]) -> int:
-        """The earlier of two store times; 0 is none. A message that retention took counts from the first there is."""
+        """The earlier of two store times, where 0 is none. For a deleted message, the first remaining one counts."""
         time = self.stored.get(place) or self._known.get(place)
         if time is None:
             time = self._service.store.get_store_time(*place)
@@ -348,7 +349,7 @@ def _pair(group: str, topic: str) -> str:
 
 
 def _in_buckets(sizes: list[int]) -> list[int]:
-    """Counts by powers of two, as counts by Apache's bounds, which are powers of two; the last is what is above."""
+    """Convert counts by powers of two to counts by Apache's bounds, also powers of two, and the rest above them."""
     counts, low = [], 0
     for power in _SIZE_BOUNDS:
         counts.append(sum(sizes[low : power + 1]))

@@ -1,9 +1,10 @@
-"""Every metric of a broker. docs/reference/metrics.md repeats this table, and a test compares the two.
+"""All metrics of a broker. docs/reference/metrics.md has the same table; a test compares the two.
 
-Names and labels of RocketMQ 5's brokers come first (origin ``5``), then rocketmq-exporter's, then our own; what is
-about POP, transactions or replication and has no name there is our own as well.
-Pure values. Corresponds to BrokerMetricsConstant, DefaultStoreMetricsConstant, PopMetricsConstant and the exporter's
-RMQMetricsCollector.
+Names and labels of RocketMQ 5's brokers come first (origin ``5``), then those of rocketmq-exporter, then our own.
+Metrics of POP, transactions and replication without a name in either are our own as well.
+
+Immutable values. Corresponds to BrokerMetricsConstant, DefaultStoreMetricsConstant, PopMetricsConstant and the
+exporter's RMQMetricsCollector.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Master and slave: the log over the HA port."""
+"""Replication of the commit log from master to slave over the HA port."""
 
 from spark_rocket.broker.replication.master import ReplicationMaster
 from spark_rocket.broker.replication.slave import ReplicationSlave

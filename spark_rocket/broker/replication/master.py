@@ -1,27 +1,28 @@
-"""The master's side of the HA port: its log for every slave that connects, and who waits until a slave has it.
+"""The master's side of the HA port: sends the log to slaves, and notifies waiting senders of replication.
 
-===========================  ========================================================================================
-a slave                      gets
-===========================  ========================================================================================
-reports 0 first              the log from the beginning of its last file on, as from Apache's masters
-reports another place first  the log from there on
-reports what is not there    a heartbeat with the offset where the log ends, or begins; the connection is closed, and
-                             both addresses are in the log. Apache's slaves say so as well, and try again
-has all there is             a heartbeat at once the first time, and after ``haSendHeartbeatInterval`` without data
-says nothing for long        the connection closed, after ``haHousekeepingInterval`` without a whole report; sooner when
-                             too many are connected: the oldest that has reported nothing makes room
-reports what was not sent    nothing better: counted is what was sent, and for senders that wait only what goes
-                             beyond the first report
-does not read                at most 1 MiB in this process's memory; what was not read is not reported either
-===========================  ========================================================================================
+============================  =======================================================================================
+the slave                     the master
+============================  =======================================================================================
+reports 0 first               sends the log from the beginning of its last file on, as Apache's masters do
+reports another offset first  sends the log from that offset on
+reports an invalid offset     sends a heartbeat with the offset where the log ends, or begins, closes the connection,
+                              and logs both addresses. Apache's slaves log it as well, and retry
+has the complete log          sends a heartbeat, the first one at once, then after ``haSendHeartbeatInterval`` without
+                              data
+is silent                     closes the connection after ``haHousekeepingInterval`` without a complete report. If
+                              there are too many connections, it closes the oldest one without any report
+reports unsent bytes          limits the report to the bytes sent; only reports beyond the first one release waiting
+                              senders
+does not read                 buffers at most 1 MiB; unread bytes are not acknowledged
+============================  =======================================================================================
 
-Bytes are copied from the log's mapping once, 256 KiB at a time, which costs a hundredth of what sending them does: so
-no connection holds a mapping, and the log's old pages are let go as after any other reading.
+Data is copied from the log's mapping once, in pieces of 256 KiB; this costs 1 % of sending it. So no connection holds a
+mapping, and old pages of the log are released as after any other read.
 
-With SYNC_MASTER a sender waits for ``when_replicated``: SLAVE_NOT_AVAILABLE at once when no slave is connected, or none
-is within ``haMaxGapNotInSync`` bytes; SUCCESS when one has the bytes; FLUSH_SLAVE_TIMEOUT after ``slaveTimeout``.
+With SYNC_MASTER, a sender waits for ``when_replicated``: SLAVE_NOT_AVAILABLE at once if no slave is connected, or none
+is within ``haMaxGapNotInSync`` bytes; SUCCESS when a slave has the bytes; FLUSH_SLAVE_TIMEOUT after ``slaveTimeout``.
 
-Thread-safety: everything on the event loop. Nothing is kept on disk.
+Thread-safety: used on the event loop only. Not stored on disk.
 Corresponds to org.apache.rocketmq.store.ha.{DefaultHAService, DefaultHAConnection, GroupTransferService}.
 """
 
@@ -47,19 +48,19 @@ from spark_rocket.remoting.tls.server import TlsGate
 from spark_rocket.store.message_store import MessageStore
 
 _log = logging.getLogger(__name__)
-_READ = 256 << 10  # of the log at a time
-_TURN = 1 << 20  # before others have their turn
-_HIGH_WATER = 1 << 20
-_LOOK_SECONDS = 0.005  # whether the log has grown, while a slave has all of it
+_READ_BYTES = 256 << 10
+_TURN_BYTES = 1 << 20  # sent to one slave before the event loop runs other callbacks
+_HIGH_WATER_BYTES = 1 << 20
+_POLL_SECONDS = 0.005  # interval of checks whether the log has grown
 _TICK_SECONDS = 1.0
 _SETTLE_SECONDS = 1.0
-_MOST_CONNECTIONS = 100
+_MAX_CONNECTIONS = 100
 
 ReplicatedCallback = Callable[[ResponseCode], None]
 
 
 class SlaveConnection(asyncio.Protocol):
-    """One connection to the HA port, by a slave or whoever it is."""
+    """One connection to the HA port, usually from a slave."""
 
     def __init__(self, master: ReplicationMaster) -> None:
         self._master = master
@@ -67,17 +68,17 @@ class SlaveConnection(asyncio.Protocol):
         self._reports = ReportDecoder()
         self._transport: asyncio.Transport | None = None
         self._paused = False
-        self._told_end = False
-        self._claimed = -1  # with the first report, when nothing had been compared or sent
+        self._end_was_sent = False
+        self._first_acked = -1  # the first report, before anything was compared or sent
         self.address = "unknown:0"
         self.next_offset = -1
-        """Of the next byte to be sent; -1 until the slave has said where to begin."""
+        """Offset of the next byte to send; -1 until the slave has reported where to begin."""
         self.acked = -1
-        """The slave has the log up to there."""
+        """Offset up to which the slave has the log."""
         self.last_report = self.last_write = master.loop.time()
         self._sent = 0
         self.bytes_in_second = 0
-        """How many were given to the socket in the last whole second."""
+        """Bytes written to the socket in the last full second."""
 
     # --- asyncio.Protocol -----------------------------------------------------------------------------------------
 
@@ -89,12 +90,12 @@ class SlaveConnection(asyncio.Protocol):
         if not leaves_reserve(sock, name, self.address) or not self._master.admit(self):
             transport.abort()
             return
-        transport.set_write_buffer_limits(high=_HIGH_WATER)
+        transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def secured(self, transport: asyncio.Transport) -> None:
-        """The slave speaks TLS: this is where it can be read."""
+        """Use the TLS transport of a slave that uses TLS."""
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
@@ -112,10 +113,10 @@ class SlaveConnection(asyncio.Protocol):
         if self.next_offset >= 0:
             acked = min(max(reports), self.next_offset)
             if self.acked < 0:
-                self._claimed = acked
+                self._first_acked = acked
             if acked > self.acked:
                 self.acked = acked
-                self._master.acknowledged(acked if acked > self._claimed else 0)
+                self._master.acknowledged(acked if acked > self._first_acked else 0)
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -127,10 +128,13 @@ class SlaveConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self.next_offset >= 0:
             _log.info(
-                "%s: the slave at %s is gone, it had the log up to %d", self._master.name, self.address, self.acked
+                "%s: the slave at %s disconnected; it had the log up to %d",
+                self._master.name,
+                self.address,
+                self.acked,
             )
         elif self._reports.pending:
-            _log.warning("%s: %s left the HA port in the middle of a report", self._master.name, self.address)
+            _log.warning("%s: %s closed the HA connection within a report", self._master.name, self.address)
         self._master.forget(self)
 
     # --- sending --------------------------------------------------------------------------------------------------
@@ -141,41 +145,41 @@ class SlaveConnection(asyncio.Protocol):
         start = max(end - end % size, begin) if offset == 0 else offset
         if not begin <= start <= end:
             _log.warning(
-                "%s: the slave at %s asks for the log from offset %d on, but it %s at %d: it is refused. %s",
+                "%s: refused the slave at %s: it requested the log from offset %d on, but the log %s at %d. %s",
                 self._master.name,
                 self.address,
                 offset,
                 "ends" if start > end else "begins",
                 end if start > end else begin,
-                "It has what this broker lost, or is another cluster's."
+                "This broker has lost data, or the slave belongs to another cluster."
                 if start > end
-                else "What it lacks is deleted here: give it an empty store.",
+                else "The data that the slave requires is deleted: start the slave with an empty store.",
             )
             self._write_heartbeat(end if start > end else begin)
             cast(asyncio.Transport, self._transport).close()
             return
-        _log.info("%s: the slave at %s gets the log from offset %d on", self._master.name, self.address, start)
+        _log.info("%s: sending the log to the slave at %s, from offset %d on", self._master.name, self.address, start)
         self.next_offset = start
         self._master.began()
         self.push()
 
     def push(self) -> None:
-        """Send what there is, as far as the slave takes it."""
+        """Send new data, up to the limit of the write buffer."""
         transport = self._transport
         if self._paused or self.next_offset < 0 or transport is None or transport.is_closing():
             return
         sent = 0
         while (left := self._store.max_physical_offset - self.next_offset) > 0:
-            if sent >= _TURN:
+            if sent >= _TURN_BYTES:
                 self._master.loop.call_soon(self.push)
                 return
-            data = memoryview(self._store.log_bytes(self.next_offset, min(left, _READ)))
+            data = memoryview(self._store.log_bytes(self.next_offset, min(left, _READ_BYTES)))
             if not data:
                 _log.warning(
-                    "%s: offset %d of the log is deleted; the slave at %s, which has not got it, is let go",
+                    "%s: closed the HA connection of %s: offset %d of the log, which the slave lacks, is deleted",
                     self._master.name,
-                    self.next_offset,
                     self.address,
+                    self.next_offset,
                 )
                 transport.close()
                 return
@@ -190,8 +194,8 @@ class SlaveConnection(asyncio.Protocol):
             transport.writelines(frames)
             if self._paused:
                 return
-        if not self._told_end:  # a slave that compares its log with this one waits for the end
-            self._told_end = True
+        if not self._end_was_sent:  # a slave that compares its log with this one waits for the end
+            self._end_was_sent = True
             self._write_heartbeat(self.next_offset)
 
     def _write_heartbeat(self, offset: int) -> None:
@@ -199,11 +203,11 @@ class SlaveConnection(asyncio.Protocol):
         cast(asyncio.Transport, self._transport).write(encode_header(offset, 0))
 
     def tick(self, now: float, heartbeat: float, housekeeping: float) -> None:
-        """Called every second."""
+        """Check timeouts and send heartbeats; called every second."""
         self.bytes_in_second, self._sent = self._sent, 0
         if now - self.last_report > housekeeping:
             _log.warning(
-                "%s closed the HA connection of %s: no report came for %.0f s",
+                "%s closed the HA connection of %s: no report for %.0f s",
                 self._master.name,
                 self.address,
                 housekeeping,
@@ -221,22 +225,22 @@ class ReplicationMaster:
     """All slaves of this broker."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, store: MessageStore, config: BrokerConfig, name: str) -> None:
-        """``name``: what this broker is called in log lines."""
+        """``name``: this broker's name in log lines."""
         self.loop = loop
         self.store = store
         self.name = name
         self._config = config
         self._connections: set[SlaveConnection] = set()
         self._server: asyncio.Server | None = None
-        self._often = RateLimited(_log)
+        self._rate_limited = RateLimited(_log)
         self._closed = False
         self._empty = asyncio.Event()
         self._empty.set()
-        self._moved = asyncio.Event()  # a slave has got something, or is gone
+        self._progress = asyncio.Event()  # a slave has acknowledged something, or disconnected
         self._replicated = 0
         self._waiters: deque[tuple[int, float, ReplicatedCallback]] = deque()
         self._pushing = False
-        self._looking: asyncio.TimerHandle | None = None
+        self._polling: asyncio.TimerHandle | None = None
         self._ticking: asyncio.TimerHandle | None = None
         self._expiring: asyncio.TimerHandle | None = None
 
@@ -247,44 +251,44 @@ class ReplicationMaster:
         self._tick()
 
     async def settle(self) -> None:
-        """Before a stop: give slaves that are near the log's end a little time to get there."""
+        """Wait, before a stop, until the slaves have the complete log; at most ``_SETTLE_SECONDS``."""
         end = self.store.max_physical_offset
         with suppress(TimeoutError):
             async with asyncio.timeout(_SETTLE_SECONDS):
                 while any(slave.acked < end for slave in self.slaves):
-                    self._moved.clear()
-                    await self._moved.wait()
+                    self._progress.clear()
+                    await self._progress.wait()
 
     async def close(self) -> None:
-        """Let every slave go; who waits for one is told that none came."""
+        """Disconnect all slaves; waiting senders get FLUSH_SLAVE_TIMEOUT."""
         await self.settle()
         self._closed = True
         if self._server is not None:
             self._server.close()
             self._server = None
-        for timer in (self._looking, self._ticking, self._expiring):
+        for timer in (self._polling, self._ticking, self._expiring):
             if timer is not None:
                 timer.cancel()
         for connection in list(self._connections):
             connection.abort()
         await self._empty.wait()
         while self._waiters:
-            self._tell(self._waiters.popleft()[2], ResponseCode.FLUSH_SLAVE_TIMEOUT)
+            self._call_back(self._waiters.popleft()[2], ResponseCode.FLUSH_SLAVE_TIMEOUT)
 
     @property
     def port(self) -> int:
-        """The HA port; 0 when nobody can connect."""
+        """The HA port; 0 if it is closed."""
         return self._server.sockets[0].getsockname()[1] if self._server is not None else 0
 
     @property
     def slaves(self) -> list[SlaveConnection]:
-        """Those that follow the log."""
+        """Connections to which the log is sent."""
         return [connection for connection in self._connections if connection.next_offset >= 0]
 
-    # --- who waits for a slave ------------------------------------------------------------------------------------
+    # --- waiting senders ------------------------------------------------------------------------------------------
 
     def when_replicated(self, offset: int, callback: ReplicatedCallback) -> None:
-        """Call back with SUCCESS once a slave has the log up to an offset; perhaps before this returns."""
+        """Call back with SUCCESS once a slave has the log up to an offset, possibly before this method returns."""
         slaves = self.slaves
         if not slaves or offset - max(slave.acked for slave in slaves) >= self._config.ha_max_gap_not_in_sync:
             callback(ResponseCode.SLAVE_NOT_AVAILABLE)
@@ -296,84 +300,84 @@ class ReplicationMaster:
         self._waiters.append((offset, self.loop.time() + timeout, callback))
         if self._expiring is None:
             self._expiring = self.loop.call_later(timeout, self._expire)
-        if not self._pushing:  # once for all that are sent in this turn of the loop
+        if not self._pushing:  # once for all sends in this iteration of the loop
             self._pushing = True
             self.loop.call_soon(self._push)
 
     def acknowledged(self, offset: int) -> None:
-        """A slave has the log up to there."""
-        self._moved.set()
+        """Handle the report of a slave that has the log up to an offset."""
+        self._progress.set()
         if offset <= self._replicated:
             return
         self._replicated = offset
         while self._waiters and self._waiters[0][0] <= offset:
-            self._tell(self._waiters.popleft()[2], ResponseCode.SUCCESS)
+            self._call_back(self._waiters.popleft()[2], ResponseCode.SUCCESS)
 
     def _expire(self) -> None:
         self._expiring = None
         now = self.loop.time()
         while self._waiters and self._waiters[0][1] <= now:
-            self._tell(self._waiters.popleft()[2], ResponseCode.FLUSH_SLAVE_TIMEOUT)
+            self._call_back(self._waiters.popleft()[2], ResponseCode.FLUSH_SLAVE_TIMEOUT)
         if self._waiters:
             self._expiring = self.loop.call_at(self._waiters[0][1], self._expire)
 
     @staticmethod
-    def _tell(callback: ReplicatedCallback, code: ResponseCode) -> None:
+    def _call_back(callback: ReplicatedCallback, code: ResponseCode) -> None:
         try:
             callback(code)
-        except Exception:  # the others get their answers
-            _log.exception("a sender was not told what became of its message")
+        except Exception:  # must not affect the other waiters
+            _log.exception("the response to a send failed")
 
     def log_cut(self) -> None:
-        """The log's end was cut off, on a slave that has slaves: they are to compare theirs anew."""
+        """Handle the truncation of the log on a slave that has slaves itself: they must compare their logs again."""
         self._replicated = min(self._replicated, self.store.max_physical_offset)
         for connection in self._connections:
             connection.abort()
 
-    # --- called by connections, and from time to time -------------------------------------------------------------
+    # --- called by connections, and periodically ------------------------------------------------------------------
 
     def admit(self, connection: SlaveConnection) -> bool:
-        if self._closed or (len(self._connections) >= _MOST_CONNECTIONS and not self._close_oldest()):
-            self._often.warning("refused", "%s refused the HA connection of %s", self.name, connection.address)
+        if self._closed or (len(self._connections) >= _MAX_CONNECTIONS and not self._close_oldest()):
+            self._rate_limited.warning("refused", "%s refused the HA connection of %s", self.name, connection.address)
             return False
         self._connections.add(connection)
         self._empty.clear()
         return True
 
     def _close_oldest(self) -> bool:
-        """Close the oldest connection that has reported nothing; whether there was one.
+        """Close the oldest connection without any report; False if there is none.
 
-        Those who connect and say nothing would otherwise keep slaves out.
+        Otherwise, silent connections could block slaves.
         """
         silent = [connection for connection in self._connections if connection.next_offset < 0]
         oldest = min(silent, key=lambda connection: connection.last_report, default=None)
         if oldest is None:
             return False
         self._connections.discard(oldest)
-        self._often.warning(
+        self._rate_limited.warning(
             "silent",
-            "%s closed the HA connection of %s: %d are open, and it has reported nothing",
+            "%s closed the HA connection of %s: no report from it, and %d connections are open",
             self.name,
             oldest.address,
-            _MOST_CONNECTIONS,
+            _MAX_CONNECTIONS,
         )
         oldest.abort()
         return True
 
     def forget(self, connection: SlaveConnection) -> None:
         self._connections.discard(connection)
-        self._moved.set()
+        self._progress.set()
         if not self._connections:
             self._empty.set()
 
     def began(self) -> None:
-        """There is a slave: see to it that it gets what comes."""
-        if self._looking is None:
-            self._look()
+        """Start polling the log for new data, now that there is a slave."""
+        if self._polling is None:
+            self._poll()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         slaves = self.slaves
-        self._looking = self.loop.call_later(_LOOK_SECONDS, self._look) if slaves and not self._closed else None
+        self._polling = self.loop.call_later(_POLL_SECONDS, self._poll) if slaves and not self._closed else None
         for slave in slaves:
             slave.push()
 
@@ -392,7 +396,7 @@ class ReplicationMaster:
 
 
 def bind_ha_port(host: str, port: int) -> socket.socket:
-    """The socket that slaves connect to. ConfigError when the port is taken."""
+    """Bind the socket for slaves; ConfigError if the port is in use."""
     try:
         family, _, _, _, address = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -1,21 +1,21 @@
-"""What a slave does not do: it takes no messages, and its settings are its master's.
+"""Requests that a slave refuses: it does not accept messages, and copies its settings from its master.
 
 ==========================================================  =================================================
-asked for                                                   answer, as Apache's slave
+request                                                     response, as from Apache's slave
 ==========================================================  =================================================
-sends (10, 310, 320, 324, 325), recalls (370), pops and     14 SERVICE_NOT_AVAILABLE
-what follows a pop (200050, 200051, 200053, 200056, 200151)
-a message given back (36)                                   1 SYSTEM_ERROR
+sends (10, 310, 320, 324, 325), recalls (370), pops, acks   14 SERVICE_NOT_AVAILABLE
+(200050, 200051, 200053, 200056, 200151)
+a message sent back (36)                                    1 SYSTEM_ERROR
 the end of a transaction (37)                               11 SLAVE_NOT_AVAILABLE
-topics, groups, offsets and modes changed                   1 SYSTEM_ERROR
-topics deleted (215, 316)                                   0, and nothing is done
+changes of topics, groups, offsets and request modes        1 SYSTEM_ERROR
+deletions of topics (215, 316)                              0 SUCCESS, without effect
 ==========================================================  =================================================
 
-The last is what mqadmin asks of all brokers of a cluster, in no order, and it stops at the first that refuses: its
-master's word takes the topic from a slave.
+Deletions succeed because mqadmin sends them to all brokers of a cluster in any order, and stops at the first refusal.
+The slave deletes the topic when it synchronizes with its master.
 
-Thread-safety: functions without a state. Corresponds to AdminBrokerProcessor.validateSlave and the roles that
-SendMessageProcessor, EndTransactionProcessor and DefaultMessageStore look at.
+Thread-safety: stateless functions. Corresponds to AdminBrokerProcessor.validateSlave and the checks of the role in
+SendMessageProcessor, EndTransactionProcessor and DefaultMessageStore.
 """
 
 from __future__ import annotations
@@ -55,25 +55,25 @@ _ANSWERS = (
     (
         _MESSAGES,
         ResponseCode.SERVICE_NOT_AVAILABLE,
-        "service not available now: {} is a slave, and messages go to its master.",
+        "service not available now: {} is a slave. Send messages to its master.",
     ),
-    (_CHANGES, ResponseCode.SYSTEM_ERROR, "{} is a slave: topics, groups and offsets are changed at its master."),
-    (_DELETIONS, ResponseCode.SUCCESS, "{} is a slave: topics go when they go at its master."),
+    (_CHANGES, ResponseCode.SYSTEM_ERROR, "{} is a slave. Change topics, groups and offsets on its master."),
+    (_DELETIONS, ResponseCode.SUCCESS, "{} is a slave. It deletes topics when its master does."),
     (
         (Code.CONSUMER_SEND_MSG_BACK,),
         ResponseCode.SYSTEM_ERROR,
-        "{} is a slave: messages are given back to its master.",
+        "{} is a slave. Send messages back to its master.",
     ),
     (
         (Code.END_TRANSACTION,),
         ResponseCode.SLAVE_NOT_AVAILABLE,
-        "{} is a slave: transactions are ended at its master.",
+        "{} is a slave. End transactions on its master.",
     ),
 )
 
 
 def refusals(broker: str) -> dict[int, Handler]:
-    """Handlers in place of a master's. ``broker``: the slave's name in the answers."""
+    """Handlers that replace a master's. ``broker``: the slave's name in the responses."""
     return {int(code): _answer(answer, text.format(broker)) for codes, answer, text in _ANSWERS for code in codes}
 
 

@@ -1,15 +1,16 @@
-"""Live producers and consumers, by group and connection, as their heartbeats tell.
+"""Live producers and consumers by group and connection, from their heartbeats.
 
-A member is one client id on one connection in one group: a proxy speaks for many clients over one connection. It goes
-when its client unregisters, when its connection closes, or when no heartbeat came for ``channelExpiredTimeout``, by a
-clock that nobody sets; a connection all of whose members are silent is closed. Whenever a member of a consumer group
-comes, goes or names other topics than before, all members are told with NOTIFY_CONSUMER_IDS_CHANGED (40), and share
-out the queues again at once.
+A member is one client id on one connection in one group: a proxy registers many clients over one connection. A member
+is removed when its client unregisters, when its connection closes, or without a heartbeat for
+``channelExpiredTimeout`` of the monotonic clock. A connection without any live member is closed. When a member of a
+consumer group is added or removed, or changes its topics, all members get NOTIFY_CONSUMER_IDS_CHANGED (40) and
+rebalance at once.
 
-Members of a group ought to subscribe alike: of those that do not, each gets messages that another asked for, or loses
-them. Apache's broker lets the last heartbeat count and says nothing; here the log names both, once for each change.
+All members of a group must have the same subscription; otherwise members receive messages that only another one
+subscribes to, or miss messages. In Apache's broker the last heartbeat wins, without a warning. This broker does the
+same, but logs both subscriptions, once per change.
 
-Thread-safety: used on the event loop only. After a crash: nothing is kept; heartbeats fill the tables again.
+Thread-safety: used on the event loop only. After a crash: nothing is stored; heartbeats rebuild the tables.
 Corresponds to org.apache.rocketmq.broker.client.{ProducerManager, ConsumerManager, ConsumerGroupInfo}
 and client.rebalance.RebalanceLockManager.
 """
@@ -39,7 +40,7 @@ _MAX_TOPICS = 10_000
 
 
 def monotonic_ms() -> int:
-    """Milliseconds that go on whatever is done to the wall clock."""
+    """Milliseconds of a clock that is not affected by changes of the wall clock."""
     return time.monotonic_ns() // 1_000_000
 
 
@@ -52,11 +53,11 @@ class ClientInfo:
     language: str
     version: int
     last_update: int
-    """When its last heartbeat came, to be shown: by the wall clock (ms)."""
+    """Wall-clock time of the last heartbeat (ms), for display."""
     heard: int
-    """The same by the clock that its expiry goes by (ms)."""
+    """Monotonic time of the last heartbeat (ms), for expiry."""
     subscribed: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """What it said it wants: topic -> kind and text of the expression. Of consumers only."""
+    """Subscriptions of a consumer: topic -> type and text of the expression."""
 
 
 class Members:
@@ -75,7 +76,7 @@ class Members:
             yield from clients.values()
 
     def channels(self) -> list[Channel]:
-        """Each connection once."""
+        """The members' connections, without duplicates."""
         return list(self._by_channel)
 
     def get(self, channel: Channel, client_id: str) -> ClientInfo | None:
@@ -86,7 +87,7 @@ class Members:
         self._by_channel.setdefault(info.channel, {})[info.client_id] = info
 
     def drop(self, channel: Channel, client_id: str | None) -> bool:
-        """Drop one member, or with None all of the connection's; False if there was none."""
+        """Drop one member, or all of the connection if ``client_id`` is None; False if there was none."""
         clients = self._by_channel.get(channel)
         if clients is None or (client_id is not None and clients.pop(client_id, None) is None):
             return False
@@ -97,7 +98,7 @@ class Members:
 
 @dataclass(slots=True)
 class ConsumerGroup:
-    """A consumer group's members and what they said about their consuming."""
+    """A consumer group's members, and the settings and subscriptions from their heartbeats."""
 
     group: str
     consume_type: str = "CONSUME_PASSIVELY"
@@ -110,11 +111,11 @@ class ConsumerGroup:
         return sorted({member.client_id for member in self.members})
 
     def channel_of(self, client_id: str) -> Channel | None:
-        """The client's connection."""
+        """Return the client's connection with the latest heartbeat."""
         return _latest(member for member in self.members if member.client_id == client_id)
 
     def update_subscriptions(self, data: Iterable[SubscriptionData]) -> None:
-        """Take over newer subscriptions, drop topics no longer named."""
+        """Accept newer subscriptions; drop topics that are no longer subscribed to."""
         named = set()
         for subscription in data:
             named.add(subscription.topic)
@@ -126,9 +127,9 @@ class ConsumerGroup:
 
 
 class ClientManager:
-    """Producers and consumers. ``notify`` tells one connection that its group's members changed.
+    """Producers and consumers. ``notify`` is called for each connection whose group's members changed.
 
-    ``clock`` is the wall clock, for what is shown; members expire by ``monotonic``. Both in milliseconds.
+    ``clock`` is the wall clock, for display; members expire by ``monotonic``. Both in milliseconds.
     """
 
     def __init__(
@@ -160,7 +161,7 @@ class ClientManager:
         notify: bool = True,
         with_subscriptions: bool = True,
     ) -> bool:
-        """Add or renew a member; True when it is new or names other topics than before."""
+        """Add or renew a member; True if it is new or its topics changed."""
         group = self.consumers.get(data.group_name)
         if group is None:
             group = self.consumers[data.group_name] = ConsumerGroup(data.group_name)
@@ -180,7 +181,7 @@ class ClientManager:
         elif known is not None:
             info.subscribed = known.subscribed
         if changed and notify:
-            self._tell(group)
+            self._notify_members(group)
         return changed
 
     def _info(self, channel: Channel, client_id: str, language: str, version: int) -> ClientInfo:
@@ -195,7 +196,7 @@ class ClientManager:
         *,
         notify: bool = True,
     ) -> None:
-        """A client says goodbye to a group."""
+        """Remove a client from a group."""
         if producer_group:
             self._drop_producer(producer_group, channel, client_id)
         if consumer_group:
@@ -208,7 +209,7 @@ class ClientManager:
             self._drop_consumer(name, channel, None)
 
     def expire(self, timeout_ms: int) -> None:
-        """Drop members that have sent no heartbeat for so long, and close connections that have no others."""
+        """Drop members without a heartbeat for ``timeout_ms``, and close connections without other members."""
         limit = self._monotonic() - timeout_ms
         every = [(name, info, True) for name, members in self.producers.items() for info in members]
         every += [(name, info, False) for name, group in self.consumers.items() for info in group.members]
@@ -219,8 +220,8 @@ class ClientManager:
             if info.channel in alive:
                 self.unregister(info.channel, info.client_id, name if produces else None, None if produces else name)
                 continue
-            alive.add(info.channel)  # once
-            _log.warning("No heartbeat from %s for %d ms: closing.", info.channel.remote_addr, timeout_ms)
+            alive.add(info.channel)  # close each connection once
+            _log.warning("closing connection %s: no heartbeat for %d ms", info.channel.remote_addr, timeout_ms)
             self.channel_closed(info.channel)
             info.channel.close()
 
@@ -236,18 +237,18 @@ class ClientManager:
         if not len(group.members):
             del self.consumers[name]
         elif notify:
-            self._tell(group)
+            self._notify_members(group)
 
-    def _tell(self, group: ConsumerGroup) -> None:
+    def _notify_members(self, group: ConsumerGroup) -> None:
         if group.message_model == BROADCASTING:
-            return  # who gets all the queues does not share them out
+            return  # each member gets all queues: no rebalance
         for channel in group.members.channels():
             self._notify(channel, group.group)
 
-    # --- asking -------------------------------------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------------------------
 
     def producer_channel(self, client_id: str) -> Channel | None:
-        """The connection of a client that produces, in whichever group."""
+        """Return the connection of a producer, in any group."""
         every = (info for members in self.producers.values() for info in members)
         return _latest(info for info in every if info.client_id == client_id)
 
@@ -261,9 +262,9 @@ class ClientManager:
 
 
 class RebalanceLockManager:
-    """Locks for ordered consuming: group -> queue -> (client, time of the last renewal).
+    """Locks for ordered consumption: group -> queue -> (client, time of the last renewal).
 
-    A lock ends 60 seconds after its last renewal.
+    A lock expires ``live_time_ms`` after its last renewal.
 
     ``clock``: monotonic milliseconds.
     """
@@ -274,7 +275,7 @@ class RebalanceLockManager:
         self._locks: dict[str, dict[MessageQueue, tuple[str, int]]] = {}
 
     def lock(self, group: str, queues: Iterable[MessageQueue], client_id: str) -> list[MessageQueue]:
-        """Lock or renew what is free, expired or the client's own; the queues it now holds."""
+        """Lock or renew queues that are free, expired or the client's own; returns the queues that it now holds."""
         now = self._clock()
         locks = self._locks.setdefault(group, {})
         held = []
@@ -296,7 +297,7 @@ class RebalanceLockManager:
 
 
 def _latest(connections: Iterable[ClientInfo]) -> Channel | None:
-    """Of a client's connections the one with the latest heartbeat: who connects anew may leave a dead one behind."""
+    """The connection with the latest heartbeat: a client that reconnects may leave a dead connection behind."""
     found = list(connections)
     return max(reversed(found), key=lambda info: info.heard).channel if found else None
 
@@ -305,30 +306,30 @@ def _warn_if_different(group: ConsumerGroup, info: ClientInfo) -> None:
     other = next((one for one in group.members if one.subscribed and one.subscribed != info.subscribed), None)
     if other is not None and info.subscribed:
         _log.warning(
-            "Consumers of group %s subscribe differently: %s to %s, %s to %s. Each is given queues of all these topics "
-            "and uses the subscription of whoever spoke last. Give one of them another group.",
+            "Consumers of group %s have different subscriptions: %s has %s, %s has %s. Each gets queues of all these "
+            "topics, filtered by the subscription of the last heartbeat. Use a separate group for one of them.",
             group.group,
             info.client_id,
-            _said(info),
+            _shown_subscriptions(info),
             other.client_id,
-            _said(other),
+            _shown_subscriptions(other),
         )
 
 
-def _said(info: ClientInfo) -> str:
+def _shown_subscriptions(info: ClientInfo) -> str:
     shown = [f"{topic} by {text!r}" for topic, (_, text) in sorted(info.subscribed.items())]
     return ", ".join(shown[:_SHOWN]) + (f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else "")
 
 
 def notify_consumer_ids_changed(channel: Channel, group: str) -> None:
-    """Tell one member that its group changed (40)."""
+    """Notify one member that its group changed (40)."""
     header = NotifyConsumerIdsChangedRequestHeader(consumer_group=group)
     request = RemotingCommand.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header.to_ext(), oneway=True)
     channel.write(request)
 
 
 def heartbeat_of(request: RemotingCommand) -> HeartbeatData:
-    """The body, if it is of a size that a client can be: each group in it costs every other client time."""
+    """Decode the body; RefusedError if it is too large, since decoding it delays all other clients."""
     value = loads_tolerant(bounded_body(request), REQUEST_LIMITS)
     if isinstance(value, dict):
         consumers = _list(value, "consumerDataSet")
@@ -341,7 +342,7 @@ def heartbeat_of(request: RemotingCommand) -> HeartbeatData:
 def bounded_body(request: RemotingCommand) -> bytes | bytearray | memoryview:
     if len(request.body) > _MAX_BODY_BYTES:
         raise RefusedError(
-            f"the body of the request has {len(request.body)} bytes, at most {_MAX_BODY_BYTES} are taken",
+            f"the body of the request has {len(request.body)} bytes, at most {_MAX_BODY_BYTES} are allowed",
             ResponseCode.SYSTEM_ERROR,
             remedy="Spread the groups and queues over several clients.",
         )
@@ -356,7 +357,7 @@ def _list(value: object, name: str) -> list[object]:
 def _check_number(what: str, number: int, most: int) -> None:
     if number > most:
         raise RefusedError(
-            f"the heartbeat names {number} {what}, at most {most} are taken",
+            f"the heartbeat has {number} {what}, at most {most} are allowed",
             ResponseCode.SYSTEM_ERROR,
             remedy="Spread the groups over several clients.",
         )

@@ -1,16 +1,17 @@
-"""The broker's settings: Apache's property names, checked values, and the file and line of what is wrong.
+"""The broker's settings: Apache's property names and checked values; errors name file and line.
 
-A ``broker.conf`` is Java properties text. Three kinds of names occur in it:
+A ``broker.conf`` has the format of Java properties. Three kinds of names occur in it:
 
 * settings of this broker (the fields of :class:`BrokerConfig`): the value is checked, ConfigError names file and line;
-* settings of Apache's that this broker has no use for (``KNOWN_UNUSED``): kept, and shown by code 26;
-* anything else: kept too, with a warning that names the nearest known setting, since it is probably a typing error.
+* Apache settings without effect in this broker (``KNOWN_UNUSED``): retained, and returned by code 26;
+* all others: also retained, with a warning that names the most similar known setting, since it is probably a typo.
 
-Settings of our own, beside Apache's: ``maxPullBytes``, ``maxPullMsgNums`` (bounds of a pull that asks for much),
-``maxHeldPulls`` (long polls waiting at once), ``fileReservedSize`` (bytes of commit log to keep), and those from
-``maxConnections`` to ``maxMemoryBytes`` (what clients may cost). ``aclFile`` (Apache: a system property) is our own;
-``innerClientAuthenticationCredentials`` is Apache's, JSON like ``{"accessKey": "…", "secretKey": "…"}``.
-Settings of the gRPC proxy (``PROXY_SETTINGS``) are kept for ``rocket up``, which gives them to the proxy it starts.
+Settings that Apache does not have: ``maxPullBytes``, ``maxPullMsgNums`` (limits of one pull), ``maxHeldPulls`` (long
+polls held at once), ``fileReservedSize`` (bytes of commit log to retain), and those from ``maxConnections`` to
+``maxMemoryBytes`` (limits of what clients use). So is ``aclFile`` (Apache: a system property).
+``innerClientAuthenticationCredentials`` is Apache's: JSON like ``{"accessKey": "…", "secretKey": "…"}``.
+Settings of the gRPC proxy (``PROXY_SETTINGS``) are retained for ``rocket up``, which passes them to its proxy.
+
 Thread-safety: read by every component, changed on the event loop only (code 25, dynamic settings).
 Corresponds to org.apache.rocketmq.common.BrokerConfig, store.config.MessageStoreConfig, NettyServerConfig.
 """
@@ -61,7 +62,7 @@ HIDDEN = "******"
 
 
 class BrokerRole(Enum):
-    """A SYNC_MASTER answers senders once a slave has the message; a SLAVE copies its master's log."""
+    """A SYNC_MASTER acknowledges messages once a slave has them; a SLAVE copies its master's log."""
 
     ASYNC_MASTER = "ASYNC_MASTER"
     SYNC_MASTER = "SYNC_MASTER"
@@ -69,7 +70,7 @@ class BrokerRole(Enum):
 
 
 class MessageRequestMode(Enum):
-    """How a group's consumers get messages, unless code 401 set it for the group."""
+    """How consumers receive messages; code 401 overrides it for a group."""
 
     PULL = "PULL"
     POP = "POP"
@@ -78,14 +79,14 @@ class MessageRequestMode(Enum):
 def _property_value(text: str) -> None:
     if len(text) > 255 or not text.isprintable():
         raise ConfigError(
-            f"regionId={text[:255]!r} cannot be stored with every message.",
+            f"Invalid regionId {text[:255]!r}: it is stored with every message.",
             remedy="Use at most 255 characters, without control characters.",
         )
 
 
 @dataclass(slots=True)
 class BrokerConfig:
-    """Every setting that this broker reads, under Apache's name in camel case."""
+    """All settings that this broker reads; their property names are Apache's, in camel case."""
 
     broker_cluster_name: str = _setting("DefaultCluster")
     broker_name: str = _setting("broker-a")
@@ -231,16 +232,16 @@ class BrokerConfig:
 
     #: Where the settings were read from, if that was a file.
     source: Path | None = None
-    #: The settings of TLS (``tls.…``), which are one thing for servers and clients (remoting/tls.py).
+    #: The settings of TLS (``tls.…``), shared by servers and clients (remoting/tls).
     tls: dict[str, str] = field(default_factory=dict, repr=False)  # with passwords
-    #: What a file said beyond the above, by name; kept for code 26.
-    others: dict[str, str] = field(default_factory=dict, repr=False)  # a misspelt one may be a secret
+    #: Settings of the file that are not among the above, by name; retained for code 26.
+    others: dict[str, str] = field(default_factory=dict, repr=False)  # may contain a misspelt secret
 
     @classmethod
     def from_file(cls, path: Path | str, **defaults: Any) -> BrokerConfig:
         """Read a ``broker.conf``; ConfigError names the file, the line and the setting.
 
-        ``defaults`` are fields of this class, for what the file does not say.
+        ``defaults`` are fields of this class, for settings that the file does not have.
         """
         path = Path(path)
         return cls._from_entries(
@@ -249,12 +250,12 @@ class BrokerConfig:
 
     @classmethod
     def from_text(cls, text: str, source: str = "<properties>") -> BrokerConfig:
-        """Read properties text that is in memory."""
+        """Parse the text of a properties file."""
         return cls._from_entries(parse_properties(text, source), source)
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, object], source: str = "the settings given") -> BrokerConfig:
-        """Settings by their Apache names; Python values are taken as their properties text."""
+        """Create from settings by Apache name; Python values are converted to their properties text."""
         return cls._from_entries([(name, text_of(value), 0) for name, value in properties.items()], source)
 
     @classmethod
@@ -266,12 +267,12 @@ class BrokerConfig:
             where = f"{source}, line {line}" if line else source
             for warning in config._set(name, expand_variables(value, os.environ), where):
                 _log.warning("%s", warning)
-        for warning in config._disorder():
+        for warning in config._order_warnings():
             _log.warning("%s: %s", source, warning)
         return config
 
-    def _disorder(self) -> list[str]:
-        """What is odd about the levels of the disk, which mean something in their order only."""
+    def _order_warnings(self) -> list[str]:
+        """Warnings about the three levels of disk usage if they are not in ascending order."""
         names = ("diskMaxUsedSpaceRatio", "diskSpaceCleanForciblyRatio", "diskSpaceWarningLevelRatio")
         levels = (
             self.disk_max_used_space_ratio,
@@ -279,7 +280,7 @@ class BrokerConfig:
             self.disk_space_warning_level_ratio,
         )
         return [
-            f"{names[at]} {levels[at]} is above {names[at + 1]} {levels[at + 1]}, which is meant to come after it."
+            f"{names[at]} {levels[at]} is above {names[at + 1]} {levels[at + 1]}; it should not be."
             for at in range(2)
             if levels[at] > levels[at + 1]
         ]
@@ -290,7 +291,7 @@ class BrokerConfig:
         if spec is not None:
             setattr(self, spec.attribute, spec.parse(text, where))
             return []
-        if name.startswith("tls."):  # of which none may be overlooked
+        if name.startswith("tls."):  # unknown ones are an error, not a warning
             parse_setting(name, text, where)
             self.tls[name] = text
             return []
@@ -301,7 +302,7 @@ class BrokerConfig:
         return [f"{where}: unknown setting '{name}' is ignored." + (f" Did you mean '{near}'?" if near else "")]
 
     def parse_update(self, properties_text: str) -> SettingsUpdate:
-        """What properties text would change at run time (code 25); ConfigError if one of its settings cannot be."""
+        """Parse an update at run time (code 25); ConfigError if one of its settings is invalid or not dynamic."""
         check_length(properties_text)
         update = SettingsUpdate()
         for name, text, _ in parse_properties(properties_text, "update"):
@@ -310,7 +311,7 @@ class BrokerConfig:
                 raise fixed(name)
             if has_variable(text):
                 raise ConfigError(
-                    f"{name} has a variable, ${{…}}: broker.conf would keep it, and expand it at the next start.",
+                    f"{name} has a variable, ${{…}}: variables are expanded only when the broker starts.",
                     remedy="Give the value itself, or edit broker.conf and restart the broker.",
                 )
             if spec is None:
@@ -327,47 +328,47 @@ class BrokerConfig:
         return update
 
     def apply(self, update: SettingsUpdate) -> list[str]:
-        """Let it count from now on; warnings back."""
+        """Apply a parsed update; returns warnings."""
         warnings = [warning for name, text in update.others.items() for warning in self._set(name, text, "update")]
-        before = self._disorder()
+        before = self._order_warnings()
         for spec, value in update.values.items():
             setattr(self, spec.attribute, value)
-        return warnings + [warning for warning in self._disorder() if warning not in before]
+        return warnings + [warning for warning in self._order_warnings() if warning not in before]
 
     def update(self, properties_text: str) -> list[str]:
-        """Apply properties text at run time; warnings back, ConfigError and no change if one cannot be."""
+        """Apply properties text at run time; returns warnings. On a ConfigError nothing is changed."""
         return self.apply(self.parse_update(properties_text))
 
     def to_properties(self) -> list[tuple[str, str]]:
-        """Every setting by its Apache name, then the rest of the file."""
+        """All settings by Apache name, then the file's other settings."""
         own = [_shown(spec.name, text_of(getattr(self, spec.attribute))) for spec in _SPECS.values()]
         others = sorted(_shown(name, text) for name, text in self.others.items())
         return own + sorted(self.tls_settings().properties().items()) + others
 
     def to_text(self) -> str:
-        """As properties text."""
+        """Render all settings as properties text."""
         return render_properties(self.to_properties())
 
     def tls_settings(self) -> TlsSettings:
-        """The settings of TLS: of the file, of the one it names, of the environment. ConfigError when they clash."""
+        """TLS settings of this file, of the file it names and of the environment; ConfigError if they conflict."""
         return TlsSettings.of(self.tls)
 
     def server_tls(self) -> ServerTls | None:
-        """What this broker's ports need for TLS; None where that is disabled. ConfigError as from ``tls_settings``."""
+        """TLS of this broker's ports; None if disabled. ConfigError as from ``tls_settings``."""
         return server_tls(self.tls_settings(), (self.broker_ip1, self.bind_address, "localhost", "127.0.0.1", "::1"))
 
     def client_tls(self) -> TlsSettings | None:
-        """With which this broker calls name servers and its master; None: without TLS."""
+        """TLS settings for requests to name servers and to the master; None without TLS."""
         settings = self.tls_settings()
         return settings if settings.is_client else None
 
     @property
     def store_path(self) -> Path:
-        """The store's directory, ``~`` filled in."""
+        """The store's directory, with ``~`` expanded."""
         return self.store_path_root_dir.expanduser()
 
     def store_config(self) -> StoreConfig:
-        """The settings that are the store's business: those of the same names, and those that differ in type."""
+        """Settings of the store: fields of the same name, and paths converted to its types."""
         values = {one.name: getattr(self, one.name) for one in fields(StoreConfig) if hasattr(self, one.name)}
         for name in ("store_path_commit_log", "store_path_consume_queue", "store_path_index"):
             values[name] = Path(values[name]).expanduser() if values[name] else None
@@ -375,12 +376,12 @@ class BrokerConfig:
 
     @property
     def proxy_settings(self) -> dict[str, str]:
-        """Settings of the gRPC proxy that were given."""
+        """Settings of the gRPC proxy that are set."""
         return {name: text for name, text in self.others.items() if name in PROXY_SETTINGS}
 
     @property
     def without_effect(self) -> list[str]:
-        """Settings of Apache's that were given, and that change nothing here."""
+        """Apache settings that are set but have no effect."""
         return sorted(name for name in self.others if is_without_effect(name))
 
     @property
@@ -388,16 +389,16 @@ class BrokerConfig:
         return self.broker_role is BrokerRole.SLAVE
 
     def check_role(self) -> None:
-        """ConfigError when role and id do not belong together."""
+        """Raise ConfigError if role and id do not match."""
         if self.is_slave == (self.broker_id == MASTER_ID):
             raise ConfigError(
-                f"brokerRole={self.broker_role.value} does not go with brokerId={self.broker_id}.",
-                remedy="A slave's brokerId is above 0; a master's is 0.",
+                f"brokerRole={self.broker_role.value} does not match brokerId={self.broker_id}.",
+                remedy="Set brokerId to 0 for a master, above 0 for a slave.",
             )
 
     @property
     def timer_precision(self) -> int:
-        """``timerPrecisionMs`` as Apache takes it: 1000, 500, 200 or 100, the largest that is not above what is set."""
+        """``timerPrecisionMs`` rounded down to 1000, 500, 200 or 100, and at least 100, as in Apache's broker."""
         return next((step for step in (1_000, 500, 200) if step <= self.timer_precision_ms), 100)
 
     @property
@@ -408,31 +409,31 @@ class BrokerConfig:
 
     @property
     def own_credentials(self) -> Credentials | None:
-        """What the broker's own requests, to name servers and to its master, are signed with."""
+        """Credentials that sign the broker's own requests to name servers and to its master."""
         return inner_credentials(self.inner_client_authentication_credentials)
 
     @property
     def name_servers(self) -> tuple[str, ...]:
-        """The addresses in ``namesrvAddr``, which may be many with ``;`` between."""
+        """The addresses in ``namesrvAddr``, separated by ``;``."""
         return tuple(address for address in (part.strip() for part in self.namesrv_addr.split(";")) if address)
 
 
 def shown_text(properties_text: str) -> str:
-    """Properties text on one line, without what may be a secret. ConfigError for invalid text."""
+    """Properties text on one line, with possible secrets hidden. ConfigError for invalid text."""
     entries = [_shown(name, text) for name, text, _ in parse_properties(properties_text, "update")]
     return " ".join(f"{name}={text}" for name, text in entries)
 
 
 def _shown(name: str, text: str) -> tuple[str, str]:
-    """A setting as it may be shown: secrets are hidden, and so is what may be a misspelt one."""
+    """A setting for display: secrets and possibly misspelt secrets are hidden."""
     spec = _SPECS.get(name) or _SPECS.get(nearest_setting(name) or "")
     is_secret = (spec is not None and spec.secret) or (name not in _SPECS and may_be_secret(name, text))
     return name, HIDDEN if is_secret and text else text
 
 
-@lru_cache(maxsize=256)  # a search takes a millisecond, and code 26 repeats those of all unknown settings
+@lru_cache(maxsize=256)  # a search takes a millisecond, and code 26 searches for all unknown settings each time
 def nearest_setting(name: str) -> str | None:
-    """The known setting that a misspelt one was probably meant to be."""
+    """The known setting most similar to a misspelt one."""
     lowered = {known.lower(): known for known in (*_SPECS, *KNOWN_UNUSED)}
     close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.7)
     return lowered[close[0]] if close else None

@@ -1,15 +1,16 @@
-"""The broker's ``config/*.json``: read with a fallback to ``.bak``, written so that a kill or a power failure
-at any moment loses nothing. Likewise ``broker.conf``, where settings are changed while the broker runs.
+"""The broker's ``config/*.json``, and changes of settings in ``broker.conf`` at run time.
 
-A file is written as ``<name>.tmp`` and brought to disk, the present one becomes ``<name>.bak``, and the new one takes
-its place by rename; at every moment ``<name>`` or ``<name>.bak`` is whole. The text is fastjson's tab-indented one,
+Reads fall back to ``.bak``. Writes lose nothing when the process is killed or the power fails at any moment.
+
+A file is written as ``<name>.tmp`` and fsynced, the present one is renamed to ``<name>.bak``, and the new one to
+``<name>``: at every moment ``<name>`` or ``<name>.bak`` is complete. The format is fastjson's: indented with tabs,
 integer keys unquoted.
 
-A broken file is set aside as ``<name>.broken`` when its ``.bak`` can be read; when neither can, :class:`ConfigError`
-names the file and the line, because guessing would drop topics or offsets. So it does for a file that may not be read.
+A corrupt file is renamed to ``<name>.broken`` if its ``.bak`` is readable. If neither is, :class:`ConfigError` names
+the file and the line, because guessing would drop topics or offsets. Missing permissions raise the same error.
 
 Thread-safety: :class:`ConfigFile` is used by one thread at a time. :class:`ConfigSaver` belongs to the event loop and
-writes on one thread of its own; what it writes is a snapshot taken on the loop.
+writes snapshots, taken on the loop, on a thread of its own.
 Corresponds to org.apache.rocketmq.common.ConfigManager and MixAll.string2File.
 """
 
@@ -34,12 +35,12 @@ from spark_rocket.protocol.wire.bodies import dumps_fastjson, loads_tolerant
 _log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0
-"""How long after a write that failed the next one begins."""
+"""Delay between a failed write and its retry."""
 _BARE_KEY = re.compile(r"([{,]\s*)(-?\d+)(\s*:)")
 
 
 class _BrokenFileError(Exception):
-    """One file that cannot be taken over: at which line, and why."""
+    """A file that cannot be loaded, with line and reason."""
 
     def __init__(self, path: Path, line: int, reason: str) -> None:
         super().__init__(f"{path}, line {line}: {reason}")
@@ -47,7 +48,7 @@ class _BrokenFileError(Exception):
 
 
 class ConfigFile:
-    """One file and what it is taken from and loaded into."""
+    """One file, with the functions that provide its content and load it."""
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class ConfigFile:
         self._load = load
 
     def load(self) -> bool:
-        """Load the file, or its ``.bak``; False when there is neither. ConfigError when what is there is broken."""
+        """Load the file, or its ``.bak``; False if both are missing, ConfigError if the present ones are corrupt."""
         backup = self.path.with_name(self.path.name + ".bak")
         broken: _BrokenFileError | None = None
         try:
@@ -81,21 +82,21 @@ class ConfigFile:
         return found
 
     def _set_aside(self, broken: _BrokenFileError) -> None:
-        """Keep the broken file under another name, now that its .bak is loaded."""
+        """Rename the corrupt file, now that its .bak is loaded."""
         aside = self.path.with_name(self.path.name + ".broken")
         try:
             self.path.replace(aside)
         except OSError as error:
             raise ConfigError(
-                f"{broken}; it cannot be set aside as {aside.name}: {error.strerror}.",
-                remedy=f"Move {self.path.name} elsewhere; its .bak can be read.",
+                f"{broken}; it cannot be renamed to {aside.name}: {error.strerror}.",
+                remedy=f"Move {self.path.name} elsewhere; its .bak is readable.",
             ) from error
-        _log.warning("%s. Loaded %s.bak instead; the broken file is kept as %s.", broken, self.path.name, aside.name)
+        _log.warning("%s. Loaded %s.bak instead; renamed the corrupt file to %s.", broken, self.path.name, aside.name)
 
     def _error(self, broken: _BrokenFileError) -> ConfigError:
         return ConfigError(
             f"{broken}.",
-            remedy=f"Repair {broken.path.name}, or move it and its .bak away to start without what is in them.",
+            remedy=f"Repair {broken.path.name}, or move it and its .bak elsewhere to start without their content.",
         )
 
     def _load_from(self, path: Path) -> bool:
@@ -103,10 +104,10 @@ class ConfigFile:
             raw = path.read_bytes()
         except FileNotFoundError:
             return False
-        except PermissionError as error:  # nothing is broken, and its .bak is older
+        except PermissionError as error:  # the file may be intact, and its .bak is older: no fallback
             raise ConfigError(
                 f"{path} cannot be read: {error.strerror}.",
-                remedy=f"Give the user that runs the broker the right to read {path.parent} and what is in it.",
+                remedy=f"Give the broker's user permission to read {path.parent} and its files.",
             ) from error
         except OSError as error:
             raise _BrokenFileError(path, 1, f"cannot be read: {error.strerror}") from error
@@ -114,9 +115,9 @@ class ConfigFile:
             stored = loads_tolerant(raw)
         except ProtocolError as error:
             line, reason = _locate(raw, error.message)
-            raise _BrokenFileError(path, line, f"not the JSON of a RocketMQ broker: {reason}") from error
+            raise _BrokenFileError(path, line, f"invalid JSON: {reason}") from error
         if not isinstance(stored, dict):
-            raise _BrokenFileError(path, 1, "a JSON object is expected")
+            raise _BrokenFileError(path, 1, "expected a JSON object")
         try:
             self._load(stored)
         except (ValueError, TypeError, KeyError, AttributeError, ProtocolError) as error:
@@ -124,9 +125,9 @@ class ConfigFile:
         return True
 
     def write(self, snapshot: dict[str, Any] | bytes) -> None:
-        """Put a snapshot, plain values or the text itself, in the file's place; it is on disk on return.
+        """Replace the file with a snapshot (plain values or the encoded text); durable on return.
 
-        On disk before it has its name: after a power failure a file renamed earlier could be empty, and its .bak too.
+        The data is fsynced before the rename: otherwise, after a power failure, the file and its .bak could be empty.
         """
         directory = self.path.parent
         if not directory.is_dir():
@@ -135,7 +136,7 @@ class ConfigFile:
         temporary = self.path.with_name(self.path.name + ".tmp")
         text = snapshot if isinstance(snapshot, bytes) else dumps_fastjson(snapshot, pretty=True)
         backup = self.path.with_name(self.path.name + ".bak")
-        if not self.path.exists() and not backup.exists():  # one of two can be lost from the first write on
+        if not self.path.exists() and not backup.exists():  # two copies from the first write on: one may get lost
             _write(temporary, text)
             temporary.replace(backup)
         _write(temporary, text)
@@ -150,12 +151,12 @@ class ConfigFile:
 
 
 def change_properties(path: Path, values: Mapping[str, str]) -> None:
-    """Set these names in a properties file, and leave all else in it as it is; it is on disk on return.
+    """Set these names in a properties file and change nothing else in it; durable on return.
 
-    What it was before is kept as ``.bak``. ConfigError, with the file untouched, if it cannot be read or written.
+    The previous content is retained as ``.bak``. ConfigError, with the file untouched, if it cannot be read or written.
     """
     try:
-        path = path.resolve(strict=True)  # a link to the file stays one
+        path = path.resolve(strict=True)  # replace the target of a symbolic link, not the link
         before = path.read_bytes()
         after = edit_properties(before.decode("utf-8"), values).encode("utf-8")
         if after != before:
@@ -166,8 +167,8 @@ def change_properties(path: Path, values: Mapping[str, str]) -> None:
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be changed: {error.strerror or error}.",
-            remedy="The broker writes settings that are changed while it runs to its file, which it replaces: let it "
-            "write to the file's directory.",
+            remedy="The broker saves settings changed at run time by replacing its file: give it write permission for "
+            "the file's directory.",
         ) from error
 
 
@@ -179,7 +180,7 @@ def _write(path: Path, text: bytes) -> None:
 
 
 def _locate(raw: bytes, fallback: str) -> tuple[int, str]:
-    """The line of the first thing that is no JSON, fastjson's bare integer keys allowed."""
+    """Line and reason of the first syntax error, with fastjson's unquoted integer keys allowed."""
     if not raw.strip():
         return 1, "the file is empty"
     try:
@@ -194,10 +195,9 @@ def _locate(raw: bytes, fallback: str) -> tuple[int, str]:
 
 
 class ConfigSaver:
-    """Writes config files, which go by names, in the background. Saves asked for during a write share the next write.
+    """Write config files, identified by name, in the background. Saves requested during a write share the next write.
 
-    A write that fails is tried again every ``retry_seconds`` until it succeeds. The log says when writes begin to
-    fail, and when they succeed again.
+    A failed write is retried every ``retry_seconds`` until it succeeds. The first failure and the recovery are logged.
     """
 
     def __init__(
@@ -214,16 +214,16 @@ class ConfigSaver:
         self._retries: dict[str, asyncio.TimerHandle] = {}
         self._closed = False
         self.on_written: Callable[[str], None] = lambda name: None
-        """Called on the loop after each write that succeeds."""
+        """Called on the loop after each successful write."""
 
     def problem(self, name: str) -> str:
-        """Why the last write of the file failed; empty if it did not."""
+        """Reason why the last write of the file failed; empty if it succeeded."""
         return self._problems.get(name, "")
 
     def save(self, name: str, snapshot: dict[str, Any] | None = None) -> asyncio.Future[str]:
-        """A future that is done when a write with at least the state of this moment has ended: with an empty text if
-        the file is on disk, otherwise with the problem. It never raises.
+        """Write at least the present state, in the background.
 
+        The future's result is empty once the file is durable, otherwise the problem. It never raises.
         ``snapshot``: write this earlier state instead.
         """
         if snapshot is None:
@@ -234,12 +234,12 @@ class ConfigSaver:
         if waiting is None:
             waiting = self._waiting[name] = self._loop.create_future()
             if name not in self._writing:
-                # Not at once: several changes in one turn of the loop become one write.
+                # Deferred, so that several changes in one iteration of the loop become one write.
                 self._loop.call_soon(self._begin, name)
         return waiting
 
     def file_saved(self, name: str) -> asyncio.Future[str]:
-        """As :meth:`save` for changes whose save has been asked for already: a failed write is tried again at once."""
+        """As :meth:`save`, for changes whose save was already requested: retry a failed write immediately."""
         pending = self._waiting.get(name) or self._writing.get(name)
         if pending is not None:
             return pending
@@ -278,11 +278,11 @@ class ConfigSaver:
             self._retries[name] = self._loop.call_later(self._retry_seconds, self.file_saved, name)
 
     def _note(self, name: str, error: BaseException | None) -> str:
-        """The problem of a write that has ended, if it has one; in the log when it is new."""
+        """Record the outcome of a write; log a new problem or the recovery. Returns the problem, or an empty string."""
         path, before = self._files[name].path, self._problems.pop(name, "")
         if error is None:
             if before:
-                _log.warning("%s is written again.", path)
+                _log.warning("%s can be written again.", path)
             return ""
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__
         problem = self._problems[name] = f"{path.name} could not be written: {reason}"
@@ -291,7 +291,7 @@ class ConfigSaver:
         return problem
 
     def close(self) -> None:
-        """Wait for the write that runs; what is still waiting is written by the caller's own ``save``."""
+        """Wait for the write in flight. The caller writes pending changes with ``ConfigFile.save``."""
         self._closed = True
         for retry in self._retries.values():
             retry.cancel()

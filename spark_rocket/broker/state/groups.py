@@ -1,8 +1,8 @@
 """Settings of consumer groups, created by an admin or by a group's first request.
 
 Thread-safety: used on the event loop only.
-After a crash: what an admin set is in ``subscriptionGroup.json`` and ``messageRequestMode.json``; other
-groups are created again by their next use.
+After a crash: settings made by an admin are in ``subscriptionGroup.json`` and ``messageRequestMode.json``; other
+groups are created again on next use.
 Corresponds to org.apache.rocketmq.broker.subscription.SubscriptionGroupManager.
 """
 
@@ -43,7 +43,7 @@ class SubscriptionGroupManager(VersionedTable[SubscriptionGroupConfig]):
         self._forbidden: dict[str, Any] = {}
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:
-        """The group, created when that is allowed; None when it is not."""
+        """Return the group, created if allowed; otherwise None."""
         found = self.table.get(group)
         if found is not None:
             return found
@@ -52,7 +52,7 @@ class SubscriptionGroupManager(VersionedTable[SubscriptionGroupConfig]):
         if group_problem(group) is not None:
             return None
         created = SubscriptionGroupConfig(group_name=group)
-        if not self._config.is_slave:  # which has its master's groups, and no others
+        if not self._config.is_slave:  # a slave has only its master's groups
             self.put(created)
         return created
 
@@ -61,7 +61,7 @@ class SubscriptionGroupManager(VersionedTable[SubscriptionGroupConfig]):
         self._put(config.group_name, config)
 
     def snapshot(self) -> dict[str, Any]:
-        """What ``subscriptionGroup.json`` and code 201 say."""
+        """Content of ``subscriptionGroup.json`` and of the response to code 201."""
         return {**super().snapshot(), "forbiddenTable": self._forbidden}
 
     def load(self, stored: dict[str, Any]) -> None:
@@ -76,7 +76,7 @@ class SubscriptionGroupManager(VersionedTable[SubscriptionGroupConfig]):
 
 
 class MessageRequestModeManager:
-    """Whether a group pulls or pops a topic, as an administrator has set it: topic -> group -> mode.
+    """PULL or POP as set by an administrator: topic -> group -> mode.
 
     Corresponds to org.apache.rocketmq.broker.loadbalance.MessageRequestModeManager.
     """
@@ -91,14 +91,14 @@ class MessageRequestModeManager:
         self.table.setdefault(mode.topic, {})[mode.consumer_group] = mode
 
     def snapshot(self) -> dict[str, Any]:
-        """What the file and code 402 say."""
+        """Content of the file and of the response to code 402."""
         table = {
             topic: {group: mode.to_value() for group, mode in groups.items()} for topic, groups in self.table.items()
         }
         return {"messageRequestModeMap": table}
 
     def load(self, stored: dict[str, Any]) -> None:
-        """Take over what a file says; AttributeError or ProtocolError when it does not fit."""
+        """Load the content of a file; AttributeError or ProtocolError if it is invalid."""
         self.table = {
             topic: {group: SetMessageRequestModeRequestBody.from_value(mode) for group, mode in groups.items()}
             for topic, groups in (stored.get("messageRequestModeMap") or {}).items()

@@ -1,6 +1,6 @@
-"""Names of Apache settings that may stand in a broker.conf but that change nothing in this broker.
+"""Apache settings that are accepted in a broker.conf but have no effect in this broker.
 
-They are kept and shown again by code 26, without the warning that an unknown name gets.
+They are retained and returned by code 26, without the warning for unknown names.
 Corresponds to the other fields of org.apache.rocketmq.common.BrokerConfig, MessageStoreConfig and NettyServerConfig.
 """
 
@@ -53,7 +53,7 @@ _NAMES = """
 
 KNOWN_UNUSED: frozenset[str] = frozenset(_NAMES.split())
 
-#: Settings of the gRPC proxy (spark_rocket.proxy.config). They may stand in the broker.conf that ``rocket up`` reads.
+#: Settings of the gRPC proxy (spark_rocket.proxy.config), accepted in the broker.conf that ``rocket up`` reads.
 PROXY_SETTINGS = frozenset(
     {
         "aclMaxClockSkew",
@@ -68,51 +68,51 @@ PROXY_SETTINGS = frozenset(
     }
 )
 
-# Settings whose meaning we cannot honour yet: the values that change nothing, and what to do about others.
+# Unsupported settings: the values without effect, which are accepted, and the remedy for all other values.
 _REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
-    "enableDLegerCommitLog": (("false",), "Remove it: there is no DLedger log here."),
-    "enableControllerMode": (("false",), "Remove it: there is no controller here."),
-    "storeType": (("default", ""), "Remove it: this broker keeps its store in files."),
-    "transientStorePoolEnable": (("false",), "Remove it: the commit log is written through its mapping."),
+    "enableDLegerCommitLog": (("false",), "Remove it: DLedger is not supported."),
+    "enableControllerMode": (("false",), "Remove it: controller mode is not supported."),
+    "storeType": (("default", ""), "Remove it: this broker stores its data in files."),
+    "transientStorePoolEnable": (("false",), "Remove it: the commit log is written through its memory mapping."),
     "readOnlyCommitLogStorePaths": (("",), "Remove it: the commit log is in one directory, storePathCommitLog."),
 }
 _MAX_UPDATE = 64 * 1024  # characters of one update at run time
-_MAX_UNKNOWN = 100  # of the file and all updates: a search for a similar name takes a millisecond on the event loop
+_MAX_UNKNOWN = 100  # in the file and all updates: the search for a similar name blocks the event loop for 1 ms each
 _SECRET = re.compile("secret|passw|credential|key|token", re.IGNORECASE)
 
 
 def may_be_secret(name: str, text: str) -> bool:
-    """Whether a setting that this broker does not read may be a misspelt secret, by its name or its value."""
+    """Whether the name or value of an unknown setting suggests a misspelt secret."""
     return _SECRET.search(name) is not None or "secretkey" in text.lower()
 
 
 def is_without_effect(name: str) -> bool:
-    """Whether it is a setting of Apache's that may be given and changes nothing."""
+    """Whether this is an accepted Apache setting without effect."""
     return name in KNOWN_UNUSED or name in _REFUSED
 
 
 def check_refused(name: str, text: str, where: str) -> None:
-    """ConfigError for a value that would change something which this broker cannot do."""
+    """Raise ConfigError for a value that requires an unsupported feature."""
     refusal = _REFUSED.get(name)
     if refusal is not None and text.strip() not in refusal[0]:
         raise ConfigError(f"{where}: {name}={text} is not supported.", remedy=refusal[1])
 
 
 def check_length(update: str) -> None:
-    """ConfigError for the text of an update that is too long to be read on the event loop."""
+    """Raise ConfigError for an update that is too long to be parsed on the event loop."""
     if len(update) > _MAX_UPDATE:
         raise ConfigError(
-            f"The update has {len(update):,} characters; at most {_MAX_UPDATE:,} are read.",
+            f"The update has {len(update):,} characters; at most {_MAX_UPDATE:,} are allowed.",
             remedy="Send fewer settings at once.",
         )
 
 
 def check_unknown(kept: Collection[str], given: Collection[str]) -> None:
-    """ConfigError if an update adds unknown settings to those kept, and these are too many."""
+    """Raise ConfigError if an update adds unknown settings and their total exceeds the limit."""
     added = [name for name in given if name not in kept and not is_without_effect(name)]
     count = len(added) + sum(not is_without_effect(name) for name in kept)
     if added and count > _MAX_UNKNOWN:
         raise ConfigError(
-            f"The broker would have {count:,} unknown settings; at most {_MAX_UNKNOWN} are kept.",
-            remedy="Send only settings that the broker has: rocket broker config lists them.",
+            f"The broker would have {count:,} unknown settings; at most {_MAX_UNKNOWN} are allowed.",
+            remedy="Send only known settings: rocket broker config lists them.",
         )

@@ -1,10 +1,10 @@
-"""Where every group is in every queue: the next offset to read, as told by its consumers.
+"""Committed offsets: the next offset to read, per group and queue.
 
-Table: ``topic@group`` -> queue id -> offset. As in Apache's broker a commit overwrites, also with a smaller value
-(a consumer may go back on purpose); negative values mean "none" and are ignored.
+Table: ``topic@group`` -> queue id -> offset. As in Apache's broker, a commit overwrites the offset, also with a smaller
+value (a consumer may rewind on purpose). Negative values mean "none" and are ignored.
 
 Thread-safety: used on the event loop only; :meth:`ConsumerOffsetManager.snapshot` copies for the writing thread.
-After a crash: commits of the last ``flushConsumerOffsetInterval`` may be lost, which repeats messages and loses none.
+After a crash: commits of the last ``flushConsumerOffsetInterval`` may be lost: messages are delivered again, none lost.
 Corresponds to org.apache.rocketmq.broker.offset.ConsumerOffsetManager.
 """
 
@@ -23,7 +23,7 @@ _OWN = (HALF_TOPIC, OP_HALF_TOPIC)
 
 
 class ConsumerOffsetManager:
-    """Committed offsets, pulled offsets (for lag displays) and offsets of resets not yet noticed by a consumer."""
+    """Committed offsets, pulled offsets (for the display of lag) and offsets of resets that are still pending."""
 
     def __init__(self) -> None:
         self.table: dict[str, dict[int, int]] = {}
@@ -32,7 +32,7 @@ class ConsumerOffsetManager:
         self.data_version = DataVersion()
         self.dirty = False
         self.saved_at = 0
-        """When what was loaded had been saved (ms); 0 if that is not known."""
+        """Time at which the loaded file was saved (ms); 0 if unknown."""
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         if offset < 0 or queue_id < 0:
@@ -46,7 +46,7 @@ class ConsumerOffsetManager:
             self.dirty = True
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
-        """The committed offset (that of a pending reset first), or -1."""
+        """Return the offset of a pending reset, otherwise the committed offset, or -1."""
         key = topic + _SEPARATOR + group
         pending = self._reset.get(key)
         if pending is not None and queue_id in pending:
@@ -58,7 +58,7 @@ class ConsumerOffsetManager:
         return dict(self.table.get(topic + _SEPARATOR + group, {}))
 
     def pulled(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Remember how far a group has pulled."""
+        """Record the offset up to which a group has pulled."""
         key = topic + _SEPARATOR + group
         queues = self._pulled.get(key)
         if queues is None:
@@ -69,11 +69,11 @@ class ConsumerOffsetManager:
         return self._pulled.get(topic + _SEPARATOR + group, {}).get(queue_id, -1)
 
     def pulled_of(self, group: str, topic: str) -> dict[int, int]:
-        """How far a group has pulled, by queue id; not to be changed."""
+        """Offsets up to which a group has pulled, by queue id; do not modify."""
         return self._pulled.get(topic + _SEPARATOR + group) or {}
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Move a group: its next pull of the queue is told so, and commits are ignored until then."""
+        """Reset a group's offset: its next pull of the queue receives it, and commits are ignored until then."""
         self._reset.setdefault(topic + _SEPARATOR + group, {})[queue_id] = offset
         self.commit(group, topic, queue_id, offset)
 
@@ -81,7 +81,7 @@ class ConsumerOffsetManager:
         return bool(self._reset) and queue_id in self._reset.get(topic + _SEPARATOR + group, {})
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """The pending reset of a queue, once."""
+        """Remove and return the pending reset of a queue."""
         if not self._reset:
             return None
         key = topic + _SEPARATOR + group
@@ -94,18 +94,18 @@ class ConsumerOffsetManager:
         return offset
 
     def clone(self, source: str, destination: str, topic: str) -> None:
-        """Give one group the offsets of another in a topic."""
+        """Copy one group's offsets of a topic to another group."""
         offsets = self.table.get(topic + _SEPARATOR + source)
         if offsets:
             self.table[topic + _SEPARATOR + destination] = dict(offsets)
             self.dirty = True
 
     def correct(self, end_of: Callable[[str, int], int], topics: Collection[str]) -> None:
-        """Once, on a master that starts: take offsets that lie behind their queue's end back to it.
+        """Reset offsets beyond the end of their queue to the end; called once when a master starts.
 
-        A log that was a slave's, or has lost its end, may have less than groups have read. What comes gets the numbers
-        of what it lacks, and would be passed over. Offsets of topics that are not there are left alone, and those of
-        transactions, whose reader looks after them by itself.
+        A log that was a slave's, or lost its end, may have fewer messages than groups have read. New messages get the
+        offsets of the missing ones, and would be skipped. Offsets of missing topics are not changed, nor those of
+        transactions, whose reader corrects them itself.
         """
         moved = 0
         first = ""
@@ -117,13 +117,14 @@ class ConsumerOffsetManager:
                     queues[queue_id] = end
                     moved += 1
                     first = (
-                        first or f"group {group}, topic {topic}, queue {queue_id} was at {offset}, which ends at {end}"
+                        first
+                        or f"group {group}, topic {topic}, queue {queue_id} was at {offset}, the queue ends at {end}"
                     )
         if moved:
             self.dirty = True
             _log.warning(
-                "Groups have read more than the log has, in %d queues: they go on at the queues' ends, so that nothing "
-                "that comes is passed over. The first: %s.",
+                "Offsets of groups in %d queues were beyond the end of the queue: reset to the end, so that new "
+                "messages are not skipped. The first: %s.",
                 moved,
                 first,
             )
@@ -147,19 +148,21 @@ class ConsumerOffsetManager:
                 self.dirty = True
 
     def file_snapshot(self, now: int) -> dict[str, Any]:
-        """What ``consumerOffset.json`` says."""
+        """Content of ``consumerOffset.json``."""
         return {**self.snapshot(), "savedAt": now}
 
     def snapshot(self) -> dict[str, Any]:
-        """What code 43 says; queue ids stay integers, which fastjson does not quote."""
+        """Content of the response to code 43; queue ids stay integers, which fastjson does not quote."""
         return {
             "dataVersion": self.data_version.to_value(),
             "offsetTable": {key: dict(queues) for key, queues in self.table.items()},
         }
 
     def replace(self, stored: dict[str, Any]) -> None:
-        """On a slave: have the offsets of a master. ValueError, TypeError or AttributeError, and nothing changed, when
-        it does not fit."""
+        """Replace a slave's offsets with its master's.
+
+        ValueError, TypeError or AttributeError if they are invalid; then nothing is changed.
+        """
         table = {
             key: {_long(queue_id): _long(offset) for queue_id, offset in queues.items()}
             for key, queues in (stored.get("offsetTable") or {}).items()
@@ -172,7 +175,7 @@ class ConsumerOffsetManager:
             self.dirty = True
 
     def load(self, stored: dict[str, Any]) -> None:
-        """Take over what a file says; ValueError, TypeError or AttributeError when it does not fit."""
+        """Load the content of a file; ValueError, TypeError or AttributeError if it is invalid."""
         for key, queues in stored.get("offsetTable", {}).items():
             self.table[key] = {_long(queue_id): _long(offset) for queue_id, offset in queues.items()}
         self.saved_at = _long(stored.get("savedAt") or 0)
@@ -182,8 +185,8 @@ class ConsumerOffsetManager:
 
 
 def _long(value: str | int | float) -> int:
-    """A number as Java would have it in a long. ValueError for one that does not fit."""
+    """Convert to an int; ValueError if it does not fit into a Java long."""
     number = int(value)
     if not -(1 << 63) <= number < 1 << 63:
-        raise ValueError(f"{str(value)[:40]} is no offset")
+        raise ValueError(f"invalid offset {str(value)[:40]}")
     return number

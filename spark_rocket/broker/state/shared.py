@@ -1,6 +1,6 @@
 """The state of one broker that transactions and POP share.
 
-Thread-safety: the event loop's, as its parts.
+Thread-safety: used on the event loop only, like its parts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from spark_rocket.store.message_store import MessageStore
 
 @dataclass(slots=True)
 class SharedState:
-    """``host``: the broker's address in the records that it writes. ``clock``: the wall clock (ms)."""
+    """State shared by transactions and POP.
+
+    ``host``: the broker's address in the records that it writes. ``clock``: the wall clock (ms).
+    """
 
     config: BrokerConfig
     store: MessageStore

@@ -1,8 +1,8 @@
 """Counts of a broker: messages by topic, group and type since the start, and over the last minute, hour and day.
 
-Counters only grow. They are read every ten seconds; a window is the difference between the last reading and the oldest
-that is still kept: seven of every ten seconds, seven of every ten minutes, 25 of every hour, so that a broker which has
-just started has short windows rather than none. A topic that was deleted and recreated begins at 0.
+Counters only grow. They are sampled every ten seconds. A window is the difference between the last sample and the
+oldest retained one: 7 at intervals of ten seconds, 7 of ten minutes, 25 of an hour. After a start, windows are
+therefore shorter, not empty. The counters of a recreated topic begin at 0.
 
 ====================  ===============  ==========================
 statistic             key              sum of
@@ -11,12 +11,12 @@ TOPIC_PUT_NUMS        topic            messages
 TOPIC_PUT_SIZE        topic            bytes
 GROUP_GET_NUMS        topic@group      messages
 GROUP_GET_SIZE        topic@group      bytes
-SNDBCK_PUT_NUMS       topic@group      messages given back
+SNDBCK_PUT_NUMS       topic@group      messages sent back
 BROKER_PUT_NUMS       cluster          messages
 BROKER_GET_NUMS       cluster          messages
 ====================  ===============  ==========================
 
-Thread-safety: event loop only. Nothing is kept on disk.
+Thread-safety: event loop only. Not stored on disk.
 Corresponds to org.apache.rocketmq.store.stats.BrokerStatsManager and common.stats.StatsItem.
 """
 
@@ -30,27 +30,27 @@ from typing import NamedTuple, TypeAlias
 
 SAMPLE_SECONDS = 10
 MINUTE, HOUR, DAY = range(3)
-_EVERY = (1, 60, 360)  # samples between two readings that a window keeps
-_KEPT = (7, 7, 25)
-_NOTHING = (0, 0, 0)
+_INTERVALS = (1, 60, 360)  # of a window's samples, in SAMPLE_SECONDS
+_RETAINED = (7, 7, 25)  # number of samples that a window retains
+_NO_COUNTS = (0, 0, 0)
 
 Key: TypeAlias = tuple[str, str]
 """Topic and group; the group is empty for a topic, both are empty for the broker."""
-_Reading: TypeAlias = dict[Key, tuple[int, int, int]]  # messages, bytes, messages given back
+_Sample: TypeAlias = dict[Key, tuple[int, int, int]]  # messages, bytes, messages sent back
 
 BROKER: Key = ("", "")
 MESSAGES, BYTES, SEND_BACKS = range(3)
 
 _WINDOWS = (10, 60, 600)
 
-# What a message is, as RocketMQ 5's TopicMessageType names it; the numbers are places in TopicCounts' lists.
+# Types of messages, as in RocketMQ 5's TopicMessageType; the numbers are indexes in TopicCounts' lists.
 NORMAL, FIFO, DELAY, TRANSACTION = range(4)
 MESSAGE_TYPES = ("normal", "fifo", "delay", "transaction")
 _SIZES = 33  # powers of two
 
 
 class TopicCounts:
-    """What came for a topic since the start, by message type. ``sizes[n]`` messages had at most 2**n bytes."""
+    """Messages stored in a topic since the start, by message type. ``sizes[n]`` messages had at most 2**n bytes."""
 
     __slots__ = ("bytes", "messages", "sizes")
 
@@ -60,7 +60,7 @@ class TopicCounts:
         self.sizes = [0] * _SIZES
 
     def add(self, kind: int, count: int, size: int) -> None:
-        """``count`` messages came, of ``size`` bytes together."""
+        """Count ``count`` stored messages with a total of ``size`` bytes."""
         self.messages[kind] += count
         self.bytes[kind] += size
         self.sizes[((size - 1) // count).bit_length()] += count
@@ -68,7 +68,7 @@ class TopicCounts:
 
 @dataclass(slots=True)
 class GroupCounts:
-    """What a group was given of a topic and gave back since the start."""
+    """Messages of a topic delivered to a group, and sent back by it, since the start."""
 
     gets: int = 0
     get_bytes: int = 0
@@ -77,7 +77,11 @@ class GroupCounts:
 
 
 class Rates(NamedTuple):
-    """A second, three figures each: messages put; pulls that found messages, that did not, both; messages given."""
+    """Rates per second, over three windows each.
+
+    ``puts``: messages stored; ``found``, ``missed``, ``total``: pulls with messages, without, and both;
+    ``transferred``: messages delivered.
+    """
 
     puts: list[float]
     found: list[float]
@@ -106,7 +110,7 @@ class BrokerStats:
         self.windows = StatsWindows(self)
 
     def topic(self, topic: str) -> TopicCounts:
-        """The counts of a topic, to be kept by who counts."""
+        """Return the counts of a topic; the caller may hold on to them."""
         counts = self.topics.get(topic)
         if counts is None:
             counts = self.topics[topic] = TopicCounts()
@@ -119,7 +123,7 @@ class BrokerStats:
         return counts
 
     def forget_topic(self, topic: str) -> None:
-        """A topic was deleted."""
+        """Drop the counts of a deleted topic."""
         self.topics.pop(topic, None)
         for key in [key for key in self.groups if key[1] == topic]:
             del self.groups[key]
@@ -127,12 +131,12 @@ class BrokerStats:
         self.rolled_back.pop(topic, None)
 
     def forget_group(self, group: str) -> None:
-        """A group was deleted."""
+        """Drop the counts of a deleted group."""
         for key in [key for key in self.groups if key[0] == group]:
             del self.groups[key]
 
     def fetched(self, group: str, topic: str, count: int, size: int) -> None:
-        """A group's pull found messages of a topic."""
+        """Count a group's pull or pop that found messages of a topic."""
         self.gets += count
         self.finds += 1
         key = (group, topic)
@@ -143,20 +147,20 @@ class BrokerStats:
         counts.get_bytes += size
 
     def sample(self, enqueued: int = 0, delivered: int = 0) -> None:
-        """``enqueued``, ``delivered``: the timer's counts, if there is a timer."""
+        """Take a sample. ``enqueued``, ``delivered``: the timer's counts, if there is a timer."""
         self._samples.append((self.puts, self.gets, self.get_misses, self.finds, enqueued, delivered))
         self.windows.sample()
 
     def minute_rates(self) -> tuple[float, float]:
-        """Puts and gets a second over the last minute of samples."""
+        """Puts and gets per second over the last minute of samples."""
         return self._rate(0, 60), self._rate(1, 60)
 
     def timer_rates(self) -> tuple[float, float]:
-        """Messages a second that the timer took and delivered, over 10 s."""
+        """Messages per second enqueued in the timer and delivered by it, over 10 s."""
         return self._rate(4, SAMPLE_SECONDS), self._rate(5, SAMPLE_SECONDS)
 
     def rates(self) -> Rates:
-        """Over 10 s, 1 min and 10 min."""
+        """Rates over 10 s, 1 min and 10 min."""
         puts, gets, missed, found = ([self._rate(kind, window) for window in _WINDOWS] for kind in range(4))
         total = [one + other for one, other in zip(found, missed, strict=True)]
         return Rates(puts, found, missed, total, gets)
@@ -169,7 +173,7 @@ class BrokerStats:
 
 
 class Window(NamedTuple):
-    """What came together in so many seconds, and in how many messages."""
+    """A sum over a window, with the window's seconds and messages."""
 
     sum: int
     seconds: int
@@ -181,40 +185,42 @@ class Window(NamedTuple):
 
     @property
     def average(self) -> float:
-        """Per message."""
+        """Average per message."""
         return self.sum / self.messages if self.messages else 0.0
 
 
 class StatsWindows:
-    """Readings of a broker's counts."""
+    """Samples of a broker's counts over a minute, an hour and a day."""
 
     def __init__(self, stats: BrokerStats, today: Callable[[], date] = date.today) -> None:
         self._stats = stats
         self._today = today
         self._day = today()
         self._count = 0
-        self._last: _Reading = {}
-        self._kept: tuple[deque[tuple[int, _Reading]], ...] = tuple(deque([(0, {})], maxlen=most) for most in _KEPT)
+        self._last: _Sample = {}
+        self._retained: tuple[deque[tuple[int, _Sample]], ...] = tuple(
+            deque([(0, {})], maxlen=most) for most in _RETAINED
+        )
         self.morning = (0, 0)
-        """Puts and gets since the start, when the day began."""
+        """Puts and gets since the start, at the beginning of the day."""
         self.yesterday_morning = (0, 0)
 
     def sample(self) -> None:
-        """Take a reading; every ``SAMPLE_SECONDS``."""
+        """Take a sample; called every ``SAMPLE_SECONDS``."""
         self._count += 1
         self._last = self._read()
-        for kept, every in zip(self._kept, _EVERY, strict=True):
-            if self._count % every == 0:
-                kept.append((self._count, self._last))
+        for samples, interval in zip(self._retained, _INTERVALS, strict=True):
+            if self._count % interval == 0:
+                samples.append((self._count, self._last))
         today = self._today()
         if today != self._day:
             self._day = today
             self.yesterday_morning, self.morning = self.morning, (self._stats.puts, self._stats.gets)
 
-    def _read(self) -> _Reading:
-        """All counts; what has not changed is the last reading's own, so that what is kept takes little memory."""
+    def _read(self) -> _Sample:
+        """Return all counts. Unchanged ones share the last sample's objects: retained samples need little memory."""
         stats, last = self._stats, self._last
-        counts: _Reading = {(topic, ""): (sum(one.messages), sum(one.bytes), 0) for topic, one in stats.topics.items()}
+        counts: _Sample = {(topic, ""): (sum(one.messages), sum(one.bytes), 0) for topic, one in stats.topics.items()}
         for (group, topic), one in stats.groups.items():
             counts[topic, group] = (one.gets, one.get_bytes, one.send_backs)
         counts[BROKER] = (stats.puts, 0, stats.gets)
@@ -228,34 +234,34 @@ class StatsWindows:
         }
 
     def knows(self, key: Key) -> bool:
-        """Whether anything has been counted under it."""
+        """Whether there are counts for the key."""
         topic, group = key
         return key == BROKER or (group, topic) in self._stats.groups or (not group and topic in self._stats.topics)
 
     def window(self, key: Key, column: int, which: int = MINUTE) -> Window:
         """A column's sum over one of the three windows."""
-        begun, first = self._kept[which][0]
-        old, new = first.get(key, _NOTHING), self._last.get(key, _NOTHING)
+        begun, first = self._retained[which][0]
+        old, new = first.get(key, _NO_COUNTS), self._last.get(key, _NO_COUNTS)
         if new[MESSAGES] < old[MESSAGES]:
-            old = _NOTHING  # it was deleted meanwhile, and counts from 0 again
+            old = _NO_COUNTS  # recreated since then: counts from 0
         return Window(new[column] - old[column], (self._count - begun) * SAMPLE_SECONDS, new[MESSAGES] - old[MESSAGES])
 
-    # --- a minute's, for 202, 208 and /metrics ------------------------------------------------------------------
+    # --- over a minute, for 202, 208 and /metrics ---------------------------------------------------------------
 
     def put_tps(self, topic: str) -> float:
         return self.window((topic, ""), MESSAGES).per_second
 
     def put_size(self, topic: str) -> float:
-        """Bytes a second."""
+        """Bytes stored per second."""
         return self.window((topic, ""), BYTES).per_second
 
     def get_tps(self, group: str, topic: str) -> float:
         return self.window((topic, group), MESSAGES).per_second
 
     def get_size(self, group: str, topic: str) -> float:
-        """Bytes a second."""
+        """Bytes delivered per second."""
         return self.window((topic, group), BYTES).per_second
 
     def send_back_nums(self, group: str, topic: str) -> int:
-        """Messages given back."""
+        """Messages sent back."""
         return self.window((topic, group), SEND_BACKS).sum

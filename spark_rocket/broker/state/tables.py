@@ -1,10 +1,10 @@
-"""A table of settings by name with a version, as topics and consumer groups are kept.
+"""A versioned table of settings by name, for topics and consumer groups.
 
 Values are replaced, never changed in place, so that a copy of the table is a consistent snapshot for any thread. Every
-change makes a new version, which tells slaves and name servers that there is something to fetch.
+change makes a new version, by which slaves and name servers recognize changes.
 
 Thread-safety: used on the event loop only. After a crash: acknowledged changes are in the table's file, because the
-answer waits for it. Corresponds to org.apache.rocketmq.common.ConfigManager.
+response is sent after the write. Corresponds to org.apache.rocketmq.common.ConfigManager.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from spark_rocket.protocol.wire.bodies import DataVersion, dumps_fastjson
 
 class _Settings(Protocol):
     def to_value(self) -> dict[str, Any]:
-        """As in JSON."""
+        """Plain values for JSON."""
         ...
 
 
@@ -26,7 +26,7 @@ V = TypeVar("V")
 
 
 class CachedTexts(dict[str, str]):
-    """The text in a JSON file of each entry of a table, until the entry changes: large files are written often."""
+    """Cached JSON of a table's entries: large files are written often, and most entries have not changed."""
 
     def joined(self, table: Mapping[str, V], value_of: Callable[[V], object]) -> str:
         """The members of the table's JSON object, indented as fastjson does."""
@@ -43,7 +43,7 @@ class VersionedTable(Generic[T]):
     def __init__(
         self, clock: Callable[[], int], *, member: str, of_value: Callable[[dict[str, Any]], T], name_field: str
     ) -> None:
-        """``member``: of the JSON object that the table is stored in; ``name_field``: of a value, for its name."""
+        """``member``: the table's member in the stored JSON object; ``name_field``: the field with a value's name."""
         self._clock = clock
         self._member = member
         self._of_value = of_value
@@ -53,7 +53,7 @@ class VersionedTable(Generic[T]):
         self.on_change: Callable[[str], None] = lambda name: None
 
     def get(self, name: str) -> T | None:
-        """The settings, without creating them."""
+        """Return the settings, or None; never creates them."""
         return self.table.get(name)
 
     def delete(self, name: str) -> bool:
@@ -77,23 +77,23 @@ class VersionedTable(Generic[T]):
     def snapshot(self) -> dict[str, Any]:
         """Version and table as plain values; safe from any thread.
 
-        The version is read first: with a table that is newer than its version, a name server hears again.
+        The version is read first: if the table is newer than its version, the next registration sends it again.
         """
         version = self.data_version.to_value()
-        table = self.table.copy()  # one step of the interpreter
+        table = self.table.copy()  # atomic in the interpreter
         return {"dataVersion": version, self._member: {name: one.to_value() for name, one in table.items()}}
 
     def load(self, stored: dict[str, Any]) -> None:
-        """Take over what a file says; ValueError, TypeError, KeyError or AttributeError when it does not fit."""
+        """Load the content of a file; ValueError, TypeError, KeyError or AttributeError if it is invalid."""
         self.table.update(self._decoded(stored.get(self._member, {})))
         version = stored.get("dataVersion")
         if version:
             self.data_version = DataVersion.from_value(version)
 
     def replace(self, stored: dict[str, Any]) -> bool:
-        """On a slave: take over the master's table; False if its version is the same.
+        """Replace a slave's table with its master's; False if the version is the same.
 
-        ProtocolError, TypeError or KeyError, and nothing changed, when it does not fit.
+        ProtocolError, TypeError or KeyError if it is invalid; then nothing is changed.
         """
         version = DataVersion.from_value(stored["dataVersion"])
         if version == self.data_version:

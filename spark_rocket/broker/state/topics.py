@@ -41,10 +41,10 @@ _MESSAGE_TYPES = ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXE
 
 
 def alter_attributes(current: dict[str, str], text: str | None, *, create: bool) -> dict[str, str]:
-    """Attributes after ``+key=value,-key``; ValueError with a sentence for what cannot be.
+    """Apply ``+key=value,-key`` to the attributes; ValueError, whose text is a sentence, for an invalid change.
 
-    Only what would change nothing is accepted of the attributes that this broker does not act on: a compacted or
-    batch-queue topic must not silently become a plain one.
+    Attributes that this broker does not support are accepted only with a value that has no effect: a compacted or
+    batch-queue topic must not silently become a normal one.
     """
     result = dict(current)
     for part in (text or "").split(","):
@@ -109,11 +109,11 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
             topics.append((config.msg_trace_topic_name, 1, PERM_READ_WRITE))
         for name, queues, perm in topics:
             self.table[name] = new_topic(name, queues, perm)
-        #: Those of RocketMQ's own, which no tool may change or delete.
+        #: RocketMQ's own topics, which no tool may change or delete.
         self.system = SYSTEM_TOPICS | {name for name, _, _ in topics}
 
     def is_system(self, topic: str) -> bool:
-        """Whether it is one of RocketMQ's own, of this cluster and broker too."""
+        """Whether this is one of RocketMQ's own topics, including those of this cluster and broker."""
         return topic in self.system or is_system_topic(topic)
 
     def put(self, config: TopicConfig) -> None:
@@ -121,16 +121,16 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
         self._put(config.topic_name, config)
 
     def ensure(self, topic: str, queues: int = 1, perm: int = PERM_READ_WRITE) -> TopicConfig:
-        """The topic, created when it is not there: for retry and dead-letter topics."""
+        """Return the topic, created if missing: for retry and dead-letter topics."""
         found = self.table.get(topic)
         if found is None:
             found = new_topic(topic, queues, perm)
-            if not self._config.is_slave:  # which has its master's topics, and no others
+            if not self._config.is_slave:  # a slave has only its master's topics
                 self.put(found)
         return found
 
     def auto_create(self, topic: str, default_topic: str, wanted_queues: int) -> TopicConfig | None:
-        """Create what a first message asks for, as its default topic allows; None when that forbids it."""
+        """Create the topic of a first message if its default topic allows it; otherwise None."""
         if topic.startswith(RETRY_PREFIX):
             return self.ensure(topic)
         default = self.table.get(default_topic)
@@ -153,9 +153,9 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
         return created
 
     def replace(self, stored: dict[str, Any]) -> bool:
-        """On a slave: take over the master's topics; False if nothing changed."""
+        """Replace a slave's topics with its master's; False if nothing changed."""
         if self._adopted:
-            self.data_version = DataVersion()  # some are not its master's: no version is the same
+            self.data_version = DataVersion()  # adopted topics are not the master's: equals none of its versions
         if not super().replace(stored):
             return False
         self._texts.clear()
@@ -163,7 +163,7 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
         return True
 
     def adopt(self, topic: str, queues: int) -> bool:
-        """On a slave: a topic that it knows from the log alone has so many queues at least; False if that is known."""
+        """Add a topic that a slave knows only from the log, with at least ``queues`` queues; False if it is known."""
         if topic in self.table and (topic not in self._adopted or self.table[topic].read_queue_nums >= queues):
             return False
         self._adopted.add(topic)
@@ -176,7 +176,7 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
         super()._changed(name)
 
     def text(self) -> bytes:
-        """``topics.json`` as Apache writes it."""
+        """Return the content of ``topics.json`` in Apache's format."""
         version = dumps_fastjson({"dataVersion": self.data_version.to_value()}, pretty=True).decode()
         parts = self._texts.joined(self.table, TopicConfig.to_value)
         return f'{version[:-2]},\n\t"topicConfigTable":{{{parts}\n\t}}\n}}'.encode()
