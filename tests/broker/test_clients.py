@@ -303,14 +303,14 @@ def test_many_clients_of_one_connection_are_members_each() -> None:
     [
         (
             HeartbeatData("c", consumer_data_set=[ConsumerData("g")] * 1_001).to_json(),
-            "names 1001 groups, at most 1000",
+            "has 1001 groups, at most 1000",
         ),
-        (HeartbeatData("c", [ProducerData("p")] * 600, [ConsumerData("g")] * 600).to_json(), "names 1200 groups"),
+        (HeartbeatData("c", [ProducerData("p")] * 600, [ConsumerData("g")] * 600).to_json(), "has 1200 groups"),
         (
             b'{"clientID":"c","consumerDataSet":[{"subscriptionDataSet":[' + b",".join([b"{}"] * 10_001) + b"]}]}",
-            "names 10001 subscriptions, at most 10000",
+            "has 10001 subscriptions, at most 10000",
         ),
-        (b'{"clientID":"c","x":"' + b"x" * (1 << 20) + b'"}', "at most 1048576 are taken"),
+        (b'{"clientID":"c","x":"' + b"x" * (1 << 20) + b'"}', "at most 1048576 are allowed"),
         (b'{"clientID":"c","x":{' + b",".join([b"0:1"] * 70_000) + b"}}", "is not standard JSON"),
     ],
     ids=["consumers", "both", "subscriptions", "bytes", "odd"],
@@ -327,7 +327,7 @@ def test_a_heartbeat_that_would_keep_the_others_waiting(wire: Wire, body: bytes,
 def test_other_bodies_are_bounded_too(wire: Wire, code: int) -> None:
     answer = wire.ask(code, b'{"group":"' + b"x" * (1 << 20) + b'"}')
     assert answer.code == ResponseCode.SYSTEM_ERROR
-    assert "at most 1048576 are taken" in (answer.remark or "")
+    assert "at most 1048576 are allowed" in (answer.remark or "")
 
 
 def test_a_heartbeat_as_large_as_allowed(wire: Wire) -> None:
