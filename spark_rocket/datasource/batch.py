@@ -21,12 +21,12 @@ from pyspark.sql.types import StructType
 
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.options.parsers import LookUp
-from spark_rocket.datasource.plan.lookup import BrokerIndex, LookedUp, find
+from spark_rocket.datasource.plan.lookup import BrokerIndex, LookupFilter, find
 from spark_rocket.datasource.plan.planner import batch_ranges, plan_batch
 from spark_rocket.datasource.plan.ranges import OffsetRange, split
-from spark_rocket.datasource.processes import PickledByValue, settle_worker, short, short_while
+from spark_rocket.datasource.processes import PickledByValue, hide_traceback, hide_traceback_while, settle_worker
 from spark_rocket.datasource.read.cluster import Cluster, reader_of
-from spark_rocket.datasource.read.fetch import read_range, read_without_repeats
+from spark_rocket.datasource.read.fetch import read_deduplicated, read_range
 from spark_rocket.datasource.read.typed_rows import projection_of, rows_of
 
 _SMALL = 1_000  # messages; a larger range gets its own task
@@ -57,16 +57,16 @@ def read_partition(partition: InputPartition, options: ReadOptions, schema: Stru
     reader = reader_of(options)
     projection = projection_of(options, schema)
     if options.look_up is not None:
-        looked_up = LookedUp(options.look_up, projection)
-        batches = looked_up.rows(read_range(partition.span, options, looked_up.projection, reader))
+        lookup_filter = LookupFilter(options.look_up, projection)
+        batches = lookup_filter.rows(read_range(partition.span, options, lookup_filter.projection, reader))
     elif options.dedupe_window is not None:
-        batches = read_without_repeats(partition.span, options, projection, reader, options.dedupe_window)
+        batches = read_deduplicated(partition.span, options, projection, reader, options.dedupe_window)
     else:
         batches = read_range(partition.span, options, projection, reader)
-    return short_while(rows_of(batches, options, schema, projection))
+    return hide_traceback_while(rows_of(batches, options, schema, projection))
 
 
-def _looked_up(cluster: Cluster, look_up: LookUp, options: ReadOptions) -> list[InputPartition]:
+def _plan_lookup(cluster: Cluster, look_up: LookUp, options: ReadOptions) -> list[InputPartition]:
     """Plan the messages that the index returns. Small ranges share a task unless options set the partition size."""
     reader = reader_of(options)
     index = BrokerIndex(reader, options.request_timeout_ms / 1000)
@@ -89,12 +89,12 @@ class RocketBatchReader(PickledByValue, DataSourceReader):
         self._options = options
         self._schema = schema
 
-    @short
+    @hide_traceback
     def partitions(self) -> list[InputPartition]:
         options = self._options
         cluster = Cluster(options)
         if options.look_up is not None:
-            return _looked_up(cluster, options.look_up, options)
+            return _plan_lookup(cluster, options.look_up, options)
         return [RangePartition(span) for span in plan_batch(cluster, options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -32,7 +32,7 @@ T = TypeVar("T")
 log = logging.getLogger("spark_rocket.datasource")
 
 
-def short(method: Callable[P, T]) -> Callable[P, T]:
+def hide_traceback(method: Callable[P, T]) -> Callable[P, T]:
     """Drop the traceback of a RocketError, and report missing packages. For methods that Spark calls."""
 
     @wraps(method)
@@ -47,7 +47,7 @@ def short(method: Callable[P, T]) -> Callable[P, T]:
     return called
 
 
-def short_while(values: Iterator[T]) -> Iterator[T]:
+def hide_traceback_while(values: Iterator[T]) -> Iterator[T]:
     """Drop the traceback of a RocketError. For the rows that a task reads."""
     try:
         yield from values

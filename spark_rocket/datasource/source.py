@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from spark_rocket.datasource.processes import PickledByValue, short
+from spark_rocket.datasource.processes import PickledByValue, hide_traceback
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -40,7 +40,7 @@ class RocketDataSource(PickledByValue, DataSource):
     def name(cls) -> str:
         return "rocket"
 
-    @short
+    @hide_traceback
     def schema(self) -> StructType:
         from spark_rocket.datasource.tables import is_two_way, new_table, one_way, plain, table_options
 
@@ -66,7 +66,7 @@ class RocketDataSource(PickledByValue, DataSource):
             return schema_of(body)
         return SOURCE_SCHEMA
 
-    @short
+    @hide_traceback
     def reader(self, schema: StructType) -> RocketBatchReader | StoreDirectoryReader | ViewReader:
         from spark_rocket.datasource.options.options import is_view, parse_read_options
         from spark_rocket.datasource.options.table import Scope
@@ -89,7 +89,7 @@ class RocketDataSource(PickledByValue, DataSource):
 
         return RocketBatchReader(options, schema)
 
-    @short
+    @hide_traceback
     def streamReader(self, schema: StructType) -> RocketStreamReader:  # noqa: N802
         from spark_rocket.datasource.options.options import parse_read_options
         from spark_rocket.datasource.options.table import Scope
@@ -101,7 +101,7 @@ class RocketDataSource(PickledByValue, DataSource):
         warn_of_names(options, schema)
         return RocketStreamReader(options, plain(schema))
 
-    @short
+    @hide_traceback
     def writer(self, schema: StructType, overwrite: bool) -> RocketWriter:
         from spark_rocket.datasource.options.options import parse_write_options
         from spark_rocket.datasource.options.table import Scope
@@ -119,7 +119,7 @@ class RocketDataSource(PickledByValue, DataSource):
             return ExactlyOnceWriter(parsed, columns, only_read)
         return RocketWriter(parsed, columns, only_read)
 
-    @short
+    @hide_traceback
     def streamWriter(self, schema: StructType, overwrite: bool) -> RocketStreamWriter:  # noqa: N802
         from spark_rocket.datasource.options.options import parse_write_options
         from spark_rocket.datasource.options.table import Scope

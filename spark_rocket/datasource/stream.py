@@ -32,7 +32,7 @@ from spark_rocket.datasource.offsets import StreamOffset, initial_offset, parse_
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.plan.planner import StreamPlanner
 from spark_rocket.datasource.plan.ranges import ranges_between, split
-from spark_rocket.datasource.processes import PickledByValue, short
+from spark_rocket.datasource.processes import PickledByValue, hide_traceback
 from spark_rocket.datasource.read.cluster import Cluster
 from spark_rocket.datasource.read.typed_rows import projection_of
 
@@ -70,11 +70,11 @@ class RocketStreamReader(PickledByValue, DataSourceStreamReader, SupportsTrigger
             return ReadAllAvailable()
         return ReadMaxRows(options.max_offsets_per_trigger or _NO_LIMIT)
 
-    @short
+    @hide_traceback
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self.planner.pin()
 
-    @short
+    @hide_traceback
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:  # noqa: N802
         is_limited = isinstance(limit, ReadMaxRows)
         max_records = limit.max_rows if isinstance(limit, ReadMaxRows) and limit.max_rows < _NO_LIMIT else None
@@ -85,14 +85,14 @@ class RocketStreamReader(PickledByValue, DataSourceStreamReader, SupportsTrigger
         seen = self.planner.latest_seen()
         return StreamOffset(seen).to_json() if seen else None
 
-    @short
+    @hide_traceback
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> list[InputPartition]:
         upto = parse_stream_offset(end)
         if upto is None:
             return []
         starts = starts_of(parse_stream_offset(start), upto)
         pieces = split(
-            self.planner.there_still(upto, ranges_between(starts, upto.ends)),
+            self.planner.remaining(upto, ranges_between(starts, upto.ends)),
             min_partitions=self._options.min_partitions,
             max_records=self._options.max_records_per_partition,
         )

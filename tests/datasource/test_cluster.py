@@ -147,8 +147,8 @@ def test_an_error_that_stays_is_not_waited_out(cluster_of: Callable[..., Cluster
 def test_a_broker_that_cannot_be_reached_is_tried_once_for_all_its_queues(cluster_of: Callable[..., Cluster]) -> None:
     asking = cluster_of(RemotingConnectError("away"))
     other = q(0, broker="broker-b")
-    untold = asking.commit_offsets("g", {q(0): 1, q(1): 1, other: 1})
-    assert untold.keys() == {q(0), q(1)}
+    failed = asking.commit_offsets("g", {q(0): 1, q(1): 1, other: 1})
+    assert failed.keys() == {q(0), q(1)}
     assert reader_of(asking).asked == [q(0), other, other, other]
 
 
@@ -188,8 +188,8 @@ def test_times_of_messages_that_are_there(cluster_of: Callable[..., Cluster]) ->
 def test_no_offset_beyond_a_queues_end_is_committed_or_left(cluster_of: Callable[..., Cluster]) -> None:
     telling = cluster_of()
     reader_of(telling).end = 5  # the group has committed 7, but in queue 0: the topic was created again
-    untold = telling.commit_offsets("g", {q(0): 6, q(1): 6, q(2): 5, q(3): 0})
-    assert {queue: error.message for queue, error in untold.items()} == dict.fromkeys(
+    failed = telling.commit_offsets("g", {q(0): 6, q(1): 6, q(2): 5, q(3): 0})
+    assert {queue: error.message for queue, error in failed.items()} == dict.fromkeys(
         (q(0), q(1)), "offset 6 is beyond the end of the queue, 5."
     )
     assert reader_of(telling).committed == {q(2): 5, q(3): 0}

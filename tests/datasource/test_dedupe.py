@@ -21,8 +21,8 @@ from spark_rocket.datasource.options.options import ReadOptions, parse_read_opti
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.read import fetch
-from spark_rocket.datasource.read.dedupe import Repeats
-from spark_rocket.datasource.read.fetch import read_without_repeats
+from spark_rocket.datasource.read.dedupe import DuplicateFilter
+from spark_rocket.datasource.read.fetch import read_deduplicated
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
 from spark_rocket.datasource.write import writer
 from spark_rocket.datasource.write.rows import RowEncoder, write_key
@@ -101,10 +101,10 @@ def test_any_queue_in_any_ranges_gives_what_the_definition_says(
     edges = sorted({0, len(keys), *(cut for cut in cuts if cut < len(keys))})
     found: Log = []
     for start, end in pairwise(edges):
-        repeats = Repeats(window)
+        duplicate_filter = DuplicateFilter(window)
         for low in range(max(0, start - window), end, step):
             for first, last in ((low, min(start, low + step, end)), (max(low, start), min(low + step, end))):
-                rest = repeats.drop(batch_of([(offset, key) for offset, key in log if first <= offset < last]))
+                rest = duplicate_filter.drop(batch_of([(offset, key) for offset, key in log if first <= offset < last]))
                 if first >= start:
                     found += rows(rest)
     assert found == kept(log, window)
@@ -126,8 +126,8 @@ def test_times_that_brokers_note_in_delayed_messages_are_not_compared() -> None:
     ]
     batch = batch_of([(at, ("K" * 32, 0, text)) for at, text in enumerate(texts)])
     for step in (1, 3, 7):
-        repeats = Repeats(100)
-        left = [row[0] for low in range(0, 7, step) for row in rows(repeats.drop(batch.slice(low, step)))]
+        duplicate_filter = DuplicateFilter(100)
+        left = [row[0] for low in range(0, 7, step) for row in rows(duplicate_filter.drop(batch.slice(low, step)))]
         assert left == [0, 4, 5, 6]
 
 
@@ -145,16 +145,16 @@ def test_a_row_that_has_another_rows_id_is_not_left_out() -> None:
     ((_, records),) = written.items()
     for offset, record in enumerate(records):
         records[offset] = record[:20] + offset.to_bytes(8, "big") + record[28:]
-    columns = Repeats.columns(("body",))
+    columns = DuplicateFilter.columns(("body",))
     for window, left in ((100, b"ABCADB"), (1, b"ABCADB")):
         batch = decode_records(b"".join(records), columns, broker_name="b")
-        assert b"".join(Repeats(window).drop(batch).column("body").to_pylist()) == left
+        assert b"".join(DuplicateFilter(window).drop(batch).column("body").to_pylist()) == left
     # In the same order they are found.
     again = records[:2] + [
         record[:20] + offset.to_bytes(8, "big") + record[28:] for offset, record in enumerate(records[:2], 2)
     ]
     batch = decode_records(b"".join(again), columns, broker_name="b")
-    assert Repeats(100).drop(batch).column("body").to_pylist() == [b"A", b"B"]
+    assert DuplicateFilter(100).drop(batch).column("body").to_pylist() == [b"A", b"B"]
 
 
 def test_a_task_reads_the_ids_before_its_range_and_what_is_deleted_there_is_no_loss(
@@ -163,13 +163,13 @@ def test_a_task_reads_the_ids_before_its_range_and_what_is_deleted_there_is_no_l
     asked: list[tuple[int, int, bool, tuple[str, ...]]] = []
 
     def read_range(
-        span: OffsetRange, options: ReadOptions, projection: Any, reader: Any, repeats: Repeats
+        span: OffsetRange, options: ReadOptions, projection: Any, reader: Any, duplicate_filter: DuplicateFilter
     ) -> Iterator[pa.RecordBatch]:
-        asked.append((span.start, span.end, options.fail_on_data_loss, repeats.columns(projection.columns)))
+        asked.append((span.start, span.end, options.fail_on_data_loss, duplicate_filter.columns(projection.columns)))
         count = span.end - span.start
         ids = ["same" if span.start + i in (99, 105) else str(span.start + i) for i in range(count)]
         batch = batch_of([(span.start + i, (ids[i], 0, b"")) for i in range(count)])
-        yield repeats.drop(batch.append_column("body", pa.array(ids)))
+        yield duplicate_filter.drop(batch.append_column("body", pa.array(ids)))
 
     answers: list[int | Exception] = [RemotingTimeoutError("late"), 95]
 
@@ -184,7 +184,7 @@ def test_a_task_reads_the_ids_before_its_range_and_what_is_deleted_there_is_no_l
     reader: Any = Reader()
     body = project(StructType([SOURCE_SCHEMA["body"]]))
     span = OffsetRange(q(0), 100, 110)
-    (batch,) = read_without_repeats(span, replace(options(), retry_timeout_ms=60_000), body, reader, 50)
+    (batch,) = read_deduplicated(span, replace(options(), retry_timeout_ms=60_000), body, reader, 50)
     assert asked == [
         (95, 100, False, ("queueOffset", "msgId", "storedBody", "storedProperties")),
         (100, 110, True, ("body", "queueOffset", "msgId", "storedBody", "storedProperties")),
@@ -244,7 +244,7 @@ def test_what_attempts_leave_at_a_broker(tmp_path: Path, monkeypatch: pytest.Mon
                 projection = project(StructType([SOURCE_SCHEMA[column] for column in columns]))
                 for start, end in ((0, 250), (250, reader.max_offset(queue))):
                     span = OffsetRange(queue, start, min(end, reader.max_offset(queue)))
-                    for batch in read_without_repeats(span, options_, projection, reader, 1800):
+                    for batch in read_deduplicated(span, options_, projection, reader, 1800):
                         found += batch.column(0).to_pylist()
             assert len(found) == len(set(found)) == 600
             assert columns == ["msgId"] or sorted(found) == sorted(bodies)

@@ -13,7 +13,7 @@ from spark_rocket.client import Producer, Reader
 from spark_rocket.datasource.options.options import parse_read_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.plan.ranges import OffsetRange
-from spark_rocket.datasource.read.fetch import read_range, read_without_repeats
+from spark_rocket.datasource.read.fetch import read_deduplicated, read_range
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
 from spark_rocket.errors import DataLossError, RemotingConnectError
 from spark_rocket.model import Message, MessageQueue
@@ -91,7 +91,7 @@ def test_queues_and_topics_that_are_taken_away_after_planning(cluster: LocalClus
             projection = project(SOURCE_SCHEMA)
             span = OffsetRange(queue, 50, 100)
             if options.dedupe_window is not None:
-                batches = read_without_repeats(span, options, projection, process, options.dedupe_window)
+                batches = read_deduplicated(span, options, projection, process, options.dedupe_window)
             else:
                 batches = read_range(span, options, projection, process)
             return sum(batch.num_rows for batch in batches)

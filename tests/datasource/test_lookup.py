@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from spark_rocket.datasource.options.parsers import LookUp
-from spark_rocket.datasource.plan.lookup import MOST_LOOK_UPS, Found, LookedUp, find
+from spark_rocket.datasource.plan.lookup import MOST_LOOK_UPS, Found, LookupFilter, find
 from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
 from spark_rocket.errors import BrokerError
@@ -187,11 +187,11 @@ def test_only_what_was_looked_up_is_kept(look_up: LookUp, rows: list[int], names
     """Whatever else was read: of the same hash, or of queues that were read through."""
     columns = {"keys": KEYS, "msgId": IDS, "body": [b"%d" % row for row in range(len(KEYS))]}
     projection = project(StructType([SOURCE_SCHEMA[name] for name in names]))
-    looked_up = LookedUp(look_up, projection)
-    decoded = looked_up.projection
+    lookup_filter = LookupFilter(look_up, projection)
+    decoded = lookup_filter.projection
     arrays = [pa.array(columns[name], of.type) for name, of in zip(decoded.columns, decoded.target, strict=True)]
     batch = pa.RecordBatch.from_arrays(arrays, schema=decoded.target)
-    found = list(looked_up.rows(iter([batch.slice(0, 3), batch.slice(3)])))
+    found = list(lookup_filter.rows(iter([batch.slice(0, 3), batch.slice(3)])))
     assert sum(part.num_rows for part in found) == len(rows)
     for part in found:
         assert part.schema.equals(projection.target, check_metadata=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from spark_rocket.datasource import RocketDataSource
-from spark_rocket.datasource.processes import short, short_while
+from spark_rocket.datasource.processes import hide_traceback, hide_traceback_while
 from spark_rocket.errors import OptionError, RecordError
 
 
@@ -62,15 +62,15 @@ def test_so_it_is_in_tasks() -> None:
         yield 1
         deep(5)
 
-    read = short_while(rows())
+    read = hide_traceback_while(rows())
     assert next(read) == 1
     with pytest.raises(RecordError) as caught:
         next(read)
-    assert frames(caught.value)[1:] == ["short_while"]
+    assert frames(caught.value)[1:] == ["hide_traceback_while"]
 
 
 def test_an_error_that_is_none_of_ours_says_where_it_happened() -> None:
-    @short
+    @hide_traceback
     def broken() -> None:
         raise KeyError("x")
 

@@ -148,18 +148,18 @@ def test_a_batch_that_is_planned_again_of_a_topic_that_was_created_again(caplog:
     queues = FakeQueues(q0=(0, 100), q1=(0, 50))
     end = first(queues)
     spans = spans_of(end)
-    assert planner(queues).there_still(end, spans) == spans
+    assert planner(queues).remaining(end, spans) == spans
     queues.spans[q(0)], queues.began[q(0)] = (0, 300), 90_000
     with pytest.raises(DataLossError, match=r"QUEUE_MADE_ANEW\] orders/broker-a/0 .*The stream is at 0"):
-        planner(queues).there_still(end, spans)
+        planner(queues).remaining(end, spans)
     plan = planner(queues, failOnDataLoss="false")
     with caplog.at_level(logging.WARNING):
-        assert plan.there_still(end, spans) == [OffsetRange(q(1), 0, 50)]
+        assert plan.remaining(end, spans) == [OffsetRange(q(1), 0, 50)]
         following = plan.next_end(end, None)
     assert following == StreamOffset({q(0): 300, q(1): 50}, {q(0): 0}), "the new queue's messages, each once"
     caplog.clear()
     others = planner(queues, subscribe="others")
-    assert others.there_still(end, spans) == [OffsetRange(q(1), 0, 50)]
+    assert others.remaining(end, spans) == [OffsetRange(q(1), 0, 50)]
     assert "QUEUE_MADE_ANEW" in caplog.text, "a topic that is no longer read does not stop the query"
 
 
@@ -169,12 +169,12 @@ def test_a_batch_that_is_planned_again_after_messages_were_replaced() -> None:
     spans = spans_of(end)
     queues.spans[q(0)], queues.regrown[q(0)] = (0, 130), (90, LATER)
     with pytest.raises(DataLossError, match=r"MESSAGES_REPLACED\] orders/broker-a/0"):
-        planner(queues).there_still(end, spans)
+        planner(queues).remaining(end, spans)
     plan = planner(queues, failOnDataLoss="false")
-    assert plan.there_still(end, spans) == [OffsetRange(q(0), 0, 90), OffsetRange(q(1), 0, 50)]
+    assert plan.remaining(end, spans) == [OffsetRange(q(0), 0, 90), OffsetRange(q(1), 0, 50)]
     assert plan.next_end(end, None) == StreamOffset({q(0): 130, q(1): 50}, {q(0): 90})
     queues.regrown[q(0)] = (0, LATER)
-    assert planner(queues, failOnDataLoss="false").there_still(end, spans) == [OffsetRange(q(1), 0, 50)]
+    assert planner(queues, failOnDataLoss="false").remaining(end, spans) == [OffsetRange(q(1), 0, 50)]
 
 
 def test_what_this_process_has_planned_is_not_asked_about() -> None:
@@ -183,10 +183,10 @@ def test_what_this_process_has_planned_is_not_asked_about() -> None:
     end = plan.next_end(None, None)
     assert end is not None
     queues.looked_up.clear()
-    assert plan.there_still(end, spans_of(end)) == spans_of(end)
+    assert plan.remaining(end, spans_of(end)) == spans_of(end)
     again = planner(queues)
     for _ in range(2):
-        assert again.there_still(end, spans_of(end)) == spans_of(end)
+        assert again.remaining(end, spans_of(end)) == spans_of(end)
     assert queues.looked_up == [q(0)]
 
 
@@ -201,7 +201,7 @@ def test_what_cannot_be_asked_about_is_for_the_tasks_to_find_out(gone: str) -> N
         del queues.spans[q(0)]
     else:
         queues.masterless = {q(0)}
-    assert sorted(planner(queues).there_still(end, spans_of(end)), key=str) == sorted(spans_of(end), key=str)
+    assert sorted(planner(queues).remaining(end, spans_of(end)), key=str) == sorted(spans_of(end), key=str)
 
 
 # --- a real broker ----------------------------------------------------------------------------------------------

@@ -1,8 +1,9 @@
 """``df.write`` and ``df.writeStream`` with ``deliveryGuarantee=exactlyOnce``.
 
-Tasks stage (``staging.py``); ``commit`` decides and publishes (``commit.py``). Spark calls ``commit`` in a process of
-its own, without a TaskContext, so tasks tell it the query, the batch and the run. ``abort`` has nothing to undo: what
-is staged is not referenced, and the staging topic's retention removes it. Values only; Spark pickles writers.
+Tasks stage rows (``staging.py``); ``commit`` decides and publishes (``commit.py``). Spark calls ``commit`` in another
+process, without a TaskContext, so the tasks' commit messages carry the query, the batch and the run. ``abort`` has
+nothing to undo: staged messages without a manifest are never published, and the staging topic's retention deletes
+them. Writers hold only values, because Spark pickles them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from spark_rocket.datasource.exactly_once.manifest import Epoch
 from spark_rocket.datasource.exactly_once.staging import Staged, stage_rows
 from spark_rocket.datasource.exactly_once.topics import ledger_queue, warn_of_settings
 from spark_rocket.datasource.options.options import WriteOptions
-from spark_rocket.datasource.processes import short
+from spark_rocket.datasource.processes import hide_traceback
 from spark_rocket.datasource.read.cluster import READER_GROUP
 from spark_rocket.datasource.write.writer import (
     BATCH_ID,
@@ -40,7 +41,7 @@ log = logging.getLogger("spark_rocket.datasource")
 
 
 def commit_epoch(options: WriteOptions, messages: Sequence[WriterCommitMessage | None], *, is_stream: bool) -> None:
-    """Commit what tasks staged."""
+    """Commit the blocks that the tasks staged."""
     staged = [message for message in messages if isinstance(message, Staged)]
     if not staged:
         return
@@ -73,17 +74,17 @@ class ExactlyOnceWriter(RocketWriter):
         super().__init__(options, schema, only_read)
         check_topics(options)
 
-    @short
+    @hide_traceback
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:  # type: ignore[override]
         batches = with_bodies(refuse_values(iterator, self._only_read), self._options, self._schema)
         return _stage(batches, self._options, Epoch(self._name, 0))
 
-    @short
+    @hide_traceback
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         commit_epoch(self._options, messages, is_stream=False)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        log.warning("the write failed; if it is decided, a repetition with the same writeId publishes the rest of it")
+        log.warning("write failed; if it is decided, a retry with the same writeId publishes the remaining messages")
 
 
 class ExactlyOnceStreamWriter(RocketStreamWriter):
@@ -93,22 +94,20 @@ class ExactlyOnceStreamWriter(RocketStreamWriter):
         super().__init__(options, schema)
         check_topics(options)
 
-    @short
+    @hide_traceback
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:  # type: ignore[override]
         context = TaskContext.get()
         query, batch, run = (
             context.getLocalProperty(key) if context is not None else None for key in (QUERY_ID, BATCH_ID, RUN_ID)
         )
         if query is None or batch is None:
-            raise StateError(
-                "Spark did not tell the task its query and batch.", remedy="This needs PySpark 4.2 or newer."
-            )
+            raise StateError("The task has no query and batch properties.", remedy="This needs PySpark 4.2 or newer.")
         batches = with_bodies(iterator, self._options, self._schema)
         return _stage(batches, self._options, Epoch(query, int(batch), run or ""))
 
-    @short
+    @hide_traceback
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         commit_epoch(self._options, messages, is_stream=True)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        log.warning("batch %d failed; if it is decided, the restarted query publishes the rest of it", batchId)
+        log.warning("batch %d failed; if it is decided, the restarted query publishes its remaining messages", batchId)

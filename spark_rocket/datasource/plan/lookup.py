@@ -15,7 +15,7 @@ Lookups are therefore separate options, and filters of a query do not use the in
 
 A message is found by each of the words of ``KEYS``. A ``msgId`` is a unique key, which is in the index, or, for
 messages without one, an offset id, which contains the position of the message. The index compares hashes, and entire
-queues may be read. ``LookedUp`` therefore compares the words of each message, so rows never depend on the index alone.
+queues may be read. ``LookupFilter`` therefore compares the words of each message: rows never depend on the index alone.
 
 Ranges are planned for one reader with its own options, and are not shared with another data frame. ``find`` is pure
 over the ``Index`` queries. Corresponds to MQAdminImpl.queryMessage.
@@ -73,7 +73,7 @@ class Index(Protocol):
     def messages_at(self, places: Sequence[tuple[MessageQueue, int]]) -> list[MessageExt | None]: ...
 
 
-class _NotSureError(Exception):
+class _UnreliableIndexError(Exception):
     """Why the index cannot be used."""
 
 
@@ -85,8 +85,8 @@ def find(spans: Iterable[OffsetRange], look_up: LookUp, index: Index) -> list[Of
     found: list[OffsetRange] = []
     for broker, whole in by_broker.items():
         try:
-            hits = _BrokerLookUp(whole, index).hits(look_up)
-        except (_NotSureError, RocketError) as reason:
+            hits = _BrokerLookup(whole, index).hits(look_up)
+        except (_UnreliableIndexError, RocketError) as reason:
             log.warning("%s: reading the queues on %s in full: %s", look_up.option, broker, reason)
             found += whole
         else:
@@ -105,7 +105,7 @@ def _pieces(span: OffsetRange, offsets: Iterable[int]) -> list[OffsetRange]:
     return found
 
 
-class LookedUp:
+class LookupFilter:
     """Filters the batches of a task for the messages of a lookup.
 
     Batches must be read with ``projection``: the columns of the read, and the column to compare.
@@ -138,7 +138,7 @@ class LookedUp:
         return pa.array(mask)
 
 
-class _BrokerLookUp:
+class _BrokerLookup:
     """The lookups of one read on one broker."""
 
     def __init__(self, spans: Sequence[OffsetRange], index: Index) -> None:
@@ -151,7 +151,7 @@ class _BrokerLookUp:
     def hits(self, look_up: LookUp) -> defaultdict[MessageQueue, set[int]]:
         keys = look_up.values
         if len(keys) * len(self._queues) > MOST_LOOK_UPS:
-            raise _NotSureError(f"{len(keys)} keys in {len(self._queues)} topics are too many lookups")
+            raise _UnreliableIndexError(f"{len(keys)} keys in {len(self._queues)} topics are too many lookups")
         self._check()
         found: defaultdict[MessageQueue, set[int]] = defaultdict(set)
         for queue in self._queues.values():
@@ -168,10 +168,10 @@ class _BrokerLookUp:
 
     def _check(self) -> None:
         if any(topic.startswith("%LMQ%") for topic in self._queues):
-            raise _NotSureError("the index has messages of light queues under another topic")
+            raise _UnreliableIndexError("the index has messages of light queues under another topic")
         settings = self._index.settings(self._spans[0].queue)
         if settings.get("messageIndexEnable") != "true":
-            raise _NotSureError("the broker builds no index (messageIndexEnable)")
+            raise _UnreliableIndexError("the broker builds no index (messageIndexEnable)")
         given = settings.get("maxMsgsNumBatch", "")
         if given.isdecimal():
             self._most = min(self._most, int(given))
@@ -179,22 +179,24 @@ class _BrokerLookUp:
         messages = self._index.messages_at(ends)
         there = [message for message in messages if message is not None]
         if len(there) < len(messages):
-            raise _NotSureError("messages at the ends of its queues were deleted")
+            raise _UnreliableIndexError("messages at the ends of its queues were deleted")
         first, last = min(there, key=_place), max(there, key=_place)
         self._first, self._last = first.physical_offset, last.physical_offset
         for message in first, last:
             key = message.properties.get(UNIQ_KEY) or _first_word(message.keys or "")
             queue = self._queues.get(message.topic)
             if not key or queue is None:
-                raise _NotSureError(f"message {message.msg_id}, at the end of a queue, has no key")
+                raise _UnreliableIndexError(f"message {message.msg_id}, at the end of a queue, has no key")
             answer = self._query(queue, key)
             if all(one.physical_offset != message.physical_offset for one in answer):
-                raise _NotSureError(f"message {message.msg_id} is missing in the broker's index")
+                raise _UnreliableIndexError(f"message {message.msg_id} is missing in the broker's index")
 
     def _query(self, queue: MessageQueue, key: str) -> Sequence[MessageExt]:
         answer = self._index.query(queue, key, self._most)
         if len(answer.messages) >= self._most or len(answer.records) > _MOST_BYTES:
-            raise _NotSureError(f"the response for key {key} may be truncated ({len(answer.messages)} messages)")
+            raise _UnreliableIndexError(
+                f"the response for key {key} may be truncated ({len(answer.messages)} messages)"
+            )
         return answer.messages
 
 

@@ -83,14 +83,14 @@ def replayed(
     messages that replaced the planned ones. Raises DataLossError if messages that are still to be read are lost."""
     seen = Seen()
     seen.firsts |= end.firsts
-    anew = seen.made_anew(queues, spans.keys())
-    lasts = {q: end.lasts[q] for q, span in spans.items() if q not in anew and q in end.lasts}
+    recreated = seen.recreated(queues, spans.keys())
+    lasts = {q: end.lasts[q] for q, span in spans.items() if q not in recreated and q in end.lasts}
     _, others = compare(queues, lasts)
     left = []
     for queue, span in spans.items():
         loss = LossPolicy(options, queue)
-        if queue in anew:
-            loss.made_anew(queue, *end.firsts[queue], anew[queue][1], span.start)
+        if queue in recreated:
+            loss.recreated(queue, *end.firsts[queue], recreated[queue][1], span.start)
             continue
         if queue in others:
             loss.replaced(queue, others[queue])
@@ -129,7 +129,7 @@ class StreamPlanner:
         self._committed: dict[MessageQueue, int] = {}
         self._checked = clock()
         self._compared: float | None = None
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
         self._has_planned = False
 
     def pin(self) -> None:
@@ -188,7 +188,7 @@ class StreamPlanner:
         before = previous.lasts if previous is not None else {}
         return {queue: last for queue, last in before.items() if queue in ends and queue not in fresh} | lasts
 
-    def there_still(self, end: StreamOffset, spans: list[OffsetRange]) -> list[OffsetRange]:
+    def remaining(self, end: StreamOffset, spans: list[OffsetRange]) -> list[OffsetRange]:
         """Return the ranges that a batch can still read. If another process planned the batch and did not finish it,
         verify that its queues are still the same ones. This check runs once per process."""
         if self._has_planned:
@@ -215,7 +215,9 @@ class StreamPlanner:
         self._latest = self._queues.max_offsets(found.wanted, before)
         if self._queues.from_slaves:
             away = sorted({queue.broker_name for queue in self._queues.from_slaves})
-            self._say(f"The masters of {', '.join(away)} are unavailable: reading from their slaves, which may lag.")
+            self._log_once(
+                f"The masters of {', '.join(away)} are unavailable: reading from their slaves, which may lag."
+            )
         return _View(found, self._latest)
 
     def _passed(self, view: _View, starts: Positions) -> _View:
@@ -230,7 +232,7 @@ class StreamPlanner:
     def _limited(self, starts: Positions, ends: dict[MessageQueue, int], max_bytes: int) -> dict[MessageQueue, int]:
         limited = limit_bytes(starts, ends, max_bytes, self._queues.message_sizes)
         if limited is None:
-            self._say(
+            self._log_once(
                 "The brokers do not report message sizes, so maxBytesPerTrigger cannot be applied: "
                 f"a batch reads {UNSIZED} messages of each queue instead."
             )
@@ -250,12 +252,12 @@ class StreamPlanner:
         problem = self._what.problem(found, known)
         if self._options.topic_pattern is not None and not found.wanted and not self._matches_nothing:
             self._matches_nothing = True  # check and log once
-            self._say(f"{self._what.nothing_matches().message} Waiting for matching topics.")
+            self._log_once(f"{self._what.nothing_matches().message} Waiting for matching topics.")
         if problem is None:
             return
         if not self._options.wait_for_topic:
             raise problem
-        self._say(f"{problem.message} Waiting for it (waitForTopic=true).")
+        self._log_once(f"{problem.message} Waiting for it (waitForTopic=true).")
 
     def _note_lost_topics(self, before: Positions, view: _View) -> None:
         """Handle missing topics: deleted, waited for, or never created."""
@@ -292,7 +294,7 @@ class StreamPlanner:
         brokers = {(queue.topic, queue.broker_name) for queue in view.found.queues} if absent else set()
         for queue in absent:
             if (queue.topic, queue.broker_name) not in brokers:
-                self._say(f"{name(queue)} cannot be read now; the stream keeps its position.")
+                self._log_once(f"{name(queue)} cannot be read now; the stream keeps its position.")
                 continue
             # The broker has the topic with fewer queues. A queue that was read to its end is not a loss.
             if self._queues.max_offsets([queue])[queue] != starts[queue]:
@@ -321,12 +323,12 @@ class StreamPlanner:
             self._committed.clear()
             self._checked = now
         ends = {queue: end for queue, end in positions.items() if self._committed.get(queue) != end}
-        untold = self._queues.commit_offsets(group, ends)
-        self._committed |= {queue: end for queue, end in ends.items() if queue not in untold}
-        for queue, reason in untold.items():
-            self._say(f"the offset of group {group} could not be committed for {name(queue)}: {reason}")
+        failed = self._queues.commit_offsets(group, ends)
+        self._committed |= {queue: end for queue, end in ends.items() if queue not in failed}
+        for queue, reason in failed.items():
+            self._log_once(f"the offset of group {group} could not be committed for {name(queue)}: {reason}")
 
-    def _say(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
+    def _log_once(self, text: str) -> None:
+        if text not in self._logged:
+            self._logged.add(text)
             log.warning("%s", text)

@@ -101,7 +101,7 @@ class LossPolicy:
         self._go_on = "To continue at the earliest remaining message, set failOnDataLoss=false"
         if options.is_stream:
             self._go_on += "; to start over, use a new checkpoint directory"
-        self._said: set[tuple[object, str]] = set()
+        self._logged: set[tuple[object, str]] = set()
 
     def deleted(self, queue: MessageQueue, wanted: int, first_left: int, until: int | None = None) -> None:
         """Messages from ``wanted`` on were deleted; the queue now begins at ``first_left``."""
@@ -127,7 +127,7 @@ class LossPolicy:
         then = "where it was" if which == "end" else _FROM_EARLIEST
         self._lost(queue, "OFFSETS_WENT_BACK", then, queue=name(queue), which=which, was=was, now=now, at=at)
 
-    def made_anew(self, queue: MessageQueue, offset: int, was_ms: int, now_ms: int, at: int) -> None:
+    def recreated(self, queue: MessageQueue, offset: int, was_ms: int, now_ms: int, at: int) -> None:
         """The queue was recreated and holds other messages."""
         was, now = shown_time(was_ms), shown_time(now_ms)
         self._lost(queue, "QUEUE_MADE_ANEW", queue=name(queue), offset=offset, was=was, now=now, at=at)
@@ -155,8 +155,8 @@ class LossPolicy:
         loss = error(f"DATA_LOSS.{kind}", go_on=self._go_on, **values)
         if self._fail:
             raise loss
-        if (what, kind) not in self._said:
-            self._said.add((what, kind))
+        if (what, kind) not in self._logged:
+            self._logged.add((what, kind))
             log.warning("[%s] %s Continuing %s (%s).", loss.code, loss.message, then, self._reason)
 
 
@@ -192,7 +192,7 @@ class Seen:
             lows = self.lows | queues.min_offsets([queue for queue in new if queue not in self.lows])
             self.firsts |= {queue: (lows[queue], stored) for queue, stored in queues.first_times(new).items()}
 
-    def made_anew(self, queues: Queues, suspects: Collection[MessageQueue]) -> dict[MessageQueue, tuple[int, int]]:
+    def recreated(self, queues: Queues, suspects: Collection[MessageQueue]) -> dict[MessageQueue, tuple[int, int]]:
         """Return the first messages of recreated queues. Offsets are requested last: retention only makes them larger,
         and a larger offset proves nothing."""
         known = [queue for queue in suspects if queue in self.firsts]
@@ -251,15 +251,15 @@ def fit(
     first = queues.min_offsets(sorted(behind - same))
     seen = seen or Seen()
     back = {queue for queue, low in first.items() if low < seen.lows.get(queue, 0)}
-    anew = seen.made_anew(queues, {*suspects, *back, *others} & {q for q in starts if starts[q] <= latest[q]})
+    recreated = seen.recreated(queues, {*suspects, *back, *others} & {q for q in starts if starts[q] <= latest[q]})
     fitted = {}
     for queue, start in starts.items():
         low, end = first.get(queue, start), latest[queue]
         was_first, was_end = seen.lows.get(queue, 0), seen.ends.get(queue, 0)
-        if queue in anew:
-            low, stored = anew[queue]
-            loss.made_anew(queue, seen.firsts[queue][0], seen.firsts[queue][1], stored, start)
-            seen.firsts[queue] = anew[queue]
+        if queue in recreated:
+            low, stored = recreated[queue]
+            loss.recreated(queue, seen.firsts[queue][0], seen.firsts[queue][1], stored, start)
+            seen.firsts[queue] = recreated[queue]
             start = min(low, end)
         elif start > end:
             if end == 0 and queue.topic not in queues.topics():

@@ -142,34 +142,34 @@ class Cluster:
         return {queue: offset for queue, offset in found.items() if offset is not None}
 
     def commit_offsets(self, group: str, ends: Positions) -> dict[MessageQueue, RocketError]:
-        wanted, untold = self._to_commit(group, ends)
+        wanted, failures = self._to_commit(group, ends)
         taken, failed = _at_once(
             wanted.keys(), lambda queue: self._reader.commit_offset_async(group, queue, wanted[queue], self._timeout)
         )
-        untold |= failed
+        failures |= failed
         for queue in (queue for queue, is_taken in taken.items() if not is_taken):  # the broker does not know the group
             try:
                 self._reader.commit_offset(group, queue, wanted[queue])
             except RocketError as error:
-                untold[queue] = error
-        return untold
+                failures[queue] = error
+        return failures
 
     def _to_commit(
         self, group: str, ends: Positions
     ) -> tuple[dict[MessageQueue, int], dict[MessageQueue, RocketError]]:
         """Return the offsets to commit, and the queues that failed."""
-        known, untold = _at_once(ends.keys(), partial(self._reader.committed_offset_later, group))
+        known, failures = _at_once(ends.keys(), partial(self._reader.committed_offset_later, group))
         others = [queue for queue, offset in known.items() if offset != ends[queue]]
         latest, failed = _at_once(others, self._reader.max_offset_later)
-        untold |= failed
+        failures |= failed
         wanted: dict[MessageQueue, int] = {}
         for queue, last in latest.items():
             offset, end = known[queue], ends[queue]
             if end > last:
-                untold[queue] = OffsetsError(f"offset {end} is beyond the end of the queue, {last}.")
+                failures[queue] = OffsetsError(f"offset {end} is beyond the end of the queue, {last}.")
             elif offset is None or offset < end or offset > last:
                 wanted[queue] = end
-        return wanted, untold
+        return wanted, failures
 
     def _ask_each(
         self,

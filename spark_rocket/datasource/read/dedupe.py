@@ -36,7 +36,7 @@ _NOT_COMPARED = rf"\x02({_BROKERS_OWN}[^\x02]*|$)"  # in a string that begins wi
 I64 = np.ndarray[Any, np.dtype[np.int64]]
 
 
-class Repeats:
+class DuplicateFilter:
     """The last ``window`` messages of a queue."""
 
     def __init__(self, window: int) -> None:

@@ -50,7 +50,7 @@ from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.plan.resolve import LossPolicy
 from spark_rocket.datasource.read.cluster import explained
-from spark_rocket.datasource.read.dedupe import NEEDED, Repeats
+from spark_rocket.datasource.read.dedupe import NEEDED, DuplicateFilter
 from spark_rocket.datasource.retry_deadline import RetryDeadline
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, Projection, project
 from spark_rocket.errors import (
@@ -91,11 +91,11 @@ def read_range(
     options: ReadOptions,
     projection: Projection,
     reader: Reader,
-    repeats: Repeats | None = None,
+    duplicate_filter: DuplicateFilter | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of ``span`` in order, each exactly once, as batches of Spark's own schema.
 
-    ``repeats`` drops duplicates.
+    ``duplicate_filter`` drops duplicates.
     """
     loss = LossPolicy(options, span.queue)
     waiting: list[Chunk] = []
@@ -105,19 +105,19 @@ def read_range(
             rows + chunk.end - chunk.start > options.arrow_batch_rows
             or size + len(chunk.records) > options.arrow_batch_bytes
         ):
-            yield from _decode(waiting, span, projection, loss, options, repeats)
+            yield from _decode(waiting, span, projection, loss, options, duplicate_filter)
             waiting, rows, size = [], 0, 0
         waiting.append(chunk)
         rows += chunk.end - chunk.start
         size += len(chunk.records)
-    yield from _decode(waiting, span, projection, loss, options, repeats)
+    yield from _decode(waiting, span, projection, loss, options, duplicate_filter)
 
 
-def read_without_repeats(
+def read_deduplicated(
     span: OffsetRange, options: ReadOptions, projection: Projection, reader: Reader, window: int
 ) -> Iterator[pa.RecordBatch]:
     """Like ``read_range``, without duplicates."""
-    repeats = Repeats(window)
+    duplicate_filter = DuplicateFilter(window)
     retry_deadline = RetryDeadline(options.retry_timeout_ms)
     loss = LossPolicy(options, span.queue)
 
@@ -138,12 +138,18 @@ def read_without_repeats(
         # Messages before the range were read earlier: if they are deleted now, nothing is lost.
         before = replace(options, fail_on_data_loss=False)
         ids = project(StructType([SOURCE_SCHEMA[column] for column in NEEDED]))
-        for _ in read_range(OffsetRange(span.queue, start, span.start), before, ids, reader, repeats):
+        for _ in read_range(OffsetRange(span.queue, start, span.start), before, ids, reader, duplicate_filter):
             pass
-    repeats.count = 0
-    yield from read_range(span, options, projection, reader, repeats)
-    if repeats.count:
-        log.info("dropped %d duplicates of %s from %d to %d", repeats.count, name(span.queue), span.start, span.end - 1)
+    duplicate_filter.count = 0
+    yield from read_range(span, options, projection, reader, duplicate_filter)
+    if duplicate_filter.count:
+        log.info(
+            "dropped %d duplicates of %s from %d to %d",
+            duplicate_filter.count,
+            name(span.queue),
+            span.start,
+            span.end - 1,
+        )
 
 
 def _decode(
@@ -152,7 +158,7 @@ def _decode(
     projection: Projection,
     loss: LossPolicy,
     options: ReadOptions,
-    repeats: Repeats | None,
+    duplicate_filter: DuplicateFilter | None,
 ) -> Iterator[pa.RecordBatch]:
     if not chunks:
         return
@@ -162,7 +168,7 @@ def _decode(
     try:
         batch = decode_records(
             records,
-            projection.columns if repeats is None else repeats.columns(projection.columns),
+            projection.columns if duplicate_filter is None else duplicate_filter.columns(projection.columns),
             broker_name=span.queue.broker_name,
             start_offset=start,
             end_offset=end,
@@ -184,12 +190,12 @@ def _decode(
         parts = chunks if len(chunks) > 1 and batch.num_rows > expected else []
     if parts:
         for part in parts:
-            yield from _decode([part], span, projection, loss, options, repeats)
+            yield from _decode([part], span, projection, loss, options, duplicate_filter)
         return
     if batch.num_rows < expected and not is_filtered(options):
         loss.missing(span.queue, start, end, expected - batch.num_rows)
-    if repeats is not None:
-        batch = repeats.drop(batch)
+    if duplicate_filter is not None:
+        batch = duplicate_filter.drop(batch)
     if batch.num_rows:
         yield projection.conform(batch)
 
@@ -224,7 +230,7 @@ class _Window:
         self._room = 1
         self._step = options.pull_batch_size  # messages per response
         self._full = 0  # responses since the last one that was short, or that requested more than usual
-        self._patience = _FIRST_PROBE
+        self._probe_after = _FIRST_PROBE
 
     def first(self) -> _Pull:
         """Return the pull whose response comes next."""
@@ -258,7 +264,7 @@ class _Window:
             if asked > self._step:
                 self._step = asked
         elif asked > self._step:
-            self._patience = min(2 * self._patience, _LAST_PROBE)
+            self._probe_after = min(2 * self._probe_after, _LAST_PROBE)
             self._step = max(got, self._step)
         else:
             # One short response among long ones is not significant.
@@ -270,7 +276,7 @@ class _Window:
             count = self._batch_size
             if self._room > 1:
                 count = self._step
-                if self._full >= self._patience and count < self._batch_size:
+                if self._full >= self._probe_after and count < self._batch_size:
                     self._full = 0
                     count = min(2 * count, self._batch_size)
             end = min(self._next + count, self._end)

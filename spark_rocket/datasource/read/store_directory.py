@@ -42,7 +42,7 @@ from pyspark.sql.types import StructType
 from spark_rocket.datasource.offsets import LATEST, Positions, name
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.options.parsers import Position, Start, is_for_users
-from spark_rocket.datasource.processes import PickledByValue, settle_worker, short
+from spark_rocket.datasource.processes import PickledByValue, hide_traceback, settle_worker
 from spark_rocket.datasource.read.typed_rows import projection_of, rows_of
 from spark_rocket.datasource.schema import Projection
 from spark_rocket.errors import DataLossError, OffsetsError, ProtocolError, StoreError, TopicNotFoundError
@@ -148,7 +148,7 @@ class StoreDirectoryReader(PickledByValue, DataSourceReader):
         self._options = options
         self._schema = schema
 
-    @short
+    @hide_traceback
     def partitions(self) -> list[InputPartition]:
         return [*plan_directory(self._options)]
 

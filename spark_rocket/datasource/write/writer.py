@@ -37,7 +37,7 @@ from pyspark.sql.types import (
 from spark_rocket.datasource.bodies.encoding import BodyEncoder
 from spark_rocket.datasource.options.bodies import BodySettings
 from spark_rocket.datasource.options.options import WriteOptions
-from spark_rocket.datasource.processes import PickledByValue, settle_worker, short
+from spark_rocket.datasource.processes import PickledByValue, hide_traceback, settle_worker
 from spark_rocket.datasource.retry_deadline import RetryDeadline
 from spark_rocket.datasource.schema import SOURCE_SCHEMA
 from spark_rocket.datasource.write.rows import RowEncoder, write_key
@@ -251,7 +251,7 @@ class RocketWriter(PickledByValue, DataSourceArrowWriter):
         self._only_read = tuple(only_read)
         self._name = options.write_id or uuid.uuid4().hex
 
-    @short
+    @hide_traceback
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         batches = refuse_values(iterator, self._only_read)
         return write_rows(with_bodies(batches, self._options, self._schema), self._options, self._name, "")
@@ -271,7 +271,7 @@ class RocketStreamWriter(PickledByValue, DataSourceStreamArrowWriter):
         self._options = options
         self._schema = schema
 
-    @short
+    @hide_traceback
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         context = TaskContext.get()
         query = context.getLocalProperty(QUERY_ID) if context is not None else None
