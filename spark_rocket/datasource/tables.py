@@ -39,7 +39,7 @@ from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.options.bodies import BadRecords
 from spark_rocket.datasource.options.connection import refuse_secrets
 from spark_rocket.datasource.options.options import (
-    SPARKS_OWN,
+    SPARK_OPTIONS,
     belongs_to,
     body_of,
     check_options,
@@ -50,10 +50,10 @@ from spark_rocket.datasource.options.table import READS, WRITES, Scope
 
 _METADATA = "rocket.options"
 _PREFIX = "option."
-_CATALOGS_OWN = frozenset({"provider", "owner"})  # the catalog always passes these with the options
+_CATALOG_OPTIONS = frozenset({"provider", "owner"})  # the catalog always passes these with the options
 _TOPICS_TO_READ = frozenset({"subscribe", "subscribepattern", "assign"})
 _WHAT_TO_READ = _TOPICS_TO_READ | {"storepath", "view"}
-_SPARKS_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
+_VARCHAR_KEY = "__CHAR_VARCHAR_TYPE_STRING"
 _TOPIC_TYPE = VarcharType(127)
 
 # The schema of a table for inserts only: the writable columns, the most used first.
@@ -72,7 +72,7 @@ INSERT_SCHEMA = StructType(
 
 def table_options(options: Mapping[str, str]) -> dict[str, str] | None:
     """Return the OPTIONS of a table that is being created, else None."""
-    if not options.keys() >= _CATALOGS_OWN:
+    if not options.keys() >= _CATALOG_OPTIONS:
         return None
     return {key[len(_PREFIX) :]: text for key, text in options.items() if key.startswith(_PREFIX)}
 
@@ -129,7 +129,7 @@ def options_to_read(options: Mapping[str, str], schema: StructType) -> dict[str,
     A query that names what to read ignores the table's options: its schema may come from another data frame.
     """
     says = not _WHAT_TO_READ.isdisjoint(key.lower() for key in options)
-    both = dict(options) if says else _kept(schema) | dict(options)
+    both = dict(options) if says else _stored_options(schema) | dict(options)
     if not _are_given(both):
         raise error("BAD_OPTION.NONE")
     return one_way(both, reading=True)
@@ -141,19 +141,19 @@ def options_to_write(options: Mapping[str, str], schema: StructType) -> dict[str
     if found == dict(options):
         if not _are_given(found) and "topic" not in (field.name.lower() for field in schema.fields):
             raise error("BAD_OPTION.NONE")
-    elif any(_SPARKS_VARCHAR in (field.metadata or {}) for field in schema.fields):
+    elif any(_VARCHAR_KEY in (field.metadata or {}) for field in schema.fields):
         raise error("BAD_OPTION.WHICH_TABLE")
     return one_way(found, reading=False)
 
 
 def _options_of_write(options: Mapping[str, str], schema: StructType) -> dict[str, str]:
     """Return the options of both directions. A writer's own options win: rows may carry those of another table."""
-    return dict(options) if _are_given(options) else _kept(schema) | dict(options)
+    return dict(options) if _are_given(options) else _stored_options(schema) | dict(options)
 
 
 def _are_given(options: Mapping[str, str]) -> bool:
     """Return whether any option is meant for this source, known or mistyped."""
-    return any(key.lower() not in SPARKS_OWN for key in options)
+    return any(key.lower() not in SPARK_OPTIONS for key in options)
 
 
 def one_way(options: Mapping[str, str], *, reading: bool) -> dict[str, str]:
@@ -187,6 +187,6 @@ def is_two_way(options: Mapping[str, str]) -> bool:
     return "topic" in keys and not keys.isdisjoint(_TOPICS_TO_READ)
 
 
-def _kept(schema: StructType) -> dict[str, str]:
+def _stored_options(schema: StructType) -> dict[str, str]:
     text = (schema.fields[0].metadata or {}).get(_METADATA) if schema.fields else None
     return {} if text is None else dict(json.loads(text))

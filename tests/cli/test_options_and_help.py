@@ -12,7 +12,7 @@ import pytest
 import spark_rocket
 from spark_rocket.cli import main
 from spark_rocket.cli.help import pages
-from spark_rocket.datasource.options.other_names import FROM_ELSEWHERE, NOT_NEEDED
+from spark_rocket.datasource.options.other_names import FOREIGN_NAMES, NOT_NEEDED
 from spark_rocket.datasource.options.table import OPTIONS
 
 
@@ -20,7 +20,7 @@ def test_all_options_are_listed_without_markdown() -> None:
     listed = spark_rocket.options()
     assert [option.name for option in listed] == [*(option.name for option in OPTIONS), *NOT_NEEDED]
     assert not [option for option in listed if "](" in option.meaning or "`" in option.meaning + option.type]
-    assert {name for option in listed for name in option.other_names} == set(FROM_ELSEWHERE)
+    assert {name for option in listed for name in option.other_names} == set(FOREIGN_NAMES)
 
 
 def test_a_pattern_selects_by_any_name() -> None:

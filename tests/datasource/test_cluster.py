@@ -103,7 +103,7 @@ def cluster_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Cluster]:
 
 
 def test_brokers_are_asked_once_whether_they_can_filter_so() -> None:
-    asking = Cluster(parse_read_options({"subscribe": "a,b", "nameServer": "x:1", "sqlFilter": "p > 1"}, Scope.READ))
+    requests = Cluster(parse_read_options({"subscribe": "a,b", "nameServer": "x:1", "sqlFilter": "p > 1"}, Scope.READ))
     asked: list[tuple[str, str]] = []
 
     class Refusing:
@@ -118,10 +118,10 @@ def test_brokers_are_asked_once_whether_they_can_filter_so() -> None:
             if topic == "b":
                 raise SubscriptionRefusedError("no SQL92 here")
 
-    asking._reader = Refusing()  # type: ignore[assignment]
-    assert asking.route("a") == asking.route("a") == Route((q(0, "a"),))
+    requests._reader = Refusing()  # type: ignore[assignment]
+    assert requests.route("a") == requests.route("a") == Route((q(0, "a"),))
     with pytest.raises(SubscriptionRefusedError):
-        asking.route("b")
+        requests.route("b")
     assert asked == [("a", "p > 1"), ("b", "p > 1")]
 
 
@@ -130,9 +130,9 @@ def reader_of(cluster: Cluster) -> AwayReader:
 
 
 def test_what_failed_is_asked_again_and_nothing_else(cluster_of: Callable[..., Cluster]) -> None:
-    asking = cluster_of(RemotingTimeoutError("late"))
-    assert asking.max_offsets([q(0), q(1)]) == {q(0): 7, q(1): 7}
-    assert reader_of(asking).asked == [q(0), q(1), q(0)]
+    requests = cluster_of(RemotingTimeoutError("late"))
+    assert requests.max_offsets([q(0), q(1)]) == {q(0): 7, q(1): 7}
+    assert reader_of(requests).asked == [q(0), q(1), q(0)]
     assert cluster_of(RemotingConnectError("away")).committed_offsets("g", [q(0), q(1)]) == {q(1): 7}
     assert cluster_of().max_offsets([]) == {}
 
@@ -145,31 +145,31 @@ def test_an_error_that_stays_is_not_waited_out(cluster_of: Callable[..., Cluster
 
 
 def test_a_broker_that_cannot_be_reached_is_tried_once_for_all_its_queues(cluster_of: Callable[..., Cluster]) -> None:
-    asking = cluster_of(RemotingConnectError("away"))
+    requests = cluster_of(RemotingConnectError("away"))
     other = q(0, broker="broker-b")
-    failed = asking.commit_offsets("g", {q(0): 1, q(1): 1, other: 1})
+    failed = requests.commit_offsets("g", {q(0): 1, q(1): 1, other: 1})
     assert failed.keys() == {q(0), q(1)}
-    assert reader_of(asking).asked == [q(0), other, other, other]
+    assert reader_of(requests).asked == [q(0), other, other, other]
 
 
 def test_what_is_read_already_goes_on_from_a_slave(cluster_of: Callable[..., Cluster]) -> None:
     away = RemotingConnectError("away")
-    asking = cluster_of(away, away, away)
-    asking._reader.slave_end = 30  # type: ignore[attr-defined]
-    assert asking.max_offsets([q(0)], {q(0): 40}) == {q(0): 40}, "the slave lags behind"
-    assert asking.max_offsets([q(0)], {q(0): 20}) == {q(0): 30}
-    assert asking.from_slaves == {q(0): 30}
-    assert asking.message_sizes({q(0): 20}, 2) == {q(0): [20, 20]}
-    reader_of(asking).failures = [away]
-    assert asking.store_times({q(0): 19}) == {q(0): 19}
-    assert reader_of(asking).asked == [q(0)] * 4, "the master was asked once"
-    assert asking.max_offsets([q(0)], {q(0): 20}) == {q(0): 7}, "the master is back"
-    assert not asking.from_slaves
-    asking = cluster_of(*[away] * 10)
-    asking._reader.slave_end = 30  # type: ignore[attr-defined]
-    assert asking.max_offsets([q(0)]) == {q(0): 7}, "the master is waited for"
-    asking = cluster_of(away, away)
-    assert asking.max_offsets([q(0)], {q(0): 3}) == {q(0): 7}, "so it is where no slave answers"
+    requests = cluster_of(away, away, away)
+    requests._reader.slave_end = 30  # type: ignore[attr-defined]
+    assert requests.max_offsets([q(0)], {q(0): 40}) == {q(0): 40}, "the slave lags behind"
+    assert requests.max_offsets([q(0)], {q(0): 20}) == {q(0): 30}
+    assert requests.from_slaves == {q(0): 30}
+    assert requests.message_sizes({q(0): 20}, 2) == {q(0): [20, 20]}
+    reader_of(requests).failures = [away]
+    assert requests.store_times({q(0): 19}) == {q(0): 19}
+    assert reader_of(requests).asked == [q(0)] * 4, "the master was asked once"
+    assert requests.max_offsets([q(0)], {q(0): 20}) == {q(0): 7}, "the master is back"
+    assert not requests.from_slaves
+    requests = cluster_of(*[away] * 10)
+    requests._reader.slave_end = 30  # type: ignore[attr-defined]
+    assert requests.max_offsets([q(0)]) == {q(0): 7}, "the master is waited for"
+    requests = cluster_of(away, away)
+    assert requests.max_offsets([q(0)], {q(0): 3}) == {q(0): 7}, "so it is where no slave answers"
 
 
 def test_committing_tells_only_what_is_further_on_and_in_two_ways(cluster_of: Callable[..., Cluster]) -> None:
@@ -180,9 +180,9 @@ def test_committing_tells_only_what_is_further_on_and_in_two_ways(cluster_of: Ca
 
 
 def test_times_of_messages_that_are_there(cluster_of: Callable[..., Cluster]) -> None:
-    asking = cluster_of(RemotingTimeoutError("late"))
-    assert asking.store_times({q(0): 5, q(1): 0, q(2): 7}) == {q(0): 5, q(2): 7}
-    assert reader_of(asking).asked == [q(0), q(1), q(2), q(0)]
+    requests = cluster_of(RemotingTimeoutError("late"))
+    assert requests.store_times({q(0): 5, q(1): 0, q(2): 7}) == {q(0): 5, q(2): 7}
+    assert reader_of(requests).asked == [q(0), q(1), q(2), q(0)]
 
 
 def test_no_offset_beyond_a_queues_end_is_committed_or_left(cluster_of: Callable[..., Cluster]) -> None:
@@ -209,17 +209,17 @@ def test_the_list_of_topics_and_sizes_of_messages() -> None:
     """Asked of real servers: topics without those named after clusters and brokers, and the sizes of stored records."""
     with LocalCluster(in_process=True) as servers, Producer("g", name_server=servers.name_server) as producer:
         topic = servers.create_topic("orders", 1)
-        asking = Cluster(parse_read_options({"subscribe": topic, "nameServer": servers.name_server}, Scope.READ))
-        (queue,) = asking.route(topic).queues
-        assert topic in asking.topics()
-        assert not {queue.broker_name, "DefaultCluster"} & {*asking.topics()}
-        assert asking.first_times([queue]) == {}
+        requests = Cluster(parse_read_options({"subscribe": topic, "nameServer": servers.name_server}, Scope.READ))
+        (queue,) = requests.route(topic).queues
+        assert topic in requests.topics()
+        assert not {queue.broker_name, "DefaultCluster"} & {*requests.topics()}
+        assert requests.first_times([queue]) == {}
         for body in ("x", "x" * 101):
             producer.send(Message.of(topic, body), queue=queue)
-        first = asking.first_times([queue])[queue]
-        assert asking.offsets_for_times({queue: first}) == {queue: 0}
-        assert asking.offsets_for_times({queue: first + 1})[queue] > 0
-        one, two = asking.message_sizes({queue: 0}, 5)[queue]
+        first = requests.first_times([queue])[queue]
+        assert requests.offsets_for_times({queue: first}) == {queue: 0}
+        assert requests.offsets_for_times({queue: first + 1})[queue] > 0
+        one, two = requests.message_sizes({queue: 0}, 5)[queue]
         assert two - one == 100
-        assert asking.message_sizes({queue: 1}, 1) == {queue: [two]}
-        assert asking.message_sizes({queue: 2}, 5) == {queue: []}
+        assert requests.message_sizes({queue: 1}, 1) == {queue: [two]}
+        assert requests.message_sizes({queue: 2}, 5) == {queue: []}

@@ -15,16 +15,16 @@ from spark_rocket.datasource.options.options import WriteOptions, parse_read_opt
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.read.bad_records import (
     BODY_LENGTH,
+    COPIED_COLUMNS,
     LEFT_OUT,
-    LETTER,
     ORIGIN_BROKER,
     ORIGIN_ID,
     ORIGIN_OFFSET,
     ORIGIN_QUEUE,
     ORIGIN_TOPIC,
-    PLACE,
+    POSITION_COLUMNS,
     REASON,
-    send_letters,
+    send_dead_letters,
 )
 from spark_rocket.datasource.write import writer
 from spark_rocket.datasource.write.rows import PROPERTIES_LIMIT, Block
@@ -86,8 +86,8 @@ class Broker:
 
     def letters(self, records: bytes, *reasons: str) -> list[tuple[bytes, dict[str, str]]]:
         self.stored.clear()
-        batch = decode_records(records, ["body", *PLACE, *LETTER], broker_name="b")
-        send_letters(batch, dict(enumerate(reasons)), OPTIONS, "bad")
+        batch = decode_records(records, ["body", *POSITION_COLUMNS, *COPIED_COLUMNS], broker_name="b")
+        send_dead_letters(batch, dict(enumerate(reasons)), OPTIONS, "bad")
         return self.stored
 
 

@@ -12,7 +12,7 @@ from spark_rocket.datasource.offsets import StreamOffset
 from spark_rocket.datasource.options.options import parse_read_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.plan.planner import StreamPlanner
-from spark_rocket.datasource.plan.ranges import MOST_QUEUES, ROUNDS, RUN, UNSIZED, limit_bytes
+from spark_rocket.datasource.plan.ranges import MAX_QUEUES, ROUNDS, RUN, UNSIZED, limit_bytes
 from spark_rocket.model import MessageQueue
 from tests.datasource.fakes import FakeQueues, q
 
@@ -125,7 +125,7 @@ def test_few_questions_are_asked_whatever_there_is_to_read(count: int) -> None:
 
     queues.message_sizes = counted  # type: ignore[assignment,method-assign]
     limited(queues, 10_000_000)
-    assert asked <= ROUNDS * MOST_QUEUES
+    assert asked <= ROUNDS * MAX_QUEUES
 
 
 # --- a least count, and all together ----------------------------------------------------------------------------

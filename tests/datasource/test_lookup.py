@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from spark_rocket.datasource.options.parsers import LookUp
-from spark_rocket.datasource.plan.lookup import MOST_LOOK_UPS, Found, LookupFilter, find
+from spark_rocket.datasource.plan.lookup import MAX_LOOKUPS, Found, LookupFilter, find
 from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
 from spark_rocket.errors import BrokerError
@@ -155,7 +155,7 @@ def test_what_the_index_may_not_know_is_read(spoil: object, caplog: pytest.LogCa
 
 def test_what_cannot_be_looked_up_is_read() -> None:
     index = FakeIndex()
-    many = wanted("keys", *(f"k{n}" for n in range(MOST_LOOK_UPS + 1)))
+    many = wanted("keys", *(f"k{n}" for n in range(MAX_LOOKUPS + 1)))
     assert find(WHOLE, many, index) == WHOLE
     light = [OffsetRange(q(0, "%LMQ%mine"), 0, 5)]
     assert find(light, wanted("keys", "k7"), index) == light

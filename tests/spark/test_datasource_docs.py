@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_rocket.cli import main
-from spark_rocket.datasource.options.other_names import FROM_ELSEWHERE, NOT_NEEDED
+from spark_rocket.datasource.options.other_names import FOREIGN_NAMES, NOT_NEEDED
 from spark_rocket.datasource.options.table import OPTIONS
 from spark_rocket.model import Message
 from tests.golden import extract_store
@@ -161,7 +161,7 @@ def test_the_options_that_kafkas_are_translated_to_are_there() -> None:
     named = set(re.findall(r"^`(\w+)`", "\n".join(rows.values()), re.M))
     assert len(named) > 15
     assert named <= here
-    for theirs, ours in FROM_ELSEWHERE.items():
+    for theirs, ours in FOREIGN_NAMES.items():
         if "kafka" in theirs:
             assert f"`{ours}`" in rows[theirs.lower()], theirs
     for theirs in NOT_NEEDED:

@@ -4,7 +4,7 @@ Columns are found by name. Missing columns are null, and columns that the schema
 are cast if no value is lost. All bytes are validated before use, because the offsets in them are untrusted.
 A file is a stream between ``ARROW1`` and a footer. It is read as a stream, and its footer must agree.
 
-Sizes are untrusted too: 300 bytes can claim a billion rows of nulls, or endless zeros. ``Allowance`` therefore limits
+Sizes are untrusted too: 300 bytes can claim a billion rows of nulls, or endless zeros. ``SizeLimit`` therefore limits
 the rows and bytes of a body before they are allocated. Row counts and the lengths of compressed buffers are read from
 the flatbuffers that Arrow has verified:
 ===================  ==============================================================================================
@@ -65,7 +65,7 @@ class ArrowDecoder:
         size = 0
         for index, body in enumerate(bodies):
             buffer = body.as_buffer()
-            left = Allowance(buffer.size)
+            left = SizeLimit(buffer.size)
             try:
                 found = self._read(buffer, left)
                 size += left.spent
@@ -83,7 +83,7 @@ class ArrowDecoder:
         rows: I64 = np.repeat(np.arange(len(counts)), counts)
         return Decoded(columns, bad, rows, len(counts))
 
-    def _read(self, buffer: pa.Buffer, left: Allowance) -> list[pa.RecordBatch]:
+    def _read(self, buffer: pa.Buffer, left: SizeLimit) -> list[pa.RecordBatch]:
         if not buffer.size:
             raise ValueError("the body is empty")
         promised = None
@@ -104,7 +104,7 @@ class ArrowDecoder:
             raise ValueError(f"the file has {len(found)} batches, but its footer {promised}")
         return found
 
-    def _conform(self, batch: pa.RecordBatch, left: Allowance) -> pa.RecordBatch:
+    def _conform(self, batch: pa.RecordBatch, left: SizeLimit) -> pa.RecordBatch:
         names = batch.schema.names
         arrays = []
         for item in self._fields:
@@ -134,17 +134,17 @@ def write_stream(batch: pa.RecordBatch) -> bytes:
 
 
 # Limits for the size and growth of a body; small bodies may always use the free part.
-MOST_ROWS, FREE_ROWS, ROWS_PER_BYTE = 1 << 24, 1 << 16, 64
-MOST_BYTES, FREE_BYTES, BYTES_PER_BYTE = 128 << 20, 16 << 20, 64
+MAX_ROWS, FREE_ROWS, ROWS_PER_BYTE = 1 << 24, 1 << 16, 64
+MAX_BYTES, FREE_BYTES, BYTES_PER_BYTE = 128 << 20, 16 << 20, 64
 _OLD_COMPRESSION = b"ARROW:experimental_compression"
 
 
-class Allowance:
+class SizeLimit:
     """The remaining rows and bytes of a body."""
 
     def __init__(self, size: int) -> None:
-        self._rows = min(MOST_ROWS, FREE_ROWS + ROWS_PER_BYTE * size)
-        self._bytes = min(MOST_BYTES, FREE_BYTES + BYTES_PER_BYTE * size)
+        self._rows = min(MAX_ROWS, FREE_ROWS + ROWS_PER_BYTE * size)
+        self._bytes = min(MAX_BYTES, FREE_BYTES + BYTES_PER_BYTE * size)
         self.spent = 0
 
     def rows(self, count: int) -> None:
@@ -163,7 +163,7 @@ class Allowance:
 
 def check_stream(buffer: pa.Buffer) -> None:
     """Reject a stream that exceeds the limits."""
-    left = Allowance(buffer.size)
+    left = SizeLimit(buffer.size)
     for message in pa.ipc.MessageReader.open_stream(buffer):
         if message.type not in ("record batch", "dictionary"):
             continue
@@ -171,14 +171,14 @@ def check_stream(buffer: pa.Buffer) -> None:
         if _OLD_COMPRESSION in metadata:
             raise ValueError("it uses Arrow's experimental compression, which is unsupported")
         try:
-            rows, inflated = _claims(metadata, message.body, message.type == "dictionary")
+            rows, inflated = _claimed_size(metadata, message.body, message.type == "dictionary")
         except struct.error:
             raise ValueError("its metadata is truncated") from None
         left.rows(rows)
         left.bytes(inflated)
 
 
-def _claims(metadata: bytes, body: pa.Buffer | None, dictionary: bool) -> tuple[int, int]:
+def _claimed_size(metadata: bytes, body: pa.Buffer | None, dictionary: bool) -> tuple[int, int]:
     """Return a batch's rows, and the bytes that its compressed buffers claim to have."""
     batch = _table(metadata, _field(metadata, _table(metadata, 0), 2))
     if dictionary:
@@ -216,7 +216,7 @@ def _field(data: bytes, table: int, slot: int) -> int:
     return table + offset if offset else 0
 
 
-_WIDEST_TEXT = 80
+_MAX_DIGITS_IN_STRING = 80
 _NUMBERS = ("integer", "float", "decimal")
 _PAIRS = frozenset(
     {(one, other) for one in _NUMBERS for other in _NUMBERS}
@@ -243,13 +243,13 @@ def check_type(kind: pa.DataType) -> None:
             check_type(kind.field(index).type)
 
 
-def nothing(count: int, kind: pa.DataType, left: Allowance) -> pa.Array:
+def nothing(count: int, kind: pa.DataType, left: SizeLimit) -> pa.Array:
     """Return an array of nulls."""
     left.bytes(count * _width(kind))
     return pa.nulls(count, kind)
 
 
-def conform(array: pa.Array, kind: pa.DataType, left: Allowance) -> pa.Array:
+def conform(array: pa.Array, kind: pa.DataType, left: SizeLimit) -> pa.Array:
     """Convert a valid array to another type; ValueError if a value would change."""
     types = pa.types
     if array.type.equals(kind, check_metadata=True):
@@ -280,7 +280,7 @@ def conform(array: pa.Array, kind: pa.DataType, left: Allowance) -> pa.Array:
     return _values(array, kind, left)
 
 
-def _struct(array: pa.Array, kind: pa.DataType, left: Allowance) -> pa.Array:
+def _struct(array: pa.Array, kind: pa.DataType, left: SizeLimit) -> pa.Array:
     left.bytes(len(array))
     names = [array.type.field(index).name for index in range(array.type.num_fields)]
     members = []
@@ -297,7 +297,7 @@ def _struct(array: pa.Array, kind: pa.DataType, left: Allowance) -> pa.Array:
     return pa.StructArray.from_arrays(members, fields=list(kind), mask=_mask(array))
 
 
-def _values(array: pa.Array, kind: pa.DataType, left: Allowance) -> pa.Array:
+def _values(array: pa.Array, kind: pa.DataType, left: SizeLimit) -> pa.Array:
     given, wanted = _group(array.type), _group(kind)
     if not wanted or (given != wanted and (given, wanted) not in _PAIRS):
         raise ValueError(f"it cannot be converted to {kind} without loss")
@@ -305,7 +305,7 @@ def _values(array: pa.Array, kind: pa.DataType, left: Allowance) -> pa.Array:
     if given in ("text", "bytes"):
         left.bytes(int(_lengths(array).sum()))
     elif wanted == "text":
-        left.bytes(len(array) * _WIDEST_TEXT)
+        left.bytes(len(array) * _MAX_DIGITS_IN_STRING)
     if given == "integer" and wanted == "decimal":
         # Arrow reserves room for the largest number of the type, so provide it.
         return array.cast(pa.decimal256(76, kind.scale)).cast(kind)

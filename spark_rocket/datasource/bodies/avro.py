@@ -71,7 +71,7 @@ _LOGICAL: dict[tuple[str, str], DataType] = {
 }
 # Fastavro converts these to times of day and UUIDs, which Spark's Avro reader returns as numbers and strings.
 _IGNORED = ("time-millis", "time-micros", "uuid")
-_MOST_DIGITS = 38
+_MAX_DIGITS = 38
 # The type names of numbers for fastavro's reader, chosen so that no other schema uses them.
 _SYMBOL, _MILLIS = "spark-rocket-symbol", "spark-rocket-millis"
 
@@ -152,9 +152,9 @@ class AvroSchema:
         if kind == "map":
             return MapType(StringType(), self._spark_type(schema["values"]))
         if logical == "decimal" and kind in ("bytes", "fixed"):
-            if schema["precision"] > _MOST_DIGITS:
+            if schema["precision"] > _MAX_DIGITS:
                 raise SchemaError(
-                    f"the Avro schema has a decimal of {schema['precision']} digits, above Spark's {_MOST_DIGITS}.",
+                    f"the Avro schema has a decimal of {schema['precision']} digits, above Spark's {_MAX_DIGITS}.",
                     remedy="Read the body as binary, and decode it in the query.",
                 )
             return DecimalType(schema["precision"], schema.get("scale", 0))

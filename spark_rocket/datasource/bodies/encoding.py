@@ -198,7 +198,7 @@ class BodyEncoder:
         self._where = where
         self._rows = 0
         fields = [field for field in schema.fields if field.name.lower() not in kept]
-        self._kept = [field for field in schema.fields if field.name.lower() in kept]
+        self._other_fields = [field for field in schema.fields if field.name.lower() in kept]
         self._body = StructType(fields)
         if not fields:
             raise SchemaError(
@@ -212,7 +212,7 @@ class BodyEncoder:
     @property
     def schema(self) -> StructType:
         """Return the schema that is written to the topic."""
-        return StructType([*self._kept, StructField("body", BinaryType())])
+        return StructType([*self._other_fields, StructField("body", BinaryType())])
 
     def encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Replace the columns of the body with the body."""
@@ -229,10 +229,12 @@ class BodyEncoder:
         else:
             bodies = self._one_by_one(batch)
         self._rows += batch.num_rows
-        kept = [batch.column(field.name) for field in self._kept]
+        kept = [batch.column(field.name) for field in self._other_fields]
         if firsts is not None:
             kept = [column.take(firsts) for column in kept]
-        return pa.RecordBatch.from_arrays([*kept, bodies], names=[*(field.name for field in self._kept), "body"])
+        return pa.RecordBatch.from_arrays(
+            [*kept, bodies], names=[*(field.name for field in self._other_fields), "body"]
+        )
 
     # --- checks: on the driver ----------------------------------------------------------------------------------
 
@@ -299,7 +301,7 @@ class BodyEncoder:
         """Return IPC streams of rows whose messages differ only in their bodies, and the first row of each."""
         count = batch.num_rows
         changes = np.zeros(max(0, count - 1), np.bool_)
-        for field in self._kept:
+        for field in self._other_fields:
             changes |= _changes(batch.column(field.name))
         edges = [0, *(np.flatnonzero(changes) + 1).tolist(), count]
         firsts, bodies = [], []

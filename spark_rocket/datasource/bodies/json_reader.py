@@ -105,7 +105,7 @@ class JsonDecoder:
     def _one_by_one(self, bodies: pa.Array) -> Decoded:
         rows: list[dict[str, Any] | None] = []
         bad: dict[int, str] = {}
-        doubted: set[int] = set()
+        doubtful_rows: set[int] = set()
         for index, body in enumerate(bodies.to_pylist()):
             try:
                 found = parse_object(body)
@@ -114,18 +114,18 @@ class JsonDecoder:
                 rows.append(None)
                 bad[index] = reason(error)
                 if isinstance(error, (UnicodeDecodeError, RecursionError)) or b"Inf" in body:
-                    doubted.add(index)
+                    doubtful_rows.add(index)
         columns = columns_of(rows, self._fields, bad)
-        return Decoded(self._second_opinion(bodies, columns, bad, doubted) if self._by_arrow else columns, bad)
+        return Decoded(self._recheck(bodies, columns, bad, doubtful_rows) if self._by_arrow else columns, bad)
 
-    def _second_opinion(
-        self, bodies: pa.Array, columns: list[pa.Array], bad: dict[int, str], doubted: set[int]
+    def _recheck(
+        self, bodies: pa.Array, columns: list[pa.Array], bad: dict[int, str], doubtful_rows: set[int]
     ) -> list[pa.Array]:
         """Decide doubtful records independently of their batch. Only Arrow's parser accepts ``Inf`` as a number, and
         ignores invalid UTF-8 and nesting depth in members that are not columns."""
         places: I64 = np.arange(len(bodies))
         parts: list[list[pa.Array]] = [[column] for column in columns]
-        for index in sorted(doubted):
+        for index in sorted(doubtful_rows):
             body = bodies.slice(index, 1)
             if body[0].as_py()[:1] != b"{" or self._may_be_misread(body)[0]:
                 continue

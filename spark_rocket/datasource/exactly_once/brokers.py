@@ -61,7 +61,7 @@ _REFUSED = frozenset(
     }
 )
 _BARRIER_MS = 5000
-_FOR_GOOD = frozenset({ResponseCode.TOPIC_NOT_EXIST, ResponseCode.MESSAGE_ILLEGAL})
+_PERMANENT = frozenset({ResponseCode.TOPIC_NOT_EXIST, ResponseCode.MESSAGE_ILLEGAL})
 
 
 def is_refused(error: RocketError) -> bool:
@@ -300,8 +300,8 @@ def brokers_for(options: WriteOptions, group: str) -> Brokers:
     return Brokers(options, group)
 
 
-def may_pass(error: RocketError) -> RocketError:
+def mark_retriable(error: RocketError) -> RocketError:
     """The error with ``retriable`` set if the broker refused the request only for now."""
-    if is_refused(error) and error.response_code not in _FOR_GOOD:
+    if is_refused(error) and error.response_code not in _PERMANENT:
         error.retriable = True
     return error

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from spark_rocket.datasource.conditions import error as condition
-from spark_rocket.datasource.exactly_once.brokers import Brokers, Timing, is_refused, may_pass
+from spark_rocket.datasource.exactly_once.brokers import Brokers, Timing, is_refused, mark_retriable
 from spark_rocket.datasource.exactly_once.lanes import Lane, Piece, is_body_of, lanes_of
 from spark_rocket.datasource.exactly_once.manifest import Epoch, Manifest, StagedBlock
 from spark_rocket.datasource.offsets import name
@@ -176,7 +176,7 @@ class Publisher:
             error.retriable = True
         if error.response_code == ResponseCode.MESSAGE_ILLEGAL or isinstance(error, MessageTooLargeError):
             raise condition("EXACTLY_ONCE.TARGET_REFUSES", queue=name(queue), problem=error.message) from error
-        deadline.wait(may_pass(error), f"to publish to {name(queue)}")
+        deadline.wait(mark_retriable(error), f"to publish to {name(queue)}")
         if not is_refused(error):
             self.settle([lane])
             self.read_back([lane])

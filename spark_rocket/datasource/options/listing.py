@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from spark_rocket.datasource.options.other_names import FROM_ELSEWHERE, NOT_NEEDED
+from spark_rocket.datasource.options.other_names import FOREIGN_NAMES, NOT_NEEDED
 from spark_rocket.datasource.options.table import OPTIONS, Option, Scope
 
 _LINK = re.compile(r"\[([^\]]+)\]\((?:[\w./-]*?([\w-]+)\.md)?#?[\w-]*\)")
@@ -60,7 +60,7 @@ def scope_names(scopes: frozenset[Scope]) -> tuple[str, ...]:
 
 
 def _info(option: Option) -> OptionInfo:
-    others = tuple(theirs for theirs, ours in FROM_ELSEWHERE.items() if ours == option.name)
+    others = tuple(theirs for theirs, ours in FOREIGN_NAMES.items() if ours == option.name)
     return OptionInfo(
         option.name, _plain(option.type), option.default, scope_names(option.scopes), _plain(option.meaning), others
     )

@@ -141,7 +141,7 @@ class ViewOptions:
 
 _BY_KEY = {option.name.lower(): option for option in OPTIONS}
 # Spark adds these to the options of a source.
-SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode"})
+SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname", "outputmode"})
 
 
 def parse_read_options(raw: Mapping[str, str], scope: Scope) -> ReadOptions:
@@ -232,7 +232,7 @@ def check_options(raw: Mapping[str, str], scopes: frozenset[Scope]) -> None:
             name, example = COLUMNS_TO_WRITE[key]
             raise error("BAD_OPTION.COLUMN", option=name, example=example)
         if option is None:
-            if key not in SPARKS_OWN:
+            if key not in SPARK_OPTIONS:
                 raise error("BAD_OPTION.UNKNOWN", option=key, hint=remedy_for(key, scopes))
         elif option.scopes & scopes:
             option.parse(option.name, text)
@@ -261,7 +261,7 @@ def _parse(raw: Mapping[str, str], scope: Scope) -> Values:
     return values
 
 
-CLOCKS_APART_MS = 60_000
+CLOCK_SKEW_MS = 60_000
 
 
 def _shown(value: object) -> str:
@@ -394,7 +394,7 @@ def check_read(options: ReadOptions, values: Values) -> None:
             others = "earliest, timestamp, group or JSON, or spark.readStream"
         raise error("BAD_OPTION.READS_NOTHING", others=others)
     if options.is_stream or starting.kind is not Start.GROUP:
-        _check_not_to_come(starting, is_stream=options.is_stream)
+        _check_not_future(starting, is_stream=options.is_stream)
     if starting.kind is ending.kind is Start.TIMESTAMP and ending.timestamp_ms < starting.timestamp_ms:
         value, limit = shown_time(ending.timestamp_ms), shown_time(starting.timestamp_ms)
         raise error("BAD_OPTION.LESS", option="endingTimestamp", value=value, other="startingTimestamp", limit=limit)
@@ -441,7 +441,7 @@ def shown_time(ms: int) -> str:
     return datetime.fromtimestamp(min(ms / 1000, 253_402_300_799), UTC).isoformat(" ")
 
 
-def _check_not_to_come(starting: Position, *, is_stream: bool) -> None:
+def _check_not_future(starting: Position, *, is_stream: bool) -> None:
     """Reject a start time in the future.
 
     A stream would begin with the messages that exist now, which are older. A batch would read nothing, except from
@@ -451,7 +451,7 @@ def _check_not_to_come(starting: Position, *, is_stream: bool) -> None:
     latest = max(times) if is_stream else min(times)
     query, instead = ("a stream", "") if is_stream else ("a batch read", "spark.readStream with ")
     now = now_ms()
-    if latest > now + CLOCKS_APART_MS:
+    if latest > now + CLOCK_SKEW_MS:
         option = "startingTimestamp" if starting.times is None else "startingOffsetsByTimestamp"
         raise error(
             "BAD_OPTION.TO_COME",

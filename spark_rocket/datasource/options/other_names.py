@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 
 from spark_rocket.datasource.options.table import OPTIONS, WRITES, Scope
 
-FROM_ELSEWHERE: Mapping[str, str] = {
+FOREIGN_NAMES: Mapping[str, str] = {
     "kafka.bootstrap.servers": "nameServer",
     "bootstrap.servers": "nameServer",
     "namesrvAddr": "nameServer",
@@ -55,7 +55,7 @@ NOT_NEEDED: Mapping[str, str] = {
 }
 
 # Spark passes option names in lower case.
-_FROM_ELSEWHERE = {name.lower(): option for name, option in FROM_ELSEWHERE.items()}
+_BY_FOREIGN_NAME = {name.lower(): option for name, option in FOREIGN_NAMES.items()}
 _NOT_NEEDED = {name.lower(): reason for name, reason in NOT_NEEDED.items()}
 
 COLUMNS_TO_WRITE: Mapping[str, tuple[str, str]] = {
@@ -87,8 +87,8 @@ def remedy_for(key: str, scopes: Collection[Scope]) -> str:
         return remedy
     if key in _NOT_NEEDED:
         return _NOT_NEEDED[key]
-    if _FROM_ELSEWHERE.get(key) in here:
-        return f"Did you mean {_FROM_ELSEWHERE[key]}?"
+    if _BY_FOREIGN_NAME.get(key) in here:
+        return f"Did you mean {_BY_FOREIGN_NAME[key]}?"
     if key.startswith(("kafka.", "spark.kafka.")):
         return "Remove it: this source has no Kafka client. See `rocket help from-kafka`."
     close = difflib.get_close_matches(key, [option.lower() for option in here], n=1, cutoff=0.5)

@@ -7,7 +7,7 @@ only if all of these conditions hold. Otherwise its queues are read in full, and
 * The index contains the first and the last message of the ranges, by their own keys. It was then neither trimmed
   further than the log, nor does it lag behind it.
 * Each response has fewer records than the broker returns at most (``maxMsgsNumBatch``, 64), and fewer than
-  ``_MOST_BYTES`` bytes: it was not truncated. Records of other keys with the same hash count too.
+  ``_MAX_BYTES`` bytes: it was not truncated. Records of other keys with the same hash count too.
 
 A hole in the middle cannot be detected: an index that was disabled for some time, or that an Apache broker did not
 rebuild after it was killed (``messageIndexSafe=false``, its default). Brokers of this package have no such holes.
@@ -51,9 +51,9 @@ from spark_rocket.protocol.wire.headers import QueryMessageRequestHeader, ViewMe
 
 log = logging.getLogger("spark_rocket.datasource")
 
-MOST_LOOK_UPS = 200  # per broker: beyond that, reading the queues is faster
-_MOST_RECORDS = 64
-_MOST_BYTES = 3 * 1024 * 1024  # brokers of this package truncate at 8 MiB, before a record of at most 4 MiB
+MAX_LOOKUPS = 200  # per broker: beyond that, reading the queues is faster
+_MAX_RECORDS = 64
+_MAX_BYTES = 3 * 1024 * 1024  # brokers of this package truncate at 8 MiB, before a record of at most 4 MiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +145,12 @@ class _BrokerLookup:
         self._index = index
         self._spans = spans
         self._queues = {span.queue.topic: span.queue for span in spans}  # one per topic, to find the broker's address
-        self._most = _MOST_RECORDS
+        self._most = _MAX_RECORDS
         self._first = self._last = 0
 
     def hits(self, look_up: LookUp) -> defaultdict[MessageQueue, set[int]]:
         keys = look_up.values
-        if len(keys) * len(self._queues) > MOST_LOOK_UPS:
+        if len(keys) * len(self._queues) > MAX_LOOKUPS:
             raise _UnreliableIndexError(f"{len(keys)} keys in {len(self._queues)} topics are too many lookups")
         self._check()
         found: defaultdict[MessageQueue, set[int]] = defaultdict(set)
@@ -193,7 +193,7 @@ class _BrokerLookup:
 
     def _query(self, queue: MessageQueue, key: str) -> Sequence[MessageExt]:
         answer = self._index.query(queue, key, self._most)
-        if len(answer.messages) >= self._most or len(answer.records) > _MOST_BYTES:
+        if len(answer.messages) >= self._most or len(answer.records) > _MAX_BYTES:
             raise _UnreliableIndexError(
                 f"the response for key {key} may be truncated ({len(answer.messages)} messages)"
             )

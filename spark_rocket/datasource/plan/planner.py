@@ -120,8 +120,8 @@ class StreamPlanner:
         self._is_pinned_for = False  # whether the pinned view includes the checkpoint's queues
         self._seen = Seen()
         self._latest: Positions = {}
-        self._parted: set[MessageQueue] = set()
-        self._missed: set[MessageQueue] = set()  # queues of deleted topics
+        self._deleted_queues: set[MessageQueue] = set()
+        self._of_deleted_topics: set[MessageQueue] = set()
         self._matches_nothing = False
         self._clock = clock
         self._last_batch: float | None = None
@@ -150,7 +150,7 @@ class StreamPlanner:
         before = {} if previous is None else {q: end for q, end in previous.ends.items() if self._what.has(q)}
         view = self._pinned_for(before) or self._look(before)
         if previous is None:
-            self._check_all_there(view.found)
+            self._check_all_found(view.found)
             fresh = resolve_start(
                 self._queues, self._options.starting, view.latest, group=self._options.consumer_group, loss=self._loss
             )
@@ -167,7 +167,7 @@ class StreamPlanner:
         self._seen.learn(self._queues, {q for q, end in latest.items() if end} - set(self._queues.from_slaves))
         self._note_absent(starts, view)
         known = {queue: starts[queue] for queue in latest}
-        if is_limited and previous is not None and not fresh and self._waits(known, latest):
+        if is_limited and previous is not None and not fresh and self._has_too_few(known, latest):
             return None
         upto = limit_ends(known, latest, max_records) if max_records is not None else dict(latest)
         if is_limited and self._options.max_bytes_per_trigger is not None:
@@ -239,7 +239,7 @@ class StreamPlanner:
             limited = limit_unsized(starts, ends)
         return limited
 
-    def _waits(self, starts: Positions, latest: Positions) -> bool:
+    def _has_too_few(self, starts: Positions, latest: Positions) -> bool:
         """Return whether there are too few messages yet. The first batch of a query or of a restart does not wait."""
         least = self._options.min_offsets_per_trigger
         if least is None or self._pinned is not None or self._last_batch is None:
@@ -248,7 +248,7 @@ class StreamPlanner:
             return False
         return sum(latest[queue] - starts[queue] for queue in latest) < least
 
-    def _check_all_there(self, found: Found, known: Collection[MessageQueue] = ()) -> None:
+    def _check_all_found(self, found: Found, known: Collection[MessageQueue] = ()) -> None:
         problem = self._what.problem(found, known)
         if self._options.topic_pattern is not None and not found.wanted and not self._matches_nothing:
             self._matches_nothing = True  # check and log once
@@ -265,8 +265,8 @@ class StreamPlanner:
         for topic in sorted(view.found.missing.keys() & read):
             if topic not in view.found.away:
                 self._loss.topic_deleted(topic, before)
-            self._missed.update(queue for queue in before if queue.topic == topic)
-        self._check_all_there(view.found, before)
+            self._of_deleted_topics.update(queue for queue in before if queue.topic == topic)
+        self._check_all_found(view.found, before)
 
     def _moved(self, before: Positions, latest: Positions, lasts: Stored) -> dict[MessageQueue, int]:
         """Return the starts that are not the end of the previous batch: new queues, and queues after data loss."""
@@ -278,19 +278,19 @@ class StreamPlanner:
         # A slave's log may begin and end elsewhere, so it cannot show that messages were lost.
         away = self._queues.from_slaves
         old = {queue: before[queue] for queue in latest if queue not in new and queue not in away}
-        suspects = self._missed & old.keys()
+        suspects = self._of_deleted_topics & old.keys()
         now = self._clock()
         if self._compared is None or now - self._compared >= RECHECK_SECONDS:
             self._compared = now
             self._seen.asked.clear()
             suspects = {*old}
         fitted = fit(self._queues, old, latest, self._loss, self._seen, suspects, lasts)
-        self._missed -= suspects
+        self._of_deleted_topics -= suspects
         return moved | {queue: start for queue, start in fitted.items() if start != before[queue]}
 
     def _note_absent(self, starts: Positions, view: _View) -> None:
-        self._parted -= view.latest.keys()
-        absent = sorted(starts.keys() - view.latest.keys() - self._parted - view.found.queues)
+        self._deleted_queues -= view.latest.keys()
+        absent = sorted(starts.keys() - view.latest.keys() - self._deleted_queues - view.found.queues)
         brokers = {(queue.topic, queue.broker_name) for queue in view.found.queues} if absent else set()
         for queue in absent:
             if (queue.topic, queue.broker_name) not in brokers:
@@ -299,7 +299,7 @@ class StreamPlanner:
             # The broker has the topic with fewer queues. A queue that was read to its end is not a loss.
             if self._queues.max_offsets([queue])[queue] != starts[queue]:
                 self._loss.queue_deleted(queue, starts[queue])
-            self._parted.add(queue)
+            self._deleted_queues.add(queue)
 
     def commit(self, offset: StreamOffset) -> None:
         """Commit the group's offsets up to ``offset`` on the brokers, for the queues whose end was checked.

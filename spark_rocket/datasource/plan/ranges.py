@@ -4,15 +4,15 @@ Pure planning without sockets or Spark, so every rule here is tested as a functi
 and the pieces of a range cover it exactly once.
 
 ``maxBytesPerTrigger`` uses the sizes of stored records in the brokers' consume queues. Up to ``RUN`` messages of a
-queue are measured completely. A longer range is sampled: runs of messages spread evenly over it, at most ``MOST_RUNS``
+queue are measured completely. A longer range is sampled: runs of messages spread evenly over it, at most ``MAX_RUNS``
 for all queues together. The number of messages is then corrected until the batch fits and is close to the limit, each
 time with samples of the range that would be read. The batch is within the limit as far as the samples show: exactly for
 small batches, within a few percent if sizes vary evenly. It may exceed the limit if a few very large messages lie among
 many small ones. At least one message is read, however large.
 
-With more than ``MOST_QUEUES`` queues, only that many are sampled: those that hold messages evenly spaced among all
+With more than ``MAX_QUEUES`` queues, only that many are sampled: those that hold messages evenly spaced among all
 messages. These are the longest queues and some queues of every topic, which change over time. Each represents an equal
-share of the messages. A batch costs at most ``ROUNDS * MOST_QUEUES`` requests, however many queues there are.
+share of the messages. A batch costs at most ``ROUNDS * MAX_QUEUES`` requests, however many queues there are.
 
 Pure over the size requests. Corresponds to Spark's KafkaOffsetRangeCalculator and rateLimit, instead of RocketMQ's
 AllocateMessageQueueStrategy.
@@ -122,8 +122,8 @@ def limit_ends(starts: Positions, latest: Positions, max_records: int) -> dict[M
 
 
 RUN = 64
-MOST_RUNS = 64
-MOST_QUEUES = 256
+MAX_RUNS = 64
+MAX_QUEUES = 256
 ROUNDS = 12
 UNSIZED = 16
 """Messages per queue in a batch if no queue reports a size."""
@@ -171,8 +171,8 @@ def _bytes(starts: Positions, ends: Positions, sizes_of: SizesOf) -> float | Non
     """Estimate the bytes of all messages between, from samples; None without samples."""
     behind = {queue: ends[queue] - starts[queue] for queue in ends if ends[queue] > starts[queue]}
     stands_for: Mapping[MessageQueue, float]
-    stands_for = behind if len(behind) <= MOST_QUEUES else _some_of(behind, sum(starts[queue] for queue in ends))
-    runs = max(1, MOST_RUNS // len(stands_for))
+    stands_for = behind if len(behind) <= MAX_QUEUES else _some_of(behind, sum(starts[queue] for queue in ends))
+    runs = max(1, MAX_RUNS // len(stands_for))
     samples: dict[MessageQueue, list[int]] = {queue: [] for queue in stands_for}
     for run in range(runs):
         places = {}
@@ -199,6 +199,6 @@ def _some_of(behind: dict[MessageQueue, int], turn: int) -> dict[MessageQueue, f
     queues = sorted(behind)
     edges = list(accumulate(behind[queue] for queue in queues))
     whole = edges[-1]
-    places = ((whole * pick + turn % whole) // MOST_QUEUES for pick in range(MOST_QUEUES))
+    places = ((whole * pick + turn % whole) // MAX_QUEUES for pick in range(MAX_QUEUES))
     picks = Counter(queues[bisect_right(edges, place)] for place in places)
-    return {queue: count * whole / MOST_QUEUES for queue, count in picks.items()}
+    return {queue: count * whole / MAX_QUEUES for queue, count in picks.items()}

@@ -98,9 +98,9 @@ class LossPolicy:
         is_read = queue is None or options.reads(queue)
         self._fail = options.fail_on_data_loss and is_read
         self._reason = "failOnDataLoss=false" if is_read else "the query no longer reads it"
-        self._go_on = "To continue at the earliest remaining message, set failOnDataLoss=false"
+        self._remedy = "To continue at the earliest remaining message, set failOnDataLoss=false"
         if options.is_stream:
-            self._go_on += "; to start over, use a new checkpoint directory"
+            self._remedy += "; to start over, use a new checkpoint directory"
         self._logged: set[tuple[object, str]] = set()
 
     def deleted(self, queue: MessageQueue, wanted: int, first_left: int, until: int | None = None) -> None:
@@ -142,7 +142,7 @@ class LossPolicy:
         """The topic has fewer queues on a broker than it had."""
         self._lost(queue, "QUEUE_DELETED", "without it", queue=name(queue), at=at)
 
-    def broker_away(self, topic: str, broker: str, why: str) -> None:
+    def broker_unavailable(self, topic: str, broker: str, why: str) -> None:
         """A broker of the topic is missing in its route."""
         self._lost((topic, broker), "BROKER_AWAY", "without it", topic=topic, broker=broker, why=why)
 
@@ -152,7 +152,7 @@ class LossPolicy:
         self._lost(topic, "TOPIC_DELETED", "without it", topic=topic, at=at)
 
     def _lost(self, what: object, kind: str, then: str = _FROM_EARLIEST, **values: object) -> None:
-        loss = error(f"DATA_LOSS.{kind}", go_on=self._go_on, **values)
+        loss = error(f"DATA_LOSS.{kind}", go_on=self._remedy, **values)
         if self._fail:
             raise loss
         if (what, kind) not in self._logged:
@@ -324,7 +324,7 @@ def resolve_start(
         if others and position.fallback is Fallback.ERROR:
             raise error("BAD_OFFSETS.NOTHING_COMMITTED", group=group, queue=listed(others))
         if others and not committed:
-            _say_nothing_committed(group, listed(others), position.fallback.value)
+            _log_no_offsets(group, listed(others), position.fallback.value)
         otherwise = replace(position, kind=_INSTEAD[position.fallback]) if others else position
         fallen_back = resolve_start(queues, otherwise, others, group=group, loss=loss)
         return fit(queues, committed, latest, loss) | fallen_back
@@ -332,7 +332,7 @@ def resolve_start(
 
 
 @lru_cache(64)
-def _say_nothing_committed(group: str, queues: str, instead: str) -> None:
+def _log_no_offsets(group: str, queues: str, instead: str) -> None:
     """Log once, because the group's name may be mistyped."""
     log.warning(
         "group %s has no committed offset for %s: starting at %s (groupOffsetsFallback)", group, queues, instead

@@ -109,7 +109,7 @@ class WhatToRead:
             away = self._away(found, positions)
             try:
                 for (topic, broker), why in away.items():
-                    loss.broker_away(topic, broker, why)
+                    loss.broker_unavailable(topic, broker, why)
             except DataLossError as problem:
                 problem.retriable = True
                 retry_deadline.wait(problem, "to find all brokers")

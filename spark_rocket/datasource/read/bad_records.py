@@ -54,47 +54,48 @@ ORIGIN_QUEUE, ORIGIN_OFFSET = "ROCKET_ORIGIN_QUEUE", "ROCKET_ORIGIN_OFFSET"
 ORIGIN_ID, REASON = "ROCKET_ORIGIN_MSG_ID", "ROCKET_BAD_RECORD_REASON"
 LEFT_OUT, BODY_LENGTH = "ROCKET_LEFT_OUT", "ROCKET_BODY_LENGTH"
 # Columns with the position of a message, and columns that its dead letter copies in addition to the body.
-PLACE = ("topic", "brokerName", "queueId", "queueOffset")
-LETTER = ("tags", "keys", "properties", "msgId")
+POSITION_COLUMNS = ("topic", "brokerName", "queueId", "queueOffset")
+COPIED_COLUMNS = ("tags", "keys", "properties", "msgId")
 
 # Properties not copied from the message: they would make more than a plain message of it, or have their own columns.
-_NOT_KEPT = frozenset(
+_NOT_COPIED = frozenset(
     {ORIGIN_TOPIC, ORIGIN_BROKER, ORIGIN_QUEUE, ORIGIN_OFFSET, ORIGIN_ID, REASON, LEFT_OUT, BODY_LENGTH}
     | {"DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TIMER_OUT_MS", "TRAN_MSG", "TAGS", "KEYS"}
     | {"UNIQ_KEY", "INNER_BATCH", "INNER_NUM", "REAL_TOPIC", "REAL_QID"}
 )
 _SEPARATORS = re.compile("[\x01\x02]")
-_ROOM = 1024  # bytes for the dead letter's id, LEFT_OUT and BODY_LENGTH
-_USUAL = 4 * 1024 * 1024
-_LARGEST = 12 * 1024 * 1024
-_CUTS = (_LARGEST - 64 * 1024, 1024 * 1024, 64 * 1024, 0)  # body lengths to try if the entire body is rejected
+_RESERVED_BYTES = 1024  # bytes for the dead letter's id, LEFT_OUT and BODY_LENGTH
+_DEFAULT_MAX_BODY = 4 * 1024 * 1024
+_MAX_BODY = 12 * 1024 * 1024
+# Body lengths to try if the entire body is rejected.
+_TRUNCATED_LENGTHS = (_MAX_BODY - 64 * 1024, 1024 * 1024, 64 * 1024, 0)
 
 
 def place(batch: pa.RecordBatch, index: int) -> str:
     """Format a message's position for messages."""
-    topic, broker, queue, offset = (batch.column(column)[index].as_py() for column in PLACE)
+    topic, broker, queue, offset = (batch.column(column)[index].as_py() for column in POSITION_COLUMNS)
     return f"{name(MessageQueue(topic, broker, queue))} at {offset}"
 
 
-def send_letters(batch: pa.RecordBatch, bad: dict[int, str], options: ReadOptions, topic: str) -> None:
+def send_dead_letters(batch: pa.RecordBatch, bad: dict[int, str], options: ReadOptions, topic: str) -> None:
     """Send the bad records of a batch, with the reasons, to ``topic``."""
     from spark_rocket.datasource.write.writer import write_rows
 
     indexes = sorted(bad)
-    letters = _letters(batch.take(pa.array(indexes)), [bad[index] for index in indexes])
+    letters = _build_dead_letters(batch.take(pa.array(indexes)), [bad[index] for index in indexes])
     write = WriteOptions(
         name_server=options.name_server,
         topic=topic,
         producer_group="spark_rocket_dead_letters",
         write_id=None,
-        max_message_size=_LARGEST,
+        max_message_size=_MAX_BODY,
         send_batch_size=1000,
         send_batch_bytes=1 << 20,
         max_requests_in_flight=4,
         request_timeout_ms=options.request_timeout_ms,
         retry_timeout_ms=options.retry_timeout_ms,
         compression="zlib",
-        compress_above=_USUAL + 1,
+        compress_above=_DEFAULT_MAX_BODY + 1,
         credentials=options.credentials,
         tls=options.tls,
     )
@@ -107,7 +108,7 @@ def send_letters(batch: pa.RecordBatch, bad: dict[int, str], options: ReadOption
     for row, index in enumerate(indexes):
         letter = letters.take(pa.array([row]))
         length = len(letter.column("body")[0].as_py())
-        lengths = [length, *(cut for cut in _CUTS if cut < length)]
+        lengths = [length, *(cut for cut in _TRUNCATED_LENGTHS if cut < length)]
         for most in lengths:
             try:
                 write_rows(iter([_cut(letter, most)]), write, f"dead letter of {place(batch, index)}", "")
@@ -117,11 +118,11 @@ def send_letters(batch: pa.RecordBatch, bad: dict[int, str], options: ReadOption
                     raise
 
 
-def _letters(messages: pa.RecordBatch, reasons: list[str]) -> pa.RecordBatch:
+def _build_dead_letters(messages: pa.RecordBatch, reasons: list[str]) -> pa.RecordBatch:
     tags: list[str | None] = []
     keys: list[str | None] = []
     properties: list[list[tuple[str, str]]] = []
-    for message, reason in zip(messages.select([*PLACE, *LETTER]).to_pylist(), reasons, strict=True):
+    for message, reason in zip(messages.select([*POSITION_COLUMNS, *COPIED_COLUMNS]).to_pylist(), reasons, strict=True):
         fixed = {
             ORIGIN_TOPIC: message["topic"],
             ORIGIN_BROKER: message["brokerName"],
@@ -129,11 +130,11 @@ def _letters(messages: pa.RecordBatch, reasons: list[str]) -> pa.RecordBatch:
             ORIGIN_OFFSET: str(message["queueOffset"]),
             REASON: line(reason),
         }
-        copied = {key: value for key, value in message["properties"] if key not in _NOT_KEPT}
+        copied = {key: value for key, value in message["properties"] if key not in _NOT_COPIED}
         copied |= {TAGS: message["tags"], KEYS: message["keys"], ORIGIN_ID: message["msgId"]}
         copied, left_out = _fitting(
             {key: _SEPARATORS.sub("\ufffd", value) for key, value in copied.items() if value is not None},
-            PROPERTIES_LIMIT - _ROOM - sum(map(_size, fixed.items())),
+            PROPERTIES_LIMIT - _RESERVED_BYTES - sum(map(_size, fixed.items())),
         )
         tags.append(copied.pop(TAGS, None))
         keys.append(copied.pop(KEYS, None))
@@ -190,7 +191,8 @@ class BadRecordCounter:
 
     def needed(self) -> tuple[str, ...]:
         """Return the message columns that the policy requires."""
-        return (*PLACE, *LETTER) if self._settings.bad_records is BadRecords.DEAD_LETTER else PLACE
+        is_dead_letter = self._settings.bad_records is BadRecords.DEAD_LETTER
+        return (*POSITION_COLUMNS, *COPIED_COLUMNS) if is_dead_letter else POSITION_COLUMNS
 
     def take(self, batch: pa.RecordBatch, bad: dict[int, str]) -> Sequence[int]:
         """Apply the policy to a batch's bad records; return the indexes that get no row."""
@@ -211,7 +213,7 @@ class BadRecordCounter:
             )
         if policy is BadRecords.DEAD_LETTER:
             assert self._settings.dead_letter_topic is not None
-            send_letters(batch, bad, self._options, self._settings.dead_letter_topic)
+            send_dead_letters(batch, bad, self._options, self._settings.dead_letter_topic)
         return indexes if policy in (BadRecords.DROP, BadRecords.DEAD_LETTER) else ()
 
     def report(self) -> None:
@@ -234,7 +236,7 @@ class BadRecordCounter:
             )
 
 
-def kept_rows(count: int, dropped: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def row_mask(count: int, dropped: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Return a mask of all rows except the dropped ones."""
     mask = np.ones(count, np.bool_)
     mask[list(dropped)] = False

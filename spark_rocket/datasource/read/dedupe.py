@@ -31,8 +31,9 @@ NEEDED = ("queueOffset", "msgId")
 _STORED = tuple(STORED_SCHEMA.names)
 # Properties that brokers add to a delayed message (not if its time had passed on arrival), and a CRC over the entire
 # record, which includes its position.
-_BROKERS_OWN = r"(TIMER_(ENQUEUE|DEQUEUE|OUT)_MS|TIMER_ROLL_TIMES|REAL_TOPIC|REAL_QID|__CRC32#)\x01"
-_NOT_COMPARED = rf"\x02({_BROKERS_OWN}[^\x02]*|$)"  # in a string that begins with 0x02; the last 0x02 may be missing
+_BROKER_PROPERTIES = r"(TIMER_(ENQUEUE|DEQUEUE|OUT)_MS|TIMER_ROLL_TIMES|REAL_TOPIC|REAL_QID|__CRC32#)\x01"
+# In a string that begins with 0x02; the last 0x02 may be missing.
+_NOT_COMPARED = rf"\x02({_BROKER_PROPERTIES}[^\x02]*|$)"
 I64 = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -94,7 +95,7 @@ class DuplicateFilter:
                 if high > low
             ]
         )
-        if pc.any(pc.match_substring_regex(properties, _BROKERS_OWN)).as_py():
+        if pc.any(pc.match_substring_regex(properties, _BROKER_PROPERTIES)).as_py():
             begin, between = (pa.scalar(text, properties.type) for text in (b"\x02", b""))
             begun = pc.binary_join_element_wise(begin, properties, between)
             properties = pc.replace_substring_regex(begun, _NOT_COMPARED, "")

@@ -23,7 +23,7 @@ from spark_rocket.datasource.bodies.columns import default_schema, layout, looks
 from spark_rocket.datasource.bodies.decoding import Decoded, raw
 from spark_rocket.datasource.options.bodies import BodySettings
 from spark_rocket.datasource.options.options import ReadOptions
-from spark_rocket.datasource.read.bad_records import BadRecordCounter, kept_rows
+from spark_rocket.datasource.read.bad_records import BadRecordCounter, row_mask
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, Projection, project, retype
 
 log = logging.getLogger("spark_rocket.datasource")
@@ -37,11 +37,11 @@ def schema_of(settings: BodySettings) -> StructType:
 def warn_of_names(options: ReadOptions, schema: StructType) -> None:
     """Log on the driver which columns have the name of a message column but are read from the body."""
     if options.body is not None and (names := looks_like_metadata(options.body, schema)):
-        _say_which(tuple(names))
+        _log_names(tuple(names))
 
 
 @lru_cache(64)
-def _say_which(names: tuple[str, ...]) -> None:
+def _log_names(names: tuple[str, ...]) -> None:
     """Log once."""
     log.warning(
         "columns %s are read from the bodies; for the message columns of the same name, use "
@@ -96,13 +96,13 @@ class TypedRows:
                 while start < batch.num_rows:
                     decoded = self._decoder.decode(batch.column("body").slice(start))
                     part = batch.slice(start, decoded.count)
-                    yield from self._assemble(part, self._spoilt(part, decoded))
+                    yield from self._assemble(part, self._add_damaged(part, decoded))
                     start += part.num_rows
                 self._damaged.clear()
         finally:
             self._counter.report()
 
-    def _spoilt(self, batch: pa.RecordBatch, decoded: Decoded) -> Decoded:
+    def _add_damaged(self, batch: pa.RecordBatch, decoded: Decoded) -> Decoded:
         """Add bodies that could not be decompressed to the bad ones, whatever their bytes were decoded to."""
         if not self._damaged:
             return decoded
@@ -120,7 +120,7 @@ class TypedRows:
         message = {name: batch.column(source) for name, source in self._layout.metadata.items()}
         if self._layout.bad_column is not None:
             message[self._layout.bad_column] = self._bad_bodies(batch.column("body"), decoded.bad)
-        mask = kept_rows(batch.num_rows, dropped)
+        mask = row_mask(batch.num_rows, dropped)
         for low, high in self._spans(list(message.values()), batch.num_rows, decoded):
             arrays = []
             for item in self._target:

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("spark_rocket.datasource")
 
-_MOST_ASKED = 64  # queues per progress: those with the largest lag
+_MAX_QUERIES = 64  # queues per progress: those with the largest lag
 
 
 @dataclass(slots=True)
@@ -203,7 +203,7 @@ class RocketLagListener(StreamingQueryListener):
                 run = next(iter(self._pending))
                 following = self._pending.pop(run)
                 lag = self._queries[run]
-                most = sorted(following, key=lambda queue: -lag.messages.get(queue, 0))[:_MOST_ASKED]
+                most = sorted(following, key=lambda queue: -lag.messages.get(queue, 0))[:_MAX_QUERIES]
             try:
                 seconds = self._ages({queue: following[queue] for queue in most}) if self._seconds else {}
             except Exception:

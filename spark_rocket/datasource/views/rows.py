@@ -47,7 +47,7 @@ T = TypeVar("T")
 Row = dict[str, Any]
 log = logging.getLogger("spark_rocket.datasource")
 
-_MOST_MESSAGES = 1024  # per broker and key
+_MAX_MESSAGES = 1024  # per broker and key
 
 
 def _admin_for(options: ViewOptions) -> Admin:
@@ -62,7 +62,7 @@ def _admin(
 
 
 @dataclass
-class Asking:
+class ViewRequests:
     """The requests of one view, and the brokers that did not respond."""
 
     options: ViewOptions
@@ -106,15 +106,15 @@ class Asking:
 
 def rows_of(options: ViewOptions) -> Iterator[Row]:
     """Yield a view's rows with all columns."""
-    asking = Asking(options, _admin_for(options))
+    requests = ViewRequests(options, _admin_for(options))
     for topic in options.topics:
-        asking.admin.topic_route(topic)  # raises if the topic does not exist
-    yield from _ROWS[options.view](asking)
-    asking.finish()
+        requests.admin.topic_route(topic)  # raises if the topic does not exist
+    yield from _ROWS[options.view](requests)
+    requests.finish()
 
 
-def _cluster(asking: Asking) -> Iterator[Row]:
-    for broker in asking.brokers():
+def _cluster(requests: ViewRequests) -> Iterator[Row]:
+    for broker in requests.brokers():
         for broker_id, address in sorted(broker.broker_addrs.items()):
             yield {
                 "cluster": broker.cluster,
@@ -125,12 +125,12 @@ def _cluster(asking: Asking) -> Iterator[Row]:
             }
 
 
-def _brokers(asking: Asking) -> Iterator[Row]:
-    for row in _cluster(asking):
+def _brokers(requests: ViewRequests) -> Iterator[Row]:
+    for row in _cluster(requests):
         info: dict[str, str] = {}
         error = None
         try:
-            info = asking.admin.runtime_info(row["address"])
+            info = requests.admin.runtime_info(row["address"])
         except RocketError as failure:
             error = str(failure)
         yield row | {
@@ -147,10 +147,10 @@ def _brokers(asking: Asking) -> Iterator[Row]:
         }
 
 
-def _topics(asking: Asking) -> Iterator[Row]:
-    for broker, topics in asking.of_each_broker(asking.admin.topic_configs):
+def _topics(requests: ViewRequests) -> Iterator[Row]:
+    for broker, topics in requests.of_each_broker(requests.admin.topic_configs):
         for name, topic in sorted(topics.items()):
-            if asking.options.topics and name not in asking.options.topics:
+            if requests.options.topics and name not in requests.options.topics:
                 continue
             letters = ((PERM_READ, "R"), (PERM_WRITE, "W"), (PERM_INHERIT, "X"))
             attributes = {key.removeprefix("+"): str(value) for key, value in topic.attributes.items()}
@@ -168,12 +168,12 @@ def _topics(asking: Asking) -> Iterator[Row]:
             }
 
 
-def _queues(asking: Asking) -> Iterator[Row]:
-    for broker, topics in asking.of_each_broker(asking.admin.topic_configs):
+def _queues(requests: ViewRequests) -> Iterator[Row]:
+    for broker, topics in requests.of_each_broker(requests.admin.topic_configs):
         for topic in sorted(topics):
-            if topic not in asking.options.topics if asking.options.topics else _is_system(topic, broker):
+            if topic not in requests.options.topics if requests.options.topics else _is_system(topic, broker):
                 continue
-            stats = asking.ask(broker, partial(_topic_stats, asking.admin, topic))
+            stats = requests.ask(broker, partial(_topic_stats, requests.admin, topic))
             for queue, offsets in sorted(stats.offset_table.items()) if stats is not None else ():
                 yield {
                     "topic": topic,
@@ -186,17 +186,17 @@ def _queues(asking: Asking) -> Iterator[Row]:
                 }
 
 
-def _known_groups(asking: Asking) -> Iterator[tuple[BrokerData, dict[str, SubscriptionGroupConfig]]]:
+def _known_groups(requests: ViewRequests) -> Iterator[tuple[BrokerData, dict[str, SubscriptionGroupConfig]]]:
     """Yield the groups known to each broker; only the requested one if the options name one."""
-    wanted = asking.options.consumer_group
-    for broker, groups in asking.of_each_broker(asking.admin.subscription_groups):
+    wanted = requests.options.consumer_group
+    for broker, groups in requests.of_each_broker(requests.admin.subscription_groups):
         yield broker, {name: groups[name] for name in sorted(groups) if wanted in (None, name)}
 
 
-def _groups(asking: Asking) -> Iterator[Row]:
+def _groups(requests: ViewRequests) -> Iterator[Row]:
     found: dict[str, Row] = {}
     members: dict[str, set[str]] = {}
-    for broker, groups in _known_groups(asking):
+    for broker, groups in _known_groups(requests):
         for name, config in groups.items():
             row = found.setdefault(
                 name,
@@ -211,7 +211,7 @@ def _groups(asking: Asking) -> Iterator[Row]:
                 },
             )
             row["brokers"].append(broker.broker_name)
-            connection = asking.ask(broker, partial(_members, asking.admin, name))
+            connection = requests.ask(broker, partial(_members, requests.admin, name))
             if connection is None:
                 continue
             topics = set(connection.subscription_table)
@@ -221,7 +221,7 @@ def _groups(asking: Asking) -> Iterator[Row]:
                 row["messageModel"] = connection.message_model or row["messageModel"]
                 row["consumeFromWhere"] = connection.consume_from_where or row["consumeFromWhere"]
             else:  # no consumer is connected: list the topics with committed offsets
-                stats = asking.ask(broker, partial(_consumed, asking.admin, name, None))
+                stats = requests.ask(broker, partial(_consumed, requests.admin, name, None))
                 topics = {queue.topic for queue in stats or ()}
             row["topics"].update(topic for topic in topics if not topic.startswith(RETRY_PREFIX))
     for name in sorted(found):
@@ -229,11 +229,11 @@ def _groups(asking: Asking) -> Iterator[Row]:
         yield row | {"members": len(members.get(name, ())), "topics": sorted(row["topics"])}
 
 
-def _lag(asking: Asking) -> Iterator[Row]:
-    for broker, groups in _known_groups(asking):
+def _lag(requests: ViewRequests) -> Iterator[Row]:
+    for broker, groups in _known_groups(requests):
         for name in groups:
-            for topic in asking.options.topics or (None,):
-                stats = asking.ask(broker, partial(_consumed, asking.admin, name, topic))
+            for topic in requests.options.topics or (None,):
+                stats = requests.ask(broker, partial(_consumed, requests.admin, name, topic))
                 for queue, offsets in sorted((stats or {}).items()):
                     yield {
                         "group": name,
@@ -247,10 +247,10 @@ def _lag(asking: Asking) -> Iterator[Row]:
                     }
 
 
-def _consumers(asking: Asking) -> Iterator[Row]:
-    for broker, groups in _known_groups(asking):
+def _consumers(requests: ViewRequests) -> Iterator[Row]:
+    for broker, groups in _known_groups(requests):
         for name in groups:
-            connection = asking.ask(broker, partial(_members, asking.admin, name)) or ConsumerConnection()
+            connection = requests.ask(broker, partial(_members, requests.admin, name)) or ConsumerConnection()
             subscription = {topic: one.sub_string for topic, one in sorted(connection.subscription_table.items())}
             for row in _clients(name, broker, connection):
                 yield row | {
@@ -260,9 +260,9 @@ def _consumers(asking: Asking) -> Iterator[Row]:
                 }
 
 
-def _producers(asking: Asking) -> Iterator[Row]:
-    group = asking.options.producer_group or ""
-    for broker, connection in asking.of_each_broker(partial(_makers, asking.admin, group)):
+def _producers(requests: ViewRequests) -> Iterator[Row]:
+    group = requests.options.producer_group or ""
+    for broker, connection in requests.of_each_broker(partial(_producer_connection, requests.admin, group)):
         yield from _clients(group, broker, connection)
 
 
@@ -278,7 +278,7 @@ def _clients(group: str, broker: BrokerData, connection: ConsumerConnection | Pr
         }
 
 
-_ROWS: dict[str, Callable[[Asking], Iterator[Row]]] = {
+_ROWS: dict[str, Callable[[ViewRequests], Iterator[Row]]] = {
     "cluster": _cluster,
     "brokers": _brokers,
     "topics": _topics,
@@ -303,7 +303,7 @@ def _members(admin: Admin, group: str, broker: str) -> ConsumerConnection:
     return admin.consumer_connection(group, broker=broker) or ConsumerConnection()
 
 
-def _makers(admin: Admin, group: str, broker: str) -> ProducerConnection:
+def _producer_connection(admin: Admin, group: str, broker: str) -> ProducerConnection:
     return admin.producer_connection(group, broker=broker) or ProducerConnection()
 
 
@@ -328,7 +328,7 @@ def batches_of(options: ViewOptions, schema: pa.Schema) -> Iterator[pa.RecordBat
 def _messages(options: ViewOptions) -> Iterator[pa.RecordBatch]:
     reader = reader_of(options)
     index = BrokerIndex(reader, options.request_timeout_ms / 1000)
-    asking = Asking(options, _admin_for(options))
+    requests = ViewRequests(options, _admin_for(options))
     columns = project(SOURCE_SCHEMA)
     for topic in options.topics:
         brokers = {queue.broker_name: queue for queue in reader.refresh(topic)}
@@ -337,16 +337,16 @@ def _messages(options: ViewOptions) -> Iterator[pa.RecordBatch]:
                 records = b"".join(_hits(index, queue, options))
                 if records:
                     yield columns.conform(decode_records(records, columns.columns, broker_name=name))
-                asking.answered = True
+                requests.answered = True
             except RocketError as error:
-                asking.away[name] = error
-    asking.finish()
+                requests.away[name] = error
+    requests.finish()
 
 
 def _hits(index: BrokerIndex, queue: MessageQueue, options: ViewOptions) -> Iterator[bytes | bytearray | memoryview]:
     """Yield the records that have the key or the id. The index only compares hashes of keys."""
     wanted = options.key or options.msg_id or ""
-    answers = [index.query(queue, wanted, _MOST_MESSAGES)]
+    answers = [index.query(queue, wanted, _MAX_MESSAGES)]
     if options.msg_id is not None and (at := physical_offset(options.msg_id)) >= 0:
         answers.append(index.view(queue, at))
     seen: set[int] = set()

@@ -86,7 +86,7 @@ _TEXTS = ((TAGS, "tags"), (KEYS, "keys"), (SHARDING_KEY, "shardingkey"))
 _TRANSIENT = "__RMQ.TRANSIENT."
 
 _PLAIN, _COMPRESSED, _DELAYED = range(3)
-_ROOM = 40_000  # more than any message's properties and what compression adds to incompressible bytes
+_RESERVED_BYTES = 40_000  # more than any message's properties and what compression adds to incompressible bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +242,7 @@ class RowEncoder:
         if self._options.compression != "none":
             large = lengths >= self._options.compress_above
             # A body that may not fit into a batch is sent alone, and the producer compresses it.
-            small_enough = lengths <= self._options.max_message_size - _ROOM
+            small_enough = lengths <= self._options.max_message_size - _RESERVED_BYTES
             any_large = np.bincount(targets, large) > 0
             all_fit = np.bincount(targets, ~small_enough) == 0
             kinds[np.where(is_free, large & small_enough, (any_large & all_fit)[targets])] = _COMPRESSED

@@ -90,7 +90,7 @@ def _sink_for(options: WriteOptions) -> Sink:
 log = logging.getLogger("spark_rocket.datasource")
 
 # The broker rejects the topic; another broker may accept it, as in the client's producer.
-_ELSEWHERE = frozenset({ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST})
+_TRY_OTHER_BROKER = frozenset({ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST})
 
 Submit = Callable[[Block, MessageQueue], Future[SendResult]]
 
@@ -135,8 +135,8 @@ class BlockSender:
         self._key = key
         self._retry_deadline = retry_deadline
         self._where = where and f" of {where}"  # for error messages
-        self._under_way: dict[Future[SendResult], _Flight] = {}
-        self._counts = {False: 0, True: 0}  # of ``_under_way``, by whether they are delayed
+        self._in_flight: dict[Future[SendResult], _Flight] = {}
+        self._counts = {False: 0, True: 0}  # of ``_in_flight``, by whether they are delayed
         self._busy: set[Hashable] = set()
         self._done: SimpleQueue[Future[SendResult]] = SimpleQueue()
         self.topics: dict[str, Sent] = {}
@@ -159,7 +159,7 @@ class BlockSender:
 
     def finish(self) -> None:
         """Wait until all blocks are stored."""
-        while self._under_way:
+        while self._in_flight:
             self._settle()
 
     def _choose(self, block: Block, queues: Sequence[MessageQueue]) -> MessageQueue:
@@ -172,13 +172,13 @@ class BlockSender:
             except RocketError as error:
                 self._failed(flight, error)
             else:
-                self._under_way[future] = flight
+                self._in_flight[future] = flight
                 future.add_done_callback(self._done.put)
                 return
 
     def _settle(self) -> None:
         future = self._done.get()
-        flight = self._under_way.pop(future)
+        flight = self._in_flight.pop(future)
         block = flight.block
         try:
             result = future.result()
@@ -223,15 +223,15 @@ class BlockSender:
             ) from error
         self.retries += 1
         free = flight.block.queue is None
-        elsewhere = self._elsewhere(flight) if free else []
-        if elsewhere and error.response_code in _ELSEWHERE:
+        elsewhere = self._other_queues(flight) if free else []
+        if elsewhere and error.response_code in _TRY_OTHER_BROKER:
             flight.refused_by.add(flight.queue.broker_name)
         else:
             flight.retry_deadline.wait(error, f"to send to {flight.queue.topic}/{flight.queue.broker_name}")
         if elsewhere:
             flight.queue = self._choose(flight.block, elsewhere)
 
-    def _elsewhere(self, flight: _Flight) -> list[MessageQueue]:
+    def _other_queues(self, flight: _Flight) -> list[MessageQueue]:
         """Return queues of brokers that neither just failed nor rejected the topic; empty if none is known now."""
         avoid = flight.refused_by | {flight.queue.broker_name}
         try:

@@ -108,7 +108,7 @@ def test_what_compresses_well_is_read() -> None:
 def test_claims_are_what_the_bytes_say() -> None:
     body = stream(pa.record_batch({"id": pa.array(np.zeros(100_000, np.int64))}), "zstd")
     (batch,) = (m for m in pa.ipc.MessageReader.open_stream(body) if m.type == "record batch")
-    rows, inflated = arrow_bodies._claims(batch.metadata.to_pybytes(), batch.body, False)
+    rows, inflated = arrow_bodies._claimed_size(batch.metadata.to_pybytes(), batch.body, False)
     assert (rows, inflated) == (100_000, 800_000)
 
 
