@@ -1,10 +1,10 @@
-"""The name server's key-value configuration, by namespace; the only thing that it keeps on disk.
+"""The name server's key-value configuration by namespace, its only data on disk.
 
-The file is JSON, ``{"configTable":{namespace:{key:value}}}``. The old file is copied to ``.bak`` and then replaced as a
-whole: after a crash the file is the old or the new one, never a part.
+The file is JSON, ``{"configTable":{namespace:{key:value}}}``. The old file is copied to ``.bak`` and then replaced
+atomically: after a crash the file is the old or the new one, never a part.
 
-Thread-safety: none, it belongs to the name server's loop; a write blocks that for the moment it takes, and writes are
-rare. Corresponds to org.apache.rocketmq.namesrv.kvconfig.{KVConfigManager, KVConfigSerializeWrapper}.
+Thread-safety: none; used on the name server's loop only. Writes block the loop, but are rare.
+Corresponds to org.apache.rocketmq.namesrv.kvconfig.{KVConfigManager, KVConfigSerializeWrapper}.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 
 
 class KVConfigManager:
-    """Values by namespace and key. Without a path they live in memory only."""
+    """Values by namespace and key. Without a path they are in memory only."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self._table: dict[str, dict[str, str]] = {}
 
     def load(self) -> None:
-        """Read the file, if there is one. ConfigError names file and line when it cannot be understood."""
+        """Read the file, if there is one. For an invalid file, ConfigError names file and line."""
         if self._path is None or not self._path.exists():
             return
         try:
@@ -38,19 +38,19 @@ class KVConfigManager:
             raise self._broken(str(error)) from error
         table = content.get("configTable", {}) if isinstance(content, dict) else None
         if not isinstance(table, dict) or not all(isinstance(entries, dict) for entries in table.values()):
-            raise self._broken('line 1: {"configTable":{namespace:{key:value}}} was expected')
+            raise self._broken('line 1: expected {"configTable":{namespace:{key:value}}}')
         self._table = {
             namespace: {key: str(value) for key, value in entries.items()} for namespace, entries in table.items()
         }
         try:
             json.dumps(self._table, ensure_ascii=False).encode()
-        except UnicodeEncodeError as error:  # it could never be written again
-            raise self._broken(f"a text in it is not Unicode: {error.reason}") from error
+        except UnicodeEncodeError as error:  # the table could not be saved
+            raise self._broken(f"invalid Unicode in a string: {error.reason}") from error
 
     def _broken(self, what: str) -> ConfigError:
         return ConfigError(
             f"{self._path} cannot be read: {what}.",
-            remedy="Repair it, or put the copy that ends in .bak in its place, or remove it to start with none.",
+            remedy="Repair it, replace it with its .bak, or remove it to start without values.",
         )
 
     def put(self, namespace: str, key: str, value: str) -> None:
@@ -65,7 +65,7 @@ class KVConfigManager:
             self._persist()
 
     def namespace(self, namespace: str) -> dict[str, str] | None:
-        """All of a namespace; None if nothing was ever put into it."""
+        """All entries of a namespace; None if it does not exist."""
         entries = self._table.get(namespace)
         return None if entries is None else dict(entries)
 

@@ -1,11 +1,11 @@
-"""Registrations of many topics, which take too long to read for the event loop: one worker thread reads them in turn.
+"""Decoding of registrations with many topics, which would block the event loop, on one worker thread.
 
-A small registration (nearly all of them) is read on the loop at once and does not depend on this. Reading the largest
-that is allowed takes about a second; meanwhile the loop gets the interpreter every few milliseconds. One registration
-per connection may wait, ``max_per_host`` per address and ``max_waiting`` in total. Others are refused with SYSTEM_BUSY;
-their brokers register again after their interval.
+Small registrations (nearly all) are decoded on the loop at once and do not depend on this. Decoding the largest allowed
+one takes about a second; meanwhile the loop gets the interpreter every few milliseconds. One registration per
+connection may be pending, ``max_per_host`` per address and ``max_waiting`` in total. Others are refused with
+SYSTEM_BUSY; their brokers register again after their interval.
 
-Thread-safety: belongs to the event loop; only decoding runs on the worker. Nothing is kept on disk.
+Thread-safety: used on the event loop only; only decoding runs on the worker. Not stored on disk.
 Corresponds to the brokerRequestExecutor of org.apache.rocketmq.namesrv.NamesrvController.
 """
 
@@ -37,12 +37,12 @@ class _Waiting:
 
 
 class LargeRegistrations:
-    """The large registrations that wait or are being read."""
+    """The pending large registrations."""
 
     def __init__(self, max_waiting: int = _MAX_WAITING, max_per_host: int = _MAX_PER_HOST) -> None:
         self._max_waiting = max_waiting
         self._max_per_host = max_per_host
-        self._waiting: dict[Hashable, _Waiting] = {}  # by connection, the oldest first: the one that is being read
+        self._waiting: dict[Hashable, _Waiting] = {}  # by connection, oldest first: the one being decoded
         self._is_reading = False
         self._worker: ThreadPoolExecutor | None = None
 
@@ -54,11 +54,11 @@ class LargeRegistrations:
         compressed: bool,
         done: Callable[[RegisterBrokerBody | Exception], None],
     ) -> None:
-        """Decode a request's body; ``done`` gets it, or the error, on the loop. RefusedError if too many wait."""
+        """Decode a body; ``done`` gets it, or the error, on the loop. RefusedError if too many are pending."""
         of_host = sum(waiting.host == host for waiting in self._waiting.values())
         if connection in self._waiting or of_host >= self._max_per_host or len(self._waiting) >= self._max_waiting:
             raise RefusedError(
-                f"{len(self._waiting)} large registrations are being read, {of_host} of {host}",
+                f"{len(self._waiting)} large registrations are pending, {of_host} of {host}",
                 response_code=ResponseCode.SYSTEM_BUSY,
                 remedy="The broker registers again after its interval.",
             )
@@ -66,7 +66,7 @@ class LargeRegistrations:
         self._read_next()
 
     def _read_next(self) -> None:
-        """Only one is given to the worker at a time: what is withdrawn meanwhile must not stay in its queue."""
+        """Submit one registration at a time: withdrawn ones must not remain in the worker's queue."""
         connection = next(iter(self._waiting), None)
         if self._is_reading or connection is None:
             return
@@ -89,11 +89,11 @@ class LargeRegistrations:
         loop.run_in_executor(self._worker, _decode, waiting.request, waiting.compressed).add_done_callback(finish)
 
     def withdraw(self, connection: Hashable) -> None:
-        """The connection's broker unregistered or is gone: what waits of it must not register it again."""
+        """Drop the pending registration of a broker that has unregistered or disconnected."""
         self._waiting.pop(connection, None)
 
     def close(self) -> None:
-        """Read nothing more. A registration that is being read ends on its own."""
+        """Drop all pending registrations. The decoding of the current one ends on its own."""
         self._waiting.clear()
         if self._worker is not None:
             self._worker.shutdown(wait=False)

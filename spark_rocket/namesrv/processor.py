@@ -1,10 +1,10 @@
-"""What the name server answers: one method per request code, over the route tables and the KV configuration.
+"""The name server's request handlers: one method per request code, over the route tables and the KV configuration.
 
-Code 105 has two spellings: a request of version 401 (4.9.4) and above, or one that says acceptStandardJsonOnly, gets
-standard JSON (keys quoted, maps sorted, ASCII); older ones get fastjson's, where integer keys have no quotes. All
-other bodies are fastjson's for everybody.
+The response to code 105 has two formats. Requests of version 401 (4.9.4) and above, or with acceptStandardJsonOnly, get
+standard JSON (keys quoted, maps sorted, ASCII); older ones get fastjson's format with unquoted integer keys. All other
+bodies have fastjson's format for all clients.
 
-Thread-safety: none, it belongs to the name server's loop.
+Thread-safety: none; used on the name server's loop only.
 Corresponds to org.apache.rocketmq.namesrv.processor.{ClientRequestProcessor, DefaultRequestProcessor}.
 """
 
@@ -57,10 +57,10 @@ logger = logging.getLogger(__name__)
 
 _answer = RemotingCommand.response
 
-# What brokers and clients of 5.x say when they were started with rocketmq.zone and rocketmq.zone.mode.
+# Header fields of 5.x brokers and clients that are started with rocketmq.zone and rocketmq.zone.mode.
 _ZONE_NAME, _ZONE_MODE = "__ZONE_NAME", "__ZONE_MODE"
 
-_MAX_INLINE = 32 * 1024  # bytes of a registration that is read on the event loop: some milliseconds
+_MAX_INLINE = 32 * 1024  # bytes of a registration that is decoded on the event loop: some milliseconds
 _MAX_SETTINGS = 64 * 1024  # bytes of UPDATE_NAMESRV_CONFIG
 
 
@@ -71,7 +71,7 @@ class NamesrvProcessor:
         self._routes = routes
         self._kv = kv_config
         self._large = LargeRegistrations()
-        # The settings of Apache's name server that mean something here, with its defaults.
+        # The supported settings of Apache's name server, with its defaults.
         self._settings = {"orderMessageEnable": "false", "enableTopicList": "true"}
 
     def handlers(self) -> dict[int, Handler]:
@@ -106,11 +106,11 @@ class NamesrvProcessor:
     # --- brokers ----------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Read no more large registrations."""
+        """Drop pending large registrations."""
         self._large.close()
 
     def channel_closed(self, channel: Channel) -> None:
-        """A connection ended, and with it the brokers that registered over it."""
+        """Remove the brokers that registered over a closed connection."""
         self._large.withdraw(channel)
         self._routes.channel_closed(channel)
 
@@ -179,7 +179,7 @@ class NamesrvProcessor:
         header = QueryDataVersionRequestHeader.from_ext(request.ext_fields)
         known = self._routes.data_version_of(header.cluster_name, header.broker_addr)
         changed = known is None or known != DataVersion.from_request(request.body)
-        if not changed:  # the broker will not register now, so this is its sign of life
+        if not changed:  # the broker will not register now, so this counts as its heartbeat
             self._routes.heartbeat(header.cluster_name, header.broker_addr)
         ext = QueryDataVersionResponseHeader(changed).to_ext()
         return _answer(request, ext_fields=ext, body=b"" if known is None else known.to_json())
@@ -282,13 +282,15 @@ class NamesrvProcessor:
         return _answer(request, body=KVTable(entries).to_json())
 
     def update_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Properties text in the body; names that mean nothing here are ignored, as Apache's server does."""
+        """Apply properties text in the body; unknown names are ignored, as by Apache's server."""
         if len(request.body) > _MAX_SETTINGS:
-            raise ProtocolError(f"The settings have {len(request.body):,} bytes; at most {_MAX_SETTINGS:,} are read.")
+            raise ProtocolError(
+                f"The settings have {len(request.body):,} bytes; at most {_MAX_SETTINGS:,} are allowed."
+            )
         try:
             lines = str(request.body, "utf-8").splitlines()
         except UnicodeDecodeError as error:
-            raise ProtocolError(f"The settings are no UTF-8 text: {error.reason}.") from None
+            raise ProtocolError(f"The settings are not UTF-8 text: {error.reason}.") from None
         for line in lines:
             name, separator, value = line.partition("=")
             if separator and name.strip() in self._settings:
@@ -305,7 +307,7 @@ class NamesrvProcessor:
 
 
 def _in_zone(route: TopicRouteData, zone: str) -> TopicRouteData:
-    """What a client of a zone is told: brokers of its zone, and those without a master, whose slaves it may need."""
+    """The route for a client of a zone: brokers of its zone, and those without a master for reads from slaves."""
     near = [
         broker
         for broker in route.broker_datas

@@ -1,27 +1,27 @@
-"""The name server's memory: which brokers live, and which topics they have.
+"""The name server's tables of live brokers and their topics.
 
 ======================  =======================================  ============================================
 table                   key -> value                             filled by
 ======================  =======================================  ============================================
-topic queues            topic -> broker name -> QueueData        a master's registration; permissions changed
+topic queues            topic -> broker name -> QueueData        a master's registration; changes of permissions
 brokers                 broker name -> BrokerData                registration: id -> address, 0 the master
 clusters                cluster -> broker names                  registration
 live                    cluster, address -> LiveBroker           registration and heartbeat; expires
 filter servers          cluster, address -> addresses            registration
 ======================  =======================================  ============================================
 
-A registration's topic table is looked at only if its data version differs from the last one's, or the broker or the
-topic is new: so a permission that was wiped here stays wiped while the broker keeps repeating what it said. Topics
-that a table does not name are left alone, because brokers also send tables of the one topic that changed. Topics come
-from masters; while a broker has no master, from the first of its slaves, so that a name server which was restarted
-meanwhile knows where to read.
+The topic table of a registration is applied only if its data version differs from the last one, or the broker or the
+topic is new: a write permission that was wiped here stays wiped while the broker repeats its registration. Topics that
+are missing in a table are not removed, because brokers also send tables of a single changed topic. Topics are accepted
+from masters. While a broker has no master, they are accepted from the first of its slaves, so that a restarted name
+server has routes for consumers.
 
-Two brokers of one name and id: the first keeps its place as long as its connection stands and it is heard of, which a
-living broker is every 60 s. The other is refused, and is told both addresses. (Apache's name server lets each take the
-other's place by turns.) A newer state version wins, as after an election by Apache's controller.
+If two brokers have the same name and id, the first one stays registered while its connection is open and it registers
+at least every 60 s, as live brokers do. The other one is refused; the error has both addresses. (With Apache's name
+server the two replace each other in turn.) A newer state version wins, as after an election by Apache's controller.
 
-Pure: no I/O, and the clock is given. Thread-safety: none, it belongs to the name server's loop. Nothing of it is kept
-on disk: brokers register again every 30 seconds.
+No I/O; the clock is an argument. Thread-safety: none; used on the name server's loop only. Not stored on disk: brokers
+register again every 30 seconds.
 Corresponds to org.apache.rocketmq.namesrv.routeinfo.RouteInfoManager.
 """
 
@@ -46,7 +46,7 @@ from spark_rocket.protocol.wire.codes import PERM_WRITE, ResponseCode
 logger = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT_MS = 120_000
-ALIVE_SECONDS = 60.0  # no broker lets more time pass between two registrations
+ALIVE_SECONDS = 60.0  # maximum interval between two registrations of a broker
 
 FLAG_UNIT = 0x1
 FLAG_UNIT_SUB = 0x2
@@ -54,7 +54,7 @@ FLAG_UNIT_SUB = 0x2
 
 @dataclass(slots=True)
 class LiveBroker:
-    """A broker process: one address, heard of at ``last_update`` over ``channel``."""
+    """A broker process with its address and its last registration or heartbeat, at ``last_update`` over ``channel``."""
 
     cluster: str
     broker_name: str
@@ -69,14 +69,14 @@ class LiveBroker:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """What a registration is told."""
+    """The response to a registration."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
 
 
 class RouteInfoManager:
-    """The tables. ``clock`` gives seconds."""
+    """The tables. ``clock`` returns seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -86,7 +86,7 @@ class RouteInfoManager:
         self._live: dict[tuple[str, str], LiveBroker] = {}
         self._filter_servers: dict[tuple[str, str], list[str]] = {}
 
-    # --- brokers come -----------------------------------------------------------------------------------------
+    # --- registration of brokers ------------------------------------------------------------------------------
 
     def register_broker(
         self,
@@ -104,7 +104,7 @@ class RouteInfoManager:
         zone_name: str | None = None,
         channel: Hashable = None,
     ) -> Registered:
-        """Take a registration in. RefusedError if another broker holds the same name and id."""
+        """Apply a registration. RefusedError if another broker is registered with the same name and id."""
         broker = self._brokers.get(broker_name)
         if broker is None:
             broker = BrokerData(cluster=cluster, broker_name=broker_name, broker_addrs={})
@@ -119,13 +119,13 @@ class RouteInfoManager:
 
         key = (cluster, address)
         live = self._live.get(key)
-        # Brokers before 5.0, which do not know acting masters, would name topics that their master has deleted.
+        # Slaves before 5.0, without support for acting masters, may register topics that their master has deleted.
         is_first_slave = enable_acting_master is not None and broker_id == min(addresses)
         if broker_id == MASTER_ID or is_first_slave:
             changed = is_new or live is None or live.data_version != data_version
-            self._take_topics(broker_name, topics, changed)
-        # A broker's first registration may name only the one topic that changed (we were restarted meanwhile). Its
-        # version must not make the whole table that follows look known.
+            self._update_topics(broker_name, topics, changed)
+        # After a restart of the name server, a broker's first registration may contain only one changed topic. Its
+        # version must not make the complete table that follows look unchanged.
         partial = live is None and len(topics) == 1
         self._live[key] = LiveBroker(
             cluster=cluster,
@@ -152,7 +152,7 @@ class RouteInfoManager:
     def _take_place(
         self, broker: BrokerData, broker_id: int, cluster: str, address: str, data_version: DataVersion
     ) -> None:
-        """Remove the former holder of a broker's name and id. RefusedError if it keeps its place."""
+        """Remove the previous broker with the same name and id. RefusedError if it is still alive."""
         addresses = broker.broker_addrs
         holder = self._live.get((broker.cluster, addresses.get(broker_id, "")))
         if holder is not None and (holder.cluster, holder.address) == (cluster, address):
@@ -162,15 +162,15 @@ class RouteInfoManager:
         self._check_cluster(broker, broker_id, cluster, address)
         if holder is not None:
             logger.warning(
-                "id %d of broker %s is at %s now; it was at %s", broker_id, broker.broker_name, address, holder.address
+                "broker %s, id %d, moved to %s from %s", broker.broker_name, broker_id, address, holder.address
             )
             del self._live[holder.cluster, holder.address]
             self._filter_servers.pop((holder.cluster, holder.address), None)
-        # A slave that became master (or the reverse) had its address under another id.
+        # A promoted slave, or a demoted master, was registered under another id.
         for other in [id_ for id_, known in addresses.items() if known == address and id_ != broker_id]:
             del addresses[other]
 
-    def _take_topics(self, broker_name: str, topics: Mapping[str, TopicConfig], changed: bool) -> None:
+    def _update_topics(self, broker_name: str, topics: Mapping[str, TopicConfig], changed: bool) -> None:
         """Update the queues of a broker that has changed, and add topics that were unknown."""
         for topic, config in topics.items():
             known = self._queues.setdefault(topic, {})
@@ -184,7 +184,7 @@ class RouteInfoManager:
                 )
 
     def _check_cluster(self, broker: BrokerData, broker_id: int, cluster: str, address: str) -> None:
-        """RefusedError when others of this name live, in another cluster: what they copy would be another's log."""
+        """RefusedError if live brokers of this name are in another cluster: slaves would copy another cluster's log."""
         for other_id, other_address in broker.broker_addrs.items() if broker.cluster != cluster else ():
             other = self._live.get((broker.cluster, other_address))
             if other is None or other_address == address or other_id == broker_id:
@@ -202,7 +202,7 @@ class RouteInfoManager:
             )
 
     def _check_place(self, holder: LiveBroker, cluster: str, address: str, data_version: DataVersion) -> None:
-        """RefusedError unless the newcomer may take the holder's place."""
+        """Raise RefusedError unless the new broker may replace the registered one."""
         held = 0 if holder.data_version is None else holder.data_version.state_version
         silent = self._clock() - holder.last_update
         if data_version.state_version > held:
@@ -210,9 +210,9 @@ class RouteInfoManager:
         if data_version.state_version == held:
             if silent > min(ALIVE_SECONDS, holder.timeout):
                 return
-            why = f"{holder.address} (cluster {holder.cluster}), which was heard of {silent:.0f} s ago, holds it"
+            why = f"{holder.address} (cluster {holder.cluster}) is registered with it, last {silent:.0f} s ago"
         else:
-            why = f"{holder.address} (cluster {holder.cluster}) holds it with a newer state"
+            why = f"{holder.address} (cluster {holder.cluster}) is registered with it and a newer state version"
         text = f"{address} (cluster {cluster}) cannot be id {holder.broker_id} of broker {holder.broker_name}: {why}"
         logger.warning("two brokers of one name: %s", text)
         raise RefusedError(
@@ -225,12 +225,12 @@ class RouteInfoManager:
         return None if live is None else live.data_version
 
     def heartbeat(self, cluster: str, address: str) -> None:
-        """A sign of life without a table. Of an unknown broker it means nothing: it has to register."""
+        """Record a heartbeat without a topic table. Ignored for unknown brokers: they must register."""
         live = self._live.get((cluster, address))
         if live is not None:
             live.last_update = self._clock()
 
-    # --- brokers go -------------------------------------------------------------------------------------------
+    # --- removal of brokers -----------------------------------------------------------------------------------
 
     def unregister_broker(self, cluster: str, broker_name: str, broker_id: int, address: str) -> None:
         self._live.pop((cluster, address), None)
@@ -240,7 +240,7 @@ class RouteInfoManager:
             return
         if broker.broker_addrs.get(broker_id) == address:
             del broker.broker_addrs[broker_id]
-            logger.info("broker %s (%s, id %d) of cluster %s is gone", broker_name, address, broker_id, cluster)
+            logger.info("broker %s (%s, id %d) of cluster %s removed", broker_name, address, broker_id, cluster)
         if broker.broker_addrs:
             return
         del self._brokers[broker_name]
@@ -252,17 +252,17 @@ class RouteInfoManager:
             self._remove_queues(topic, (broker_name,))
 
     def channel_closed(self, channel: Hashable) -> None:
-        """Brokers that registered last over this connection are gone with it."""
+        """Remove the brokers whose last registration used this connection."""
         for live in [live for live in self._live.values() if live.channel is channel]:
             self.unregister_broker(live.cluster, live.broker_name, live.broker_id, live.address)
 
     def expire(self) -> list[LiveBroker]:
-        """Remove the brokers not heard of within their time; the removed, whose channels are to be closed."""
+        """Remove and return brokers without a heartbeat within their timeout; the caller closes their connections."""
         now = self._clock()
         expired = [live for live in self._live.values() if now - live.last_update > live.timeout]
         for live in expired:
             logger.warning(
-                "broker %s (%s) expired: nothing heard for %d s", live.broker_name, live.address, live.timeout
+                "broker %s (%s) expired: no registration for %d s", live.broker_name, live.address, live.timeout
             )
             self.unregister_broker(live.cluster, live.broker_name, live.broker_id, live.address)
         return expired
@@ -270,7 +270,7 @@ class RouteInfoManager:
     # --- topics -----------------------------------------------------------------------------------------------
 
     def route(self, topic: str) -> TopicRouteData | None:
-        """Where a topic is; None when no living broker has it."""
+        """The route of a topic; None if no live broker has it."""
         queues = self._queues.get(topic)
         if not queues:
             return None
@@ -286,20 +286,20 @@ class RouteInfoManager:
         return TopicRouteData(queue_datas=list(queues.values()), broker_datas=brokers, filter_server_table=filters)
 
     def register_topic(self, topic: str, queues: Sequence[QueueData]) -> None:
-        """Add a topic on brokers that are registered; others are ignored."""
+        """Add a topic on registered brokers; other brokers are ignored."""
         known = {queue.broker_name: queue for queue in queues if queue.broker_name in self._brokers}
         if known:
             self._queues.setdefault(topic, {}).update(known)
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Forget a topic, everywhere or on one cluster's brokers."""
+        """Delete a topic, everywhere or on one cluster's brokers."""
         if cluster:
             self._remove_queues(topic, tuple(self._clusters.get(cluster, ())))
         else:
             self._queues.pop(topic, None)
 
     def set_write_permission(self, broker_name: str, allowed: bool) -> int:
-        """Give or take the write permission of all of a broker's topics; how many those are."""
+        """Set or clear the write permission of all of a broker's topics; returns their number."""
         count = 0
         for queues in self._queues.values():
             queue = queues.get(broker_name)
@@ -310,7 +310,7 @@ class RouteInfoManager:
         return count
 
     def silences(self) -> list[tuple[LiveBroker, float]]:
-        """Each live broker, and how many seconds ago it was heard of."""
+        """Live brokers, and the seconds since their last registration or heartbeat."""
         now = self._clock()
         return [(broker, max(now - broker.last_update, 0.0)) for broker in self._live.values()]
 

@@ -1,7 +1,7 @@
 """The name server: route tables behind a Remoting server, the removal of silent brokers, and its metrics.
 
-Thread-safety: belongs to the event loop that started it. After a crash or restart its tables are empty until brokers
-register again, within 30 seconds; the KV configuration is read back from its file.
+Thread-safety: used on the event loop that started it. After a crash or restart its tables are empty until brokers
+register again, within 30 seconds; the KV configuration is loaded from its file.
 Corresponds to org.apache.rocketmq.namesrv.{NamesrvController, routeinfo.BrokerHousekeepingService}.
 """
 
@@ -26,7 +26,7 @@ from spark_rocket.remoting.tls.settings import TlsSettings
 
 SCAN_INTERVAL = 5.0
 
-# Who is served first when there is too much to do: brokers, of which everything else depends, and tools before clients.
+# Priority under overload: brokers, on which everything else depends, then tools, then clients.
 _BROKERS: dict[int, str] = dict.fromkeys(
     (
         RequestCode.REGISTER_BROKER,
@@ -36,19 +36,19 @@ _BROKERS: dict[int, str] = dict.fromkeys(
     ),
     "broker",
 )
-# Java's clients of 5.x connect to all name servers and ask one: as Apache's, let go as late as who fell silent.
+# Java clients of 5.x connect to all name servers and use one: as with Apache's, only the idle timeout applies.
 _FIRST_REQUEST = 120.0
 _QUEUES = {"broker": Queue(), OTHER: Queue(), "client": Queue(50_000)}  # Apache's capacities
 
 
 def name_server_limits() -> Limits:
-    """What peers may do to a name server."""
+    """The limits of a name server."""
     kinds: dict[int, str] = {**_BROKERS, RequestCode.GET_ROUTEINFO_BY_TOPIC: "client"}
     return Limits(max_connections=20_000, first_request=_FIRST_REQUEST, queues=_QUEUES, kinds=kinds)
 
 
 class NameServer:
-    """``clock`` gives seconds and times the expiry of brokers; one that never jumps is best."""
+    """A name server. ``clock`` returns seconds for the expiry of brokers; it should be monotonic."""
 
     def __init__(
         self,
@@ -82,30 +82,30 @@ class NameServer:
 
     @property
     def address(self) -> str:
-        """``host:port``, with the real port when 0 was asked for."""
+        """``host:port``; with port 0, the port selected by the system."""
         return self._server.address
 
     @property
     def serves(self) -> bool:
-        """Whether it answers."""
+        """Whether the server is started."""
         return self._scanner is not None and not self._scanner.cancelled()
 
     @property
     def connections(self) -> int:
-        """How many are connected."""
+        """The number of connections."""
         return len(self._server.channels)
 
     @property
     def overload(self) -> OverloadStats:
-        """What became too much for it."""
+        """Counters of refused requests."""
         return self._server.overload
 
     async def bind(self) -> None:
-        """Take the port without answering yet, so that a broker of the same process can recover before."""
+        """Bind the port without serving requests yet, so that a broker of the same process can recover first."""
         await self._server.bind()
 
     async def start(self) -> None:
-        """ConfigError if the port is in use or the KV file is broken."""
+        """Load the KV file and serve; ConfigError if the port is in use or the file is invalid."""
         self.kv_config.load()
         await self._server.start()
         self._scanner = asyncio.get_running_loop().call_later(self._scan_interval, self._scan)

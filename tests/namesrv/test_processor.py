@@ -337,7 +337,7 @@ def test_write_permission(ns: NameServer) -> None:
 
 
 def test_settings_of_any_size_are_not_read(ns: NameServer) -> None:
-    with pytest.raises(ProtocolError, match="at most 65,536 are read"):
+    with pytest.raises(ProtocolError, match="at most 65,536 are allowed"):
         ns.ask(RequestCode.UPDATE_NAMESRV_CONFIG, b"\n" * 65_537)
     assert ns.ask(RequestCode.UPDATE_NAMESRV_CONFIG, b"\n" * 65_536).code == 0
 

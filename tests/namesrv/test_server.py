@@ -219,7 +219,7 @@ def test_few_large_registrations_of_all_wait(gate: Gate) -> None:
             large.read(object(), host, request, True, done)
             with pytest.raises(RefusedError, match=f"1 of {host}"):
                 large.read(object(), host, request, True, done)
-        with pytest.raises(RefusedError, match="3 large registrations are being read"):
+        with pytest.raises(RefusedError, match="3 large registrations are pending"):
             large.read(object(), "10.0.0.4", request, True, done)
         gate.opened.set()
         await ended
