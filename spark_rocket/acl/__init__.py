@@ -1,6 +1,6 @@
-"""Accounts and permissions: Apache's ACL 1.0, for brokers and for the gRPC endpoint alike.
+"""Accounts and permissions: Apache's ACL 1.0, for brokers and for the gRPC endpoint.
 
-``rules`` is what ``plain_acl.yml`` says, ``addresses`` its white lists, ``accounts_file`` its changes, ``control`` the
-rules in force and the decision about one request. What a request needs is known where requests are: in ``broker.acl``
-for Remoting, in ``proxy.access`` for gRPC.
+``rules`` parses ``plain_acl.yml``, ``addresses`` its white lists; ``accounts_file`` changes the file; ``control`` has
+the rules in force and decides about requests. The permissions that requests require are in ``broker.acl`` for Remoting,
+in ``proxy.access`` for gRPC.
 """

@@ -1,8 +1,8 @@
-"""Changes of ``plain_acl.yml`` by request, and what it says.
+"""Reading and changing ``plain_acl.yml`` by request.
 
-A change reads the file as it is now, makes the new text, reads that as strictly as any (``rules``), and only then puts
-it in the file's place: whole or not at all, with the file's own permissions, the text before it as ``.bak``. Each
-change counts the file's ``dataVersion`` up. Comments are not kept, as with Apache's: they are in the ``.bak``.
+A change reads the present file, creates the new content, validates it with the same parser (``rules``), and only then
+replaces the file atomically, with the file's permissions. The previous content is retained as ``.bak``. Each change
+increments the file's ``dataVersion``. Comments are lost, as with Apache's broker; the ``.bak`` has them.
 
 Thread-safety: one change at a time. Corresponds to PlainPermissionManager.{updateAccessConfig, deleteAccessConfig,
 updateGlobalWhiteAddrsConfig, getAllAclConfig} of RocketMQ 4.9 and AclUtils.writeDataObject.
@@ -30,12 +30,12 @@ from spark_rocket.protocol.wire.headers import CreateAccessConfigRequestHeader
 _log = logging.getLogger(__name__)
 _DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_PART = re.compile(r"(?:[^,{]|\{[^}]*\}?)+")  # commas between braces do not part: 10.0.0.{7,9}
+_PART = re.compile(r"(?:[^,{]|\{[^}]*\}?)+")  # commas within braces are not separators: 10.0.0.{7,9}
 
 
 @dataclass(slots=True)
 class AccountsFile:
-    """What the file says, to be changed."""
+    """The file's content, for changes."""
 
     white: list[str]
     accounts: list[PlainAccessConfig]
@@ -43,7 +43,7 @@ class AccountsFile:
 
     @classmethod
     def of(cls, content: bytes, source: str) -> AccountsFile:
-        """ConfigError as ``AclRules.from_bytes``."""
+        """Parse a file's content; ConfigError as from ``AclRules.from_bytes``."""
         AclRules.from_bytes(content, source)
         values = _plain(yaml.compose(content, Loader=_LOADER))
         accounts = values.get("accounts") or []
@@ -58,7 +58,7 @@ class AccountsFile:
         return cls.of(read_file(path), str(path))
 
     def put(self, given: CreateAccessConfigRequestHeader) -> None:
-        """Create an account or change it: what is absent stays, an empty list of permissions or address is none."""
+        """Create or change an account: missing fields are not changed, empty permissions or addresses are removed."""
         account = next((one for one in self.accounts if one.access_key == given.access_key), None)
         if account is None:
             account = PlainAccessConfig(given.access_key)
@@ -75,13 +75,13 @@ class AccountsFile:
             account.group_perms = _parts(given.group_perms)
 
     def delete(self, access_key: str) -> bool:
-        """Whether there was such an account."""
+        """Delete an account; False if it does not exist."""
         before = len(self.accounts)
         self.accounts = [account for account in self.accounts if account.access_key != access_key]
         return len(self.accounts) < before
 
     def set_white(self, addresses: str) -> None:
-        """The whole white list, with commas between."""
+        """Replace the white list with these comma-separated addresses."""
         self.white = _parts(addresses)
 
     def to_yaml(self) -> bytes:
@@ -115,11 +115,11 @@ def warn_if_open(path: Path) -> None:
 
 
 def change_file(path: Path, edit: Callable[[AccountsFile], None], now_ms: int) -> AclRules:
-    """Carry out one change; the rules that the file has now. ConfigError for one that cannot be, which changes nothing.
+    """Change the file; returns its new rules.
 
-    OSError for a file that cannot be written.
+    ConfigError for an invalid change, OSError if the file cannot be written; then nothing is changed.
     """
-    path = path.resolve()  # a link to the file stays one
+    path = path.resolve()  # replace the target of a symbolic link, not the link
     before = read_file(path)
     file = AccountsFile.of(before, str(path))
     edit(file)
@@ -127,7 +127,7 @@ def change_file(path: Path, edit: Callable[[AccountsFile], None], now_ms: int) -
     try:
         content = file.to_yaml()
     except (yaml.YAMLError, UnicodeError):
-        raise ConfigError("the change has a text that cannot be written.") from None
+        raise ConfigError("the change has a string that cannot be written as YAML.") from None
     rules = AclRules.from_bytes(content, "")
     like = path.stat()
     replace_file(path.with_name(path.name + ".bak"), before, like)
@@ -140,7 +140,7 @@ def _parts(text: str) -> list[str]:
 
 
 def _plain(node: yaml.Node | None) -> Any:
-    """A value of texts, whatever YAML makes of them; None for null."""
+    """The node's value with all scalars as strings, without YAML's conversions; None for null."""
     if isinstance(node, yaml.MappingNode):
         return {key.value: _plain(value) for key, value in node.value}
     if isinstance(node, yaml.SequenceNode):
@@ -149,7 +149,7 @@ def _plain(node: yaml.Node | None) -> Any:
 
 
 def _version(value: Any) -> DataVersion:
-    """What is none counts as the first: so Apache's has it of a file without one."""
+    """Parse a version; the initial one if it is missing or invalid, as in Apache's broker."""
     try:
         return DataVersion.from_value(value[0]) if isinstance(value, list) and value else DataVersion()
     except ProtocolError:

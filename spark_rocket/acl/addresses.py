@@ -1,18 +1,18 @@
-"""The white lists' patterns of addresses, as Apache writes them.
+"""Address patterns of white lists, in Apache's syntax.
 
 =============================================  =======================================================================
 ``*``, ``*.*.*.*``, ``*:*:*:*:*:*:*:*``        every address
-``10.0.0.7``, ``fe80::7``                      one
-``10.0.0.7,10.0.0.9``                          these
-``10.0.0.{7,9}``, ``fe80::{7,9}``              these, apart in the last part only
+``10.0.0.7``, ``fe80::7``                      one address
+``10.0.0.7,10.0.0.9``                          a list of addresses
+``10.0.0.{7,9}``, ``fe80::{7,9}``              a list of values of the last part
 ``10.0.0.*``, ``10.0.*.*``, ``fe80:…:*``       every value of a part
 ``10.0.0.5-20``, ``fe80::1-ff``                a range of values of a part (IPv6: hexadecimal)
 =============================================  =======================================================================
 
-Each part of an address is one number, all, a range or some; an address matches when all of its parts do. (Apache's
-broker does not look at parts behind the first range or ``*``: ``10.1-3.0.7`` lets 10.2.9.9 in there, and not here.)
+Each part of a pattern is a number, ``*``, a range or a list; an address matches if all of its parts match. (Apache's
+broker ignores parts after the first range or ``*``: there ``10.1-3.0.7`` matches 10.2.9.9, but not here.)
 
-Thread-safety: values. Corresponds to org.apache.rocketmq.acl.plain.RemoteAddressStrategyFactory.
+Thread-safety: immutable values. Corresponds to org.apache.rocketmq.acl.plain.RemoteAddressStrategyFactory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Part = tuple[tuple[int, int], ...]  # ranges, first and last
 
 
 class AddressPattern:
-    """One entry of a white list. ValueError, which says why, for what is none."""
+    """One entry of a white list. ValueError with the reason for an invalid one."""
 
     __slots__ = ("_alternatives", "_every")
 
@@ -39,12 +39,12 @@ class AddressPattern:
         if self._every:
             return
         if "/" in text:
-            raise ValueError("networks are written with *, as in 10.0.*.*")
+            raise ValueError("write networks with *, as in 10.0.*.*")
         texts = [text] if "{" in text else text.split(",")
         self._alternatives = tuple(_parts(one.strip()) for one in texts)
 
     def matches(self, parts: tuple[int, ...]) -> bool:
-        """Whether an address, as ``parts_of`` gives it, is meant."""
+        """Whether the pattern matches an address, given as ``parts_of`` returns it."""
         if self._every:
             return True
         return any(
@@ -55,7 +55,7 @@ class AddressPattern:
 
 
 def parts_of(address: str) -> tuple[int, ...]:
-    """The parts of an address without port; none, which only ``*`` matches, if it is no IP address."""
+    """The parts of an address without port; empty, which only ``*`` matches, for other strings."""
     try:
         ip = ip_address(address.strip("[]").partition("%")[0])
     except ValueError:
@@ -77,14 +77,14 @@ def _parts(text: str) -> tuple[Part, ...]:
     if ":" not in text:
         texts = text.split(".")
         if len(texts) != 4:
-            raise ValueError(f"{text!r} is neither four numbers with dots nor eight with colons")
+            raise ValueError(f"{text!r} is not four numbers separated by dots, or eight separated by colons")
         return tuple(_part(one, 255, is_last=at == 3) for at, one in enumerate(texts))
     left, twice, right = text.partition("::")
     before, after = (side.split(":") if side else [] for side in (left, right))
     filled = ["0"] * (8 - len(before) - len(after)) if twice else []
     texts = [*before, *filled, *after]
     if len(texts) != 8 or "::" in right or (twice and not filled):
-        raise ValueError(f"{text!r} has not eight parts")
+        raise ValueError(f"{text!r} does not have eight parts")
     return tuple(_part(one, 0xFFFF, is_last=at == 7) for at, one in enumerate(texts))
 
 
@@ -104,5 +104,5 @@ def _part(text: str, most: int, *, is_last: bool) -> Part:
 def _number(text: str, most: int) -> int:
     digits, base = (_DECIMAL, 10) if most == 255 else (_HEXADECIMAL, 16)
     if digits.fullmatch(text) is None or (value := int(text, base)) > most:
-        raise ValueError(f"{text!r} is no number from 0 to {most:x}" if base == 16 else f"{text!r} is not 0 to 255")
+        raise ValueError(f"{text!r} is not 0 to {most:x}" if base == 16 else f"{text!r} is not 0 to 255")
     return value

@@ -1,12 +1,13 @@
-"""The rules of a ``plain_acl.yml`` that are in force, and the decision whether an account may do something.
+"""The rules in force of a ``plain_acl.yml``, and the authorization of requests.
 
-In Apache's order: an address of the global white list may do everything; else the access key must be known; from an
-account's own white list its access key is enough, for everything; else the request must be signed, and what it names
-must be permitted. A refusal says who asked for what and which permission is missing, never a secret or a signature.
+Checks, in Apache's order: addresses of the global white list have all permissions. Otherwise the access key must exist.
+From an address of the account's own white list, its access key is sufficient for all permissions. Otherwise the request
+must be signed, and the account must have the required permissions. A refusal names account, resource and missing
+permission, never a secret or a signature.
 
-The file is looked at every second. A change is read when the file has stayed the same from one look to the next, so
-that one that is being written is not taken for less than it will be; it counts from then on, for open connections too.
-A file that cannot be used is told once, with its line, and the rules stay as they are; at the start it is an error.
+The file is checked every second. A change is loaded once two successive checks find the same file, so that a file
+that is still being written is not loaded. It then applies to open connections, too. An invalid file is logged once,
+with its line, and the rules remain unchanged; at the start it is an error.
 
 Thread-safety: event loop only; the file is read on a thread. Corresponds to PlainPermissionManager.
 """
@@ -25,7 +26,7 @@ from spark_rocket.logs import RateLimited
 from spark_rocket.protocol.wire.codes import ResponseCode
 
 _log = logging.getLogger(__name__)
-_often = RateLimited(_log)
+_rate_limited = RateLimited(_log)
 
 LOOK_SECONDS = 1.0
 _PERMISSION = {PUB: "PUB", SUB: "SUB", ANY: "PUB or SUB"}
@@ -34,14 +35,14 @@ _Stat = tuple[int, int, int] | None
 
 
 class NotAuthenticatedError(RefusedError):
-    """It is not shown who asks: no key, an unknown one, or a signature that is not the account's."""
+    """Authentication failed: missing or unknown access key, or missing or wrong signature."""
 
 
 class AccountControl:
     """The rules of one file. Each protocol's checks are a subclass."""
 
     def __init__(self, path: Path, *, clock: Callable[[], int]) -> None:
-        """ConfigError for a file that cannot be used. ``clock``: the wall clock, in milliseconds."""
+        """Load the file; ConfigError if it is invalid. ``clock``: the wall clock, in milliseconds."""
         self.path = path
         self.refused = 0
         self.allowed_by_white_list = 0
@@ -49,12 +50,12 @@ class AccountControl:
         self.rules = AclRules.from_file(path)
         warn_if_open(path)
         self._clock = clock
-        self._reading = asyncio.Lock()  # so that what was read before a change does not count after it
+        self._reading = asyncio.Lock()  # so that content read before a change is not applied after it
 
     # --- the file -----------------------------------------------------------------------------------------------------
 
     async def look(self) -> bool:
-        """Read the file if it has changed, and stayed so since the last look; whether there are other rules now."""
+        """Load the file if it has changed, and not changed again since the last check; returns whether it did."""
         found = _stat(self.path)
         if found == self._loaded:
             self._seen = found
@@ -67,25 +68,25 @@ class AccountControl:
             try:
                 rules = await asyncio.to_thread(AclRules.from_file, self.path)
             except ConfigError as error:
-                _log.error("Who may do what stays as it was: %s %s", error.message, error.remedy)
+                _log.error("Accounts and permissions are not reloaded: %s %s", error.message, error.remedy)
                 return False
             self.take(rules)
-        _log.info("Who may do what is read again from %s: %d accounts.", self.path, len(rules.accounts))
+        _log.info("reloaded %d accounts from %s", len(rules.accounts), self.path)
         return True
 
     async def change(self, edit: Callable[[AccountsFile], None]) -> None:
-        """Change the file; on return it is on disk and counts. ConfigError, OSError: nothing is changed."""
+        """Change the file; on return the change is durable and in effect. After ConfigError or OSError, no change."""
         async with self._reading:
             self.take(await asyncio.to_thread(change_file, self.path, edit, self._clock()))
 
     def take(self, rules: AclRules) -> None:
-        """These count from now on."""
+        """Apply these rules."""
         self.rules = rules
 
     # --- the decision -------------------------------------------------------------------------------------------------
 
     def known_account(self, access_key: str | None) -> Account:
-        """NotAuthenticatedError when there is no such account."""
+        """Return the account; NotAuthenticatedError if it does not exist."""
         account = self.rules.accounts.get(access_key or "")
         if account is None:
             if not access_key:
@@ -94,7 +95,7 @@ class AccountControl:
         return account
 
     def check_needs(self, account: Account, needs: tuple[Need, ...]) -> None:
-        """RefusedError, which names the account, the resource and the permission, for the first that is missing."""
+        """Raise RefusedError with account, resource and permission for the first missing permission."""
         missing = account.unmet(needs)
         if missing is not None:
             kind, name, permission = missing
@@ -116,13 +117,13 @@ class AccountControl:
         return RefusedError(_printable(text), response_code=ResponseCode.NO_PERMISSION)
 
     def log_refusal(self, peer: str, error: RefusedError) -> None:
-        """In the log, once in a while for each machine."""
+        """Log a refusal, rate-limited per host."""
         host = peer.rpartition(":")[0]
-        _often.warning(host, "%s is refused: %s", host, error.message)
+        _rate_limited.warning(host, "refused a request of %s: %s", host, error.message)
 
 
 def _printable(text: str) -> str:
-    """Names come from anywhere, and go into logs."""
+    """Replace unprintable characters: names are untrusted input, and are logged."""
     return "".join(character if character.isprintable() else "?" for character in text)
 
 

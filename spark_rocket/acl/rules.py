@@ -1,4 +1,4 @@
-"""What ``plain_acl.yml`` says: who has which key and may do what.
+"""Accounts, keys and permissions in ``plain_acl.yml``.
 
 ::
 
@@ -16,15 +16,15 @@
         groupPerms:
           - billing=SUB
 
-The file is read strictly: what Apache's broker takes for DENY without a word (a misspelt permission), or passes over (a
-name that is none, a second account with the same key), is an error here that names the line. Keys have more than six
-characters, as there. No error has a secret in its text.
+Parsing is strict. Apache's broker silently reads a misspelt permission as DENY, and ignores unknown names and a second
+account with the same key; here these are errors that name the line. Keys need more than six characters, as there.
+Errors never contain a secret.
 
-YAML is read by events, so that what would make much of little (anchors and aliases, deep nesting, a file of more than
-a MiB) is refused before anything is built.
+YAML is parsed as events first, so that input with excessive expansion (anchors and aliases, deep nesting, a file of
+more than 1 MiB) is refused before any object is created.
 
-Thread-safety: values. Corresponds to org.apache.rocketmq.acl.plain.{PlainAccessResource, PlainPermissionManager} and
-acl.common.Permission.
+Thread-safety: immutable values.
+Corresponds to org.apache.rocketmq.acl.plain.{PlainAccessResource, PlainPermissionManager} and acl.common.Permission.
 """
 
 from __future__ import annotations
@@ -63,32 +63,32 @@ OF_ACCOUNT = (
     "topicPerms",
     "groupPerms",
 )
-_CHANGED = tuple(f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "timestamp"))
+_CONVERTED = tuple(f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "timestamp"))
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-#: What a request needs: the kind of resource, its name, the permission.
+#: A permission that a request requires: the kind of resource, its name, the permission.
 Need = tuple[str, str, int]
 TOPIC, GROUP = "topic", "group"
 Needs = tuple[Need, ...]
 _REPLY_SUFFIX = "_REPLY_TOPIC"
-#: Apache's own topics that have no message in them which was sent elsewhere.
+#: System topics that never contain messages sent to other topics.
 _ORDINARY = frozenset((AUTO_CREATE_TOPIC_KEY, BENCHMARK_TOPIC, TRACE_TOPIC))
 
 
 def need_of_topic(topic: str, permission: int) -> Need:
-    """What a topic of this name needs: a retry topic is its group's."""
+    """The need of a topic; a retry topic belongs to its group."""
     if topic.startswith(RETRY_PREFIX):
         return (GROUP, topic[len(RETRY_PREFIX) :], SUB)
     return (TOPIC, topic, permission)
 
 
 def for_all(topic: str) -> bool:
-    """Whether everybody may send there: who may send a message may trace it, who got a request may reply."""
+    """Whether all accounts may send to a topic: those that send messages trace them, those that get requests reply."""
     return topic == TRACE_TOPIC or topic.endswith(_REPLY_SUFFIX)
 
 
 class Account:
-    """Who has an access key, and what he may do."""
+    """An account with its keys and permissions."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Account:
         return f"Account({self.access_key})"
 
     def unmet(self, needs: Needs) -> Need | None:
-        """The first of them that the account has no permission for."""
+        """Return the first need for which the account has no permission; None if there is none."""
         if not self._everything:
             for need in needs:
                 kind, name, permission = need
@@ -126,8 +126,11 @@ class Account:
         return None
 
     def _default(self, kind: str, name: str) -> int:
-        """Of what no entry names. In the broker's own topics lie messages to all the others until their time comes,
-        and in a pop's retry topic, ``%RETRY%group_topic``, a group's: what it is denied is denied there as well."""
+        """The default permission of a topic or group without an entry.
+
+        System topics store delayed messages of all other topics: the default is DENY. A group's DENY also applies to
+        its retry topics of POP, ``%RETRY%group_topic``.
+        """
         if kind == TOPIC:
             return DENY if is_system_topic(name) and name not in _ORDINARY else self._defaults[TOPIC]
         owned = [group for group in self._owned[GROUP] if name.startswith((f"{group}_", f"{group}+"))]
@@ -143,12 +146,12 @@ class AclRules:
 
     @classmethod
     def from_file(cls, path: Path) -> AclRules:
-        """ConfigError names the file, the line and the reason."""
+        """Load a file; ConfigError with file, line and reason if it is invalid."""
         return cls.from_bytes(read_file(path), str(path))
 
     @classmethod
     def from_bytes(cls, content: bytes, source: str) -> AclRules:
-        """Without a ``source`` errors name neither it nor a line: of a text that nobody has written."""
+        """Parse content. With an empty ``source``, errors have no file and line: for content not from a file."""
         return _Parser(source).rules(content)
 
 
@@ -162,12 +165,12 @@ def read_file(path: Path) -> bytes:
             remedy="aclEnable=true requires it; set its path with aclFile. See `rocket help security` for an example.",
         ) from error
     if len(content) > MAX_FILE:
-        raise ConfigError(f"{path} is larger than {MAX_FILE:,} bytes.", remedy="Name fewer accounts.")
+        raise ConfigError(f"{path} is larger than {MAX_FILE:,} bytes.", remedy="Reduce the number of accounts.")
     return content
 
 
 class _Parser:
-    """Reads one file; every problem is told with its line."""
+    """Parses one file; errors name the line."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -187,7 +190,7 @@ class _Parser:
                 raise self._error(node, f"accessKey {account.access_key!r} has an account already, in line {first}")
             accounts[account.access_key] = account
         if not accounts and not white:
-            raise self._error(top, "it names no accounts and no addresses")
+            raise self._error(top, "the file has no accounts and no addresses")
         return AclRules(accounts.values(), white)
 
     # --- YAML -------------------------------------------------------------------------------------------------------
@@ -197,11 +200,11 @@ class _Parser:
             depth = 0
             for event in yaml.parse(content, Loader=_LOADER):
                 if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-                    raise self._error(event, "anchors and aliases (& and *) are not taken; quote a text that begins so")
+                    raise self._error(event, "anchors and aliases (& and *) are not allowed; quote such strings")
                 if isinstance(event, yaml.CollectionStartEvent):
                     depth += 1
                     if depth > _MAX_DEPTH:
-                        raise self._error(event, "it is nested too deeply")
+                        raise self._error(event, "the nesting is too deep")
                 elif isinstance(event, yaml.CollectionEndEvent):
                     depth -= 1
             node: yaml.Node | None = yaml.compose(content, Loader=_LOADER)
@@ -219,9 +222,9 @@ class _Parser:
         for key, value in node.value:
             name = key.value if isinstance(key, yaml.ScalarNode) else ""
             if name not in names:
-                raise self._error(key, f"{name[:40]!r} is not known; here are " + ", ".join(names))
+                raise self._error(key, f"unknown name {name[:40]!r}: use " + ", ".join(names))
             if name in found:
-                raise self._error(key, f"{name} is there twice")
+                raise self._error(key, f"duplicate {name}")
             found[name] = value
         return {name: value for name, value in found.items() if not self._is_null(value)}
 
@@ -229,15 +232,15 @@ class _Parser:
         if node is None:
             return
         if not isinstance(node, yaml.SequenceNode):
-            raise self._error(node, f"the {what} must be a list, each with '- ' in front")
+            raise self._error(node, f"the {what} must be a list with '- ' before each entry")
         yield from node.value
 
     def _text(self, node: yaml.Node, what: str, *, is_secret: bool = False) -> str:
-        """A value as it is written; what YAML makes another text of (0x10, 1_000) must be quoted."""
+        """The scalar as written; values that YAML converts (0x10, 1_000) must be quoted."""
         if not isinstance(node, yaml.ScalarNode):
             raise self._error(node, f"{what} must be one value")
         text: str = node.value
-        if node.tag in _CHANGED and (
+        if node.tag in _CONVERTED and (
             not text.isascii() or not text.isdigit() or (text.startswith("0") and text != "0")
         ):
             shown = "a number" if is_secret else text
@@ -280,7 +283,7 @@ class _Parser:
             return False
         text = self._text(node, "admin").lower()
         if text not in ("true", "false"):
-            raise self._error(node, f"admin is {text[:40]!r}; it is true or false")
+            raise self._error(node, f"invalid admin {text[:40]!r}: use true or false")
         return text == "true"
 
     def _permission(self, node: yaml.Node | None) -> int:
@@ -289,7 +292,7 @@ class _Parser:
     def _one(self, node: yaml.Node, text: str) -> int:
         permission = PERMISSIONS.get(text.strip())
         if permission is None:
-            raise self._error(node, f"{text.strip()[:40]!r} is no permission: DENY, PUB, SUB or PUB|SUB")
+            raise self._error(node, f"invalid permission {text.strip()[:40]!r}: use DENY, PUB, SUB or PUB|SUB")
         return permission
 
     def _permissions(self, node: yaml.Node | None, what: str) -> dict[str, int]:
@@ -298,9 +301,9 @@ class _Parser:
             name, equals, permission = self._text(item, what).partition("=")
             name = name.strip()
             if not name or not equals:
-                raise self._error(item, f"an entry of {what} is no 'name=permission'")
+                raise self._error(item, f"invalid entry of {what}: use 'name=permission'")
             if name in found:
-                raise self._error(item, f"{what} names {name!r} twice")
+                raise self._error(item, f"duplicate {name!r} in {what}")
             found[name] = self._one(item, permission)
         return found
 
@@ -309,7 +312,7 @@ class _Parser:
         try:
             return AddressPattern(text)
         except ValueError as error:
-            raise self._error(node, f"the address {text[:80]!r} cannot be used: {error}") from None
+            raise self._error(node, f"invalid address {text[:80]!r}: {error}") from None
 
     def _error(self, where: Any, reason: str) -> ConfigError:
         mark = getattr(where, "start_mark", where)

@@ -138,7 +138,7 @@ def test_the_white_list(rocket: Run) -> None:
         (("update", "alice-key", "--topic", "orders"), 2, "invalid NAME=PERMISSION 'orders'"),
         (("update", "alice-key", "--other-groups", "PUSH"), 2, "invalid permission 'PUSH': use DENY, PUB, SUB"),
         (("update", "short", "--secret", "long-enough", "--yes"), 1, "accessKey is shorter than 7 characters"),
-        (("white-list", "10.0.0.900", "--yes"), 1, "the address '10.0.0.900' cannot be used: '900' is not 0 to 255"),
+        (("white-list", "10.0.0.900", "--yes"), 1, "invalid address '10.0.0.900': '900' is not 0 to 255"),
         (("update", "alice-key", "--secret", "a", "--secret-file", "b"), 2, "cannot be given together"),
         (("list", "--broker", "nobody"), 1, "No master broker named 'nobody'"),
     ],

@@ -364,9 +364,9 @@ def test_nothing_shows_the_brokers_own_secret(
     assert "innerClientAuthenticationCredentials=******" in shown
     server = thread_of(cluster)
     assert server.service is not None
-    monkeypatch.setattr(acl_control, "_often", RateLimited(logging.getLogger("spark_rocket.acl.control")))
+    monkeypatch.setattr(acl_control, "_rate_limited", RateLimited(logging.getLogger("spark_rocket.acl.control")))
     as_(None).send("orders", AccessKey="no\nbody\x1b")
-    assert "127.0.0.1 is refused: there is no account with the accessKey no?body?" in caplog.text
+    assert "refused a request of 127.0.0.1: there is no account with the accessKey no?body?" in caplog.text
     as_(Credentials("alice-key", "wrong-s3cr3t")).send("orders")
     everything = [shown, repr(server.service.config), repr(control_of(cluster).rules.accounts), caplog.text]
     assert not any(secret in text for secret in SECRETS for text in everything)
@@ -436,7 +436,7 @@ def test_a_broken_file_is_told_once_and_changes_nothing(
         assert look_twice(control) == [False, False]
     assert control.rules is before
     (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert "Who may do what stays as it was" in record.getMessage()
+    assert "Accounts and permissions are not reloaded" in record.getMessage()
     assert str(path) in record.getMessage()
     assert "s3cr3t" not in caplog.text
     rewrite(path, ACCOUNTS)
