@@ -1,6 +1,6 @@
-"""For tests of pipelines: a whole name server and broker as a context manager, and pytest fixtures.
+"""Test support for pipelines: a complete name server and broker as a context manager, and pytest fixtures.
 
-``LocalCluster`` is imported when it is first asked for: pytest loads this package in every run.
+``LocalCluster`` is imported on first use: pytest loads this package in every run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A certificate authority for tests: its certificate, and those it issues, as PEM files of one directory.
+"""A certificate authority for tests: its certificate and the issued ones are PEM files in one directory.
 
-Keys are of the curve P-256 and lie unencrypted beside the certificates unless a password is given: nothing of this is
-for anything but tests. ``tls_of`` makes settings of it for servers and their clients.
+Keys use the curve P-256 and are stored unencrypted beside the certificates unless a password is given: use this for
+tests only. ``tls_of`` creates settings for servers and their clients.
 
 Thread-safety: none.
 """
@@ -27,7 +27,7 @@ _PEM = serialization.Encoding.PEM
 
 
 class KeyPair(NamedTuple):
-    """Two files."""
+    """The files of a certificate and its key."""
 
     certificate: Path
     key: Path
@@ -42,7 +42,7 @@ class CertificateAuthority:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _name(name)
         self.certificate = self._directory / f"{name}.pem"
-        """Its certificate, for those who are to believe it."""
+        """The authority's certificate, for peers that trust it."""
         usage = x509.KeyUsage(
             digital_signature=True,
             key_cert_sign=True,
@@ -71,8 +71,7 @@ class CertificateAuthority:
         ends: datetime | None = None,
         password: str = "",
     ) -> KeyPair:
-        """A certificate for these names and addresses, for servers and clients alike, and its key: two files, replaced
-        if they are there."""
+        """Issue a certificate, for servers and clients, for these names and addresses; existing files are replaced."""
         key = ec.generate_private_key(ec.SECP256R1())
         begins = begins or _now() - timedelta(days=1)
         usages = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
@@ -109,7 +108,7 @@ class CertificateAuthority:
 
 
 def tls_of(authority: CertificateAuthority, pair: KeyPair, given: TlsSettings | None = None) -> TlsSettings:
-    """Settings with which a server shows this certificate, and it and clients believe this authority."""
+    """Settings of servers and clients that use this certificate and trust this authority."""
     certificate, key = map(str, pair)
     return replace(
         given or TlsSettings(enable=True),

@@ -1,11 +1,11 @@
-"""A name server and a broker for tests: free ports, a directory of their own, gone at the end.
+"""A name server and a broker for tests, on free ports and with a temporary directory.
 
-By default they run in one process of their own, started as ``rocket up`` starts them, so that they do not share the
-test's interpreter; ``in_process=True`` runs them on a thread instead. Nobody sleeps to find out whether they are up:
-the process says so on a pipe. Should the test's process die, the end of another pipe stops the servers.
+By default they run in one separate process, as started by ``rocket up``, so that they do not share the test's
+interpreter; ``in_process=True`` runs them on a thread instead. The process reports on a pipe when it is ready, so there
+is no polling. If the test's process dies, the end of another pipe stops the servers.
 
-``LocalCluster(brokers=2, slaves=True, name_servers=2)`` has each server in a process of its own; ``brokers``,
-``slaves`` and ``name_servers`` are its members (members.py), killed, stopped, restarted, paused and cut off one by one.
+``LocalCluster(brokers=2, slaves=True, name_servers=2)`` runs each server in its own process; ``brokers``, ``slaves``
+and ``name_servers`` are its members (members.py), which can be killed, stopped, restarted, paused and partitioned.
 
 Thread-safety: one thread at a time. After ``kill_broker`` the data directory is as the kill left it.
 """
@@ -50,7 +50,7 @@ from spark_rocket.testing.threads import ProxyThread, ServerThread
 if TYPE_CHECKING:
     from spark_rocket.proxy.config import ProxyConfig
 
-#: Unless settings say otherwise: no fixed port, and messages are taken and kept however full the disk is.
+#: Defaults: no fixed ports, and messages are accepted and retained even if the disk is nearly full.
 _OWN_SETTINGS: dict[str, object] = {
     "vipChannelEnable": False,
     "metricsExporterType": "DISABLE",
@@ -61,22 +61,22 @@ _OWN_SETTINGS: dict[str, object] = {
 }
 _ROUTE_SECONDS = 10.0
 _PAUSE_SECONDS = 0.01
-#: Settings that brokers and the gRPC proxy have in common.
+#: Settings shared by brokers and the gRPC proxy.
 _SHARED = ("aclEnable", "aclFile", "innerClientAuthenticationCredentials", "maxMessageSize")
 
 
 class LocalCluster:
     """``with LocalCluster() as cluster: … cluster.name_server …``
 
-    ``config`` holds broker settings under Apache's names (``{"flushDiskType": "SYNC_FLUSH"}``). With ``data_dir`` the
-    messages outlive the cluster and the next one on the same directory has them again. With ``brokers`` the servers are
-    processes of their own, ``config`` is for all of them, and what is said of the one broker is said of the first.
+    ``config`` has broker settings under Apache's names (``{"flushDiskType": "SYNC_FLUSH"}``). With ``data_dir``,
+    messages persist: the next cluster with the same directory has them. With ``brokers``, each server has its own
+    process, ``config`` applies to all brokers, and properties of "the broker" are those of the first one.
 
-    With ``access_key`` and ``secret_key`` the brokers ask for signed requests: that account may do everything, and is
-    what the cluster's own requests are signed with. Others are added to ``acl_file``.
+    With ``access_key`` and ``secret_key``, the brokers require signed requests. This account is an administrator, and
+    signs the cluster's own requests. Add other accounts to ``acl_file``.
 
-    ``tls``: the mode of all ports, ``"permissive"`` (which ``True`` means) or ``"enforcing"``, with certificates made
-    for it; the servers call each other with TLS, and clients take ``tls=cluster.tls``.
+    ``tls``: the mode of all ports, ``"permissive"`` (same as ``True``) or ``"enforcing"``, with generated certificates.
+    The servers call each other with TLS; pass ``tls=cluster.tls`` to clients.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class LocalCluster:
         self._many: dict[str, Any] | None = None
         if brokers is not None or slaves or name_servers != 1:
             if in_process:
-                raise StateError("Several servers do not share this process.", remedy="Leave in_process out.")
+                raise StateError("Several servers cannot run in this process.", remedy="Omit in_process.")
             self._many = {"brokers": brokers or 1, "slaves": slaves, "name_servers": name_servers}
         self._ports = (0, 0)
         self._proxy: ProxyThread | None = None
@@ -129,7 +129,7 @@ class LocalCluster:
         self.stop()
 
     def start(self) -> None:
-        """Start both servers and wait until they answer."""
+        """Start the servers and wait until they are ready."""
         if self._server is not None:
             raise StateError("This cluster is already running.")
         self.data_dir = self._given or Path(tempfile.mkdtemp(prefix="rocket-"))
@@ -164,23 +164,23 @@ class LocalCluster:
         from spark_rocket.testing.certificates import HOSTS, CertificateAuthority, tls_of
 
         authority = CertificateAuthority(self.data_dir / "tls")
-        pair = authority.issue("server", (*HOSTS, "127.0.0.2"))  # which is where several servers are called
+        pair = authority.issue("server", (*HOSTS, "127.0.0.2"))  # the address of members
         self._tls = replace(tls_of(authority, pair), mode=TlsMode(mode))
         self._config = {**self._tls.properties(), **self._config}
 
     def kill_broker(self) -> None:
-        """SIGKILL for the servers' process, as a power cut for the broker would be for its connections."""
+        """Kill the servers' process with SIGKILL; its connections end as after a crash."""
         server = self._running()
         if isinstance(server, _FirstMember):
             self.brokers[0].kill()
             return
         if isinstance(server, ServerThread):
-            raise StateError("A cluster inside this process cannot be killed.", remedy="Leave in_process out.")
+            raise StateError("A cluster inside this process cannot be killed.", remedy="Omit in_process.")
         server.kill()
         self._server = None
 
     def restart_broker(self) -> None:
-        """Start again on the same data and ports, after a kill or instead of what runs."""
+        """Restart on the same data and ports, also after a kill."""
         if isinstance(self._server, _FirstMember):
             self.brokers[0].restart()
             return
@@ -204,7 +204,7 @@ class LocalCluster:
 
     @property
     def acl_file(self) -> Path:
-        """The brokers' ``plain_acl.yml``; they see within two seconds that it has changed."""
+        """The brokers' ``plain_acl.yml``; they reload it within two seconds after a change."""
         return self.data_dir / "plain_acl.yml"
 
     def _running(self) -> _ServerProcess | ServerThread | _FirstMember:
@@ -212,7 +212,7 @@ class LocalCluster:
             raise StateError("This cluster is not running.", remedy="Use it inside a with block, or call start().")
         return self._server
 
-    # --- several of them ----------------------------------------------------------------------------------------
+    # --- members ------------------------------------------------------------------------------------------------
 
     @property
     def brokers(self) -> list[BrokerMember]:
@@ -229,18 +229,18 @@ class LocalCluster:
         return self._members().name_servers
 
     def add_broker(self) -> BrokerMember:
-        """Start one more master, with a slave if the others have theirs. ``create_topic`` puts topics on it as well."""
+        """Start one more master, with a slave if the others have one. ``create_topic`` also uses it from then on."""
         return self._members().add_broker()[0]
 
     def _members(self) -> MemberSet:
         server = self._running()
         if not isinstance(server, _FirstMember):
             raise StateError(
-                "This cluster's servers share one process.", remedy="Say how many: LocalCluster(brokers=1)."
+                "This cluster's servers share one process.", remedy="Set their number: LocalCluster(brokers=1)."
             )
         return server.members
 
-    # --- where and what -----------------------------------------------------------------------------------------
+    # --- addresses and topics -----------------------------------------------------------------------------------
 
     @property
     def name_server(self) -> str:
@@ -253,14 +253,14 @@ class LocalCluster:
 
     @property
     def tls(self) -> TlsSettings:
-        """What clients of a cluster with TLS take."""
+        """TLS settings for clients of a cluster with TLS."""
         if self._tls is None:
             raise StateError("This cluster has no TLS.", remedy="Start it with LocalCluster(tls=True).")
         return self._tls
 
     @property
     def metrics_url(self) -> str:
-        """``http://host:port``, with /metrics, /health and /ready behind it."""
+        """``http://host:port`` of /metrics, /health and /ready."""
         url = self._running().metrics
         if url is None:
             raise StateError(
@@ -271,15 +271,15 @@ class LocalCluster:
 
     @property
     def grpc_endpoint(self) -> str:
-        """What RocketMQ 5's own clients call ``endpoints``, ``host:port``: of all brokers, those that run.
+        """The ``endpoints`` of RocketMQ 5's own clients, ``host:port``, for all running brokers.
 
-        The proxy is started, in this process, when this is first asked for.
+        First use starts the proxy, in this process.
         """
         return self.proxy.address
 
     @property
     def proxy(self) -> ProxyThread:
-        """The gRPC proxy; it goes on while brokers are killed and restarted."""
+        """The gRPC proxy; it continues to run while brokers are killed and restarted."""
         self._running()
         if self._proxy is None:
             self._proxy = ProxyThread(self._proxy_config(), self._start_timeout)
@@ -287,7 +287,7 @@ class LocalCluster:
         return self._proxy
 
     def restart_proxy(self) -> None:
-        """Stop the gRPC proxy and start it again on the same port: it knows nothing of before."""
+        """Restart the gRPC proxy on the same port, without its previous state."""
         self.proxy.stop()
         self._proxy = None
         _ = self.proxy
@@ -297,7 +297,7 @@ class LocalCluster:
 
         config = self._config
         if str(config.get("grpcServerPort", "")) == "-1":
-            raise StateError("This cluster has no gRPC endpoint.", remedy="Leave grpcServerPort out of its settings.")
+            raise StateError("This cluster has no gRPC endpoint.", remedy="Remove grpcServerPort from its settings.")
         settings: dict[str, object] = {"grpcServerPort": self._grpc_port}
         settings |= {
             name: value
@@ -313,21 +313,22 @@ class LocalCluster:
 
     @property
     def pid(self) -> int:
-        """The process that the servers run in."""
+        """The id of the servers' process."""
         return self._running().pid
 
     @property
     def log(self) -> str:
-        """What the servers have written so far (nothing when they run in this process)."""
+        """The servers' output so far; empty if they run in this process."""
         if isinstance(self._server, _FirstMember):
             return "".join(member.log for member in self._server.members.all)
         path = self.data_dir / "server.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
     def create_topic(self, name: str, queues: int = 4, *, perm: int = 6, message_type: str | None = None) -> str:
-        """Create a topic; it can be used as soon as this returns.
+        """Create a topic; it is usable on return.
 
-        ``message_type``: what RocketMQ 5's own clients may send to it, NORMAL, FIFO, DELAY or TRANSACTION; else any.
+        ``message_type``: the type accepted from RocketMQ 5's own clients, NORMAL, FIFO, DELAY or TRANSACTION; None
+        accepts all.
         """
         header = CreateTopicRequestHeader(
             topic=name,
@@ -346,7 +347,7 @@ class LocalCluster:
         return name
 
     def _wait_for_route(self, topic: str, queues: int) -> None:
-        """Until a name server knows it, if one can be asked. A broker answers after a second, told or not."""
+        """Wait until a name server knows the topic, if one is available: brokers wait for name servers only 1 s."""
         header = GetRouteInfoRequestHeader(topic)
         request = RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header.to_ext())
         deadline = time.monotonic() + _ROUTE_SECONDS
@@ -363,7 +364,7 @@ class LocalCluster:
         raise StateError(f"No name server knows the topic {topic} of {masters} brokers yet.")
 
     def create_group(self, name: str, *, ordered: bool = False, retry_max_times: int = 16) -> str:
-        """Create a consumer group; ``ordered``: its consumers are given messages in order, one after another's ack."""
+        """Create a consumer group; ``ordered``: messages are delivered in order, each after the previous one's ack."""
         group = SubscriptionGroupConfig(
             group_name=name, consume_message_orderly=ordered, retry_max_times=retry_max_times
         )
@@ -373,7 +374,7 @@ class LocalCluster:
         return name
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic with its messages; the name server forgets it too."""
+        """Delete a topic with its messages, also from the name server."""
         ext = DeleteTopicRequestHeader(topic=name).to_ext()
         for address in self._masters():
             self._invoke(RemotingCommand.request(RequestCode.DELETE_TOPIC_IN_BROKER, ext), address)
@@ -381,7 +382,7 @@ class LocalCluster:
             self._invoke(RemotingCommand.request(RequestCode.DELETE_TOPIC_IN_NAMESRV, ext), address)
 
     def _masters(self) -> list[str]:
-        """Of what runs."""
+        """Addresses of the running masters."""
         if not isinstance(self._running(), _FirstMember):
             return [self.broker_address]
         every = (*self.brokers, *self.slaves)
@@ -396,13 +397,13 @@ class LocalCluster:
         answer = self._remoting().invoke(address, request, timeout=10.0)
         if answer.code != ResponseCode.SUCCESS:
             raise BrokerError(
-                f"{address} answered {answer.code}: {answer.remark or 'no remark'}.",
+                f"{address} responded with code {answer.code}: {answer.remark or 'no remark'}.",
                 response_code=answer.code,
             )
 
 
 def _with_accounts(credentials: Credentials, file: Path) -> dict[str, object]:
-    """Settings of brokers for which ``file`` says who may do what. It is made if it is not there."""
+    """Broker settings for access control with ``file``, which is created if missing."""
     access_key, secret_key = json.dumps(credentials.access_key), json.dumps(credentials.secret_key)
     if not file.exists():
         file.touch(0o600)
@@ -422,7 +423,7 @@ class _ServerProcess:
 
     def __init__(self, data_dir: Path, config: Mapping[str, object], ports: tuple[int, int], timeout: float) -> None:
         conf = data_dir / "broker.conf"
-        BrokerConfig.from_properties(config)  # a wrong setting is told here, not in the server's log
+        BrokerConfig.from_properties(config)  # raises here for an invalid setting, not in the server's process
         conf.write_text(render_properties((name, text_of(value)) for name, value in config.items()), encoding="utf-8")
         (data_dir / "store").mkdir(exist_ok=True)
         arguments = ["up", "--data", str(data_dir), "-c", str(conf), "--no-grpc"]
@@ -437,7 +438,7 @@ class _ServerProcess:
 
 
 class _FirstMember:
-    """A cluster of many, for those who know of one broker only."""
+    """Adapter of a cluster with several brokers to the interface of a single broker."""
 
     def __init__(self, members: MemberSet) -> None:
         self.members = members

@@ -1,7 +1,7 @@
-"""All members of a test's cluster together: started side by side, stopped side by side, and added to.
+"""All members of a test's cluster: started and stopped in parallel; brokers can be added.
 
-Directories: ``namesrv-1`` …, ``broker-a`` …, ``broker-a-slave`` … in the cluster's, each with ``server.log``, the
-brokers' with ``broker.conf`` and ``store``. Thread-safety: one thread at a time.
+Directories: ``namesrv-1`` …, ``broker-a`` …, ``broker-a-slave`` … in the cluster's directory, each with ``server.log``;
+those of brokers have ``broker.conf`` and ``store``. Thread-safety: one thread at a time.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from spark_rocket.protocol.setting import text_of
 from spark_rocket.testing.members import BrokerMember, Member, NameServerMember
 from spark_rocket.testing.network import Network
 
-#: From the first on: two below listenPort (vipChannelEnable), one that is not used, listenPort, HA.
+#: In order: the VIP port two below listenPort, an unused one, listenPort, the HA port.
 _BROKER_PORTS = 4
 
 
 class MemberSet:
-    """Name servers, masters and slaves in processes of their own."""
+    """Name servers, masters and slaves, each in its own process."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class MemberSet:
 
     @property
     def addresses(self) -> str:
-        """The name servers, with ``;`` between."""
+        """The addresses of the name servers, separated by ``;``."""
         return self._addresses
 
     def _known(self, member: NameServerMember) -> NameServerMember:
@@ -83,15 +83,15 @@ class MemberSet:
 
     def start(self) -> None:
         try:
-            _side_by_side([member.start for member in self.name_servers])
-            _side_by_side([member.start for member in self.brokers])
-            _side_by_side([member.start for member in self.slaves])  # which are told at once where their masters are
+            _run_parallel([member.start for member in self.name_servers])
+            _run_parallel([member.start for member in self.brokers])
+            _run_parallel([member.start for member in self.slaves])  # last: name servers know their masters by then
         except BaseException:
             self.stop()
             raise
 
     def add_broker(self) -> list[BrokerMember]:
-        """One more master, and its slave if the others have theirs; started. It has no topics yet."""
+        """Start one more master, and a slave if the others have one. It has no topics yet."""
         members = cluster_members(len(self.brokers) + 1, slaves=self._has_slaves)
         new = [
             self._broker(member) for member in members if member.broker_name == members[len(self.brokers)].broker_name
@@ -103,7 +103,7 @@ class MemberSet:
         return new
 
     def stop(self) -> None:
-        """Stop what runs, brokers first, and mend the network; StateError if one does not stop as it should."""
+        """Restore the network and stop all members, brokers first; StateError if a member does not stop cleanly."""
         errors: list[str] = []
         for member in self.all:
             member.heal()
@@ -121,8 +121,8 @@ class MemberSet:
             raise StateError(" ".join(errors))
 
 
-def _side_by_side(actions: Sequence[Callable[[], None]]) -> None:
-    """All at once; the first error, when all have ended."""
+def _run_parallel(actions: Sequence[Callable[[], None]]) -> None:
+    """Run all actions in parallel; raises the first error after all have ended."""
     with ThreadPoolExecutor(max(1, len(actions))) as pool:
         for future in [pool.submit(action) for action in actions]:
             future.result()

@@ -1,13 +1,13 @@
-"""The members of a test's cluster: name servers, masters and slaves, each a process that can be ended and cut off.
+"""The members of a test's cluster: name servers, masters and slaves in processes that can be stopped and partitioned.
 
 ==============  ======================================================================================================
 ``kill``        SIGKILL: connections end, the data directory is as it was left
-``stop``        cleanly: it unregisters, and what it has is on disk
-``restart``     on the same data and ports, after ``kill``, ``stop`` or instead of what runs; with other settings, if
-                they are given: that is how a slave is made a master
-``partition``   the network to the others is cut (network.py), or to those given only; the process runs on, and notices
-                what one notices: answers that do not come. ``heal`` mends it
-``pause``       SIGSTOP: the process does nothing any more, while its connections are there. ``resume`` lets it go on
+``stop``        clean stop: it unregisters, and its data is on disk
+``restart``     restart on the same data and ports, also after ``kill`` or ``stop``; with changed settings, if given:
+                this promotes a slave to a master
+``partition``   cuts the network (network.py) to all others, or to the given ones; the process continues to run, and
+                gets no responses. ``heal`` reconnects it
+``pause``       SIGSTOP: the process is suspended, its connections stay open. ``resume`` continues it
 ==============  ======================================================================================================
 
 Thread-safety: one thread at a time for a member; different members may be used by different threads.
@@ -29,15 +29,15 @@ from spark_rocket.testing.processes import ServerProcess
 
 
 class Member:
-    """One server. ``name`` is what it is called in the cluster, ``address`` where clients reach it.
+    """One server. ``name``: its name in the cluster; ``address``: its address for clients.
 
-    ``ports``: all that it may listen on, of which ``port`` is the one that clients call.
+    ``ports``: all ports that it may listen on; ``port``: the one for clients.
     """
 
     def __init__(self, name: str, home: Path, network: Network, port: int, ports: range, timeout: float) -> None:
         self.name = name
         self.home = home
-        self.port = port  # on 127.0.0.1, past the network that can be cut
+        self.port = port  # on 127.0.0.1, bypassing the relays
         self.address = f"{network.host}:{port}"
         self._network = network
         self._ports = ports
@@ -50,7 +50,7 @@ class Member:
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started and not ended since; a member that died by itself counts as running."""
+        """Whether it is started and not stopped; a member that died by itself counts as running."""
         return self._process is not None
 
     @property
@@ -59,12 +59,12 @@ class Member:
 
     @property
     def log(self) -> str:
-        """What it has written so far, in all its lives."""
+        """Its output so far, of all starts."""
         path = self.home / "server.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
     def start(self) -> None:
-        """Start it and wait until it answers."""
+        """Start it and wait until it is ready."""
         if self._process is not None:
             raise StateError(f"{self.name} is already running.")
         self.home.mkdir(parents=True, exist_ok=True)
@@ -98,11 +98,11 @@ class Member:
         self.start()
 
     def partition(self, *others: Member) -> None:
-        """Cut it off from these members, or from all of them and from every client."""
+        """Cut the network to these members, or to all members and clients."""
         self._network.cut(self.name, [other.name for other in others] or [CLIENTS, *self.others()])
 
     def heal(self) -> None:
-        """Mend every cut between this member and others."""
+        """Restore the network between this member and all others."""
         self._network.heal(self.name)
 
     def pause(self) -> None:
@@ -112,7 +112,7 @@ class Member:
         self._running().resume()
 
     def ask_to_stop(self) -> None:
-        """Let it begin to stop, if it runs; ``stop`` waits for the end."""
+        """Request a clean stop if it is running; ``stop`` waits for its end."""
         if self._process is not None:
             self._process.ask_to_stop()
 
@@ -131,7 +131,7 @@ class Member:
 
 
 class NameServerMember(Member):
-    """A name server. One that is started again knows nothing until brokers register, which they do at once."""
+    """A name server. After a restart its tables are empty until brokers register, which they do at once."""
 
     def __init__(
         self, name: str, home: Path, network: Network, port: int, timeout: float, tls: Mapping[str, str]
@@ -140,7 +140,7 @@ class NameServerMember(Member):
         self._tls = tls
 
     def restart(self, tls: Mapping[str, str] | None = None) -> None:
-        """``tls``: settings of TLS to change; they stay changed."""
+        """Restart. ``tls``: TLS settings to change permanently."""
         self._tls = {**self._tls, **(tls or {})}
         super().restart()
 
@@ -179,14 +179,14 @@ class BrokerMember(Member):
         return str(self._config["brokerId"]) != "0"
 
     def restart(self, config: Mapping[str, object] | None = None) -> None:
-        """``config``: settings to change, under Apache's names; they stay changed."""
+        """Restart. ``config``: settings to change permanently, under Apache's names."""
         changed = {**self._config, **(config or {})}
         BrokerConfig.from_properties(changed)
         self._config = changed
         super().restart()
 
     def with_checked_settings(self) -> Self:
-        """ConfigError, here and not in a log, for a setting that is wrong."""
+        """Raise ConfigError for an invalid setting, instead of failing in the process."""
         BrokerConfig.from_properties(self._config)
         return self
 

@@ -1,19 +1,18 @@
 """The network between the members of a test's cluster: relays in the test's process, which can be cut.
 
-A member listens on 127.0.0.1; a relay listens on 127.0.0.2, on the same ports, and that is the address that the member
-tells others. So every connection between members, and of clients to them, goes through a relay, and the relay knows who
-called: on Linux ``/proc`` has whose the other end is. Where there is no 127.0.0.2 (elsewhere than on Linux) members are
-called directly, and nothing can be cut.
+A member listens on 127.0.0.1; a relay listens on 127.0.0.2, on the same ports, which is the member's advertised
+address. So all connections between members, and of clients to members, use a relay. The relay finds the calling member
+in ``/proc`` of Linux. On other systems, without 127.0.0.2, members are called directly, and nothing can be cut.
 
 ===================  ==================================================================================================
-while cut            bytes wait, in both directions; nobody is told anything, as when a cable is pulled. A new
-                     connection is made and nothing comes of it
-when healed          bytes that waited arrive; connections made meanwhile are carried on
-a member dead        its port refuses, as it would without a relay
+while cut            bytes are held back in both directions, without an error, as with an unplugged cable. New
+                     connections are accepted, but get no data
+when healed          the held bytes are delivered, and connections opened in between continue
+member is dead       its port refuses connections, as without a relay
 ===================  ==================================================================================================
 
-Bytes that the relay had taken before the cut may still arrive. Thread-safety: methods of Network from any one thread;
-relays run on an event loop of their own.
+Bytes that the relay had read before the cut may still be delivered. Thread-safety: call the methods of Network from one
+thread at a time; relays run on an event loop of their own.
 """
 
 from __future__ import annotations
@@ -34,22 +33,22 @@ from spark_rocket.remoting.server.server import new_event_loop
 T = TypeVar("T")
 
 LOOPBACK = "127.0.0.1"
-#: Whoever is no member: the test, and what it has started.
+#: All callers that are not members: the test, and processes that it has started.
 CLIENTS = "clients"
 HAS_MORE_LOOPBACK = sys.platform == "linux"
 _RELAYS = "127.0.0.2"
 _RESERVED = "127.0.0.3"
-# Below the range from which systems take ports for outgoing connections.
+# Below the ephemeral ports, which systems use for outgoing connections.
 _PORTS = (20_000, 32_000)
 _TRIES = 200
 
 
 class Network:
-    """Relays before members, and which pairs of members are cut off from each other."""
+    """The relays, and the pairs of members whose connection is cut."""
 
     def __init__(self) -> None:
         self.can_be_cut = HAS_MORE_LOOPBACK
-        #: The address that members tell others.
+        #: The address that members advertise.
         self.host = _RELAYS if self.can_be_cut else LOOPBACK
         self.pids: dict[str, int] = {}
         self._cut: set[frozenset[str]] = set()
@@ -61,7 +60,7 @@ class Network:
         self._thread.start()
 
     def reserve(self, count: int) -> int:
-        """The first of so many neighbouring ports that are free, and stay so for others that ask in this way."""
+        """Reserve ``count`` consecutive free ports against other users of this method; returns the first one."""
         for _ in range(_TRIES):
             first = random.randrange(*_PORTS)
             taken: list[socket.socket] = []
@@ -80,10 +79,10 @@ class Network:
                 continue
             self._reserved += taken
             return first
-        raise StateError("No free ports for the servers.", remedy="Stop what listens between 20000 and 32000.")
+        raise StateError("No free ports for the servers.", remedy="Stop servers that listen on ports 20000 to 32000.")
 
     def open(self, member: str, ports: Iterable[int]) -> None:
-        """Relay to these ports of a member that is about to start."""
+        """Start the relays for the ports of a member that is about to start."""
         if self.can_be_cut and member not in self._servers:
             self._servers[member] = [self._call(self._listen(member, port)) for port in ports]
 
@@ -93,7 +92,7 @@ class Network:
         )
 
     def shut(self, member: str) -> None:
-        """The member is gone: who calls it is refused."""
+        """Stop the relays of a stopped member, so that connections are refused."""
         for server in self._servers.pop(member, []):
             self._loop.call_soon_threadsafe(server.close)
         self.pids.pop(member, None)
@@ -104,7 +103,7 @@ class Network:
         self._change(lambda: self._cut.update(frozenset((member, other)) for other in others if other != member))
 
     def heal(self, member: str) -> None:
-        """No cut of this member's any more."""
+        """Remove all cuts of this member."""
         self._change(lambda: self._cut.difference_update([pair for pair in self._cut if member in pair]))
 
     def _change(self, change: Callable[[], None]) -> None:
@@ -188,7 +187,7 @@ class _Link(asyncio.Protocol):
         asyncio.get_running_loop().call_soon(self.look)  # the loop begins to read when this returns
 
     def look(self) -> None:
-        """Do what the state of the network lets be done."""
+        """Pause, continue, connect or close as the state of the network requires."""
         near, far = self._near, self._far
         may = not self.is_cut
         if near is not None:

@@ -1,8 +1,8 @@
-"""The pytest plugin: fixtures ``rocket`` (a cluster for the whole run) and ``rocket_topic`` (a fresh topic per test).
+"""The pytest plugin: fixtures ``rocket`` (one cluster per run) and ``rocket_topic`` (a new topic per test).
 
-pytest imports this module in every run of everyone who has spark_rocket installed, so nothing heavy is imported until a
-fixture is used. ``PYSPARK_PYTHON`` is set to the running interpreter when it is not set: without it Spark's workers run
-``python3`` from PATH, which need not have the packages of this virtual environment.
+pytest imports this module in every run if spark_rocket is installed, so expensive imports are deferred until a fixture
+is used. ``PYSPARK_PYTHON`` defaults to the running interpreter: otherwise Spark's workers run ``python3`` from PATH,
+which may lack the packages of this virtual environment.
 """
 
 from __future__ import annotations

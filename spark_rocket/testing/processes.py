@@ -1,7 +1,7 @@
-"""One server in a process of its own: started as ``rocket …`` starts it, heard when it is up, stopped or killed.
+"""One server in its own process: started with ``rocket …``, stopped or killed.
 
-The process says on one pipe that it is up, and where; it stops by itself when the other pipe ends, which it does with
-this process, however that ends. Thread-safety: one thread at a time.
+The process reports on one pipe that it is ready, with its addresses. It stops by itself when the other pipe closes,
+which happens whenever this process ends. Thread-safety: one thread at a time.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ STOP_SECONDS = 60.0
 
 
 class ServerProcess:
-    """``rocket ARGUMENTS`` on its own; ``facts`` is what it said when it was up.
+    """A process of ``rocket ARGUMENTS``; ``facts``: the addresses that it reported when it was ready.
 
-    ``begun`` is called with the process id as soon as there is one.
+    ``begun`` is called with the process id right after the start.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class ServerProcess:
         self._log_path = log_path
         ready_read, ready_write = os.pipe()
         lifeline_read, lifeline = os.pipe()
-        self._lifeline = os.fdopen(lifeline, "wb", buffering=0)  # closed once, however often this is stopped
+        self._lifeline = os.fdopen(lifeline, "wb", buffering=0)  # a file object: closing it twice is harmless
         command = [sys.executable, "-m", "spark_rocket.cli", *arguments]
         command += ["--ready-fd", str(ready_write), "--lifeline-fd", str(lifeline_read)]
         try:
@@ -46,7 +46,7 @@ class ServerProcess:
                     stderr=subprocess.STDOUT,
                     pass_fds=(ready_write, lifeline_read),
                     env=_environment(),
-                    start_new_session=True,  # a Ctrl-C in the terminal is for the test, which then stops this
+                    start_new_session=True,  # Ctrl-C in the terminal interrupts only the test, which then stops this
                 )
         except BaseException:
             os.close(ready_read)
@@ -68,14 +68,14 @@ class ServerProcess:
             os.close(ready_read)
 
     def ask_to_stop(self) -> None:
-        """Once: a second signal, at the very end, would be one that nobody handles any more."""
+        """Send SIGTERM, once: at the end of the process, a second one would no longer be handled."""
         if not self._asked:
             self._asked = True
-            self._process.send_signal(signal.SIGCONT)  # also one that was paused
+            self._process.send_signal(signal.SIGCONT)  # in case it is paused
             self._process.send_signal(signal.SIGTERM)
 
     def stop(self) -> None:
-        """Stop it cleanly, and wait until it has."""
+        """Stop it cleanly and wait for its end."""
         self.ask_to_stop()
         try:
             status = self._process.wait(STOP_SECONDS)
@@ -99,7 +99,7 @@ class ServerProcess:
 
 
 def _read_line(descriptor: int, timeout: float) -> Mapping[str, str]:
-    """The JSON line that the servers send; ValueError when they end or take too long before that."""
+    """Read the JSON line of the servers; ValueError if they end before it, or at the timeout."""
     deadline = time.monotonic() + timeout
     received = b""
     while not received.endswith(b"\n"):
@@ -113,7 +113,7 @@ def _read_line(descriptor: int, timeout: float) -> Mapping[str, str]:
 
 
 def _environment() -> dict[str, str]:
-    """This process's, with this package importable however it came to be importable here."""
+    """This process's environment, with the directory of this package in PYTHONPATH."""
     root = str(Path(spark_rocket.__file__).resolve().parents[1])
     others = os.environ.get("PYTHONPATH", "")
     return {**os.environ, "PYTHONPATH": os.pathsep.join(part for part in (root, others) if part)}

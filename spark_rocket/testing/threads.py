@@ -1,4 +1,4 @@
-"""Servers on an event loop of their own, in a thread of the test's process.
+"""Servers with their own event loop, in a thread of the test's process.
 
 Thread-safety: one thread at a time; the servers themselves are used on their loop only.
 """
@@ -30,7 +30,7 @@ _HOST = "127.0.0.1"
 
 
 class LoopThread(ABC):
-    """A thread with a loop that serves until :meth:`stop`. What the start raises is raised here.
+    """A thread with a loop that serves until :meth:`stop`. The constructor raises errors of the start.
 
     ``what`` names the servers in errors.
     """
@@ -51,10 +51,10 @@ class LoopThread(ABC):
 
     @abstractmethod
     async def serve(self) -> None:
-        """Start, :meth:`wait_for_stop`, close."""
+        """Start the servers, await :meth:`wait_for_stop`, close them."""
 
     async def wait_for_stop(self) -> None:
-        """Say that all is up, and wait until told to stop."""
+        """Report that the start is complete, and wait for :meth:`stop`."""
         self._up.set()
         await self._stop.wait()
 
@@ -69,7 +69,7 @@ class LoopThread(ABC):
             self._up.set()
 
     def stop(self) -> None:
-        """Wait for the end of its servers. Idempotent."""
+        """Stop the servers and wait for their end. Idempotent."""
         if self._thread.is_alive():
             self.loop.call_soon_threadsafe(self._stop.set)
             self._thread.join(STOP_SECONDS)
@@ -118,9 +118,9 @@ class ServerThread(LoopThread):
 
 
 class ProxyThread(LoopThread):
-    """A started gRPC proxy. ConfigError when it cannot start.
+    """A running gRPC proxy. ConfigError if it cannot start.
 
-    It speaks with the brokers over Remoting, so it needs no more of them than their name server, wherever they run.
+    It uses Remoting to call the brokers, so it only needs their name server, wherever they run.
     """
 
     def __init__(self, config: ProxyConfig, timeout: float) -> None:
@@ -131,7 +131,7 @@ class ProxyThread(LoopThread):
         super().__init__("The gRPC proxy", asyncio.new_event_loop(), timeout)
 
     async def serve(self) -> None:
-        from spark_rocket.proxy.server import ProxyServer  # not for tests without gRPC
+        from spark_rocket.proxy.server import ProxyServer  # only if used: gRPC is an optional dependency
 
         self.server = ProxyServer(self._config)
         await self.server.start()
