@@ -1,4 +1,4 @@
-"""The ``rocket`` command as a user has it: processes, signals, exit statuses, and one clear line when it cannot be."""
+"""The ``rocket`` command from a user's view: processes, signals, exit statuses, and errors of one clear line."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,18 +39,29 @@ def command(*arguments: object) -> list[str]:
 
 
 @contextmanager
-def started(*arguments: object, last: str, cwd: Path | None = None) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server that has said its ``last`` line, and everything it said up to that."""
+def started(
+    *arguments: object, last: str, cwd: Path | None = None, timeout: float = 60.0
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server that has printed its ``last`` line, and its output up to that line.
+
+    Fails with the output so far if the process ends before that line, or has not printed it after ``timeout`` seconds.
+    """
     process = subprocess.Popen(command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cwd)
+    limit = threading.Timer(timeout, process.kill)  # ends the output, and thereby the loop below
+    limit.start()
     try:
         assert process.stdout is not None
-        said = ""
-        while last not in said:
+        output = ""
+        while last not in output:
             line = process.stdout.readline()
-            assert line, f"ended early: {said} {process.stderr.read() if process.stderr else ''}"
-            said += line
-        yield process, said
+            if not line:
+                _, errors = process.communicate(timeout=10)
+                pytest.fail(f"ended or timed out ({timeout:g} s) before {last!r}: {output}{errors}")
+            output += line
+        limit.cancel()
+        yield process, output
     finally:
+        limit.cancel()
         process.kill()
         process.communicate()
 
@@ -65,7 +77,7 @@ def found(pattern: str, text: str) -> str:
 
 
 def one_line(done: subprocess.CompletedProcess[str]) -> str:
-    """What a command that could not be carried out said: one line, no traceback, exit status 1."""
+    """The error of a failed command: one line, no traceback, exit status 1."""
     assert done.returncode == 1, done
     assert "Traceback" not in done.stderr
     (line,) = done.stderr.splitlines()
@@ -79,6 +91,14 @@ def _terminal() -> Iterator[None]:
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
+
+
+def test_a_missing_line_fails_with_the_output(tmp_path: Path) -> None:
+    with (
+        pytest.raises(pytest.fail.Exception, match=r"timed out .* before 'never printed'"),
+        started("up", *PORTS, last="never printed", cwd=tmp_path, timeout=0.5),
+    ):
+        pass
 
 
 # --- up ---------------------------------------------------------------------------------------------------------
