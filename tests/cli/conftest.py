@@ -1,4 +1,4 @@
-"""``rocket`` as a function: what it says and its exit status, without a process for each."""
+"""``rocket`` as a function: its output and exit status, without a process for each."""
 
 from __future__ import annotations
 

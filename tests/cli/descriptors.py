@@ -1,4 +1,4 @@
-"""Descriptors that a test watches: pipes that must be closed, and some of its own that nobody else may close."""
+"""Descriptors that a test watches: pipes that must be closed, and some of its own that only the test may close."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ class Opened:
             self._files[number] = _identity(number)
 
     def check(self) -> None:
-        """Close them; AssertionError when somebody else has."""
+        """Close them; AssertionError if other code did."""
         files, self._files = self._files, {}
         gone = [number for number, file in files.items() if not _is_open(number) or _identity(number) != file]
         for number in files.keys() - gone:
             os.close(number)
         assert files
-        assert not gone, f"closed by somebody else: {gone}"
+        assert not gone, f"closed by other code: {gone}"
 
 
 def _identity(number: int) -> tuple[int, int]:

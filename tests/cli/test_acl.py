@@ -140,7 +140,7 @@ def test_the_white_list(rocket: Run) -> None:
         (("update", "short", "--secret", "long-enough", "--yes"), 1, "accessKey is shorter than 7 characters"),
         (("white-list", "10.0.0.900", "--yes"), 1, "invalid address '10.0.0.900': '900' is not 0 to 255"),
         (("update", "alice-key", "--secret", "a", "--secret-file", "b"), 2, "cannot be given together"),
-        (("list", "--broker", "nobody"), 1, "No master broker named 'nobody'"),
+        (("list", "--broker", "missing"), 1, "No master broker named 'missing'"),
     ],
 )
 def test_what_cannot_be(rocket: Run, arguments: tuple[str, ...], status: int, text: str) -> None:
@@ -159,7 +159,7 @@ def test_who_may_not(cluster: LocalCluster, rocket: Run, run: Run) -> None:
 
 
 class _Brokers:
-    """What an Admin says of brokers: ``one`` tells nothing (5.0 to 5.3), ``two`` and ``three`` share a file."""
+    """An Admin's view of brokers: ``one`` reports nothing (5.0 to 5.3), ``two`` and ``three`` share a file."""
 
     def __init__(self) -> None:
         self.accounts = [PlainAccessConfig("root-key", admin=True), PlainAccessConfig("alice-key")]

@@ -98,9 +98,9 @@ def test_no_python_code_runs_in_the_child_before_exec(tmp_path: Path) -> None:
 @pytest.mark.live
 def test_a_child_that_ends_before_it_is_up() -> None:
     async def start() -> None:
-        child = await ChildProcess.start("namesrv", "--port", "nonsense")
+        child = await ChildProcess.start("namesrv", "--port", "malformed")
         assert await child.ready_line() == b""
-        assert b"nonsense" in await stderr_of(child)
+        assert b"malformed" in await stderr_of(child)
         assert await child.wait() != 0
         child.release()
 

@@ -1,4 +1,4 @@
-"""``rocket doctor``: what it finds, and what it says to do."""
+"""``rocket doctor``: its findings and remedies."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def test_a_name_server_that_is_away() -> None:
 
 
 class Odd(World):
-    """A server whose health is what a test says."""
+    """A server with a configurable health status."""
 
     def __init__(self, health: bytes | None) -> None:
         self.health = health

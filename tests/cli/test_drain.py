@@ -39,7 +39,7 @@ def servers(tmp_path: Path) -> Iterator[Servers]:
 
 
 class Sending:
-    """Sends to a topic until it is told to stop, and looks for new routes more often than others do."""
+    """Sends to a topic until it is stopped, and refreshes routes more often than the default."""
 
     def __init__(self, name_server: str, topic: str) -> None:
         self.producer = Producer("p", name_server=name_server)

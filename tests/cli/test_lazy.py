@@ -1,4 +1,4 @@
-"""Every verb is there, says what it does, and is imported only when it is asked for."""
+"""Every verb exists, has a help text, and is imported only when it is used."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_verb(path: str, group: click.Group, name: str, command: click.Command
     assert command.help[0].isupper()
     for parameter in command.params:
         if isinstance(parameter, click.Option) and not parameter.hidden:
-            assert parameter.help, f"{path} {parameter.opts[0]} says nothing of itself"
+            assert parameter.help, f"{path} {parameter.opts[0]} has no help text"
 
 
 def test_help_lists_every_verb(run: Run) -> None:
@@ -47,7 +47,7 @@ def test_help_lists_every_verb(run: Run) -> None:
     assert run("-h").out == said.out
     assert run("--version").out.startswith("spark_rocket ")
     assert run("group").status == 2
-    assert "No such command" in run("group", "nonsense").err
+    assert "No such command" in run("group", "unknown").err
 
 
 @pytest.mark.parametrize(

@@ -181,8 +181,8 @@ def test_where_and_when_a_message_goes(rocket: Run, admin: Admin, topic: str) ->
         ),
         (("send", "TOPIC", "x", "--queue", "0"), 1, "Specify one: broker-a/0, broker-b/0"),
         (("send", "TOPIC", ""), 1, "has no body"),
-        (("get", "nonsense"), 1, "rocket message query-id"),
-        (("query-id", "TOPIC", "nonsense"), 1, "has no message 'nonsense'"),
+        (("get", "malformed"), 1, "rocket message query-id"),
+        (("query-id", "TOPIC", "malformed"), 1, "has no message 'malformed'"),
         (("query-id", "unknown", "x"), 1, "rocket topic create unknown"),
         (("query-key", "unknown", "x"), 1, "'unknown' does not exist"),
         (("tail", "unknown"), 1, "'unknown' does not exist"),
@@ -204,7 +204,7 @@ def test_what_cannot_be(rocket: Run, topic: str, arguments: tuple[str, ...], sta
 
 @contextmanager
 def sending(cluster: LocalCluster, topic: str, **fields: str) -> Iterator[None]:
-    """Somebody who sends until it is over: who follows the topic sees some of it, whenever he begins."""
+    """A sender that runs until the end: a follower of the topic gets some messages, whenever it starts."""
     over = threading.Event()
 
     def send() -> None:
@@ -339,7 +339,7 @@ def test_a_broker_that_is_busy_is_asked_again(run: Run, monkeypatch: pytest.Monk
 
 @pytest.fixture
 def one_away(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[FakeCluster, Callable[[], None]]]:
-    """Brokers b0 and b1 with a message each of topic "t" and of dead letters; b1 is away, until it is back."""
+    """Brokers b0 and b1 with a message each of topic "t" and of dead letters; b1 is unavailable, until it is back."""
     monkeypatch.setattr(message_tail, "PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(message_tail, "LOOK_SECONDS", 0.01)
     fakes = FakeCluster(2)
@@ -391,7 +391,7 @@ def test_a_topic_is_followed_though_a_broker_is_away(
     assert said.err.startswith("rocket: b1: ")
     assert "not now" in said.err
     said = run(*arguments, "--last", 5, "--no-follow", "--queue", "b0/0")
-    assert (said.status, said.err) == (0, "")  # whoever else is away
+    assert (said.status, said.err) == (0, "")  # whichever other broker is unavailable
     put = message_show.put
 
     def put_and_come_back(*message: Any) -> None:
@@ -453,7 +453,7 @@ def test_the_way_of_a_message(rocket: Run, cluster: LocalCluster, admin: Admin, 
 
 @pytest.fixture
 def failing(cluster: LocalCluster, admin: Admin, topic: str) -> str:
-    """A group that consumes the topic and fails at once for good, with one dead letter of binary."""
+    """A group that consumes the topic and fails at once and permanently, with one dead letter of binary."""
     group = f"{topic}-failing"
     admin.create_group(group, retry_max_times=0)
     consumer = PushConsumer(
@@ -494,11 +494,11 @@ def test_dead_letters_are_seen_and_sent_again(rocket: Run, admin: Admin, topic: 
     assert copy is not None
     assert (copy.body, copy.tags, copy.keys) == (BINARY, "t", "k")
     for arguments, status, text in (
-        ((failing, "nonsense"), 1, f"rocket dlq list {failing}` shows"),
-        (("nobody", "nonsense"), 1, "has no dead letter"),
+        ((failing, "malformed"), 1, f"rocket dlq list {failing}` shows"),
+        (("missing", "malformed"), 1, "has no dead letter"),
         ((failing,), 2, "Give one of ID, --all"),
         ((failing, "x", "--from", "1h"), 2, "need --all"),
-        (("nobody", "--all"), 1, "Unknown group 'nobody'"),
+        (("missing", "--all"), 1, "Unknown group 'missing'"),
     ):
         said = rocket("dlq", "resend", *arguments, "--yes")
         assert (said.status, said.out) == (status, "")
@@ -506,10 +506,10 @@ def test_dead_letters_are_seen_and_sent_again(rocket: Run, admin: Admin, topic: 
 
 
 def test_groups_that_are_not_there_have_no_dead_letters(rocket: Run, admin: Admin) -> None:
-    for arguments in (("dlq", "resend", "nobody", "--all"), ("dlq", "list", "nobody")):
+    for arguments in (("dlq", "resend", "missing", "--all"), ("dlq", "list", "missing")):
         said = rocket(*arguments)
         assert (said.status, said.out) == (1, "")
-        assert said.err == "rocket: Unknown group 'nobody'. `rocket group list` shows the groups.\n"
+        assert said.err == "rocket: Unknown group 'missing'. `rocket group list` shows the groups.\n"
     admin.create_group("healthy")
     said = rocket("dlq", "resend", "healthy", "--all")
     assert (said.status, said.err) == (0, "Group healthy has no dead letters.\n")
@@ -542,7 +542,7 @@ def test_a_message_is_sent_again(rocket: Run, admin: Admin, cluster: LocalCluste
         assert said.out.startswith("Result  CR_SUCCESS\n")
         assert [one.msg_id for one in seen] == [sent.msg_id]
         assert rocket("message", "resend", topic, sent.msg_id, "--group", group, "--yes").out.startswith("Sent  ")
-        said = rocket("message", "resend", topic, sent.msg_id, "--group", group, "--client", "nobody", "--yes")
+        said = rocket("message", "resend", topic, sent.msg_id, "--group", group, "--client", "missing", "--yes")
         assert (said.status, "not online" in said.err) == (1, True)
 
 
@@ -572,7 +572,7 @@ def test_what_a_queue_holds(rocket: Run, admin: Admin, topic: str) -> None:
     assert rocket("queue", "dump", topic, name, "--from", 5, "--to", 6, "--long").out.count("Body, 2 bytes") == 1
     for arguments, status, text in (
         ((topic, name, "--from", 999), 1, "Use an offset from 0 to 120"),
-        ((topic, "nonsense"), 2, "use BROKER/ID"),
+        ((topic, "malformed"), 2, "use BROKER/ID"),
         (("unknown", name), 1, "does not exist"),
         ((topic, name, "--group", "g"), 2, "--group needs --entries"),
     ):

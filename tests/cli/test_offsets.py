@@ -167,7 +167,7 @@ def test_what_is_wrong(rocket: Rocket, tmp_path: Path, cluster: LocalCluster, mo
         (["show"], "Missing checkpoint or group"),
         (["show", str(tmp_path / "none")], "not a checkpoint"),
         (["reset", "-g", "g", "--latest"], "Missing topic"),
-        (["reset", "-g", "g", "-t", "orders", "--of-group", "nobody", "--yes"], "No offsets found"),
+        (["reset", "-g", "g", "-t", "orders", "--of-group", "missing", "--yes"], "No offsets found"),
         (
             ["import", str(tmp_path / "far.json"), "-g", "g", "--yes"],
             "Invalid offset 99 of orders/broker-a/0, which ends at 10",
@@ -178,9 +178,9 @@ def test_what_is_wrong(rocket: Rocket, tmp_path: Path, cluster: LocalCluster, mo
             "Unknown queue orders/broker-a/7. The topic has orders/broker-a/0",
         ),
         (["import", "-", "-g", "g"], "stdin is not valid offsets JSON"),
-        (["export", "-g", "nobody"], "No broker has an offset of group nobody"),
-        (["show", "-g", "nobody"], "No broker has an offset of group nobody"),
-        (["export", "-g", "nobody", "-t", "orders"], "Group nobody has no offsets in orders"),
+        (["export", "-g", "missing"], "No broker has an offset of group missing"),
+        (["show", "-g", "missing"], "No broker has an offset of group missing"),
+        (["export", "-g", "missing", "-t", "orders"], "Group missing has no offsets in orders"),
     ):
         status, _, error = rocket(*arguments)
         assert status == 1, arguments

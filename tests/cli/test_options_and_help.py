@@ -35,7 +35,7 @@ def test_a_pattern_selects_by_any_name() -> None:
     assert "no such option" in str(acks)
     (limit,) = spark_rocket.options("maxOffsetsPer")
     assert str(limit).startswith("maxOffsetsPerTrigger (read stream; integer ≥ 1): ")
-    assert spark_rocket.options("nonsense") == []
+    assert spark_rocket.options("unknown") == []
 
 
 def test_links_name_pages_that_rocket_help_shows() -> None:
@@ -54,8 +54,8 @@ def test_the_verb_lists_options(capsys: pytest.CaptureFixture[str]) -> None:
     names = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]]
     assert "nameServer" in names
     assert "topic" not in names
-    assert main(["options", "nonsense"]) == 1
-    assert "No option contains 'nonsense'. List all options" in capsys.readouterr().err
+    assert main(["options", "unknown"]) == 1
+    assert "No option contains 'unknown'. List all options" in capsys.readouterr().err
 
 
 def test_pages_are_listed_and_shown(capsys: pytest.CaptureFixture[str]) -> None:

@@ -53,7 +53,7 @@ def children(pid: int, verb: str) -> list[int]:
 
 
 def says(process: subprocess.Popen[str], text: str) -> None:
-    """Wait until it says so."""
+    """Wait until it reports so."""
     assert process.stdout is not None
     while line := process.stdout.readline():
         if text in line:
@@ -143,8 +143,8 @@ def test_settings_of_a_file_and_the_command_line_wins(cluster: LocalCluster, tmp
 
 
 def test_what_cannot_start(tmp_path: Path) -> None:
-    line = one_line(finished("proxy", "-n", "nonsense"))
-    assert "'nonsense'" in line
+    line = one_line(finished("proxy", "-n", "malformed"))
+    assert "'malformed'" in line
     assert "host:port" in line
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

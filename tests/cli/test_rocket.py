@@ -268,7 +268,7 @@ def test_a_name_server_and_a_broker_alone(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="only Linux lets one look")
 def test_alone_they_open_the_ports_that_apaches_open(tmp_path: Path) -> None:
-    """No gRPC, no metrics: whoever runs several on a machine has no others to give numbers to, or to close."""
+    """No gRPC, no metrics: several brokers on a machine need no further ports to configure or to close."""
     network = Network()
     try:
         port = network.reserve(4) + 2
@@ -335,7 +335,7 @@ def test_a_data_directory_that_cannot_be_made(tmp_path: Path) -> None:
     "arguments",
     [
         [],
-        ["nonsense"],
+        ["unknown"],
         ["up", "--nameserver-port", "70000"],
         ["up", "--nameserver-port", "x"],
         ["up", "--data", "d", "--ephemeral"],

@@ -1,4 +1,4 @@
-"""``rocket store …``: what a person types, what is said, and the exit status."""
+"""``rocket store …``: arguments, output and exit status."""
 
 from __future__ import annotations
 
@@ -330,7 +330,7 @@ def test_dump_of_a_queue_that_is_not_there(store: Path, capsys: Said) -> None:
     assert "no messages found. There is no queue of None. Topics here: " in capsys.readouterr().err
     assert run("dump", store, "-t", "GoldenA", "-q", 99) == 0
     assert "There is no queue 99. Queues here: 0, 1, 2, 3." in capsys.readouterr().err
-    assert run("dump", store, "-t", "GoldenA", "--key", "nobody's") == 0
+    assert run("dump", store, "-t", "GoldenA", "--key", "missing") == 0
     assert capsys.readouterr().err == "rocket: no messages found.\n"
     assert run("dump", store, "-t", "None", "--by-queue") == 1
     assert "rocket store rebuild" in capsys.readouterr().err
@@ -461,7 +461,7 @@ def test_a_terminal_gets_a_progress_bar(tmp_path: Path, monkeypatch: pytest.Monk
         now = iter(range(100))
         monkeypatch.setattr(time, "monotonic", lambda: float(next(now)))
         with Bar() as bar:
-            bar(1 << 20, 2 << 20)  # nobody waits for so little
+            bar(1 << 20, 2 << 20)  # too short for a progress bar
             bar(1 << 30, 2 << 30)
         said = ""
         while said.count("\x1b[K") < 2:  # the line, and its end

@@ -37,7 +37,7 @@ def test_ports_names_and_directories_of_a_cluster() -> None:
     ports = [port for m in members for port in (m.listen_port - 2, m.listen_port, m.ha_listen_port)]
     assert len(set(ports)) == len(ports)
     assert members[2].settings(Path("s"))["brokerRole"] == "SLAVE"
-    assert "brokerRole" not in members[0].settings(Path("s"))  # the file for all says of which kind masters are
+    assert "brokerRole" not in members[0].settings(Path("s"))  # the shared file has the kind of masters
 
 
 @pytest.mark.live
@@ -69,7 +69,7 @@ def test_two_brokers_one_of_them_killed(tmp_path: Path) -> None:
         assert (process.returncode, rest, errors) == (0, f"Stopped. The data is in {data}.\n", "")
     assert finished("store", "check", data / "store").returncode == 0
     assert (data / "broker-b" / "store" / "abort").exists()
-    # What the line said, and the first broker's messages where `rocket up` alone has them.
+    # The printed command, and the first broker's messages where a plain `rocket up` stores them.
     again = found(r"Restart it with: rocket (broker -c \S+)", line).split()
     with started(*again, last="store  ") as (process, said):
         assert str(data / "broker-b" / "store") in said
@@ -90,7 +90,7 @@ def test_a_master_and_its_slave_end_with_who_started_them(tmp_path: Path) -> Non
         # SYNC_MASTER: the slave has what is answered so.
         until(lambda: Wire(client, master).send("T", b"x").code == ResponseCode.SUCCESS)
         until(lambda: Wire(client, slave).messages("T"))
-    # It was killed; the brokers stop as if told to.
+    # It was killed; the brokers stop normally.
     for label, (_, pid) in zip(("store", "broker-a-slave/store"), found, strict=True):
         until(lambda pid=pid: not Path(f"/proc/{pid}").exists())  # type: ignore[misc]
         assert not (tmp_path / "d" / label / "abort").exists()

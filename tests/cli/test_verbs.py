@@ -155,7 +155,7 @@ def test_producers(rocket: Run, servers: Servers) -> None:
         said = rocket("cluster", "producers", "shop")
         assert (said.status, client_id in said.out) == (0, True)
         assert client_id in rocket("cluster", "producers").out
-    assert rocket("cluster", "producers", "nobody").out == "No producer is connected.\n"
+    assert rocket("cluster", "producers", "missing").out == "No producer is connected.\n"
     rocket("topic", "delete", "elsewhere", "--yes")
 
 
@@ -203,8 +203,8 @@ def test_a_topic(rocket: Run, servers: Servers) -> None:
     (row,) = rocket("topic", "stats", "--json").json
     assert (row["topic"], row["queues"], row["messages"]) == ("orders", 4, 40)
     for verb in ("show", "route", "stats", "delete", "update"):
-        said = rocket("topic", verb, "nobody", *(["--perm", "R"] if verb == "update" else []))
-        assert (said.status, "nobody" in said.err, said.err.count("\n")) == (1, True, 1)
+        said = rocket("topic", verb, "missing", *(["--perm", "R"] if verb == "update" else []))
+        assert (said.status, "missing" in said.err, said.err.count("\n")) == (1, True, 1)
 
 
 def test_brokers_that_answer_are_shown(rocket: Run, servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,8 +287,8 @@ def test_groups_and_their_lag(rocket: Run, servers: Servers) -> None:
     assert "No members online." in said.out
     assert re.search(r"^ *state +Spark stream$", said.out, re.M)
     for verb in ("show", "lag"):
-        said = rocket("group", verb, "nobody")
-        assert (said.status, "Unknown group 'nobody'" in said.err) == (1, True)
+        said = rocket("group", verb, "missing")
+        assert (said.status, "Unknown group 'missing'" in said.err) == (1, True)
 
 
 def test_lag_is_watched_until_it_is_interrupted(rocket: Run, servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,7 +335,7 @@ def test_a_member(rocket: Run, servers: Servers) -> None:
         said = rocket("group", "member", "team", client_id, "--stacks")
         assert (said.status, said.out.startswith(client_id)) == (0, True)
         assert rocket("group", "member", "team").out.startswith(client_id), "there is but one"
-        said = rocket("group", "member", "team", "nobody")
+        said = rocket("group", "member", "team", "missing")
         assert (said.status, f"Online consumers: {client_id}." in said.err) == (1, True)
         # Its offsets are its own while it is there.
         said = rocket("group", "reset-offset", "team", "-t", "orders", "--to", "earliest", "--yes")
@@ -349,7 +349,7 @@ def test_a_member(rocket: Run, servers: Servers) -> None:
         said = rocket("group", "delete", "team", answer="n")
         assert "Its 1 online member will create it again." in said.out
     put(servers, "team", 1)
-    # It has a retry topic, by which its consumers are away; one commit is no stream yet.
+    # It has a retry topic, so its consumers are offline; one commit does not make it a stream.
     until(lambda: rocket("group", "lag", "team").out.startswith("team: no consumers\n"))
 
 
@@ -397,8 +397,8 @@ def test_resets_that_are_refused(rocket: Run, servers: Servers) -> None:
     ):
         said = rocket(*reset, *arguments)
         assert (said.status, reason in said.err) == (status, True), said
-    said = rocket("group", "reset-offset", "moved", "-t", "nobody", "--to", "latest", "--yes")
-    assert (said.status, "nobody" in said.err) == (1, True)
+    said = rocket("group", "reset-offset", "moved", "-t", "missing", "--to", "latest", "--yes")
+    assert (said.status, "missing" in said.err) == (1, True)
 
 
 def test_a_group_is_put_where_another_is(rocket: Run, servers: Servers, admin: Admin) -> None:
@@ -411,7 +411,7 @@ def test_a_group_is_put_where_another_is(rocket: Run, servers: Servers, admin: A
     assert offsets(admin, "copy") == {6}
     rows = rocket(*clone, "--yes", "--json").json
     assert {(row["from"], row["to"]) for row in rows} == {(6, 6)}
-    said = rocket("group", "clone", "nobody", "copy", "-t", "orders", "--yes")
+    said = rocket("group", "clone", "missing", "copy", "-t", "orders", "--yes")
     assert (said.status, "no offsets in orders" in said.err) == (1, True)
 
 
@@ -449,12 +449,12 @@ def test_settings_of_a_broker(rocket: Run, admin: Admin) -> None:
     assert rocket(*change, "--yes").out.endswith("Already up to date.\n")
     said = rocket("broker", "config", "a", "listenPort=1", "--yes")
     assert (said.status, "cannot be changed" in said.err) == (1, True)
-    assert rocket("broker", "config", "a", "nonsense").status == 2
+    assert rocket("broker", "config", "a", "unknown").status == 2
     said = rocket("broker", "config", "a", "fileReservdTime=1", "--yes")
     assert "Unknown setting fileReservdTime. Did you mean fileReservedTime or " in said.out
     assert (said.status, "'fileReservdTime'" in said.err) == (1, True), said
-    said = rocket("broker", "config", "nobody")
-    assert (said.status, "named 'nobody' is registered at the name server" in said.err) == (1, True)
+    said = rocket("broker", "config", "missing")
+    assert (said.status, "named 'missing' is registered at the name server" in said.err) == (1, True)
 
 
 def test_what_a_broker_says_about_itself(rocket: Run, servers: Servers) -> None:
@@ -497,8 +497,8 @@ def test_name_servers(rocket: Run, servers: Servers) -> None:
     assert rocket(*change, answer="n").status == 1
     assert rocket(*change, "--yes").out.endswith("Applied 1 setting.\n")
     assert rocket("namesrv", "config", "--json").json[servers.addresses]["orderMessageEnable"] == "true"
-    said = rocket("namesrv", "config", "nonsense=1", "enableTopicList=true", "--yes")
-    assert (said.status, ": nonsense. " in said.err, "The other settings were applied." in said.err) == (1, True, True)
+    said = rocket("namesrv", "config", "unknown=1", "enableTopicList=true", "--yes")
+    assert (said.status, ": unknown. " in said.err, "The other settings were applied." in said.err) == (1, True, True)
     assert rocket("namesrv", "kv", "set", "SPACE", "key", "value").out == "Set SPACE/key to value.\n"
     assert rocket("namesrv", "kv", "get", "SPACE", "key").out == "value\n"
     assert rocket("namesrv", "kv", "get", "SPACE", "key", "--json").json["value"] == "value"

@@ -27,7 +27,7 @@ HOST = pack_host(("127.0.0.1", 1))
 
 
 class Later:
-    """``call_later`` that calls when a test says so."""
+    """``call_later`` that calls on a test's request."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[float, Callable[[], None]]] = []
@@ -53,7 +53,7 @@ class Later:
 
 
 class SendBackFake:
-    """Takes back what it is told to take."""
+    """Accepts the messages that a test configures as returned."""
 
     def __init__(self) -> None:
         self.refuses = False

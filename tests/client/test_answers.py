@@ -124,7 +124,7 @@ def test_a_remedy_that_the_broker_gave_is_enough() -> None:
 
 
 def test_the_link_of_apaches_servers_is_left_out() -> None:
-    """What to do is said by the remedy."""
+    """The remedy has the instructions."""
     error = refused(26, f"subscription group [g] does not exist, {SEE_FAQ}")
     assert str(error).count("\n") == 0
     assert "subscription group [g] does not exist. Create the consumer group" in str(error)

@@ -169,7 +169,7 @@ def test_a_restarted_broker_is_a_delay_not_an_end(tmp_path_factory: pytest.TempP
                 reader.max_offset(queue)
             assert caught.value.retriable
             with pytest.raises(RocketError) as caught:
-                producer.send(Message.of(topic, "nobody there"), timeout=1.0)
+                producer.send(Message.of(topic, "unreachable"), timeout=1.0)
             assert caught.value.retriable
             assert reader.queues(topic) == [queue], "the route is remembered"
             cluster.restart_broker()

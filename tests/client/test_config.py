@@ -48,7 +48,7 @@ def test_an_address_server_names_them() -> None:
 
 
 class AddressServer:
-    """Says what it is told to."""
+    """Responds with a configured text body."""
 
     def __init__(self, text: str) -> None:
         owner = self
@@ -107,7 +107,7 @@ def test_name_servers_that_move(fake: Callable[..., FakeCluster]) -> None:
             server.text = second.name_server.address
             instance.find_name_servers()
             assert reader.queues("u") == [MessageQueue("u", "b0", 0)]
-        server.text = "nonsense"
+        server.text = "malformed"
         with pytest.raises(NameServerUnreachableError, match="returned no name servers"):
             Reader(server.url).start()
     finally:

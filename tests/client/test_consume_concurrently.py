@@ -1,4 +1,4 @@
-"""Consuming in any order, with a clock that stands until the test says otherwise."""
+"""Consuming in any order, with a clock that only the test advances."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Consuming in order, with a clock that stands until the test says otherwise."""
+"""Consuming in order, with a clock that only the test advances."""
 
 from __future__ import annotations
 

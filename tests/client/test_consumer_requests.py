@@ -104,18 +104,18 @@ def test_where_it_is_and_what_it_does(
     [
         (
             RequestCode.GET_CONSUMER_RUNNING_INFO,
-            GetConsumerRunningInfoRequestHeader(consumer_group="nobody", client_id="x"),
+            GetConsumerRunningInfoRequestHeader(consumer_group="missing", client_id="x"),
         ),
-        (RequestCode.CONSUME_MESSAGE_DIRECTLY, ConsumeMessageDirectlyResultRequestHeader(consumer_group="nobody")),
+        (RequestCode.CONSUME_MESSAGE_DIRECTLY, ConsumeMessageDirectlyResultRequestHeader(consumer_group="missing")),
     ],
 )
 def test_a_group_that_is_not_here(
     cluster: LocalCluster, instance: ClientInstance, start: Callable[..., PushConsumer], code: RequestCode, header: Any
 ) -> None:
-    start("somebody", cluster.create_topic("asked", 2), Seen())
+    start("other", cluster.create_topic("asked", 2), Seen())
     answer = ask(instance, code, header)
     assert answer.code == ResponseCode.SYSTEM_ERROR
-    assert "nobody" in (answer.remark or "")
+    assert "missing" in (answer.remark or "")
 
 
 def _fail(*_: object) -> Any:

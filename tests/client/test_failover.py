@@ -1,4 +1,4 @@
-"""What clients do while a broker is away: other brokers, its slave, its queues."""
+"""Clients while a broker is unavailable: other brokers, its slave, its queues."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_pulls_go_where_the_broker_suggests_and_come_back(pair: FakeCluster, rea
     slave.close()
     with pytest.raises(RemotingConnectError):
         reader.pull(QUEUE, 0)
-    assert reader.pull(QUEUE, 0).from_master, "a slave that is away is not waited for"
+    assert reader.pull(QUEUE, 0).from_master, "an unavailable slave is not waited for"
 
 
 def test_pulls_go_to_the_slave_while_the_master_is_away(pair: FakeCluster, reader: Reader) -> None:

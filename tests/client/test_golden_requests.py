@@ -76,7 +76,7 @@ MESSAGE = MessageExt(
 
 
 class Rig:
-    """A fake cluster that says yes to everything, and clients of it."""
+    """A fake cluster that accepts everything, and clients of it."""
 
     def __init__(self, mq: FakeCluster, stack: list[Callable[[], None]]) -> None:
         self.mq = mq
@@ -306,8 +306,10 @@ OF_JAVA = {"ReqT"}  # some requests of Java's clients since 4.9 say once more wh
 
 # Fields that only one side has, and why that is right.
 ONLY_OURS: dict[int, dict[str, str]] = {
-    C.QUERY_CONSUMER_OFFSET: {"setZeroIfNotFound": "5.x: a new group is told from one that is at 0; 4.9 ignores it"},
-    C.GET_ROUTEINFO_BY_TOPIC: {"acceptStandardJsonOnly": "5.x: quoted keys whatever the version says"},
+    C.QUERY_CONSUMER_OFFSET: {
+        "setZeroIfNotFound": "5.x: distinguishes a new group from one at offset 0; 4.9 ignores it"
+    },
+    C.GET_ROUTEINFO_BY_TOPIC: {"acceptStandardJsonOnly": "5.x: quoted keys for any version"},
     C.END_TRANSACTION: {"topic": "5.x: for the proxy"},
     C.UPDATE_AND_CREATE_TOPIC: {"force": "5.x: whether topics of the system may be changed, which is never asked"},
     C.DELETE_SUBSCRIPTIONGROUP: {"cleanOffset": "since 4.9: whether where it is goes with the group"},
@@ -318,7 +320,7 @@ ONLY_JAVAS: dict[int, dict[str, str]] = {
     C.QUERY_MESSAGE: {"_UNIQUE_KEY_QUERY": "a key of either kind is looked for, and the client compares the keys"},
 }
 ANSWERED = {  # what Java sends one-way
-    C.UPDATE_CONSUMER_OFFSET: "brokers of 5.x refuse groups that they do not know, and their answer says so",
+    C.UPDATE_CONSUMER_OFFSET: "brokers of 5.x reject unknown groups, and their response reports it",
 }
 
 

@@ -1,4 +1,4 @@
-"""What a group is called, look by look: with members, a Spark stream that runs or has stopped, or read by nobody."""
+"""The kind of a group, poll by poll: with members, of a running or stopped Spark stream, or without readers."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ def test_a_commit_that_fails_says_so(fake: Callable[..., FakeCluster], closing: 
     consumer.start()
     with pytest.raises(BrokerError, match="no disk"):
         consumer.commit()
-    assert consumer.poll(0.01) == [], "and a broker that says nothing holds no poll up"
-    assert RequestCode.HEART_BEAT not in mq.brokers[0].codes(), "nobody in the group hears of it"
+    assert consumer.poll(0.01) == [], "a silent broker does not delay a poll"
+    assert RequestCode.HEART_BEAT not in mq.brokers[0].codes(), "the group's members are not notified"
 
 
 def test_what_goes_over_the_wire(fake: Callable[..., FakeCluster], closing: Callable[[Any], Any]) -> None:

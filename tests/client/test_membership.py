@@ -183,7 +183,7 @@ def test_what_nobody_handles_is_not_supported(instance: ClientInstance) -> None:
 def test_a_real_broker_knows_the_members_and_tells_of_changes(cluster: LocalCluster) -> None:
     cluster.create_topic("members")
     instances = [acquire(ClientConfig.of(cluster.name_server, instance_name=name)) for name in "ab"]
-    consumers = [Consumer("told", topic="members") for _ in instances]
+    consumers = [Consumer("notified", topic="members") for _ in instances]
     try:
         for instance, consumer in zip(instances, consumers, strict=True):
             instance.routes.route("members")

@@ -58,11 +58,11 @@ def test_brokers_are_told_again_what_they_did_not_hear() -> None:
     store = RemoteOffsetStore(reader, "g")  # type: ignore[arg-type]
     assert store.read(Q0) is None
     reader.away.add(Q0)
-    store.persist({Q0: 3, Q1: 4})  # a broker that is away keeps no other from hearing
+    store.persist({Q0: 3, Q1: 4})  # an unavailable broker does not affect the others
     reader.away.clear()
     store.persist({Q0: 3, Q1: 4})
     assert reader.commits == [4, 3, 4]
-    reader.offsets[Q0] = 2  # somebody else had the queue meanwhile
+    reader.offsets[Q0] = 2  # another member had the queue meanwhile
     assert store.read(Q0) == 2
     store.persist({Q0: 3})
     assert reader.offsets[Q0] == 3

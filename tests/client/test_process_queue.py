@@ -20,7 +20,7 @@ def test_what_is_committed_never_passes_what_is_not_consumed(steps: list[tuple[s
             queue.put([message(offset) for offset in offsets], end + number)
             open_.update(offsets)
             end += number
-        elif step == "gap":  # tags that nobody wanted
+        elif step == "gap":  # tags without a subscription
             end += number
             queue.put((), end)
         elif step == "done" and open_.difference(taken):

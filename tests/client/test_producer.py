@@ -1,4 +1,4 @@
-"""What a producer sends, where it goes, and what is tried again."""
+"""A producer's requests, their targets, and retries."""
 
 from __future__ import annotations
 

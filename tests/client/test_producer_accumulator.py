@@ -78,7 +78,7 @@ def send_third(producer: Producer) -> Future[SendResult]:
 
 
 def connect(producer: Producer) -> None:
-    """So that batches go at once, by whoever fills them."""
+    """So that full batches are sent at once, by the thread that fills them."""
     producer.send([Message.of("t", "x")], queue=MessageQueue("t", "b0", 0))
 
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.live
 TIMEOUT = 3.0
 GRACE = 20.0  # for a machine that is busy: what hangs, hangs for ever
 ENOUGH = 100  # messages acknowledged
-AT_ONCE = 100  # asynchronous sends, and the seconds after them that are left to who waits for each of his
+AT_ONCE = 100  # asynchronous sends, and the seconds after them that are left for synchronous sends
 PAUSE = 0.05
 
 

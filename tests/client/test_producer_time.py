@@ -124,7 +124,7 @@ def test_stored_but_not_safely(
 
 @pytest.mark.parametrize("how", HOWS)
 def test_a_busy_broker_is_passed_over(mq: FakeCluster, produce: Callable[..., Producer], how: str) -> None:
-    """What it would not take on goes to another; when all are busy, that is said, and worth another try."""
+    """A rejected message goes to another broker; if all are busy, the error says so and is retriable."""
     busy = says(ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, start flow control for a while")
     mq.brokers[0].answers[SEND] = busy
     producer = produce()
@@ -275,7 +275,7 @@ def test_names_of_topics_that_may_be_sent_to() -> None:
     assert check_topic_to_send("%RETRY%g") == "%RETRY%g"
 
 
-# --- how many are under way -----------------------------------------------------------------------------------------
+# --- requests in flight -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("block", [True, False])
@@ -457,4 +457,4 @@ def test_nobody_is_told_of_the_default_group(mq: FakeCluster, produce: Callable[
 
 def test_the_first_message_of_a_queue(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
     result = produce().send([MESSAGE], queue=MessageQueue("t", "b1", 1))
-    assert result.queue == MessageQueue("t", "b1", 0), "as the answer says"
+    assert result.queue == MessageQueue("t", "b1", 0), "as in the response"

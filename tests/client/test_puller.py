@@ -92,7 +92,7 @@ def test_beginning_anew_forgets_the_pull_that_is_held() -> None:
 
 
 def test_beginning_anew_forgets_what_is_waited_for() -> None:
-    """Whatever it was: there is never more than one pull under way."""
+    """There is never more than one pull in flight."""
     world = World()
     world.full = True
     world.start()
@@ -133,7 +133,7 @@ def test_an_interval_between_pulls_that_find_something() -> None:
 
 
 def test_a_pull_commits_nothing() -> None:
-    """One that is late would take back what was committed before the queue went to another member."""
+    """A late commit would reset the offset that was committed before the queue moved to another member."""
     world = World()
     world.start()
     world.pending[0].set_result(found([5]))

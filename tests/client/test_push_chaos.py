@@ -1,6 +1,6 @@
 """Push consumers while members, brokers and name servers come and go: every message is accounted for.
 
-``PUSH_MEMBERS=100`` has a hundred members come and go for a minute, ``PUSH_SECONDS`` for as long as it says.
+``PUSH_MEMBERS=100`` runs a hundred members that come and go for a minute; ``PUSH_SECONDS`` sets another duration.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ REST_SECONDS = 25.0
 
 
 class Source:
-    """Sends numbered messages on a thread until it is told to stop; what a broker did not take is sent again."""
+    """Sends numbered messages on a thread until it is stopped; rejected messages are sent again."""
 
     def __init__(self, name_server: str, topic: str, every_seconds: float) -> None:
         self.sent = 0

@@ -79,7 +79,7 @@ def test_where_a_group_begins(
     one.start()
     late = send(producer, topic, 8, 8)
     old = [] if where is ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET else bodies(8)
-    # a broker that still has a queue's first message at hand says 0 for one without an offset, as Apache's does
+    # a broker that still has a queue's first message returns 0 for one without an offset, as Apache's does
     seen.until(lambda: set(seen.bodies) >= {*late, *old})
 
 

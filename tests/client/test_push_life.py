@@ -122,7 +122,7 @@ def test_closing_waits_for_the_listener_and_commits_what_it_did(
     closer = threading.Thread(target=one.close)
     closer.start()
     assert one._stop.wait(SECONDS)
-    one.close()  # somebody else's second call takes nothing away from the first
+    one.close()  # a second call from another thread does not affect the first
     assert one.state is ServiceState.RUNNING
     go.set()
     closer.join(SECONDS)
@@ -157,7 +157,7 @@ def test_an_interrupted_end_leaves_the_group_all_the_same(
 def test_a_listener_may_close_its_consumer(
     kind: str, cluster: LocalCluster, producer: Producer, topic: str, consumer: Callable[..., PushConsumer], group: str
 ) -> None:
-    """What it answers then counts, nobody has to wait for a lock, and whoever closes again waits for the end."""
+    """Its result then counts, no thread waits for a lock, and another call of close waits for the end."""
     calls: list[object] = []
     closed, go_on = threading.Event(), threading.Event()
 

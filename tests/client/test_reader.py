@@ -200,7 +200,7 @@ def test_a_slave_is_not_believed_about_the_end(
     master.close()
     questions = (reader.min_offset, reader.max_offset, lambda queue: reader.offset_for_time(queue, 1))
     for ask in questions:
-        for _ in range(2):  # the second time the master is known to be away
+        for _ in range(2):  # the second time the master is known to be unavailable
             with pytest.raises(RemotingConnectError):
                 ask(QUEUE)
     assert slave.requests == []
@@ -208,7 +208,7 @@ def test_a_slave_is_not_believed_about_the_end(
         reader.store_time(QUEUE, 9)
     assert caught.value.retriable
     with pytest.raises(RemotingConnectError):
-        reader.pull(QUEUE, 5)  # the slave could not serve it: the master is tried again
+        reader.pull(QUEUE, 5)  # the slave could not serve it: retries the master
     found = reader.pull(QUEUE, 5)
     assert (found.status, found.from_master) == (PullStatus.NO_NEW_MSG, False)
 
@@ -294,7 +294,7 @@ def test_a_commit_for_a_group_that_a_broker_of_5x_does_not_know_yet(mq: FakeClus
 
 
 def time_broker(cluster: FakeCluster, times: list[int], first: int, hint: Callable[[int], int]) -> None:
-    """A queue whose messages from ``first`` on were stored at ``times``, and whose search by time says ``hint``."""
+    """A queue whose messages from ``first`` on were stored at ``times``, and whose search by time returns ``hint``."""
     end = first + len(times)
 
     def pull(request: RemotingCommand) -> RemotingCommand:

@@ -64,7 +64,7 @@ class World:
 
     def invoke(self, address: str, request: RemotingCommand, what: str, timeout: float | None = None) -> Any:
         if self.away:
-            raise RemotingConnectError("the broker is away")
+            raise RemotingConnectError("the broker is unavailable")
         queues = LockBatchRequestBody.from_json(request.body).mq_set
         mine = [queue for queue in queues if self.owners.get(queue, "me") == "me"]
         if request.code == RequestCode.LOCK_BATCH_MQ:
@@ -167,8 +167,8 @@ def test_members_that_nobody_knows_of_change_nothing(world: World, caplog: pytes
     assert not caplog.records
     world.ids = None
     one.balance(["t"])
-    assert "autoCreateSubscriptionGroup=false" in caplog.text, "5.x says nothing of it to heartbeats"
-    world.ids = ["somebody"]  # a broker that was started again does not know this one yet
+    assert "autoCreateSubscriptionGroup=false" in caplog.text, "5.x does not report it in response to heartbeats"
+    world.ids = ["other"]  # a restarted broker does not know this one yet
     one.balance(["t"])
     assert owned(one) == [0, 1, 2, 3]
     assert world.greeted == 1
@@ -198,7 +198,7 @@ def test_where_a_queue_without_an_offset_begins(world: World, where: ConsumeFrom
 
 @pytest.mark.parametrize("where", list(ConsumeFromWhere))
 def test_of_a_queue_that_came_meanwhile_nothing_is_passed_over(world: World, where: ConsumeFromWhere) -> None:
-    """The broker says 0 while the first message is in its memory, if it is asked as Java's consumers ask."""
+    """The broker returns 0 while the first message is in its memory, for requests like those of Java's consumers."""
     one = build(world, where=where, timestamp_ms=55, first_queues=Q[:2])
     world.in_memory = {Q[0], Q[2]}
     one.balance(["t"])
@@ -216,7 +216,7 @@ def test_which_queues_are_new(world: World) -> None:
     assigned, later = MessageQueue("assigned", "b", 0), MessageQueue("later", "b", 0)
     world.in_memory = {*Q, assigned, later}
     assert [share.first_offset(queue) for queue in Q] == [100, 100, 0, 0]
-    assert share.first_offset(assigned) == 100, "nobody was asked for that topic's queues"
+    assert share.first_offset(assigned) == 100, "no broker was asked for that topic's queues"
     assert share.first_offset(later) == 0
 
 
@@ -258,7 +258,7 @@ def test_a_queue_whose_pulls_have_stopped_is_begun_anew(world: World) -> None:
 def test_a_broker_that_does_not_answer_is_asked_once_a_round(
     world: World, monkeypatch: pytest.MonkeyPatch, orderly: bool
 ) -> None:
-    """Whoever waits for it keeps the queues of the others waiting."""
+    """Waiting for it would delay the queues of the others."""
     silent = [MessageQueue("t", "a", number) for number in range(4)]
     world.readable = (*silent, *Q)
     asked: list[str] = []
@@ -414,7 +414,7 @@ def test_nothing_is_committed_after_the_unlocking(world: World, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("refusals", "expired", "log"),
     [(1, False, [("commit", 0, 100), ("unlock", 0)]), (9, False, [("unlock", 0)]), (1, True, [("unlock", 0)])],
-    ids=["once", "for good", "the lock has expired"],
+    ids=["once", "permanently", "the lock has expired"],
 )
 def test_a_last_commit_that_fails_is_tried_again_before_the_unlocking(
     world: World, monkeypatch: pytest.MonkeyPatch, refusals: int, expired: bool, log: list[Any]
@@ -500,7 +500,7 @@ def test_a_lock_that_was_given_back_is_not_renewed(world: World, monkeypatch: py
     renewing.start()
     assert asked.wait(10)
     closing = threading.Thread(target=one.close)
-    closing.start()  # its unlocking has to wait for the renewal, or that would lock what nobody has
+    closing.start()  # its unlocking has to wait for the renewal, or that would lock queues without an owner
     go.set()
     renewing.join()
     closing.join()
@@ -511,7 +511,7 @@ def test_a_lock_that_was_given_back_is_not_renewed(world: World, monkeypatch: py
 
 def test_a_queue_that_cannot_be_begun_is_unlocked(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(_: MessageQueue) -> int:
-        raise RemotingConnectError("the broker is away")
+        raise RemotingConnectError("the broker is unavailable")
 
     monkeypatch.setattr(world, "max_offset", away)
     one = build(world, orderly=True)

@@ -128,8 +128,8 @@ def test_a_reply_that_nobody_waits_for(cluster: LocalCluster, requester: Produce
     consumed = Message.of(topic, "b", properties={"CLUSTER": "DefaultCluster", "CORRELATION_ID": "x"})
     with pytest.raises(ClientError, match="REPLY_TO_CLIENT"):
         create_reply_message(consumed, b"r")
-    consumed.properties["REPLY_TO_CLIENT"] = "nobody@0"
-    with pytest.raises(BrokerError, match="channel of <nobody@0> not found"):
+    consumed.properties["REPLY_TO_CLIENT"] = "missing@0"
+    with pytest.raises(BrokerError, match="channel of <missing@0> not found"):
         requester.send(create_reply_message(consumed, b"r"), queue=None)
     Replies.of(requester.running())
     requester.queues(topic)

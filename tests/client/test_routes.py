@@ -1,4 +1,4 @@
-"""Routes: asked once, kept fresh, kept when nobody knows better."""
+"""Routes: requested once, refreshed, and cached while no name server responds."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_no_name_server_at_all(table: Callable[..., RouteTable], nobody: str) ->
     assert "name_server" in str(caught.value)
     assert "that was set before" not in str(caught.value)
     assert caught.value.retriable
-    of_default = NameServers(Mock(), ClientConfig())._unreachable(["Nobody is there."])
+    of_default = NameServers(Mock(), ClientConfig())._unreachable(["No server responds."])
     assert "is the default address without nameServer and NAMESRV_ADDR" in of_default.remedy
     assert "that was set before the session started" in of_default.remedy
 

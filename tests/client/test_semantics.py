@@ -1,4 +1,4 @@
-"""What a consumer is told before it starts, and what an instance does while some of its servers do not answer."""
+"""Errors before a consumer starts, and instances while some servers do not respond."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_what_a_broker_says_of_an_expression(
         consumer.start()
     assert isinstance(refused.value, SubscriptionRefusedError)
     assert refused.value.response_code == code
-    (asked,) = [request for broker in mq.brokers for request in broker.requests]  # nobody has had a heartbeat
+    (asked,) = [request for broker in mq.brokers for request in broker.requests]  # no broker has had a heartbeat
     body = CheckClientRequestBody.from_json(asked.body)
     assert (asked.code, body.group) == (RequestCode.CHECK_CLIENT_CONFIG, "g")
     assert body.subscription_data is not None
@@ -344,7 +344,7 @@ def test_a_broker_that_dies_in_the_middle_of_a_send(fake: Callable[..., FakeClus
                 return answer.result(SECONDS) if how == "send_async" else answer
 
             if how == "send_oneway":
-                send(there)  # nobody hears of it
+                send(there)  # no member is notified
                 return
             with pytest.raises(RemotingConnectError) as caught:  # a queue that was asked for is not left
                 send(there)
@@ -384,7 +384,7 @@ def test_a_broker_that_hangs_is_asked_once_a_round(
         for _ in range(16):
             assert taken.acquire(timeout=SECONDS)
         assert hangs.codes().count(RequestCode.QUERY_CONSUMER_OFFSET) <= 3 + (time.monotonic() - began) / 0.3
-        for _ in range(3):  # it is asked again and again, and nothing else waits for that
+        for _ in range(3):  # it is retried, and nothing else waits for that
             chore = threading.Event()
             consumer.instance().later(chore.set)
             assert chore.wait(SECONDS)

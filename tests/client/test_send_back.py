@@ -99,7 +99,7 @@ def test_it_is_known_when_nobody_took_it(mq: FakeCluster, instance: ClientInstan
 
 
 def test_a_broker_is_asked_where_its_route_says(mq: FakeCluster, instance: ClientInstance) -> None:
-    """What the message says may be the broker's address in its own network; the retry topic may have no route yet."""
+    """The message may have the broker's address in its own network; the retry topic may have no route yet."""
     del mq.topics["%RETRY%g"]
     mq.add("t")
     mq.everywhere(BACK, says(0))

@@ -213,7 +213,7 @@ def set_trace_on(cluster: LocalCluster, *, on: bool) -> None:
         assert client.invoke(cluster.broker_address, request, LIMIT).code == ResponseCode.SUCCESS
 
 
-# --- nothing of it hinders the application ------------------------------------------------------------------------
+# --- traces never delay the application --------------------------------------------------------------------------
 
 
 def event(topic: str = "t", msg_id: str = "ID") -> TraceContext:

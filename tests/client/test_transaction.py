@@ -1,4 +1,4 @@
-"""Transactional messages from the client: local transactions, what the broker is told, and what it asks."""
+"""Transactional messages from the client: local transactions, their results, and checks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ COMMIT, ROLLBACK, UNKNOW = (
 
 
 class Listener:
-    """Answers what it was told to, or raises it; keeps what it was called with."""
+    """Returns or raises configured results; records its calls."""
 
     def __init__(self, local: Any = COMMIT, *checks: Any) -> None:
         self.local = local

@@ -77,7 +77,7 @@ def test_sends(apache: ApacheCluster, name_server: str) -> None:
 @pytest.mark.parametrize("first", [0, 2])
 @pytest.mark.parametrize("wanted", [0, 10, 11, 20, 21, 29, 30, 31, 1_000])
 def test_the_search_by_time(apache: ApacheCluster, reader: Reader, wanted: int, first: int) -> None:
-    """The closest, any of a run, one before the end, one that is deleted: whatever the broker says is a hint."""
+    """The closest, any of a run, one before the end, one that is deleted: the broker's response is a hint."""
     times = [10, 20, 20, 20, 20, 30, 30]
     fill(apache, times)
     apache.broker.first["t", 0] = first
@@ -89,7 +89,7 @@ def test_offsets_of_a_group(apache: ApacheCluster, reader: Reader) -> None:
     fill(apache, [1, 2, 3])
     assert reader.committed_offset("new", QUEUE) == (None if apache.version.is_5 else 0)
     apache.broker.first["t", 0] = 1
-    assert reader.committed_offset("new", QUEUE) is None, "its beginning is not at hand"
+    assert reader.committed_offset("new", QUEUE) is None, "its beginning is unavailable"
     reader.commit_offset("new", QUEUE, 2)  # 5.x has to get to know the group first
     assert reader.committed_offset("new", QUEUE) == 2
     codes = apache.broker.codes()

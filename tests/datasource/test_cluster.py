@@ -197,7 +197,7 @@ def test_no_offset_beyond_a_queues_end_is_committed_or_left(cluster_of: Callable
 
 def test_a_name_server_that_never_answered_is_likely_the_wrong_one(cluster_of: Callable[..., Cluster]) -> None:
     with pytest.raises(NameServerUnreachableError):
-        cluster_of(NameServerUnreachableError("nobody there")).max_offsets([q(0)])
+        cluster_of(NameServerUnreachableError("unreachable")).max_offsets([q(0)])
     met = cluster_of()
     met.max_offsets([q(0)])
     reader_of(met).failures = [NameServerUnreachableError("restarting")]

@@ -50,7 +50,7 @@ def test_where_they_come_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"accessKey": "alice-key"}, "accessKey has no effect without secretKey"),
         ({"secretKey": "s3cr3t"}, "secretKey has no effect without accessKey"),
@@ -62,12 +62,12 @@ def test_where_they_come_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_what_does_not_go_together_is_told_without_the_secret(
-    tmp_path: Path, options: dict[str, str], said: str
+    tmp_path: Path, options: dict[str, str], message: str
 ) -> None:
     file = tmp_path / "tools.yml"
     file.write_text("accessKey: file-key\nsecretKey: f1le-s3cr3t\n")
     given = {name: text.format(file=file, away=tmp_path / "away") for name, text in options.items()}
-    with pytest.raises(DataSourceError, match=said) as refused:
+    with pytest.raises(DataSourceError, match=message) as refused:
         read(**given)
     assert "s3cr3t" not in str(refused.value)
 

@@ -1,4 +1,4 @@
-"""Repeats are told by the queue alone: against the definition, wherever the queue is cut."""
+"""Duplicates depend on the queue alone: compared with the definition, for any split into ranges."""
 
 from __future__ import annotations
 

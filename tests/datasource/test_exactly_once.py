@@ -664,7 +664,7 @@ def test_a_record_of_a_newer_version(brokers: FakeBrokers) -> None:
 
 
 def test_records_that_have_expired(brokers: FakeBrokers) -> None:
-    """The offsets remember the batch: whether it is published cannot be told, so it is not published again."""
+    """The committed offsets include the batch: whether it is published is unknown, so it is not published again."""
     brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS))
     brokers.log[LEDGER_QUEUE] = [Stored(b"")] * 2
     brokers.first[LEDGER_QUEUE] = 2
@@ -858,7 +858,7 @@ def test_messages_missing_from_what_is_read_back(brokers: FakeBrokers, monkeypat
 
 
 def test_acknowledged_rows_that_are_missing_at_the_last_look(brokers: FakeBrokers) -> None:
-    """A broker lost them while a restarted driver published. They are sent again before DONE says that all is there."""
+    """A broker lost rows while a restarted driver published. They are sent again before DONE is written."""
     blocks = brokers.staged(EPOCH, ROWS)
     brokers.before = Counted(0, KilledError, ["publish"])
     with pytest.raises(KilledError):

@@ -233,7 +233,7 @@ def test_a_ledger_with_several_queues_is_refused(cluster: LocalCluster) -> None:
 
 
 def test_a_ledger_that_is_missing_beside_its_staging_topic(cluster: LocalCluster) -> None:
-    """It is on a broker that is away: another one would not know what it decided."""
+    """It is on an unavailable broker: a ledger on another broker would lack its decisions."""
     options(cluster, "t")
     with pytest.raises(ExactlyOnceError, match=r"LEDGER_AWAY.*rocket topic create other-ledger .*--queues 1"):
         options(cluster, "t", ledgerTopic="other-ledger", retryTimeout="0")
@@ -286,7 +286,7 @@ def test_two_brokers() -> None:
 
 
 def test_a_broker_that_is_back_is_confirmed_at_once() -> None:
-    """Its staging queues are not in the route that was asked for while it was away."""
+    """Its staging queues are missing in the route that was requested while it was unavailable."""
     with LocalCluster(brokers=2) as cluster:
         given = options(cluster, cluster.create_topic("back", 1))
         brokers = brokers_for(given, "readers")

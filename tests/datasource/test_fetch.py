@@ -204,7 +204,7 @@ def test_the_next_pull_is_under_way_before_a_batch_is_used() -> None:
 
 
 class Lately:
-    """Answers when somebody waits for it, as a broker that is slow."""
+    """Completes when its result is awaited, like the response of a slow broker."""
 
     def __init__(self, answer: Callable[[], PullResult]) -> None:
         self.result = answer
@@ -268,7 +268,7 @@ def test_answers_that_could_hold_more_are_found_out() -> None:
 
 
 class AnyBroker(ListBroker):
-    """One that does all that brokers do, by chance, and answers at once or when somebody waits."""
+    """A broker with random valid behavior that responds at once or when a result is awaited."""
 
     def __init__(self, chance: Random, high: int, *, deletes: bool) -> None:
         super().__init__(0, high)
@@ -317,7 +317,7 @@ def test_any_history_of_a_broker_gives_each_message_once_and_in_order(
         assert broker.low > 0
 
 
-# --- what brokers leave out -------------------------------------------------------------------------------------
+# --- messages that brokers skip ---------------------------------------------------------------------------------
 
 
 class ChoosingBroker(ListBroker):
@@ -520,7 +520,7 @@ def test_a_route_without_the_queue_is_a_broker_that_is_away(error: type[RocketEr
 
 
 @pytest.mark.parametrize(
-    ("said", "wrong"),
+    ("reported", "wrong"),
     [
         (TopicNotFoundError("gone"), r"DATA_LOSS.TOPIC_DELETED\] topic orders .*orders/broker-a/3 at 30\."),
         (QueueNotFoundError("gone"), r"DATA_LOSS.QUEUE_DELETED\] orders/broker-a/3 .*is at 30\."),
@@ -529,12 +529,12 @@ def test_a_route_without_the_queue_is_a_broker_that_is_away(error: type[RocketEr
 )
 @pytest.mark.parametrize("more", [{}, {"tags": "T"}], ids=["all", "filtered"])
 def test_a_queue_that_was_taken_away_after_planning_is_a_loss(
-    said: RocketError, wrong: str, more: dict[str, str], no_waiting: list[float], caplog: pytest.LogCaptureFixture
+    reported: RocketError, wrong: str, more: dict[str, str], no_waiting: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
     def broker() -> ListBroker:
         there = ListBroker(0, 100, most=30)
         there.instead[30] = [TopicNotFoundError("no route")] * 100
-        there.lacked = said
+        there.lacked = reported
         return there
 
     with pytest.raises(DataLossError, match=wrong):
@@ -551,7 +551,7 @@ def test_a_queue_that_was_taken_away_after_planning_is_a_loss(
 
 
 class Generous(ListBroker):
-    """Gives five records more than it says, but never those in ``gone``."""
+    """Returns five records more than it reports, but never those in ``gone``."""
 
     gone = range(0)
 
@@ -573,7 +573,7 @@ def test_records_that_are_there_twice_hide_none_that_are_missing() -> None:
 
 
 def test_pulls_at_once_may_hold_no_more_than_one_large_one() -> None:
-    """Small messages, and then large ones: what is under way was asked for when they were small."""
+    """Small messages, then large ones: the pulls in flight were sent when they were small."""
     sizes: list[int] = []
 
     class Measured(ListBroker):
@@ -619,7 +619,7 @@ def test_a_body_that_cannot_be_decompressed_is_a_bad_record(policy: str) -> None
     class Damaged(ListBroker):
         def answer(self, offset: int, max_msgs: int) -> PullResult:
             until = min(self.high, offset + max_msgs)
-            bodies = {5: (b"7", 1), 6: (zlib.compress(b'{"id":6}'), 1)}  # 5 says that it is compressed
+            bodies = {5: (b"7", 1), 6: (zlib.compress(b'{"id":6}'), 1)}  # 5 is marked as compressed
             records = [record(at, *bodies.get(at, (f'{{"id":{at}}}'.encode(), 0))) for at in range(offset, until)]
             return self.result(PullStatus.FOUND, until, b"".join(records))
 

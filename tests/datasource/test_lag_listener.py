@@ -1,4 +1,4 @@
-"""The lag listener, told what Spark tells; brokers are futures."""
+"""The lag listener, called with Spark's events; brokers are futures."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_a_broker_that_hangs_delays_the_seconds_and_nothing_else(
     [known] = listener.queries()
     assert (known.query, known.messages) == (str(RUN), {q(0): 5, q(1): 6})
     assert brokers.asked.wait(20)
-    for end in range(5):  # only the newest is asked about, and nobody waits for the one before
+    for end in range(5):  # only the newest is requested, without waiting for the previous one
         listener.onQueryProgress(progress(source(offset(q0=end, q1=0), offset(q0=5, q1=6)), name=None))
     assert lines().startswith(f"query {RUN} has a lag of 7 messages, 2.0 s")
     lines()

@@ -89,7 +89,7 @@ def test_keys_and_ids_are_found() -> None:
     assert offsets(find(WHOLE, wanted("keys", "k1", "k2", "no such key"), index)) == [(0, 1), (0, 2), (1, 1), (1, 2)]
     assert offsets(find(WHOLE, wanted("msgId", "id-1-30"), index)) == [(1, 30)]
     assert offsets(find([OffsetRange(q(0), 8, 20)], wanted("keys", "ten"), index)) == [(0, 10)]
-    assert find(WHOLE, wanted("keys", "nobody's"), index) == []
+    assert find(WHOLE, wanted("keys", "missing"), index) == []
 
 
 def test_an_offset_id_says_where_the_message_is() -> None:
@@ -98,7 +98,7 @@ def test_an_offset_id_says_where_the_message_is() -> None:
     assert offsets(find(WHOLE, wanted("msgId", f"7F00000100002A9F{61_000:016X}"), index)) == [(1, 30)]
     index.asked.clear()
     assert find(WHOLE, wanted("msgId", "7F0000010EC418B4AAC2" + "0" * 12), index) == []
-    assert not [what for what in index.asked if what.startswith("at")]  # a unique key that is no place of the log
+    assert not [what for what in index.asked if what.startswith("at")]  # a unique key that is not a position in the log
 
 
 def _no_index(index: FakeIndex) -> None:

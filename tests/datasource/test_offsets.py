@@ -68,7 +68,7 @@ def test_first_messages_go_along_in_the_text() -> None:
     again = parse_stream_offset(json.loads(text))
     assert again is not None
     assert again.firsts == offset.firsts
-    assert again == offset == StreamOffset({A10: 5, A2: 0}, {A10: 3}), "they say nothing of what to read"
+    assert again == offset == StreamOffset({A10: 5, A2: 0}, {A10: 3}), "they do not select what to read"
 
 
 def test_last_messages_go_along_in_the_text() -> None:

@@ -47,7 +47,7 @@ def test_the_name_server_comes_from_the_option_then_the_environment(monkeypatch:
     monkeypatch.setenv("NAMESRV_ADDR", "ns1:9876; ns2:9877")
     assert parse_read_options({"subscribe": "t"}, STREAM).name_server == "ns1:9876;ns2:9877"
     assert parse_read_options({"subscribe": "t", "nameserver": "h:1"}, STREAM).name_server == "h:1"
-    monkeypatch.setenv("NAMESRV_ADDR", "nonsense")
+    monkeypatch.setenv("NAMESRV_ADDR", "malformed")
     with pytest.raises(OptionError, match="NAMESRV_ADDR"):
         parse_read_options({"subscribe": "t"}, STREAM)
 

@@ -100,7 +100,7 @@ def test_nothing_new_is_nothing() -> None:
     end = plan.next_end(None, None)
     assert plan.next_end(end, None) is None
     queues.spans[q(0)] = (40, 100)
-    assert plan.next_end(end, None) is None, "deleting what was read is no news"
+    assert plan.next_end(end, None) is None, "deleting messages that were read causes no batch"
 
 
 def test_a_limit_is_shared_and_read_all_overrides_it() -> None:
@@ -332,7 +332,7 @@ def test_a_group_that_cannot_be_committed_does_not_stop_the_stream(caplog: pytes
 
 
 def test_committing_waits_for_nobody() -> None:
-    """A broker that is away must not hold up the others' batches, for their group's offsets least of all."""
+    """An unavailable broker must not delay the batches of the others, least of all for committed offsets."""
     queues, other = FakeQueues(q0=(0, 100)), q(0, broker="broker-b")
     queues.spans[other] = (0, 10)
     plan = planner(queues, consumerGroup="g", startingOffsets="earliest", failOnDataLoss="false")
@@ -343,7 +343,7 @@ def test_committing_waits_for_nobody() -> None:
     assert queues.told == [q(0)], "a queue without a broker is left alone"
     queues.spans[other] = away
     plan.next_end(following, None)
-    assert queues.groups["g", other] == 10, "it is told when it is back"
+    assert queues.groups["g", other] == 10, "offsets are committed when it is back"
 
 
 def test_what_a_broker_forgot_is_committed_again_within_a_minute_of_an_idle_stream() -> None:

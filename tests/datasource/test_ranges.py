@@ -83,7 +83,7 @@ def test_shares_are_in_proportion_to_lag() -> None:
     ends = limit_ends({q(0): 0, q(1): 0, q(2): 50}, {q(0): 9000, q(1): 1000, q(2): 50}, 1000)
     assert ends == {q(0): 900, q(1): 100, q(2): 50}
     ends = limit_ends({q(0): 0, q(1): 0}, {q(0): 999_999, q(1): 1}, 10)
-    assert ends == {q(0): 9, q(1): 1}, "however small its lag, it is not left out"
+    assert ends == {q(0): 9, q(1): 1}, "a queue with a small lag is not skipped"
 
 
 def test_with_fewer_messages_than_queues_the_turn_goes_round() -> None:

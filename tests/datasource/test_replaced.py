@@ -76,7 +76,7 @@ def test_messages_that_took_the_place_of_others(
 
 
 def test_a_clock_that_went_back_too() -> None:
-    """The first message that was replaced cannot be found by time: the last one that was read is not left out."""
+    """The first message that was replaced cannot be found by time: the last one that was read is included."""
     queues = FakeQueues(q0=(0, 100))
     end = first(queues)
     queues.spans[q(0)], queues.regrown[q(0)] = (0, 130), (99, -500)

@@ -119,7 +119,7 @@ def test_a_copied_message_goes_to_the_queue_of_its_sharding_key() -> None:
     batch = pa.record_batch(columns)
     check(batch, every)
     check(batch.slice(2, 3), {body: every[body] for body in (b"2", b"3", b"4")})
-    # A column says more than the message that was read.
+    # A column overrides the message that was read.
     given = ["mine", "mine", *([None] * 5)]
     check(pa.record_batch(columns | {"shardingKey": pa.array(given)}), every | {b"0": "mine", b"1": "mine"})
     queue_id = pa.record_batch(columns | {"queueId": pa.array([2] * 7, pa.int32())})

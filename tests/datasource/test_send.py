@@ -30,7 +30,7 @@ def answer(queue: MessageQueue, status: SendStatus = SendStatus.SEND_OK) -> Send
 
 
 class Wire:
-    """Answers requests when told to, or at once."""
+    """Responds to requests on demand, or at once."""
 
     def __init__(self, *, at_once: bool = True) -> None:
         self.at_once = at_once

@@ -284,7 +284,7 @@ def test_the_brokers_name(tmp_path: Path) -> None:
     table = json.loads(before)
     table["topicConfigTable"]["twin"] = table["topicConfigTable"]["broker-x"] | {"topicName": "twin"}
     topics.write_text(json.dumps(table))
-    assert name() == {"broker-a"}  # nobody can tell
+    assert name() == {"broker-a"}  # unknown
     topics.write_text("{")
     topics.with_name("topics.json.bak").write_text(before)
     assert name() == {"broker-x"}
@@ -402,7 +402,7 @@ def test_an_apache_brokers_topic_that_was_made_again(directory: Path) -> None:
         note.unlink()
     found = bodies(directory, minPartitions=5)
     assert [body for body in found if body.startswith(b"new")] == [b"new %d" % number for number in range(7)]
-    # Of queue 0, which the later topic has no message in yet, nothing can be told.
+    # Queue 0 is ambiguous: the later topic has no message in it yet.
     assert sorted(body for body in found if body.startswith(b"old")) == sorted(
         b"old %d" % number * 20 for number in range(0, 100, 2)
     )
@@ -561,7 +561,7 @@ class Killed:
 def test_a_kill_while_a_long_batch_is_written(
     directory: Path, before: str, after: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whole records behind a size of zero: nobody was told that they are stored, and no broker serves them."""
+    """Complete records after a size of zero: they were never acknowledged, and no broker serves them."""
     clock = Clock()
     store = opened(config := small(directory), clock)
     count = {"nothing": 0, "file full": 70}.get(before, 20)
@@ -748,7 +748,7 @@ def test_garbled_consume_queues_change_nothing(full: Path) -> None:
 
 
 def test_a_body_that_holds_whole_records_is_no_place_to_cut(directory: Path) -> None:
-    """Copies of records lie in a body; none says that it stands there, so no partition begins among them."""
+    """A body contains copies of records; none has that position, so no partition begins among them."""
     store = opened(small(directory))
     for number in range(30):
         put(store, "Orders", 0, b"%d" % number * 50)

@@ -125,7 +125,7 @@ def test_a_view_for_both_ways() -> None:
         "startingOffsets",
     }
     assert written(SOURCE_SCHEMA, BOTH).names == ["topic", "queueId", "body", "tags", "keys", "properties"]
-    assert written(SOURCE_SCHEMA, WRITE).names == SOURCE_SCHEMA.names, "a plain write is told what is too much"
+    assert written(SOURCE_SCHEMA, WRITE).names == SOURCE_SCHEMA.names, "a plain write rejects surplus columns"
 
 
 @pytest.mark.parametrize(

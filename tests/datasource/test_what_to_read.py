@@ -82,8 +82,8 @@ def test_a_pattern_that_matches_nothing_yet(caplog: pytest.LogCaptureFixture) ->
     queues.spans[q(0, "orders-a")] = (0, 4)
     following = plan.next_end(end, None)
     assert following == StreamOffset({q(0, "orders-a"): 4}, {q(0, "orders-a"): 0}), "though the stream began at latest"
-    with pytest.raises(OffsetsError, match=r"NO_TOPIC_MATCHES.*'nobody'.*payments"):
-        plan_batch(queues, batch(subscribePattern="nobody"))
+    with pytest.raises(OffsetsError, match=r"NO_TOPIC_MATCHES.*'missing'.*payments"):
+        plan_batch(queues, batch(subscribePattern="missing"))
 
 
 @pytest.mark.parametrize("starting", ["latest", "earliest", "group"])
@@ -101,7 +101,7 @@ def test_a_topic_that_is_waited_for(starting: str, caplog: pytest.LogCaptureFixt
     following = plan.next_end(end, None)
     assert following is not None
     assert (following.starts, following.ends[q(0, "later")]) == ({q(0, "later"): 0}, 3)
-    assert starts_of(end, following)[q(0)] == 10, "the other one goes on as ever"
+    assert starts_of(end, following)[q(0)] == 10, "the other one continues as usual"
 
 
 def test_a_topic_that_is_named_in_a_checkpoints_new_options_must_exist() -> None:
@@ -120,7 +120,7 @@ def test_assigned_queues() -> None:
     end = plan.next_end(None, None)
     assert end == StreamOffset({q(0): 10, q(2): 10}, {q(0): 0, q(2): 0})
     queues.spans[q(3)] = (0, 5)
-    assert plan.next_end(end, None) is None, "a new queue is nobody's business"
+    assert plan.next_end(end, None) is None, "a queue that is not assigned is ignored"
     assert plan_batch(queues, batch(**ASSIGN)) == [OffsetRange(q(0), 0, 10), OffsetRange(q(2), 0, 10)]
     fewer = StreamPlanner(queues, stream(assign='{"orders": {"broker-a": [2]}}'))
     assert fewer.next_end(end, None) == StreamOffset({q(2): 10})
@@ -165,7 +165,7 @@ def test_a_topic_that_is_deleted_in_mid_stream(caplog: pytest.LogCaptureFixture)
                 assert plan.next_end(end, None) is None
                 assert plan.next_end(end, None) is None
             assert codes(caplog).count("DATA_LOSS.TOPIC_DELETED") == 1
-        queues.spans[q(0, "orders-b")] = (0, 2)  # made again
+        queues.spans[q(0, "orders-b")] = (0, 2)  # recreated
         plan = StreamPlanner(queues, stream(**what, failOnDataLoss="false"))
         assert plan.next_end(end, None) == StreamOffset(
             {q(0, "orders-a"): 10, q(0, "orders-b"): 2}, {q(0, "orders-b"): 0}
@@ -181,11 +181,11 @@ def through_a_checkpoint(offset: StreamOffset | None) -> StreamOffset:
 
 @pytest.mark.parametrize("what", [{"subscribe": "orders,x"}, {"subscribePattern": "orders|x"}], ids=[*"sp"])
 @pytest.mark.parametrize("restarted", [False, True])
-@pytest.mark.parametrize(("began", "start"), [(5_000_000, 0), (0, 10)], ids=["made again", "the old one"])
+@pytest.mark.parametrize(("began", "start"), [(5_000_000, 0), (0, 10)], ids=["recreated", "the old one"])
 def test_a_topic_that_was_seen_deleted_and_is_back_with_more_messages_than_before(
     what: dict[str, str], restarted: bool, began: int, start: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Brokers that were away bring the old one back."""
+    """Brokers that were unavailable bring the old one back."""
     queues = FakeQueues(q0=(0, 10), q1=(0, 10))
     queues.spans[q(0, "x")] = (0, 1)
     options = stream(**what, failOnDataLoss="false", startingOffsets="earliest")
@@ -218,7 +218,7 @@ def test_a_queue_that_was_made_anew_while_no_stream_ran(grown: int, caplog: pyte
     end = through_a_checkpoint(StreamPlanner(queues, stream(subscribe="orders")).next_end(None, None))
     assert end.to_json()["first"] == {"orders": {"broker-a": {"0": [40, 400], "1": [0, 0]}}}
     queues.spans[q(0)] = (60, 100)
-    assert StreamPlanner(queues, stream(subscribe="orders")).next_end(end, None) is None, "retention is no news"
+    assert StreamPlanner(queues, stream(subscribe="orders")).next_end(end, None) is None, "retention causes no batch"
     queues.spans[q(0)], queues.began[q(0)] = (0, grown), 90_000
     wrong = (
         r"QUEUE_MADE_ANEW\] orders/broker-a/0 was deleted and recreated: its first message was stored at "
@@ -298,7 +298,7 @@ def test_first_messages_that_nobody_tells() -> None:
     now[0] = 60.0
     queues.spans[q(1)] = (0, 2)
     end = through_a_checkpoint(plan.next_end(end, None))
-    assert end.firsts == {q(0): (5, 50), q(1): (0, 0), q(2): (7, 70)}, "it is asked again"
+    assert end.firsts == {q(0): (5, 50), q(1): (0, 0), q(2): (7, 70)}, "it is requested again"
 
 
 def test_a_deleted_topic_whose_route_is_remembered_ends_at_0() -> None:
@@ -346,7 +346,7 @@ def test_offsets_that_go_back_though_not_behind_the_position(caplog: pytest.LogC
     for plan in (failing, going_on):
         plan.next_end(before, 2)
     queues.spans[q(0)] = (5, 90)  # a broker that lost its newest messages: what was read is not read again
-    queues.spans[q(1)] = (0, 200)  # a topic made anew, which has grown past the position meanwhile
+    queues.spans[q(1)] = (0, 200)  # a recreated topic that has grown past the position
     with pytest.raises(DataLossError, match=r"OFFSETS_WENT_BACK.*orders/broker-a/0: its end decreased from 100 to 90"):
         failing.next_end(before, None)
     with caplog.at_level(logging.WARNING):

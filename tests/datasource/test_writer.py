@@ -141,7 +141,7 @@ def test_a_writer_is_values_only() -> None:
 
 
 class FakeSink:
-    """Stores everything; look-ups fail as often as ``failures`` says."""
+    """Stores everything; the first ``failures`` lookups fail."""
 
     def __init__(self) -> None:
         self.used: list[MessageQueue] = []

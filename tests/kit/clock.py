@@ -8,7 +8,7 @@ START = 1_795_230_000_000
 
 
 class Clock:
-    """Time that passes only when told to, in the unit of who asks: milliseconds unless ``now`` says otherwise."""
+    """A clock that only tests advance, in the caller's unit: milliseconds unless ``now`` specifies another."""
 
     def __init__(self, now: float = START) -> None:
         self.now: Any = now

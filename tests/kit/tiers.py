@@ -26,7 +26,7 @@ _STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spaw
 
 
 def mark(item: pytest.Item) -> None:
-    """Give a test its tier's mark where its folder or what it does says it."""
+    """Give a test its tier's mark by its folder or its fixtures."""
     if item.nodeid.startswith(SPARK_FOLDERS):
         item.add_marker(pytest.mark.spark)
     elif item.nodeid.startswith(LIVE_FOLDERS) or item.path.name.endswith(LONG_FILES):

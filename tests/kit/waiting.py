@@ -14,7 +14,7 @@ _PAUSE_S = 0.01
 
 
 def until(condition: Callable[[], T], what: str = "") -> T:
-    """Wait until the condition is true; return what it returned. ``what`` is said if it does not become true."""
+    """Wait until the condition is true; return what it returned. ``what`` is in the error after the limit."""
     deadline = time.monotonic() + _LIMIT_S
     while not (found := condition()):
         assert time.monotonic() < deadline, f"not within {_LIMIT_S:.0f} s: {what}"
@@ -25,5 +25,5 @@ def until(condition: Callable[[], T], what: str = "") -> T:
 async def until_async(condition: Callable[[], object]) -> None:
     """Wait on the event loop until the condition is true."""
     async with asyncio.timeout(_LIMIT_S):
-        while not condition():  # noqa: ASYNC110 - no event says it
+        while not condition():  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(_PAUSE_S)

@@ -1,4 +1,4 @@
-"""Records and their columns, made by hand and by chance, and what the single-record codec says of them."""
+"""Records and their columns, made by hand and by chance, and the result of the single-record codec."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hypothesis without its deadline: how long one example takes says nothing on a shared machine."""
+"""Hypothesis without its deadline: the duration of one example is not significant on a shared machine."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def test_signing_again_is_signing_once_and_leaves_the_fields_of_others_alone() -
     ),
 )
 def test_whatever_is_signed_is_found_signed(ext: dict[str, str], body: bytes, secret: str) -> None:
-    request = signed(ext, body, Credentials("somebody", secret))
+    request = signed(ext, body, Credentials("someone", secret))
     assert is_signed_by(request, SecretKey(secret))
     assert not is_signed_by(request, SecretKey(secret + "x"))
 

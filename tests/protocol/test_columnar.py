@@ -159,7 +159,7 @@ of_one_size = st.fixed_dictionaries(
 @given(st.lists(of_one_size, min_size=1, max_size=4), st.sampled_from([[name] for name in COLUMNS] + [list(COLUMNS)]))
 @settings(max_examples=200, deadline=None)
 def test_records_of_one_size_equal_the_single_record_codec(run: list[dict[str, Any]], columns: list[str]) -> None:
-    """What all of them have alike is made once, whatever else differs; one column, or all."""
+    """Parts that are equal in all records are made once, whatever else differs; one column, or all."""
     head = ("topic", "queue", "body", "properties")
     data = b"".join(
         encode_record(*(one[name] for name in head), **{name: one[name] for name in one if name not in head})

@@ -17,7 +17,7 @@ from spark_rocket.protocol.record.encoder import plan_rows
 
 MAP = pa.map_(pa.string(), pa.string())
 KINDS = st.sampled_from([pa.string(), pa.large_string()])
-# Few lengths, so that rows are alike, nearly alike, and not at all.
+# Few lengths, so that rows are uniform, nearly uniform, or not at all.
 texts = st.text("aé\x03\x7f", max_size=2)
 rows = st.tuples(texts, st.one_of(st.none(), texts), texts)
 
@@ -77,7 +77,7 @@ def test_a_map_beside_columns_and_no_columns_at_all() -> None:
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_bad_rows_are_named(count: int) -> None:
-    """Whether the rows are alike or not."""
+    """Whether the rows are uniform or not."""
     texts = ["aa", "b\x02", "cc" * count][:count]
     with pytest.raises(RowProtocolError, match=r"row 1 .*KEYS") as caught:
         plan_rows(pa.array([b"x"] * count), {"KEYS": pa.array(texts)})

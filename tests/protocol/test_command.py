@@ -19,7 +19,7 @@ JSON, ROCKETMQ = SerializeType.JSON, SerializeType.ROCKETMQ
 
 
 def cases() -> list[Any]:
-    """A command of each kind in each spelling, and the header that says it."""
+    """A command of each kind in each spelling, and the matching header."""
     table = [
         (
             "request",
@@ -97,7 +97,7 @@ def test_every_truncation(command: RemotingCommand, header: bytes) -> None:
     for size in range(len(frame)):
         with pytest.raises(ProtocolError):
             RemotingCommand.decode(frame[:size])
-        if size >= 4:  # the header says that it is shorter, too
+        if size >= 4:  # the header claims a shorter length, too
             with pytest.raises(ProtocolError):
                 RemotingCommand.decode(frame_of(header[: size - 4], command.serialize_type))
 

@@ -1,4 +1,4 @@
-"""Decoding runs of records: the quick way for usual records says exactly what the careful one says."""
+"""Decoding runs of records: the fast path for usual records returns exactly what the general path returns."""
 
 from __future__ import annotations
 

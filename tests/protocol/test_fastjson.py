@@ -272,7 +272,7 @@ def test_keys_in_keys_are_refused() -> None:
 
 
 def test_the_parser_takes_as_many_steps_as_there_are_fields(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps are counted, since time says little on a loaded machine."""
+    """Counts steps, since time is unreliable on a loaded machine."""
     steps = 0
 
     class Counted:

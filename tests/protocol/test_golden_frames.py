@@ -1,4 +1,4 @@
-"""The recorded frames of Apache RocketMQ 4.9.8: each says what its index says, and is written again equal."""
+"""The recorded frames of Apache RocketMQ 4.9.8: each decodes to its index entry and encodes to equal bytes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from tests.protocol.request_headers import decode_request_header
 ALL = [pytest.param(one, id=one.name) for one in frames()]
 REQUESTS = [pytest.param(one, id=one.name) for one in frames() if one.is_request]
 
-# Fields that no typed header has: they belong to every request, or to whoever signs it.
+# Fields that no typed header has: they belong to every request, or to its signature.
 UNTYPED = {"bname", "ReqT", "AccessKey", "Signature", "_UNIQUE_KEY_QUERY"}
 
 REQUEST_BODIES: dict[int, type[Body]] = {

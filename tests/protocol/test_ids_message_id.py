@@ -31,7 +31,7 @@ def test_hosts(host: tuple[str, int], packed: str) -> None:
     assert pack_host(host) == raw
     assert unpack_host(raw) == host
     for size in range(len(raw)):
-        if size != 8:  # a cut IPv6 host that is as long as an IPv4 one cannot be told
+        if size != 8:  # a truncated IPv6 host with the length of an IPv4 one is not detectable
             with pytest.raises(ProtocolError):
                 unpack_host(raw[:size])
     with pytest.raises(ProtocolError):

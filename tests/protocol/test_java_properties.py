@@ -45,7 +45,7 @@ names = st.text(min_size=1).filter(lambda text: text.isprintable())
 def test_what_is_rendered_is_read_back(entries: dict[str, str]) -> None:
     text = render_properties(entries.items())
     read = {name: value for name, value, _ in parse_properties(text)}
-    # A lone surrogate is no character; it cannot be kept by any text file.
+    # A lone surrogate is not a character; no text file can store it.
     assert read == {
         name: value.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for name, value in entries.items()
     } or not all(_is_text(part) for pair in entries.items() for part in pair)

@@ -130,7 +130,7 @@ _PIECES = st.sampled_from([b"\x01", b"\x02", b"TAGS", b"KEYS", b"a", b"b", b"\0"
 
 @given(st.lists(_PIECES, max_size=12).map(b"".join), st.integers(0, 40), st.data())
 def test_many_strings_at_once_as_one_by_one(text: bytes, places: int, data: st.DataObject) -> None:
-    """Strings of one length, which differ in some bytes: what is said of all is true of each."""
+    """Strings of one length, which differ in some bytes: the result for all holds for each."""
     rows = [bytearray(text) for _ in range(3)]
     for _ in range(places if text else 0):
         row, at = data.draw(st.sampled_from(rows)), data.draw(st.integers(0, len(text) - 1))

@@ -77,7 +77,7 @@ CASES = pytest.mark.parametrize("fields", [pytest.param({**DEFAULTS, **row}, id=
 
 
 def by_hand(fields: dict[str, Any]) -> bytes:
-    """The record field by field, as the byte table says."""
+    """The record field by field, as in the byte table."""
 
     def number(size: int, name: str) -> bytes:
         return int(fields.get(name, 0)).to_bytes(size, "big", signed=True)
@@ -155,7 +155,7 @@ def test_any_damaged_length_or_body_is_noticed(fields: dict[str, Any]) -> None:
     raw = bytearray(by_hand(fields))
     head = 84 + 12 * (fields["born_host"] == IPV6) + 12 * (fields["store_host"] == IPV6)
     end = head + 4 + len(fields["body"])
-    # Size, magic, CRC, the byte of the system flag that says how long hosts are, body with its length.
+    # Size, magic, CRC, the byte of the system flag with the length of hosts, body with its length.
     for at in (*range(12), *range(head, end)):
         raw[at] ^= 0x55
         assert scan_record(raw).kind is ScanKind.BAD, at

@@ -88,7 +88,7 @@ CASES = [
     ("TRUE", {}, True),
     ("FALSE OR TRUE", {}, True),
     ("NULL", {}, False),
-    ("-a = 3", {"a": "-3"}, False),  # a sign makes nothing of text
+    ("-a = 3", {"a": "-3"}, False),  # a sign does not apply to strings
     # text
     ("a CONTAINS 'ell'", {"a": "hello"}, True),
     ("a contains 'x'", {"a": "hello"}, False),

@@ -1,4 +1,4 @@
-"""A process that copies a topic with ``deliveryGuarantee=exactlyOnce``, and dies while it publishes if told so.
+"""A process that copies a topic with ``deliveryGuarantee=exactlyOnce``, and, on request, dies while it publishes.
 
     python -m tests.spark.exactly_once_query NAME_SERVER SOURCE TARGET CHECKPOINT [die]
 

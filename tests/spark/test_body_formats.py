@@ -87,7 +87,7 @@ JSON = {"bodyFormat": "json", "metadataColumns": "queueOffset, body as kept"}
 def test_records_that_cannot_be_decoded(mq: Rocket, spark: SparkSession) -> None:
     topic, bad = mq.topic(1), mq.topic(1)
     queue = mq.queues(topic)[0]
-    bodies = ['{"id":1,"v":{"x":[1]}}', "nonsense", '{"id":"2"}', '{"id":3}']
+    bodies = ['{"id":1,"v":{"x":[1]}}', "malformed", '{"id":"2"}', '{"id":3}']
     for index, body in enumerate(bodies):
         mq.producer.send(
             Message.of(topic, body, tags="T", keys=[f"k{index}"], properties={"mine": str(index)}), queue=queue
@@ -101,7 +101,7 @@ def test_records_that_cannot_be_decoded(mq: Rocket, spark: SparkSession) -> None
         rows = typed(mq, topic, schema, **JSON, **options).collect()  # sorting in Spark would read twice
         assert [bytes(row.kept).decode() for row in rows] == [bodies[row.queueOffset] for row in rows]
         if "worst" in schema:
-            assert [row.worst for row in rows] == [None, "nonsense", '{"id":"2"}', None]
+            assert [row.worst for row in rows] == [None, "malformed", '{"id":"2"}', None]
         return [(row.queueOffset, row.id) for row in rows]
 
     assert ids(badRecords="null") == [(0, 1), (1, None), (2, None), (3, 3)]

@@ -20,8 +20,8 @@ TOPIC = "Flights"
 _BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
-def halts_at(broker: str, said: str, wait: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The task that hands on offset 30 of the broker's queue 0 says so, and waits to be let on."""
+def halts_at(broker: str, reported: str, wait: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The task that returns offset 30 of the broker's queue 0 reports it and waits until it may continue."""
 
     def halt(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pathlib import Path
@@ -29,7 +29,7 @@ def halts_at(broker: str, said: str, wait: str) -> Callable[[Iterator[pa.RecordB
         for batch in batches:
             row = batch.slice(0, 1).to_pylist()[0]
             if (row["brokerName"], row["queueId"], row["queueOffset"]) == (broker, 0, 30):
-                with Path(said).open("w") as out:
+                with Path(reported).open("w") as out:
                     out.write("in the middle\n")
                 Path(wait).read_text()
             yield batch
@@ -38,11 +38,11 @@ def halts_at(broker: str, said: str, wait: str) -> Callable[[Iterator[pa.RecordB
 
 
 def test_a_broker_killed_in_mid_batch_and_brokers_and_queues_added(spark: SparkSession, tmp_path: Path) -> None:
-    output, said, wait = (str(tmp_path / name) for name in ("output", "said", "wait"))
-    os.mkfifo(said)
+    output, reported, wait = (str(tmp_path / name) for name in ("output", "reached", "wait"))
+    os.mkfifo(reported)
     os.mkfifo(wait)
     # Open for both, so that it is ready only once something is written.
-    heard = os.open(said, os.O_RDWR)
+    heard = os.open(reported, os.O_RDWR)
     sent: set[tuple[str, int, int, str]] = set()
     spark.conf.set(_BATCH_ROWS, "10")
     with (
@@ -85,7 +85,7 @@ def test_a_broker_killed_in_mid_batch_and_brokers_and_queues_added(spark: SparkS
             .load()
             .selectExpr("brokerName", "queueId", "queueOffset", "CAST(body AS STRING) AS body")
             .mapInArrow(
-                halts_at("broker-b", said, wait),
+                halts_at("broker-b", reported, wait),
                 "brokerName string, queueId int, queueOffset long, body string",
             )
             .writeStream.format("parquet")

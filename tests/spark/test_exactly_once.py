@@ -58,7 +58,7 @@ def test_a_stream(mq: Rocket, tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_task_that_fails_once(mq: Rocket, tmp_path: Path) -> None:
-    """Its first attempt stages blocks that nobody publishes."""
+    """Its first attempt stages blocks that are never published."""
     frame, bodies = source(mq, 200)
     target = mq.topic(4)
     marker = tmp_path / "failed"

@@ -35,9 +35,9 @@ def test_keys_and_ids_are_looked_up(mq: Rocket, orders: str) -> None:
     assert (bytes(row.body), row["keys"]) == (b"1-17", "order-1-17 day-3")
     if not ON_CONNECT:  # which has no RDDs
         assert one.rdd.getNumPartitions() == 1
-        assert mq.read(orders, lookupKeys="nobody's").rdd.getNumPartitions() == 1  # Spark's own, of no rows
+        assert mq.read(orders, lookupKeys="missing").rdd.getNumPartitions() == 1  # Spark's own, of no rows
     assert _bodies(mq.read(orders, lookupMsgIds=f"{row.msgId},7F00")) == ["1-17"]
-    several = mq.read(orders, lookupKeys="order-0-1,order-1-2,order-0-3,nobody's")
+    several = mq.read(orders, lookupKeys="order-0-1,order-1-2,order-0-3,missing")
     assert _bodies(several) == ["0-1", "0-3", "1-2"]
     assert _bodies(several.where("queueId = 0 AND queueOffset > 1")) == ["0-3"]
     assert _bodies(mq.read(orders, lookupKeys="order-0-1,order-1-2", tags="A")) == ["1-2"]
@@ -47,7 +47,7 @@ def test_keys_and_ids_are_looked_up(mq: Rocket, orders: str) -> None:
 
 
 def test_typed_rows_are_looked_up(mq: Rocket) -> None:
-    """The key is no column of theirs, and bodies of other messages are not decoded."""
+    """The key is not one of their columns, and bodies of other messages are not decoded."""
     topic = mq.topic(1)
     bodies = [b'{"id": 1}', b"not JSON", b'{"id": 3}']
     mq.producer.send([Message.of(topic, body, keys=f"k-{n}") for n, body in enumerate(bodies)])

@@ -16,7 +16,7 @@ from tests.proxy.official.test_clients import ALL, set_orderly
 from tests.spark.conftest import Rocket
 from tests.spark.test_write import write
 
-pytestmark = pytest.mark.classic("the other side of these tests is no Spark")
+pytestmark = pytest.mark.classic("these tests use other clients than Spark")
 
 
 @pytest.fixture(scope="module", params=["python", "node"])

@@ -53,7 +53,7 @@ def test_bare_workers_say_what_is_missing_and_run_what_was_taken_along(cluster: 
 
 @contextmanager
 def standalone(part: str, log: Path, env: dict[str, str], said: str, *arguments: str) -> Iterator[str]:
-    """Spark's own master or worker; what it said when it was ready."""
+    """Spark's own master or worker, and its output when it was ready."""
     command = [str(SPARK / "bin" / "spark-class"), f"org.apache.spark.deploy.{part}", "--host", "127.0.0.1"]
     with (
         log.open("w") as out,

@@ -128,7 +128,7 @@ def test_a_broker_that_gives_few_messages_at_a_time(mq: Rocket) -> None:
         ({"startingoffset": "earliest"}, r"no option startingoffset\. Did you mean startingOffsets\?"),
         ({"sendBatchSize": "5"}, r"option sendBatchSize is for batch writes and streaming writes, not for batch reads"),
         ({"startingOffsets": "latest"}, r"reads nothing"),
-        ({"startingOffsets": '{"TOPIC": {"nobody": {"0": 1}}}'}, r"BAD_OFFSETS.* names TOPIC/nobody/0"),
+        ({"startingOffsets": '{"TOPIC": {"missing": {"0": 1}}}'}, r"BAD_OFFSETS.* names TOPIC/missing/0"),
         (
             {"startingOffsets": '{"TOPIC": {"BROKER": {"0": 99}}}'},
             r"is 99 for TOPIC/BROKER/0, which is beyond its end 1",
@@ -143,7 +143,7 @@ def test_bad_options(mq: Rocket, options: dict[str, str], wrong: str) -> None:
     broker = mq.queues(topic)[0].broker_name
 
     def filled(text: str) -> str:
-        return text.replace("TOPIC/BROKER", f"{topic}/{broker}").replace("TOPIC/nobody", f"{topic}/nobody")
+        return text.replace("TOPIC/BROKER", f"{topic}/{broker}").replace("TOPIC/missing", f"{topic}/missing")
 
     given = {name: value.replace("TOPIC", topic).replace("BROKER", broker) for name, value in options.items()}
     with pytest.raises(PySparkException, match=filled(wrong)):

@@ -143,7 +143,7 @@ def test_the_readme(shop: Rocket, clean: SparkSession, tmp_path: Path, monkeypat
 
 
 def test_the_readme_leaves_the_topics_of_the_first_ten_minutes_alone() -> None:
-    """Who runs the README's block and then the page has one server, and the page counts what its topic holds."""
+    """The README's block and then the page use one server, and the page counts the messages of its topic."""
     used = [
         {topic for example in examples(page) for topic in re.findall(r'"(?:subscribe|topic)", "(\w+)"', example.code)}
         for page in ("README.md", "docs/guides/getting-started.md")

@@ -160,7 +160,7 @@ def test_deleted_messages_stop_the_stream_or_are_passed_over(mq: Rocket, run: Ru
         run(mq.stream(topic))
     assert run(mq.stream(topic, failOnDataLoss="false")) == ["b", "c"]
     mq.send(topic, ["d"])
-    assert run(mq.stream(topic)) == ["d"], "and from there on as ever"
+    assert run(mq.stream(topic)) == ["d"], "and from there on as usual"
     mq.cluster.delete_topic(topic)
     mq.cluster.create_topic(topic, 1)
     mq.send(topic, ["e"] * 5)  # more than there were
@@ -199,15 +199,15 @@ def test_a_topic_that_is_deleted_under_a_batch_is_passed_over_or_left_out(mq: Ro
         raise ValueError("the first batch fails")
 
     both = mq.stream(f"{kept},{topic}", startingOffsets="earliest")
-    for name in ("passed over", "left out"):
+    for name in ("passed over", "removed"):
         query = both.writeStream.foreachBatch(fail).option("checkpointLocation", str(tmp_path / name)).start()
         with pytest.raises(StreamingQueryException, match="the first batch fails"):
             query.awaitTermination(120)
     mq.cluster.delete_topic(topic)
     with pytest.raises(StreamingQueryException, match=rf"DATA_LOSS.TOPIC_DELETED\] topic {topic} .*/0 at 0"):
-        run(both, checkpoint="left out")
+        run(both, checkpoint="removed")
     assert run(mq.stream(f"{kept},{topic}", failOnDataLoss="false"), checkpoint="passed over") == ["a"]
-    assert run(mq.stream(kept), checkpoint="left out") == ["a"]
+    assert run(mq.stream(kept), checkpoint="removed") == ["a"]
 
 
 @pytest.mark.classic("foreachBatch runs in the process of the broker")

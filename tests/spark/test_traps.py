@@ -1,4 +1,4 @@
-"""Traps T1 to T15 of Spark's Python data sources: each has cost somebody data, so each has a test here."""
+"""Traps T1 to T15 of Spark's Python data sources: each has lost data before, so each has a test here."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def test_bodies_that_become_much_are_decoded_some_at_a_time(monkeypatch: pytest.
 
 
 def test_long_columns_of_messages_are_repeated_a_batch_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All at once they may be more than the 2 GiB that an array of texts holds."""
+    """Together, the values may exceed the 2 GiB that an array of strings can hold."""
     options = parse_read_options(
         {"nameServer": "x:1", "subscribe": "orders", "bodyFormat": "arrow", "badRecords": "drop"}
         | {"metadataColumns": "keys, properties", "arrowBatchRows": "64", "arrowBatchBytes": "1048576"},

@@ -252,11 +252,11 @@ DECIMAL_TYPES = [*(pa.decimal128(38, scale) for scale in (0, 2, 18, 38)), pa.dec
 @pytest.mark.parametrize("kind", DECIMAL_TYPES, ids=str)
 @pytest.mark.parametrize("text", DECIMAL_TEXTS)
 def test_a_decimal_is_the_number_that_was_written(text: str, kind: pa.DataType) -> None:
-    """Alone and among others; in JSON as a number, as a text and within lists and structs; in CSV."""
+    """Alone and among others; in JSON as a number, a string, and within lists and structs; in CSV."""
     wanted = exact(text, kind)
     fields = pa.schema([("de", kind), ("s", pa.string())])
     nested = pa.schema([("de", pa.struct([("x", pa.list_(pa.field("element", kind)))])), ("s", pa.string())])
-    # An escaped letter hides the exponent from whoever looks at the bytes.
+    # An escaped letter hides the exponent from code that searches the bytes.
     hidden = text.replace("e", r"\u0065")
     made: list[tuple[Decoder, pa.Schema, bytes, bytes]] = [
         (JsonDecoder(fields), fields, f'{{"de":{text},"s":"a"}}'.encode(), b'{"de":0.1,"s":"b"}'),
@@ -673,7 +673,7 @@ def test_avro_uuids_are_the_texts_that_were_written(text: str) -> None:
     "more", [{}, {"precision": None}, {"precision": 0}, {"precision": "9"}, {"precision": 2, "scale": 3}]
 )
 def test_avro_decimals_that_are_none_are_bytes(more: dict[str, Any]) -> None:
-    """As the specification has it, and Spark: what a logical type says is ignored when it is invalid."""
+    """As in the specification and in Spark: an invalid logical type is ignored."""
     assert raw_avro({"type": "bytes", "logicalType": "decimal", **more}, 1, 7) == b"\x0e"
     assert raw_avro({"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}, 1, 6) == Decimal("0.12")
     with pytest.raises(SchemaError, match="a decimal of 39 digits, above Spark's 38"):
