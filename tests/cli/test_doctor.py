@@ -46,10 +46,10 @@ def program(path: Path, text: str) -> Path:
 def test_all_is_well(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     status = main(["doctor", "-n", cluster.name_server, "-t", "orders"])
-    said = capsys.readouterr().out
-    assert status == 0, said
-    assert "3 queues, 0 messages" in said
-    assert said.endswith("no problems found\n")
+    reported = capsys.readouterr().out
+    assert status == 0, reported
+    assert "3 queues, 0 messages" in reported
+    assert reported.endswith("no problems found\n")
 
 
 def test_a_broker_that_refuses(monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
@@ -84,7 +84,7 @@ def test_what_is_wrong_has_a_remedy(no_address: str, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("said", "grade"),
+    ("reported", "grade"),
     [
         ('openjdk version "17.0.15" 2025-04-15', "ok"),
         ('openjdk version "21" 2023-09-19', "ok"),
@@ -93,8 +93,8 @@ def test_what_is_wrong_has_a_remedy(no_address: str, monkeypatch: pytest.MonkeyP
         ("who knows", "warning"),
     ],
 )
-def test_java(said: str, grade: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program(tmp_path / "bin" / "java", f"echo '{said}' >&2")
+def test_java(reported: str, grade: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(tmp_path / "bin" / "java", f"echo '{reported}' >&2")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert doctor.check_java().grade == grade
 

@@ -127,9 +127,9 @@ class Odd(World):
         return self.health
 
 
-@pytest.mark.parametrize(("said", "grade"), [(b"\x08\x02", "wrong"), (None, "warning")])
-def test_health(said: bytes | None, grade: str) -> None:
-    with Odd(said) as server:
+@pytest.mark.parametrize(("reported", "grade"), [(b"\x08\x02", "wrong"), (None, "warning")])
+def test_health(reported: bytes | None, grade: str) -> None:
+    with Odd(reported) as server:
         _, health = found(server.target, None)
         assert health.grade == grade
         _, _, route = found(server.target, "orders")

@@ -54,8 +54,8 @@ def queues(cluster: LocalCluster) -> list[MessageQueue]:
 def rocket(cluster: LocalCluster, capsys: Said) -> Rocket:
     def run(*arguments: str) -> tuple[int, str, str]:
         status = main(["offsets", arguments[0], "-n", cluster.name_server, *arguments[1:]])
-        said = capsys.readouterr()
-        return status, said.out, said.err
+        reported = capsys.readouterr()
+        return status, reported.out, reported.err
 
     return run
 
@@ -146,17 +146,17 @@ def test_what_would_be_read(rocket: Rocket) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "reported"),
     [
         (["--group", "bad group", "--latest"], "Invalid characters in the group name"),
         (["--group", "g", "--at", "yesterday"], "how long ago, such as -2h, -30m or -1d"),
         (["--group", "g", "--at", "1700000000"], "did you mean 1700000000000?"),
     ],
 )
-def test_a_wrong_argument_names_the_rule(rocket: Rocket, capsys: Said, arguments: list[str], said: str) -> None:
+def test_a_wrong_argument_names_the_rule(rocket: Rocket, capsys: Said, arguments: list[str], reported: str) -> None:
     with pytest.raises(SystemExit):
         rocket("reset", "-t", "orders", *arguments)
-    assert said in capsys.readouterr().err
+    assert reported in capsys.readouterr().err
 
 
 def test_what_is_wrong(rocket: Rocket, tmp_path: Path, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,10 +64,10 @@ def test_a_success_counts_up_to_its_index(rig: Callable[..., Rig], index: int, b
 
 
 class Odd(BaseException):
-    """Of nobody's making but the application's, and of no use in a log."""
+    """An error of the application that cannot be formatted."""
 
     def __str__(self) -> str:
-        raise ValueError("no text")
+        raise ValueError("invalid body")
 
 
 def _with_level(level: Any) -> Callable[..., Any]:

@@ -124,7 +124,7 @@ def test_stored_but_not_safely(
 
 @pytest.mark.parametrize("how", HOWS)
 def test_a_busy_broker_is_passed_over(mq: FakeCluster, produce: Callable[..., Producer], how: str) -> None:
-    """A rejected message goes to another broker; if all are busy, the error says so and is retriable."""
+    """A rejected message goes to another broker; if all are busy, the error reports it and is retriable."""
     busy = says(ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, start flow control for a while")
     mq.brokers[0].answers[SEND] = busy
     producer = produce()

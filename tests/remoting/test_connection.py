@@ -236,13 +236,13 @@ _dial = socket.create_connection
 
 
 class SlowConnect:
-    """Takes the place of ``socket.create_connection``: holds back until told, then fails or calls ``to``."""
+    """Takes the place of ``socket.create_connection``: waits for a release, then fails or calls ``to``."""
 
     def __init__(self) -> None:
         self.started = threading.Semaphore(0)
         self.go = threading.Event()
         self.attempts = 0
-        self.error: Exception | None = ConnectionRefusedError("nobody there")
+        self.error: Exception | None = ConnectionRefusedError("unreachable")
         self.to = ""
 
     def __call__(self, address: tuple[str, int], timeout: float) -> socket.socket:
@@ -278,10 +278,10 @@ def test_one_attempt_is_for_all_who_wait_and_none_waits_longer_than_his_time(
     assert not any(future.done() for future in futures)
     slow.go.set()
     for future in futures:
-        with pytest.raises(RemotingConnectError, match="nobody there"):
+        with pytest.raises(RemotingConnectError, match="unreachable"):
             future.result(10)
     assert slow.attempts == 1
-    with pytest.raises(RemotingConnectError, match="nobody there"):
+    with pytest.raises(RemotingConnectError, match="unreachable"):
         client.invoke("x:1", request())
     assert slow.attempts == 2
 
@@ -375,19 +375,19 @@ def test_an_attempt_that_took_long_speaks_for_as_long_again(
     attempts: int,
 ) -> None:
     """Unless it was refused: then the CPU was short, and the server may be there."""
-    slow.error = error("nobody there")
+    slow.error = error("unreachable")
     slow.go.set()
     for name in ("client", "connection"):
         clock = SimpleNamespace(monotonic=lambda: 1000.0 + 3.0 * slow.attempts)
         monkeypatch.setattr(f"spark_rocket.remoting.client.{name}.time", clock)
     for _ in range(3):
-        with pytest.raises(RemotingConnectError, match="nobody there"):
+        with pytest.raises(RemotingConnectError, match="unreachable"):
             client.invoke_async("x:1", request(), timeout=60).result(10)
     assert slow.attempts == attempts
 
 
 def test_a_port_that_connects_to_itself(client: RemotingClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel may give the port that is called as the local one, while nobody listens."""
+    """The kernel may give the port that is called as the local one, without a listener."""
     with socket.socket() as itself:
         itself.bind(("127.0.0.1", 0))
         itself.connect(itself.getsockname())
@@ -398,5 +398,5 @@ def test_a_port_that_connects_to_itself(client: RemotingClient, monkeypatch: pyt
 
 
 def test_what_is_not_connected(client: RemotingClient) -> None:
-    assert not client.is_connected("nobody:1")
-    client.disconnect("nobody:1")
+    assert not client.is_connected("missing:1")
+    client.disconnect("missing:1")

@@ -15,7 +15,7 @@ from spark_rocket.remoting.client.deadlines import DeadlineTable, Timer
 
 @pytest.fixture
 def timer() -> Iterator[Timer]:
-    """Its clock stands still: the test says what is due."""
+    """Its clock stands still: the test decides what is due."""
     timer = Timer(lambda: 0.0)
     yield timer
     timer.close()

@@ -61,7 +61,7 @@ def test_many_lines_in_parts() -> None:
 
 
 class Source:
-    """Counts how often it is collected, and waits between two steps until told."""
+    """Counts how often it is collected, and waits for a release between two steps."""
 
     metrics: Sequence[Metric] = TABLE
 

@@ -220,7 +220,7 @@ def test_what_waits_with_a_connection_that_ends_is_forgotten(serve: Serve, dial:
 
 
 def test_time_in_which_a_peer_reads_nothing_is_no_waiting(serve: Serve, dial: Dial, work: Work) -> None:
-    """Only what waits for others is sent away."""
+    """Only queued requests are rejected."""
     paused = threading.Event()
 
     def big(channel: Channel, command: RemotingCommand) -> RemotingCommand:

@@ -1,4 +1,4 @@
-"""Who reads a connection: its thread, or a caller that waits for an answer."""
+"""The reader of a connection: its thread, or a caller that waits for a response."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_reading_caller_serves_the_others_and_hands_over(serve: Serve, client:
     parked(client, server.address)
     drain(server.arrived)
     with ThreadPoolExecutor(1) as pool:
-        # It reads while it waits in vain, and leaves the request of another thread unanswered when it stops.
+        # It reads until its timeout, and leaves the request of another thread unanswered when it stops.
         vain = pool.submit(client.invoke, server.address, request(SILENT), 0.2)
         assert server.arrived.acquire(timeout=10)
         assert client.invoke_async(server.address, request(), 20).result(20).code == 0
@@ -140,7 +140,7 @@ def test_what_may_happen_to_a_reading_caller(
 def test_an_interrupted_reading_caller_ends_the_connection(
     serve: Serve, client: RemotingClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bytes that were received and not served are lost, so nothing that follows can be told apart."""
+    """Bytes that were received and not served are lost, so later frames cannot be separated."""
     address = serve().address
     connection = parked(client, address)
 

@@ -1,4 +1,4 @@
-"""The certificate of our own making is one to OpenSSL: it is read, and proves who it names to who trusts it."""
+"""OpenSSL accepts our self-signed certificate: it is read, and proves its name to clients that trust it."""
 
 from __future__ import annotations
 

@@ -260,7 +260,7 @@ def test_a_silent_peer_is_closed(serve: Serve, dial: Dial, loop_factory: object)
 
 
 def test_a_peer_may_be_silent_for_120_s(serve: Serve, dial: Dial) -> None:
-    """Looked at every 30 s, which nobody waits for here: closed at the fifth look after its last byte."""
+    """Checked every 30 s, simulated here: closed at the fifth check after its last byte."""
     server = serve()
     client = dial(server.address)
     client.ask(request(ECHO, 1))

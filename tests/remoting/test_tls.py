@@ -1,4 +1,4 @@
-"""TLS between our client, our server and others: who is served, who is refused and what is said of it."""
+"""TLS between our client, our server and others: accepted and rejected connections, and their errors."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_what_a_slow_reader_is_sent_is_held_within_bounds(certificates: Certific
 
 
 def test_pushed_requests_reach_a_client(certificates: Certificates) -> None:
-    """Nobody asks, so that the connection's own thread reads."""
+    """No caller waits, so the connection's own thread reads."""
     came = threading.Event()
 
     def taken(_: str, command: RemotingCommand) -> None:
@@ -235,19 +235,19 @@ def test_clients_may_show_a_certificate(certificates: Certificates) -> None:
         ("strange", "TLS_WRONG_CA", "not trusted"),
     ],
 )
-def test_a_server_that_cannot_be_believed(certificates: Certificates, pair: str, code: str, text: str) -> None:
+def test_an_untrusted_server_certificate(certificates: Certificates, pair: str, code: str, text: str) -> None:
     with serving(certificates.server_tls(getattr(certificates, pair))) as server:
         with pytest.raises(RemotingConnectError, match=text) as found:
             ask(server.address, certificates.of_client())
         assert found.value.code == code
-        assert found.value.retriable is (code == "TLS_EXPIRED")  # somebody may renew it while a stream waits
+        assert found.value.retriable is (code == "TLS_EXPIRED")  # it may be renewed while a stream waits
         assert server.address in found.value.message
         assert found.value.remedy
-        # Whoever says so takes what there is.
+        # Without verification, any certificate is accepted.
         assert ask(server.address, certificates.of_client(verify=Verify.NONE)) == b"hello"
 
 
-def test_less_is_checked_only_when_that_is_said(certificates: Certificates) -> None:
+def test_checks_are_reduced_only_on_request(certificates: Certificates) -> None:
     with serving(certificates.server_tls(certificates.elsewhere)) as server:
         assert ask(server.address, certificates.of_client(verify=Verify.CA)) == b"hello"
     with serving(certificates.server_tls(certificates.strange)) as server:

@@ -125,7 +125,7 @@ def test_passwords_are_not_shown() -> None:
 
 
 def test_who_must_show_a_certificate_does_not_get_in_by_plaintext() -> None:
-    """Nobody who demands certificates leaves the port open to plaintext by not naming a mode."""
+    """Without a mode, a server that requires client certificates does not accept plaintext."""
     settings = TlsSettings(
         server_cert_path="c", server_key_path="k", server_trust_cert_path="t", need_client_auth=ClientAuth.REQUIRE
     )

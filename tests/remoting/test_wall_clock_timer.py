@@ -20,7 +20,7 @@ class Handle:
 
 
 class Loop:
-    """What the driver uses of an event loop, with a clock that goes as far as it is told."""
+    """The part of an event loop that the driver uses, with a clock that only the test advances."""
 
     def __init__(self) -> None:
         self.now = 1_000_000

@@ -79,7 +79,7 @@ def test_who_never_says_anything_is_let_go_sooner(serve: Serve, dial: Dial) -> N
     assert speaks.ask(request(ECHO)).code == 0
     assert server.server.overload.silent == 1
     time.passes(1)
-    assert half.at_end()  # a byte is no request
+    assert half.at_end()  # a byte is not a request
     assert server.server.overload.slow_writers == 1
 
 
@@ -132,7 +132,7 @@ def test_half_a_frame_behind_a_whole_one(serve: Serve, dial: Dial) -> None:
 
 
 def big_answers(serve: Serve, size: int, **options: object) -> tuple[ServerThread, Time, threading.Semaphore]:
-    """A server whose code 9 is answered with more than a peer's buffers take; how often somebody fell behind."""
+    """A server whose code 9 is answered with more than a peer's buffers hold; the number of peers that fell behind."""
     paused = threading.Semaphore(0)
 
     def big(channel: Channel, command: RemotingCommand) -> RemotingCommand:

@@ -17,7 +17,7 @@ PAST = datetime.now(UTC) - timedelta(days=1)
 
 
 class Certificates:
-    """One authority, another that nobody trusts, and what they issued."""
+    """A trusted and an untrusted authority, and their certificates."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
