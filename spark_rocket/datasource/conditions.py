@@ -63,6 +63,11 @@ CONDITIONS: tuple[Condition, ...] = (
         "option {option} names {what}, which the query does not read.",
         "Add it to {choice} ({chosen}), or remove it.",
     ),
+    Condition(
+        "BAD_OPTION.NEWER_SPARK",
+        "option {option} requires Spark {needed}, but this is Spark {here}, which {reason}.",
+        "Remove it, or use PySpark {needed} or newer.",
+    ),
     Condition("BAD_OPTION.READS_NOTHING", "a batch read with startingOffsets=latest reads nothing.", "Use {others}."),
     Condition(
         "BAD_OPTION.TO_COME",
@@ -99,7 +104,7 @@ CONDITIONS: tuple[Condition, ...] = (
     Condition(
         "BAD_OFFSETS.CHECKPOINT_LOG",
         "{file} starts with {found}: only version v1 of Spark's offset log is supported.",
-        "Use Spark 4.2 or 4.3, or use the offsets of the group.",
+        "Use Spark 4.0 to 4.3, or use the offsets of the group.",
     ),
     Condition(
         "BAD_OFFSETS.NOT_OURS",

@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     BinaryType,
     IntegerType,
@@ -24,6 +23,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from spark_rocket.datasource.capabilities import arrow_schema
 from spark_rocket.errors import SchemaError
 
 _TEXT, _INT = StringType(), IntegerType()
@@ -80,7 +80,7 @@ def retype(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 def project(schema: StructType) -> Projection:
     """Check a user's ``.schema(...)`` and return the projection for it."""
-    return Projection(known_columns(schema, SOURCE_SCHEMA, 'format("rocket")'), to_arrow_schema(schema, timezone="UTC"))
+    return Projection(known_columns(schema, SOURCE_SCHEMA, 'format("rocket")'), arrow_schema(schema))
 
 
 def known_columns(schema: StructType, known: StructType, owner: str) -> tuple[str, ...]:

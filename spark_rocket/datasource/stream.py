@@ -5,6 +5,8 @@
 * ``latestOffset(start)`` proves that all messages before ``start`` are processed, so it commits the consumer group's
   offsets there. ``commit`` does so too, but Spark calls it only when it plans the next batch. ``stop`` is not called
   reliably; nothing depends on it.
+* Spark 4.0 and 4.1 call ``latestOffset`` without a start: ``UnlimitedStreamReader``. Later versions pass it, and a
+  limit: ``stream_limits.py``.
 * An offset without new information is returned unchanged, as the same text: Spark compares text.
 * Queues that appear later begin at their first message. Queues whose broker is unavailable keep their position.
 
@@ -19,28 +21,21 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
 from spark_rocket.datasource.batch import RangePartition, read_partition
-from spark_rocket.datasource.offsets import StreamOffset, initial_offset, parse_stream_offset, starts_of
+from spark_rocket.datasource.offsets import initial_offset, parse_stream_offset, starts_of
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.plan.planner import StreamPlanner
 from spark_rocket.datasource.plan.ranges import ranges_between, split
 from spark_rocket.datasource.processes import PickledByValue, hide_traceback
 from spark_rocket.datasource.read.cluster import Cluster
 from spark_rocket.datasource.read.typed_rows import projection_of
+from spark_rocket.errors import StateError
 
-_NO_LIMIT = 2**62
 
-
-class RocketStreamReader(PickledByValue, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Adapts the stream planner and the reading tasks to Spark's interface."""
+class RocketStreamReader(PickledByValue, DataSourceStreamReader):
+    """Adapts the stream planner and the reading tasks to Spark's interface, except for ``latestOffset``."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         projection_of(options, schema)
@@ -61,29 +56,12 @@ class RocketStreamReader(PickledByValue, DataSourceStreamReader, SupportsTrigger
     def initialOffset(self) -> dict[str, object]:  # noqa: N802
         return initial_offset()
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return one limit for all limits: Spark cannot express several at once. Trigger.Once overrides it."""
-        options = self._options
-        if (options.max_offsets_per_trigger, options.max_bytes_per_trigger, options.min_offsets_per_trigger) == (
-            None,
-        ) * 3:
-            return ReadAllAvailable()
-        return ReadMaxRows(options.max_offsets_per_trigger or _NO_LIMIT)
-
-    @hide_traceback
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self.planner.pin()
-
-    @hide_traceback
-    def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:  # noqa: N802
-        is_limited = isinstance(limit, ReadMaxRows)
-        max_records = limit.max_rows if isinstance(limit, ReadMaxRows) and limit.max_rows < _NO_LIMIT else None
+    def end_after(
+        self, start: dict[str, object], max_records: int | None = None, *, is_limited: bool = True
+    ) -> dict[str, object]:
+        """Return where the batch after ``start`` ends; ``start`` itself if there is no batch yet."""
         end = self.planner.next_end(parse_stream_offset(start), max_records, is_limited=is_limited)
         return start if end is None else end.to_json()
-
-    def reportLatestOffset(self) -> dict[str, object] | None:  # noqa: N802
-        seen = self.planner.latest_seen()
-        return StreamOffset(seen).to_json() if seen else None
 
     @hide_traceback
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> list[InputPartition]:
@@ -105,3 +83,34 @@ class RocketStreamReader(PickledByValue, DataSourceStreamReader, SupportsTrigger
         offset = parse_stream_offset(end)
         if offset is not None:
             self.planner.commit(offset)
+
+
+class UnlimitedStreamReader(RocketStreamReader):
+    """A reader for Spark 4.0 and 4.1, which do not pass the start to ``latestOffset`` and cannot limit a batch.
+
+    The reader learns the start from ``partitions``: Spark plans each batch before it requests the next end, and after a
+    restart it first calls ``partitions`` with the newest offset of the checkpoint as start and end. The start of a
+    batch always comes from Spark, so a wrong order of calls cannot skip messages; it is an error.
+    """
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._first: dict[str, object] | None = None  # the end of the first batch of a new query
+        self._reached: dict[str, object] | None = None  # the end of the newest planned batch
+
+    @hide_traceback
+    def latestOffset(self) -> dict[str, object]:  # type: ignore[override] # noqa: N802
+        if self._reached is not None:
+            return self.end_after(self._reached)
+        if self._first is None:
+            self._first = self.end_after(initial_offset())
+        return self._first
+
+    @hide_traceback
+    def partitions(self, start: dict[str, object], end: dict[str, object]) -> list[InputPartition]:
+        if self._reached is None and self._first is not None and parse_stream_offset(start) is not None:
+            raise StateError(
+                "Spark requested an end before it passed the checkpoint's offset.", remedy="Use PySpark 4.2 or newer."
+            )
+        self._reached = end
+        return [] if start == end else super().partitions(start, end)

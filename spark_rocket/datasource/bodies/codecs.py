@@ -6,12 +6,12 @@ Pure.
 from __future__ import annotations
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType, VariantType
 
 from spark_rocket.datasource.bodies.columns import same_types
 from spark_rocket.datasource.bodies.decoding import BAD, Decoded, Decoder, OneByOneDecoder, reason
 from spark_rocket.datasource.bodies.json_values import parse_value, variant_of
+from spark_rocket.datasource.capabilities import arrow_schema
 from spark_rocket.datasource.options.bodies import BodyFormat, BodySettings
 from spark_rocket.errors import SchemaError
 
@@ -60,7 +60,7 @@ def known_columns(settings: BodySettings) -> StructType:
 
 def decoder(settings: BodySettings, body: StructType) -> Decoder:
     """Return the decoder for the columns ``body``; SchemaError if it is impossible. Modules are imported lazily."""
-    fields = to_arrow_schema(body, timezone="UTC")
+    fields = arrow_schema(body)
     form = settings.format
     if not body.fields and form in (BodyFormat.CSV, BodyFormat.ARROW):
         raise SchemaError(

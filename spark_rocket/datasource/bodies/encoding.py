@@ -19,13 +19,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import is_variant, to_arrow_schema
+from pyspark.sql.pandas.types import is_variant
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType, VariantType
 from pyspark.sql.variant_utils import VariantUtils
 
 from spark_rocket.datasource.bodies.arrow_bodies import write_stream
 from spark_rocket.datasource.bodies.codecs import check_known
 from spark_rocket.datasource.bodies.decoding import BAD, reason
+from spark_rocket.datasource.capabilities import arrow_schema
 from spark_rocket.datasource.options.bodies import BodyFormat, BodySettings
 from spark_rocket.errors import RowError, SchemaError
 
@@ -206,7 +207,7 @@ class BodyEncoder:
                 f"{', '.join(sorted(kept))}.",
                 remedy="Rename the columns with values, or remove bodyFormat and write a column body.",
             )
-        self._check(to_arrow_schema(self._body, timezone="UTC"))
+        self._check(arrow_schema(self._body))
         self._encode_row = self._row_encoder()
 
     @property

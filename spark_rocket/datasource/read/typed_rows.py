@@ -15,12 +15,12 @@ from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructType
 
 from spark_rocket.datasource.bodies.codecs import decoder, known_columns
 from spark_rocket.datasource.bodies.columns import default_schema, layout, looks_like_metadata
 from spark_rocket.datasource.bodies.decoding import Decoded, raw
+from spark_rocket.datasource.capabilities import arrow_schema
 from spark_rocket.datasource.options.bodies import BodySettings
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.read.bad_records import BadRecordCounter, row_mask
@@ -79,7 +79,7 @@ class TypedRows:
         self._layout = layout(settings, schema)
         self._decoder = decoder(settings, self._layout.body)
         self._counter = BadRecordCounter(options, settings)
-        self._target = to_arrow_schema(schema, timezone="UTC")
+        self._target = arrow_schema(schema)
         self._limit = options.arrow_batch_rows
         self._most_bytes = options.arrow_batch_bytes
         self._bad_text = self._layout.bad_column is not None and isinstance(

@@ -14,7 +14,6 @@ from itertools import islice
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BooleanType,
@@ -29,6 +28,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from spark_rocket.datasource.capabilities import arrow_schema
 from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.options.options import ViewOptions, check_options, parse_view_options
 from spark_rocket.datasource.options.table import Scope
@@ -181,8 +181,8 @@ class ViewReader(PickledByValue, DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from spark_rocket.datasource.views.rows import batches_of, rows_of
 
-        target = to_arrow_schema(self._schema, timezone="UTC")
-        whole = to_arrow_schema(VIEWS[self._options.view].schema, timezone="UTC")
+        target = arrow_schema(self._schema)
+        whole = arrow_schema(VIEWS[self._options.view].schema)
         if self._options.view in ("messages", "dlq"):
             for batch in batches_of(self._options, whole):
                 yield pa.RecordBatch.from_arrays([batch.column(name) for name in self._columns], schema=target)

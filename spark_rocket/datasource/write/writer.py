@@ -19,7 +19,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -35,6 +35,7 @@ from pyspark.sql.types import (
 )
 
 from spark_rocket.datasource.bodies.encoding import BodyEncoder
+from spark_rocket.datasource.capabilities import StreamArrowWriter
 from spark_rocket.datasource.options.bodies import BodySettings
 from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.processes import PickledByValue, hide_traceback, settle_worker
@@ -263,7 +264,7 @@ class RocketWriter(PickledByValue, DataSourceArrowWriter):
         log.warning("the write failed; messages of %d tasks are already stored and stay", _finished(messages))
 
 
-class RocketStreamWriter(PickledByValue, DataSourceStreamArrowWriter):
+class RocketStreamWriter(PickledByValue, StreamArrowWriter):
     """``df.writeStream``. The query's id and the batch number make duplicates of retried batches detectable."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
