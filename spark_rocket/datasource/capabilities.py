@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from spark_rocket.datasource.options.options import ReadOptions
 
+__all__ = ["HAS_READ_LIMITS", "HAS_STREAM_ARROW_WRITER", "StreamArrowWriter", "arrow_schema", "check_limits"]
+
 HAS_READ_LIMITS = hasattr(datasource.DataSourceStreamReader, "getDefaultReadLimit")
 """Whether a micro-batch can be limited, and the reader knows where it starts (Spark 4.2)."""
 

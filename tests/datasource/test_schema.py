@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, LongType, MapType, StringType, StructField, StructType
 
+from spark_rocket.datasource.capabilities import arrow_schema
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
 from spark_rocket.errors import SchemaError
 
@@ -12,7 +12,7 @@ from spark_rocket.errors import SchemaError
 def test_all_columns_by_default() -> None:
     projection = project(SOURCE_SCHEMA)
     assert projection.columns == tuple(SOURCE_SCHEMA.names)
-    assert projection.target == to_arrow_schema(SOURCE_SCHEMA, timezone="UTC")
+    assert projection.target == arrow_schema(SOURCE_SCHEMA)
 
 
 def test_a_users_order_case_and_nullability_are_kept() -> None:
@@ -35,7 +35,7 @@ def test_a_users_order_case_and_nullability_are_kept() -> None:
         }
     )
     batch = projection.conform(decoded)
-    assert batch.schema.equals(to_arrow_schema(wanted, timezone="UTC"), check_metadata=True)
+    assert batch.schema.equals(arrow_schema(wanted), check_metadata=True)
     assert batch.to_pydict() == {"QUEUEOFFSET": [1, 2], "properties": [[("a", "1")], []], "topic": ["t", "t"]}
 
 

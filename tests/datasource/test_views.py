@@ -12,10 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from spark_rocket.client import Admin, ConsumeConcurrentlyStatus, Producer, PushConsumer, Reader
+from spark_rocket.datasource.capabilities import arrow_schema
 from spark_rocket.datasource.options.options import check_options
 from spark_rocket.datasource.options.parsers import VIEW_NAMES
 from spark_rocket.datasource.options.table import Scope
@@ -54,7 +54,7 @@ def read(cluster: str | LocalCluster, view: str, schema: StructType | None = Non
     rows: list[Row] = []
     for batch in reader.read(partition):
         assert isinstance(batch, pa.RecordBatch)
-        assert batch.schema.equals(to_arrow_schema(schema, timezone="UTC"))
+        assert batch.schema.equals(arrow_schema(schema))
         rows += batch.to_pylist()
     return rows
 

@@ -252,7 +252,7 @@ def test_records_of_one_size(size: int) -> None:
 
 def test_schema_is_what_spark_wants() -> None:
     types = pytest.importorskip("pyspark.sql.types")
-    from pyspark.sql.pandas.types import to_arrow_schema
+    from spark_rocket.datasource.capabilities import arrow_schema
 
     string, integer = types.StringType(), types.IntegerType()
     kinds = {
@@ -267,7 +267,7 @@ def test_schema_is_what_spark_wants() -> None:
         "sysFlag": integer,
     }
     fields = [types.StructField(n, kinds.get(n, string), n in ("tags", "keys")) for n in COLUMNS]
-    wanted = to_arrow_schema(types.StructType(fields), timezone="UTC")
+    wanted = arrow_schema(types.StructType(fields))
     assert wanted.equals(ARROW_SCHEMA)
     assert decode_records(record(1), broker_name="b").schema.equals(wanted)
     assert decode_records(b"", broker_name="b").schema.equals(wanted)

@@ -17,7 +17,6 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as steady
 from hypothesis import strategies as st
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.variant_utils import VariantUtils
 
 from spark_rocket.datasource.bodies.arrow_bodies import ArrowDecoder, write_stream
@@ -27,6 +26,7 @@ from spark_rocket.datasource.bodies.csv_reader import CsvDecoder
 from spark_rocket.datasource.bodies.decoding import BAD, Decoder, OneByOneDecoder, columns_of
 from spark_rocket.datasource.bodies.json_reader import JsonDecoder
 from spark_rocket.datasource.bodies.json_values import converter, parse_object
+from spark_rocket.datasource.capabilities import arrow_schema
 from spark_rocket.datasource.options.bodies import AvroEncoding, BodyFormat, BodySettings
 from spark_rocket.errors import OptionError, SchemaError
 from tests.datasource.body_formats.formats import (
@@ -165,7 +165,7 @@ def test_json(body: str | bytes, row: dict[str, Any] | str) -> None:
 
 def test_json_of_types_that_arrow_does_not_parse() -> None:
     schema = columns(b="binary", m=map_to("int"), v="variant", s="string", e=columns(v="variant"))
-    fields = to_arrow_schema(schema, timezone="UTC")
+    fields = arrow_schema(schema)
     assert one('{"b": "AQI=", "m": {"k": 1, "l": null}, "s": "x"}', fields) == {
         "b": b"\x01\x02", "m": [("k", 1), ("l", None)], "s": "x"}  # fmt: skip
     assert "Incorrect padding" in one('{"b": "AQI"}', fields)
@@ -555,7 +555,7 @@ def test_avro() -> None:
         id="bigint", item="string", at="timestamp", price="price", marks=map_to("int"), kind="string",
         lines=list_of(columns(n="int")), later=columns(n="int"), uid="string", clock="int",
     )  # fmt: skip
-    fields = to_arrow_schema(schema.columns, timezone="UTC")
+    fields = arrow_schema(schema.columns)
     avro_decoder = OneByOneDecoder(fields, schema.read)
     single = schema.write(ORDER)
     assert single[:10] == schema.header
@@ -713,7 +713,7 @@ def test_avro_arrays_of_what_takes_no_bytes(items: Any) -> None:
 @given(st.lists(st.binary(max_size=40), max_size=6))
 def test_any_avro_leaves_its_neighbours_alone(values: list[bytes]) -> None:
     schema = AvroSchema(avro())
-    fields = to_arrow_schema(schema.columns, timezone="UTC")
+    fields = arrow_schema(schema.columns)
     check_alone(OneByOneDecoder(fields, schema.read), fields, [*values, schema.write(ORDER)])
 
 
@@ -731,7 +731,7 @@ def test_protobuf() -> None:
         "marks": [("k", 1)], "parts": [("p", {"n": 3})], "blob": b"\x00\xff", "small": 2**32 - 1,
     }  # fmt: skip
     body = ProtobufType(settings).write(row)
-    fields = to_arrow_schema(known, timezone="UTC")
+    fields = arrow_schema(known)
     found = check_alone(decoder(settings, known), fields, [body, b"", body[:-1], b"\xff" * 5])
     rows = rows_of(found, fields)
     assert rows[0] == row
@@ -758,4 +758,4 @@ def test_protobuf() -> None:
 def test_any_protobuf_leaves_its_neighbours_alone(values: list[bytes]) -> None:
     settings = protobuf()
     known = known_columns(settings)
-    check_alone(decoder(settings, known), to_arrow_schema(known, timezone="UTC"), values)
+    check_alone(decoder(settings, known), arrow_schema(known), values)

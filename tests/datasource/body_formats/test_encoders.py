@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as steady
 from hypothesis import strategies as st
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BooleanType, DateType, DoubleType, FloatType, StructType, TimestampNTZType
 from pyspark.sql.variant_utils import VariantUtils
 
 from spark_rocket.datasource.bodies.codecs import decoder, known_columns
 from spark_rocket.datasource.bodies.encoding import BodyEncoder
+from spark_rocket.datasource.capabilities import arrow_schema
 from spark_rocket.datasource.options.bodies import BodyFormat, BodySettings
 from spark_rocket.errors import RowError, SchemaError
 from tests.datasource.body_formats.formats import UTC, avro, columns, list_of, map_to, protobuf, rows_of
@@ -48,14 +48,14 @@ NESTED: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
 
 
 def encode(settings: BodySettings, schema: StructType, rows: list[dict[str, Any]]) -> pa.RecordBatch:
-    batch = pa.RecordBatch.from_pylist(rows, to_arrow_schema(schema, timezone="UTC"))
+    batch = pa.RecordBatch.from_pylist(rows, arrow_schema(schema))
     return BodyEncoder(settings, schema, KEPT, "partition 0").encode(batch)
 
 
 def read_back(settings: BodySettings, schema: StructType, batch: pa.RecordBatch) -> list[dict[str, Any]]:
     found = decoder(settings, schema).decode(batch.column("body").cast(pa.binary()))
     assert not found.bad
-    return rows_of(found, to_arrow_schema(schema, timezone="UTC"))
+    return rows_of(found, arrow_schema(schema))
 
 
 def rows_like(fields: dict[str, tuple[Any, st.SearchStrategy[Any]]]) -> st.SearchStrategy[list[dict[str, Any]]]:
@@ -174,7 +174,7 @@ def test_a_time_that_a_library_cannot_write_is_refused_by_its_row() -> None:
 
 def test_far_times_within_values() -> None:
     schema = columns(st=columns(x="timestamp"), m=map_to("timestamp"), li=list_of(columns(x=DateType())))
-    fields = to_arrow_schema(schema, timezone="UTC")
+    fields = arrow_schema(schema)
     moment, day = pa.scalar(253402318799000000, UTC), pa.scalar(2932897, pa.int32()).cast(pa.date32())
     row = {"st": {"x": moment}, "m": [("k", moment)], "li": [{"x": day}]}
     batch = pa.RecordBatch.from_arrays([pa.array([row[item.name]], item.type) for item in fields], schema=fields)
