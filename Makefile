@@ -10,7 +10,7 @@ NODE   := tests/proxy/official/node
 TEXTS  := spark_rocket jobs benchmarks tools docs tests Makefile mkdocs.yml $(wildcard *.md)
 ARGS   ?=
 
-.PHONY: help demo test unit live spark long prepare connect crash failover chaos chaos-sink fuzz lint protos dist docs bench soak setup clean
+.PHONY: help demo test unit live spark long prepare connect crash failover chaos chaos-sink fuzz lint protos dist matrix docs bench soak setup clean
 
 help:
 	@echo "make demo    send 336,776 flights through a topic and a streaming query: a table and a chart"
@@ -28,6 +28,7 @@ help:
 	@echo "make lint    run ruff, mypy --strict, import-linter, codespell"
 	@echo "make protos  compile the descriptor set of the gRPC messages from their .proto"
 	@echo "make dist    build the wheel and the sdist in dist/, check them, install each extra in an empty environment"
+	@echo "make matrix  run the data source's tests with PySpark 4.0 to 4.3 and all installed Pythons (ARGS='--only 3.11-4.0')"
 	@echo "make docs    build the site in site/"
 	@echo "make bench   run the benchmarks, each with its own ceiling (ARGS='--only spark.read')"
 	@echo "make soak    a stream with 50,000 messages/s for ten minutes: its lag and memory (ARGS='--minutes 1')"
@@ -97,6 +98,9 @@ protos: $(STAMP)
 # ARGS=--no-install leaves out the installations, which need a package index.
 dist: $(STAMP)
 	@$(RUN) python tools/dist.py $(ARGS)
+
+matrix: $(STAMP)
+	@$(RUN) python tools/matrix.py $(ARGS)
 
 docs: $(STAMP)
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build -q -d site

@@ -100,7 +100,7 @@ def test_java(reported: str, grade: str, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_packages_too_old_too_new_and_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    versions = {"pyspark": "4.1.2", "pyarrow": "18.0.0", "pandas": "3.0.1"}
+    versions = {"pyspark": "3.5.8", "pyarrow": "18.0.0", "pandas": "3.0.1"}
 
     def version(package: str) -> str:
         if package not in versions:

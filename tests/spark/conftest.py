@@ -7,8 +7,9 @@ but for what is marked ``classic``.
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_rocket.client import Producer, Reader
+from spark_rocket.datasource.capabilities import HAS_READ_LIMITS
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.testing import LocalCluster
 from tests.spark.sessions import ON_CONNECT, ROOT, Found, classic_session, connect_session, workers_python
@@ -32,6 +34,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
             if ON_CONNECT and (classic := item.get_closest_marker("classic")):
                 item.add_marker(pytest.mark.skip(reason=f"classic Spark only: {classic.args[0]}"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    call: pytest.CallInfo[None],
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Skip a test that uses an option which this Spark lacks; the reason is the refusal of the option."""
+    report = yield
+    if report.failed and not HAS_READ_LIMITS and call.excinfo is not None:
+        refusal = re.search(r"\[BAD_OPTION\.NEWER_SPARK\] .*?\.(?= Remove)", str(call.excinfo.value))
+        if refusal is not None:
+            report.outcome = "skipped"
+            report.longrepr = (__file__, 0, f"Skipped: {refusal[0]}")
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -50,7 +50,7 @@ _SEE_LOG = "See the proxy's log."
 _VERSION_TIMEOUT_S = 10.0  # for a program that prints its version
 _CONNECT_TIMEOUT_S = 3.0
 _RETENTION_HOURS = 72  # the default of stagingRetention
-_NEEDED = {"pyspark": ((4, 2), (5,)), "pyarrow": ((18,), None), "numpy": ((2,), None), "pandas": ((2, 2), (3,))}
+_NEEDED = {"pyspark": ((4, 0), (5,)), "pyarrow": ((18,), None), "numpy": ((2,), None), "pandas": ((2, 2), (3,))}
 
 
 @click.command()
