@@ -14,10 +14,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 ROOT = Path(__file__).parents[2]
 ON_CONNECT = bool(os.environ.get("ON_CONNECT"))
+
+
+def needs(has: bool, spark: str, what: str) -> pytest.MarkDecorator:
+    """Skip a test where this Spark lacks a capability (``spark_rocket.datasource.capabilities``)."""
+    return pytest.mark.skipif(not has, reason=f"needs Spark {spark}: {what}")
 
 
 def classic_session(warehouse: str, **more: str) -> SparkSession:

@@ -11,10 +11,12 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_rocket.datasource.capabilities import HAS_STREAM_ARROW_WRITER
 from spark_rocket.datasource.read.bad_records import ORIGIN_BROKER, ORIGIN_OFFSET, ORIGIN_QUEUE, ORIGIN_TOPIC, REASON
 from spark_rocket.model import Message
 from tests.datasource.body_formats.formats import AVRO, descriptor
 from tests.spark.conftest import Rocket
+from tests.spark.sessions import needs
 
 ORDERS = "id bigint, item string, at timestamp, price decimal(10,2), marks map<string,int>, kind string"
 
@@ -72,6 +74,7 @@ def test_every_format_there_and_back(mq: Rocket, spark: SparkSession, tmp_path: 
         assert sorted(tuple(row) for row in found.select(*named, "the_keys").collect()) == expected, form
 
 
+@needs(HAS_STREAM_ARROW_WRITER, "4.1", "the operator : of variants")
 def test_variants(mq: Rocket, spark: SparkSession) -> None:
     topic = mq.topic(1)
     write(mq, spark.sql("""SELECT parse_json('{"a": [1, "x"], "b": 2.5}') AS v"""), topic=topic, bodyFormat="variant")

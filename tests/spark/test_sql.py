@@ -8,7 +8,9 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_rocket.datasource.capabilities import HAS_STREAM_ARROW_WRITER
 from tests.spark.conftest import Rocket
+from tests.spark.sessions import needs
 
 
 @pytest.fixture
@@ -20,6 +22,7 @@ def tables(spark: SparkSession) -> Iterator[list[str]]:
         spark.sql(f"DROP TABLE IF EXISTS {name}")
 
 
+@needs(HAS_STREAM_ARROW_WRITER, "4.1", "INSERT into some of the columns")
 def test_tables(mq: Rocket, spark: SparkSession, run: Callable[..., list[str]], tables: list[str]) -> None:
     topic, other = mq.topic(), mq.topic()
 
@@ -71,6 +74,7 @@ def test_tables(mq: Rocket, spark: SparkSession, run: Callable[..., list[str]], 
         create("wrong", subscribe=topic, bodyFormat="json")
 
 
+@needs(HAS_STREAM_ARROW_WRITER, "4.1", "INSERT into some of the columns")
 def test_temporary_views(mq: Rocket, spark: SparkSession) -> None:
     topic = mq.topic()
     options = f"nameServer '{mq.name_server}', subscribe '{topic}', topic '{topic}'"
@@ -85,6 +89,7 @@ def test_temporary_views(mq: Rocket, spark: SparkSession) -> None:
     spark.catalog.dropTempView("seen")
 
 
+@needs(HAS_STREAM_ARROW_WRITER, "4.1", "INSERT into some of the columns")
 def test_a_temporary_view_of_typed_rows(mq: Rocket, spark: SparkSession) -> None:
     topic = mq.topic()
     options = f"nameServer '{mq.name_server}', subscribe '{topic}', topic '{topic}', bodyFormat 'json'"
