@@ -53,7 +53,7 @@ def environment(python: str, name: str, spark: str) -> Path:
     inside = folder / "bin" / "python"
     if not inside.exists():
         subprocess.run([python, "-m", "venv", folder], check=True)
-    install = [inside, "-m", "pip", "install", "-q", "--disable-pip-version-check", f"pyspark=={spark}.*", *PACKAGES]
+    install = [inside, "-m", "pip", "install", "-qq", "--disable-pip-version-check", f"pyspark=={spark}.*", *PACKAGES]
     subprocess.run(install, check=True, stdout=subprocess.DEVNULL)
     return inside
 
