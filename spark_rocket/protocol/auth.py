@@ -141,7 +141,7 @@ def inner_credentials_text(credentials: Credentials) -> str:
 
 
 def key_problem(text: str) -> str | None:
-    """Return why a text is not a valid access key or secret key."""
+    """Return why a string is not a valid access key or secret key."""
     if not text:
         return "is empty"
     if _CONTROL.search(text):  # HMAC pads keys with NUL: "key" and "key\\0" would have the same signatures

@@ -20,7 +20,7 @@ Recall handle: ``v1 topic brokerName timestamp messageId``, separated by blanks,
 the message's TIMER_OUT_MS plus 1, so that a message sent with it as TIMER_DELIVER_MS falls into the same second of the
 timer; the message id is its UNIQ_KEY. Further words are ignored, as Apache's broker does.
 
-Texts of POP requests and responses:
+Strings of POP requests and responses:
 
 =================  =====================================================================================================
 text               form
@@ -276,7 +276,7 @@ def retry_topic(topic: str, group: str, *, v2: bool) -> str:
 
 
 def retry_flag(topic: str, group: str) -> str:
-    """Return the flag of a topic of a group, as in the texts above."""
+    """Return the flag of a topic of a group, as in the table above."""
     if not topic.startswith(RETRY_PREFIX):
         return FLAG_NORMAL
     return FLAG_RETRY_V2 if topic.startswith(f"{RETRY_PREFIX}{group}+") else FLAG_RETRY

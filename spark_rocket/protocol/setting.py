@@ -34,7 +34,7 @@ def setting(
 
     A number is a multiple of ``step``.
 
-    ``check`` raises ConfigError for text that is no value of the setting. What is ``secret`` is not shown again.
+    ``check`` raises ConfigError for an invalid value. The value of a ``secret`` setting is never printed.
     """
     metadata = {"name": name, "low": low, "high": high, "step": step, "dynamic": dynamic, "check": check}
     return field(default=default, repr=not secret, metadata={**metadata, "secret": secret})
@@ -73,7 +73,7 @@ class Setting:
         )
 
     def parse(self, text: str, where: str) -> object:
-        """The value; ConfigError, with ``where`` it is said, if there is none."""
+        """Return the value; ConfigError, which names ``where``, if it is invalid."""
         text = text.strip()
         problem: str
         if self.kind == "str":
@@ -125,7 +125,7 @@ class SettingsUpdate:
     """Of those the ones that Apache's brokers have."""
 
     def to_file(self) -> dict[str, str]:
-        """What ``broker.conf`` is to say, by Apache's names. A name that nobody knows is probably a typing error."""
+        """Return the contents of ``broker.conf`` by Apache's names, without unknown names (probably typing errors)."""
         return {spec.name: text_of(value) for spec, value in self.values.items()} | self.known_others
 
 

@@ -150,7 +150,7 @@ def test_what_nobody_takes(text: str) -> None:
 
 
 def test_bytes_that_are_no_text() -> None:
-    with pytest.raises(ProtocolError, match="Invalid UTF-8 in a JSON text at byte 1"):
+    with pytest.raises(ProtocolError, match="Invalid UTF-8 in JSON at byte 1"):
         loads_tolerant(b"{\xff:1}")
 
 

@@ -452,7 +452,7 @@ class _Parser:
             digits = token.rstrip("lL")
             number = int(digits) if len(digits) < 20 else 1 << 64
             if number not in _LONG_RANGE:
-                raise self._refused(f"{token} is no 64-bit number")
+                raise self._refused(f"{token} exceeds 64 bits")
         else:
             number = float(token)
             if not _SMALLEST_DOUBLE <= number < math.inf:  # the check of the original, which also rejects 0.0

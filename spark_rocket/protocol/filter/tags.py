@@ -76,7 +76,7 @@ def java_hash_many(texts: Sequence[str]) -> npt.NDArray[np.int32]:
     np.multiply.accumulate(powers, out=powers)  # wraps at 32 bits as intended
     ends = np.cumsum(lengths)
     units *= powers[np.repeat(ends, lengths) - 1 - np.arange(len(units))]
-    # Differences of the running sum, modulo 2^32, are the sums of each text; empty texts come out as 0.
+    # Differences of the running sum, modulo 2^32, are the sums of each string; empty strings have 0.
     sums = np.zeros(len(units) + 1, np.uint32)
     np.add.accumulate(units, out=sums[1:])
     hashes: npt.NDArray[np.int32] = (sums[ends] - sums[ends - lengths]).view(np.int32)

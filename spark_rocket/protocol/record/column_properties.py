@@ -51,7 +51,7 @@ def repeated_text(text: str, count: int) -> pa.Array:
 
 @lru_cache(8)
 def even_edges(lengths: tuple[int, ...], count: int) -> pa.Buffer:
-    """Return the offsets of ``count`` repetitions of texts with these lengths."""
+    """Return the offsets of ``count`` repetitions of strings with these lengths."""
     edges = np.zeros(count * len(lengths) + 1, np.int32)
     if lengths:
         ends = np.cumsum(lengths, dtype=np.int32)
@@ -61,7 +61,7 @@ def even_edges(lengths: tuple[int, ...], count: int) -> pa.Buffer:
 
 @lru_cache(2)
 def repeated_texts(texts: tuple[bytes, ...], count: int) -> pa.Array:
-    """Return a column with repetitions of some texts."""
+    """Return a column with repetitions of some strings."""
     edges = even_edges(tuple(map(len, texts)), count)
     return pa.Array.from_buffers(pa.string(), count * len(texts), [None, edges, pa.py_buffer(b"".join(texts) * count)])
 

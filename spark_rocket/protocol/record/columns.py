@@ -99,7 +99,8 @@ def decode_records(
     Records whose queue offset is outside ``[start_offset, end_offset)`` are dropped, and so are those whose tag is not
     one of ``tags``; ``check_crc`` looks at those within the offsets. ``schema`` replaces ``ARROW_SCHEMA`` as the
     description of the columns: same names and types, but possibly other nullability. A body that cannot be
-    decompressed is an error, unless ``damaged`` is given: it is told why, by queue offset, and the body stays as it is.
+    decompressed is an error, unless ``damaged`` is given: it receives the reason by queue offset, and the body stays
+    unchanged.
 
     Raises ``ProtocolError`` for bytes that are not whole records, and its ``RunTooLargeError`` when bodies inflate
     beyond ``compression.MAX_RUN``: decode with that error's ``queue_offset`` as the end, then from there on.

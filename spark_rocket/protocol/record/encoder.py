@@ -74,9 +74,9 @@ def encode_properties_columns(
 ) -> pa.Array:
     """One property string a row.
 
-    ``columns`` gives the values of single properties: an array (nulls are left out), or one text for every row. The
+    ``columns`` gives the values of single properties: an array (nulls are omitted), or one string for all rows. The
     pairs of ``map_column`` (map of string to string) come before them; a pair whose name is also one of ``columns`` is
-    used only in rows where that column is null. Nulls in the map, or a null map, are left out.
+    used only in rows where that column is null. Nulls in the map and null maps are omitted.
     """
     pieces: list[pa.Array | pa.Scalar] = []
     given = {name: value for name, value in columns.items() if value is not None}
@@ -201,7 +201,7 @@ def refuse_separators(
     if len(at) == 0:
         return
     bad = np.searchsorted(offsets, at + first, side="right") - 1
-    if texts.null_count:  # bytes under a null are nobody's
+    if texts.null_count:  # a null may have bytes
         bad = bad[texts.is_valid().to_numpy(zero_copy_only=False)[bad]]
     if keep is not None:
         bad = bad[keep[bad]]
@@ -347,7 +347,7 @@ def _edges(columns: Sequence[_Column], count: int) -> list[int] | None:
 
 
 def _pieces(names: Iterable[str], values: Sequence[_Column]) -> list[bytes | _Column]:
-    """What a row's properties consist of: texts that are the same in all rows, and columns."""
+    """Return the parts of a row's properties: strings that are the same in all rows, and columns."""
     pieces: list[bytes | _Column] = []
     text = b""
     for name, value in zip(names, values, strict=True):

@@ -118,9 +118,9 @@ class RecordRun:
         self.properties_end = self.starts + self.sizes
 
     def _equal_step(self, scratch: Scratch) -> int:
-        """Of records of one size, as sensors and counters send them: if each says so, the chain is proven. Else 0.
+        """Return the size of the records if all have the same one, as messages of sensors often do, else 0.
 
-        Their heads are put together, so that what is asked of them later is found in few places of the memory.
+        The record headers are copied into one array, so that later reads of their fields are local in memory.
         """
         raw = self.raw
         first: int = INT.unpack_from(raw.data, 0)[0] if len(raw) >= FIXED_SIZE else 0

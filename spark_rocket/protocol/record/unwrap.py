@@ -66,8 +66,8 @@ def unwrap_records(
     """The same records in a new buffer, with those that are ``wrapped`` made plain.
 
     The positions are those of whole, checked records. Of inner batches only those that may have messages within the
-    offsets are looked into. Records whose bodies cannot be decompressed are left as they are if ``damaged`` is given,
-    which is told why.
+    offsets are looked into. Records whose bodies cannot be decompressed stay unchanged if ``damaged`` is given, which
+    receives the reason.
     """
     view = memoryview(buffer).cast("B")
     out = bytearray()

@@ -1,9 +1,9 @@
 """One request or response: code, id, flags, string fields and a body.
 
-The header after a frame's length field comes in two spellings, told apart by the byte before it:
+The header after a frame's length field has one of two encodings; the byte before it specifies which:
 
-JSON (0): an object with ``code, language, version, opaque, flag, remark, extFields``; values of extFields are strings,
-but numbers and booleans are taken too (a client in use sends them) and become their JSON text.
+JSON (0): an object with ``code, language, version, opaque, flag, remark, extFields``; values of extFields are strings.
+Numbers and booleans are accepted too, because a client in use sends them; they become their JSON text.
 
 ROCKETMQ (1), big endian:
 
@@ -19,10 +19,10 @@ size  field
 4 + n length of all ext fields, then per field: 2 + n key, 4 + n value
 ===== =======================================================================
 
-A code above 32,767 does not fit the second spelling: encoding one there is an error.
+A code above 32,767 does not fit the second encoding: it is an error.
 
-A peer's header is decoded before its signature is checked, and two bytes can be an object of sixty. So the number of
-fields is bounded in both spellings.
+A peer's header is decoded before its signature is checked, and two bytes can become an object of sixty. So the number
+of fields is limited in both encodings.
 
 Thread-safety: a command belongs to one thread at a time. Corresponds to remoting.protocol.{RemotingCommand,
 RemotingSerializable, RocketMQSerializable}.
@@ -72,7 +72,7 @@ _VALUE_LENGTH = struct.Struct(">i")
 
 
 class RemotingCommand:
-    """A request or a response. ``opaque`` pairs them; whoever sends a request sets it."""
+    """A request or a response. ``opaque`` pairs them; the sender of the request sets it."""
 
     __slots__ = ("body", "code", "ext_fields", "flag", "language", "opaque", "remark", "serialize_type", "version")
 

@@ -3,19 +3,18 @@
 ====== ==== =======================================================================
 offset size content
 ====== ==== =======================================================================
-0      4    length of what follows (big endian): 4 + header + body
+0      4    length of the rest (big endian): 4 + header + body
 4      1    serialize type of the header: 0 JSON, 1 ROCKETMQ
 5      3    header length
 8      …    header, then body
 ====== ==== =======================================================================
 
-``FrameSplitter`` takes bytes as they come off a connection and gives whole frames, without the length field.
-Bytes that arrive as ``bytes`` and hold whole frames are not copied. A frame spread over many reads is gathered in one
-buffer that grows; a large one gets a place of its full size as soon as an eighth of it has come, which is not moved any
-more and can be received into. So memory follows the bytes that have come, and the work stays linear however small the
-pieces are.
+``FrameSplitter`` receives bytes of a connection and returns complete frames, without the length field. ``bytes`` with
+complete frames are not copied. A frame in several reads is collected in a growing buffer; a large frame gets a buffer
+of its full size when an eighth of it has arrived, and the rest can be received directly into it. So memory is bounded
+by the bytes received, and time is linear for reads of any size.
 
-Thread-safety: one splitter per connection, one thread at a time. Frames handed out stay valid for ever.
+Thread-safety: one splitter per connection, one thread at a time. Returned frames stay valid permanently.
 Corresponds to remoting.netty.NettyDecoder (Netty's LengthFieldBasedFrameDecoder).
 """
 
@@ -27,9 +26,9 @@ from spark_rocket.errors import ProtocolError
 
 MAX_FRAME_LENGTH = 16_777_216  # the whole frame with its length field, as in every Apache release
 LENGTH_SIZE = 4
-LARGE = 128 * 1024  # bytes from which on a frame gets a place of its own,
-PART = 8  # and the part of it that must have come before
-MIN_LENGTH = 4  # the word that says the header's type and length is always there
+LARGE = 128 * 1024  # smallest frame that gets a buffer of its own,
+PART = 8  # when this fraction of it has arrived
+MIN_LENGTH = 4  # the word with the header's type and length
 
 _LENGTH = struct.Struct(">I")
 
@@ -49,36 +48,36 @@ class FrameSplitter:
 
     def __init__(self, max_frame_length: int = MAX_FRAME_LENGTH) -> None:
         self._max_length = max_frame_length - LENGTH_SIZE
-        self._pending = bytearray()  # the start of a frame that is not whole yet
-        self._needed = LENGTH_SIZE  # no frame can be cut before so many bytes are pending
-        self._frame: memoryview | None = None  # a large frame's place; its length field alone is pending then
-        self._filled = 0  # bytes of it
+        self._pending = bytearray()  # the start of an incomplete frame
+        self._needed = LENGTH_SIZE  # bytes that must be pending before the next frame is complete
+        self._frame: memoryview | None = None  # the buffer of a large frame; only its length field is pending then
+        self._filled = 0  # bytes in it
 
     @property
     def pending(self) -> int:
-        """Bytes held back because their frame is not whole: not 0 at the end of a connection means a torn frame."""
+        """Bytes of an incomplete frame. If not 0 at the end of a connection, the last frame is truncated."""
         return len(self._pending) + self._filled
 
     def begun(self, most: int) -> tuple[memoryview, int]:
-        """At most so many bytes of the frame in progress, without its length field, and how many of it are missing."""
+        """Return at most ``most`` bytes of the frame in progress, without its length field, and the number missing."""
         if self._frame is not None:
             return self._frame[: min(most, self._filled)], len(self._frame) - self._filled
         start = memoryview(bytes(self._pending[LENGTH_SIZE : LENGTH_SIZE + most]))
         return start, self._needed - len(self._pending) if len(self._pending) >= LENGTH_SIZE else 0
 
     def abandon(self) -> None:
-        """Forget the frame in progress; whoever calls this throws away what is missing of it."""
+        """Drop the frame in progress; the caller must discard the missing bytes of it."""
         self._pending = bytearray()
         self._needed = LENGTH_SIZE
         self._frame = None
         self._filled = 0
 
     def place(self) -> memoryview | None:
-        """Where the rest of a large frame belongs, if one is in progress. See :meth:`filled`."""
+        """Return the buffer for the rest of a large frame in progress, else None. See :meth:`filled`."""
         return None if self._frame is None else self._frame[self._filled :]
 
     def filled(self, count: int) -> memoryview | None:
-        """So many bytes were received into ``place()``; the frame if that is all of it."""
+        """Report that ``count`` bytes were received into ``place()``; return the frame if it is complete."""
         self._filled += count
         frame = self._frame
         if frame is None or self._filled < len(frame):
@@ -87,11 +86,11 @@ class FrameSplitter:
         return frame
 
     def detach(self, at_least: int) -> tuple[memoryview, int] | None:
-        """Give up the frame in progress if at least so many bytes of it are missing, else None.
+        """Detach the frame in progress if at least ``at_least`` bytes of it are missing, else return None.
 
-        Returns the frame without its length field, as long as it will be, and how much of it is filled: whoever owns
-        the socket receives the rest straight into it, which saves a large body from being copied. The splitter then
-        expects the next frame.
+        Returns the frame's buffer in full size, without the length field, and the number of bytes in it. The owner of
+        the socket receives the rest directly into it, so that a large body is not copied. The splitter then expects
+        the next frame.
         """
         have = self.pending
         if have < LENGTH_SIZE or self._needed - have < at_least:
@@ -104,21 +103,21 @@ class FrameSplitter:
         return frame, have - LENGTH_SIZE
 
     def _give_place(self, begun: memoryview) -> None:
-        """A place for a frame of which the beginning has come."""
+        """Allocate the buffer of a large frame, whose start has arrived."""
         self._frame = _allocate(self._needed - LENGTH_SIZE)
         self._filled = len(begun) - LENGTH_SIZE
         self._frame[: self._filled] = begun[LENGTH_SIZE:]
         self._pending = bytearray(begun[:LENGTH_SIZE])
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[memoryview]:
-        """Take more bytes; return the frames that they complete, each from its header word on.
+        """Add bytes; return the frames that they complete, each from its header word on.
 
-        Raises ``ProtocolError`` when a length cannot be right. Nothing after that can be trusted: close the connection.
+        Raises ``ProtocolError`` for an invalid length. No later byte can be trusted: close the connection.
         """
         buffer: bytes | bytearray
         if not self._pending and isinstance(data, bytes) and len(data) >= LENGTH_SIZE + MIN_LENGTH:
             (length,) = _LENGTH.unpack_from(data)
-            if length + LENGTH_SIZE == len(data) and length <= self._max_length:  # one whole frame: the usual case
+            if length + LENGTH_SIZE == len(data) and length <= self._max_length:  # one complete frame: the usual case
                 return [memoryview(data)[LENGTH_SIZE:]]
         if self._pending:
             if self._frame is not None:

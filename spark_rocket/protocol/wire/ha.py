@@ -1,22 +1,22 @@
 """The HA port: how a slave follows its master's commit log.
 
-Slave to master, on connecting, after each growth and from time to time: a report.
+Slave to master, after connecting, after each growth of its log, and at intervals: a report.
 
 ====== ==== ===========================================================================================
 offset size content
 ====== ==== ===========================================================================================
-0      8    int64 physical offset up to which the slave has the log; the first one says where to begin:
-            0 is the beginning of the master's last file
+0      8    int64 physical offset up to which the slave has the log; the first report requests the start:
+            0 is the start of the master's last file
 ====== ==== ===========================================================================================
 
-Master to slave: transfers. One of size 0 is a heartbeat. None goes beyond a file of the log.
+Master to slave: transfers. One of size 0 is a heartbeat. A transfer never crosses a file boundary of the log.
 
 ====== ==== ===========================================================================================
 offset size content
 ====== ==== ===========================================================================================
 0      8    int64 physical offset of the first byte
 8      4    int32 size of the data
-12     …    bytes of the log as they stand in the file
+12     …    bytes of the log, as in the file
 ====== ==== ===========================================================================================
 
 A transfer need not be whole to be of use, so its bytes are handed on as they come, without copying them; what is a
@@ -39,7 +39,7 @@ TRANSFER_SIZE = 32 << 10
 """Bytes of data in one transfer that a master sends (haTransferBatchSize)."""
 
 MAX_TRANSFER_SIZE = (4 << 20) - HEADER_SIZE
-"""What a slave takes: more than fits in the buffer of Apache's slaves is no transfer."""
+"""The largest transfer that a slave accepts: the buffer size of Apache's slaves."""
 
 _REPORT = Struct(">q")
 _HEADER = Struct(">qi")
@@ -47,7 +47,7 @@ _MAX_OFFSET = (1 << 63) - 1
 
 
 def encode_report(offset: int) -> bytes:
-    """A slave's report. ProtocolError for what is no offset."""
+    """Encode a slave's report. ProtocolError for an invalid offset."""
     if not 0 <= offset <= _MAX_OFFSET:
         raise ProtocolError(f"Invalid offset of a slave: {offset}.")
     return _REPORT.pack(offset)

@@ -1,19 +1,19 @@
 """JSON as RocketMQ's Java side writes it, which is not always JSON.
 
-Two spellings occur. *Standard*: keys quoted, maps sorted, non-ASCII escaped; name servers answer routes so to clients
-of version 401 and above. *fastjson*: everything else, and everything in configuration files. There, integer map keys
-stand unquoted, ``{0:"ip:port"}``, and objects may be keys, ``{{"queueId":0,…}:{…}}``.
+There are two forms. *Standard*: keys quoted, maps sorted, non-ASCII escaped; name servers send routes in this form to
+clients of version 401 and above. *fastjson*: everything else, including configuration files. There, integer map keys
+are unquoted, ``{0:"ip:port"}``, and objects can be keys, ``{{"queueId":0,…}:{…}}``.
 
-In Python, an object that is a key becomes a tuple of its (name, value) pairs sorted by name; keys that are unquoted
-integers or words become their text, so that both spellings of a map come out equal. When writing, ``int`` keys stand
-unquoted and tuples of pairs as objects. Strings are accepted with raw control characters and fastjson's own escapes.
+In Python, an object that is a key becomes a tuple of its (name, value) pairs sorted by name; unquoted integer and word
+keys become strings, so that both forms of a map are equal. When writing, ``int`` keys are unquoted, and tuples of pairs
+become objects. Strings can contain raw control characters and fastjson's own escapes.
 
-Standard JSON is read and written by orjson where it is installed, else by the standard library: Spark's workers run
-the connector from a zip file with no more than pyspark, pyarrow and numpy. Both read and write the same RocketMQ texts;
-they differ on input that no peer sends, such as lone surrogates.
+Standard JSON is read and written by orjson if it is installed, else by the standard library: Spark's workers can run
+the connector from a zip file with only pyspark, pyarrow and numpy. Both read and write the same RocketMQ data; they
+differ on input that no peer sends, such as lone surrogates.
 
-Time and memory are linear in the size of the text. Its depth is bounded, and for a peer's text the number of its values
-(:class:`TextLimits`), because two bytes can be an object of a hundred. Thread-safety: pure functions.
+Time and memory are linear in the size of the input. Its depth is limited, and for input from a peer also the number of
+its values (:class:`TextLimits`), because two bytes can become an object of a hundred. Thread-safety: pure functions.
 Corresponds to com.alibaba.fastjson as remoting.protocol.RemotingSerializable and common.ConfigManager use it.
 """
 
@@ -57,9 +57,9 @@ def plain_dumps(value: Any, *, sort_keys: bool = False) -> bytes:
         raise TypeError(f"not JSON: {error}") from None
 
 
-#: The value of a text; ValueError if it is not standard JSON in UTF-8.
+#: Decode JSON; ValueError if it is not standard JSON in UTF-8.
 loads = plain_loads if orjson is None else orjson.loads
-#: UTF-8 without blanks, in the order of the dicts, whose keys must be strings; TypeError if JSON cannot express it.
+#: Encode as UTF-8 without blanks, in the order of the dicts (string keys); TypeError if JSON cannot express it.
 dumps = plain_dumps if orjson is None else orjson.dumps
 
 
@@ -72,20 +72,20 @@ def dumps_sorted(value: Any) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class TextLimits:
-    """What a peer's text may cost its reader."""
+    """Limits of JSON from a peer, which bound the cost of decoding it."""
 
     max_values: int
-    """Values at any depth and escapes: at most so many objects are made."""
+    """Values at any depth, and escapes: the largest number of objects created."""
     max_odd_values: int
-    """The same for a text that is not standard JSON, which is read in Python."""
+    """The same for JSON that is not standard, which is decoded in Python."""
     max_odd_bytes: int
-    """Length of a text that is not standard JSON."""
+    """Length of JSON that is not standard."""
 
 
-#: A request body that a server reads on its event loop: at most some tens of milliseconds.
+#: For a request body that a server decodes on its event loop: at most some tens of milliseconds.
 REQUEST_LIMITS = TextLimits(max_values=100_000, max_odd_values=20_000, max_odd_bytes=256 * 1024)
 
-# Possessive quantifiers: nothing is tried twice.
+# Possessive quantifiers: no backtracking.
 _TOKEN = re.compile(
     r'[ \t\r\n]*+([{}\[\]:,]|"[^"\\]*+(?:\\.[^"\\]*+)*+"|-?\d++(?:\.\d++)?+(?:[eE][+-]?\d++)?+|[A-Za-z_$][\w$]*+)',
     re.DOTALL | re.ASCII,
@@ -96,35 +96,35 @@ _ODD_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|(v)|(')|([0-7])|(.))", re.DOTA
 
 
 def loads_tolerant(data: Buffer | str, limits: TextLimits | None = None) -> Any:
-    """The value of a text in either spelling; ``ProtocolError`` for anything else.
+    """Decode JSON in either form; ``ProtocolError`` for anything else.
 
-    With ``limits``, what would cost more is refused before it is read.
+    With ``limits``, larger input is rejected before it is decoded.
     """
     if limits is not None:
         check_values(data, limits.max_values)
     try:
         return loads(data)
-    except ValueError:  # not standard; the error is of no use, since this parser takes more
+    except ValueError:  # not standard; this parser accepts more
         pass
     if limits is not None:
         _check_odd(data, limits)
     try:
         text = data if isinstance(data, str) else str(data, "utf-8")
     except UnicodeDecodeError as error:
-        raise ProtocolError(f"Invalid UTF-8 in a JSON text at byte {error.start}.", remedy=_REMEDY) from None
+        raise ProtocolError(f"Invalid UTF-8 in JSON at byte {error.start}.", remedy=_REMEDY) from None
     return _Parser(text).parse()
 
 
 def check_values(data: Buffer | str, most: int) -> None:
-    """``ProtocolError`` if a text could have more than ``most`` values and escapes.
+    """``ProtocolError`` if JSON could have more than ``most`` values and escapes.
 
-    Each value follows the text's start, a bracket or a comma, and those are counted, also within strings. That takes
-    a fraction of any parser's time, and makes no objects.
+    Each value follows the start, a bracket or a comma; these are counted, also within strings. This takes a fraction
+    of any parser's time, and creates no objects.
     """
     values = _values(data) if len(data) > most else 0
     if values > most:
         raise ProtocolError(
-            f"A JSON text of {len(data):,} bytes has up to {values:,} values, at most {most:,} are allowed.",
+            f"JSON of {len(data):,} bytes has up to {values:,} values, at most {most:,} are allowed.",
             remedy="Send less in one request.",
         )
 
@@ -134,7 +134,7 @@ def _check_odd(data: Buffer | str, limits: TextLimits) -> None:
     values = _values(data) if size > limits.max_odd_values else 0
     if size > limits.max_odd_bytes or values > limits.max_odd_values:
         raise ProtocolError(
-            f"A text of {size:,} bytes with up to {values:,} values is not standard JSON; non-standard JSON is limited "
+            f"Input of {size:,} bytes with up to {values:,} values is not standard JSON; non-standard JSON is limited "
             f"to {limits.max_odd_bytes:,} bytes and {limits.max_odd_values:,} values.",
             remedy="Quote every key and send UTF-8, or send less in one request.",
         )

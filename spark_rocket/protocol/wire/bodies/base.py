@@ -145,7 +145,7 @@ def _read_str(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, (int, float)):
         return str(value)
-    raise _wrong("a text", value)
+    raise _wrong("a string", value)
 
 
 def _read_int(value: Any) -> int:

@@ -1,6 +1,6 @@
 """What tools ask a broker, and what a broker asks clients for them.
 
-Fields in the order required, then optional; see ``base`` for how they travel.
+Fields in the order required, then optional; see ``base`` for their encoding.
 Corresponds to remoting.protocol.header.
 """
 

@@ -14,7 +14,7 @@ from spark_rocket.protocol.wire.headers.base import Header, Int, Long, build, ex
 
 @dataclass(slots=True)
 class SendMessageRequestHeader(Header):
-    """SEND_MESSAGE and SEND_REPLY_MESSAGE with these names; V2 and batches with the letters a to n in this order."""
+    """SEND_MESSAGE and SEND_REPLY_MESSAGE with these names; V2 and batches with the names a to n in this order."""
 
     producer_group: str
     topic: str
