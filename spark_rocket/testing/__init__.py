@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spark_rocket.extras import requires
-
 if TYPE_CHECKING:
     from spark_rocket.testing.cluster import LocalCluster
 
@@ -17,6 +15,8 @@ __all__ = ["LocalCluster"]
 
 def __getattr__(name: str) -> object:
     if name == "LocalCluster":
+        from spark_rocket.extras import requires
+
         with requires("LocalCluster"):
             from spark_rocket.testing.cluster import LocalCluster
 
