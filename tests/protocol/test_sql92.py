@@ -145,7 +145,7 @@ REFUSED = [
     ("1", "true or false"),
     ("'x'", "true or false"),
     ("a = 1 and 5", "true or false"),
-    ("a = 99999999999999999999", "64-bit"),
+    ("a = 99999999999999999999", "exceeds 64 bits"),
     ("a = 0.0", "0.0"),
     ("a = 1e999", "range"),
     ("a is 5", "'NULL'"),
