@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
@@ -16,7 +16,13 @@ from spark_rocket.console.serve import serve_console
 from spark_rocket.console.settings import ConsoleSettings
 from spark_rocket.model import Message
 from spark_rocket.testing import LocalCluster
+from tests.kit import browser
 from tests.kit.waiting import until
+
+if TYPE_CHECKING:
+    from selenium.webdriver import Chrome
+
+    from tests.console.window import Window
 
 WAIT = 30.0
 INTERVAL = 0.2
@@ -145,3 +151,23 @@ def page(console: Console) -> Iterator[Page]:
     page = Page(console)
     yield page
     page.http.close()
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
+    driver = browser.opened(tmp_path_factory.mktemp("chromium"))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def window(driver: Chrome, console: Console) -> Iterator[Window]:
+    """The browser with this console. Its log must have no errors but those of refused requests."""
+    from tests.console.window import Window
+
+    window = Window(driver, console)
+    window.size(1280, 900)
+    yield window
+    driver.get("about:blank")
+    complaints = [text for text in window.complaints() if "401" not in text and "status of 4" not in text]
+    assert not complaints
