@@ -69,7 +69,7 @@ PROXY_SETTINGS = frozenset(
 )
 
 # Unsupported settings: the values without effect, which are accepted, and the remedy for all other values.
-_REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
+REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "enableDLegerCommitLog": (("false",), "Remove it: DLedger is not supported."),
     "enableControllerMode": (("false",), "Remove it: controller mode is not supported."),
     "storeType": (("default", ""), "Remove it: this broker stores its data in files."),
@@ -88,12 +88,12 @@ def may_be_secret(name: str, text: str) -> bool:
 
 def is_without_effect(name: str) -> bool:
     """Whether this is an accepted Apache setting without effect."""
-    return name in KNOWN_UNUSED or name in _REFUSED
+    return name in KNOWN_UNUSED or name in REFUSED
 
 
 def check_refused(name: str, text: str, where: str) -> None:
     """Raise ConfigError for a value that requires an unsupported feature."""
-    refusal = _REFUSED.get(name)
+    refusal = REFUSED.get(name)
     if refusal is not None and text.strip() not in refusal[0]:
         raise ConfigError(f"{where}: {name}={text} is not supported.", remedy=refusal[1])
 
