@@ -25,6 +25,7 @@ from starlette.staticfiles import StaticFiles
 
 import spark_rocket
 from spark_rocket.console.answers import Refused, describe, failure, json_response, read_json
+from spark_rocket.console.api.clients import ClientApi
 from spark_rocket.console.api.cluster import ClusterApi
 from spark_rocket.console.api.context import Context, log
 from spark_rocket.console.api.groups import GroupApi
@@ -139,6 +140,7 @@ async def _nothing(request: Request) -> Response:
 
 def _routes(context: Context, login: _Login) -> list[BaseRoute]:
     cluster, topics, groups, messages = ClusterApi(context), TopicApi(context), GroupApi(context), MessageApi(context)
+    clients = ClientApi(context)
     version = _version()
     page = (STATIC / "index.html").read_text(encoding="utf-8").replace('"/static/', f'"/static/{version}/')
 
@@ -175,6 +177,8 @@ def _routes(context: Context, login: _Login) -> list[BaseRoute]:
         change("DELETE", "/api/groups/{group}", groups.delete, "delete group"),
         read("/api/groups/{group}/plan", groups.plan),
         change("POST", "/api/groups/{group}/reset", groups.reset, "reset offsets of group"),
+        get("/api/groups/{group}/member", clients.member),
+        get("/api/producers", clients.producers),
         get("/api/messages", messages.search),
         change("POST", "/api/messages", messages.send, "send message"),
         get("/api/message", messages.show),

@@ -29,6 +29,7 @@ from spark_rocket.protocol.wire.bodies import (
     ConsumeStats,
     DataVersion,
     ProducerConnection,
+    ProducerInfo,
     ProducerTableInfo,
     QueryConsumeTimeSpanBody,
     SubscriptionData,
@@ -192,12 +193,12 @@ class GroupAdmin(TopicAdmin):
 
     def producer_groups(self, *, failed: Failures | None = None) -> dict[str, list[Member]]:
         """Return all connected producers, by group. Brokers of 4.x do not support this: they are in ``failed``."""
-        query = Query(RequestCode.GET_ALL_PRODUCER_INFO, "the query of producers", _producers)
-        found: dict[str, list[tuple[str, list[Connection]]]] = {}
+        query = Query(RequestCode.GET_ALL_PRODUCER_INFO, "the query of producers", _producer_table)
+        found: dict[str, list[tuple[str, list[ProducerInfo]]]] = {}
         for broker, body in self._ask_each(self._every_broker(), query, failed).items():
-            for group, members in body.items():
-                found.setdefault(group, []).append((broker, members))
-        return {group: _members(of_brokers) for group, of_brokers in sorted(found.items())}
+            for group, producers in body.items():
+                found.setdefault(group, []).append((broker, producers))
+        return {group: _producers(of_brokers) for group, of_brokers in sorted(found.items())}
 
     # --- requests to consumers -----------------------------------------------------------------------------
 
@@ -346,12 +347,20 @@ def _running_info_query(group: str, client_id: str, stacks: bool = False) -> Que
     return Query(code, what, lambda answer: ConsumerRunningInfo.from_json(answer.body), header, timeout=_RELAY_SECONDS)
 
 
-def _producers(answer: RemotingCommand) -> dict[str, list[Connection]]:
-    table = ProducerTableInfo.from_json(answer.body).data
-    return {
-        group: [Connection(one.client_id, one.remote_ip, one.language, one.version) for one in members]
-        for group, members in table.items()
-    }
+def _producer_table(answer: RemotingCommand) -> dict[str, list[ProducerInfo]]:
+    return ProducerTableInfo.from_json(answer.body).data
+
+
+def _producers(of_brokers: Sequence[tuple[str, list[ProducerInfo]]]) -> list[Member]:
+    heartbeats: dict[str, int] = {}
+    for _, producers in of_brokers:
+        for one in producers:
+            heartbeats[one.client_id] = max(one.last_update_timestamp, heartbeats.get(one.client_id, 0))
+    connections = [
+        (broker, [Connection(one.client_id, one.remote_ip, one.language, one.version) for one in producers])
+        for broker, producers in of_brokers
+    ]
+    return [replace(member, last_heartbeat_ms=heartbeats[member.client_id] or None) for member in _members(connections)]
 
 
 def _members(of_brokers: Sequence[tuple[str, list[Connection]]]) -> list[Member]:

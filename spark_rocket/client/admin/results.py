@@ -273,13 +273,17 @@ class GroupInfo:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A connected producer or consumer, and the brokers it is connected to."""
+    """A connected producer or consumer, and the brokers it is connected to.
+
+    ``last_heartbeat_ms``: of producers, where the brokers report it (328); None otherwise.
+    """
 
     client_id: str
     address: str
     language: str
     version: str
     brokers: list[str]
+    last_heartbeat_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

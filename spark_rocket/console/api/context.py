@@ -132,10 +132,17 @@ class Context:
         return round(min(self.sampler.pace, MOST_REFRESH) * 1000)
 
 
-def page_of(rows: Sequence[dict[str, Any]], asked: Asked, *, order: str, names: Iterable[str]) -> dict[str, Any]:
-    """Apply ``search``, ``sort``, ``desc``, ``page`` and ``size`` to a list."""
+def page_of(
+    rows: Sequence[dict[str, Any]],
+    asked: Asked,
+    *,
+    order: str,
+    names: Iterable[str],
+    searched: Sequence[str] = ("name",),
+) -> dict[str, Any]:
+    """Apply ``search`` (in the columns ``searched``), ``sort``, ``desc``, ``page`` and ``size`` to a list."""
     wanted = asked.text("search", "").strip().lower()
-    found = [row for row in rows if wanted in row["name"].lower()] if wanted else list(rows)
+    found = [row for row in rows if any(wanted in row[name].lower() for name in searched)] if wanted else list(rows)
     order = asked.text("sort", order)
     if order not in names:
         raise Refused(f"Unknown column {order[:40]!r}.", remedy="Sort by a column of the table.")

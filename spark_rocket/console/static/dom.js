@@ -39,6 +39,7 @@ export function put(node, text) {
 
 export const topicPath = (name) => `/topics/${encodeURIComponent(name)}`;
 export const groupPath = (name) => `/groups/${encodeURIComponent(name)}`;
+export const memberPath = (group, client) => `${groupPath(group)}/member?${new URLSearchParams({ client })}`;
 export const deadPath = (name) => `/dead-letters/${encodeURIComponent(name)}`;
 export const messagePath = (m) => `/message?${new URLSearchParams({ topic: m.topic, broker: m.broker, queue: m.queue, offset: m.offset })}`;
 export const brokerPath = (address) => `/broker?${new URLSearchParams({ address })}`;

@@ -16,6 +16,8 @@ const PAGES = [
   [/^\/topics\/([^/]+)$/, "topic"],
   [/^\/groups$/, "groups"],
   [/^\/groups\/([^/]+)$/, "group"],
+  [/^\/groups\/([^/]+)\/member$/, "member"],
+  [/^\/producers$/, "producers"],
   [/^\/messages$/, "messages"],
   [/^\/message$/, "message"],
   [/^\/send$/, "send"],

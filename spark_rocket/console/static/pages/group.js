@@ -1,7 +1,7 @@
 // A group: lag over time, queues, members, subscriptions, offset reset.
 import { get, post, remove } from "../api.js";
 import { Chart } from "../chart.js";
-import { deadPath, h, put, topicPath } from "../dom.js";
+import { deadPath, h, memberPath, put, topicPath } from "../dom.js";
 import { ago, brief, count, duration, moment, rate, zone } from "../format.js";
 import { button, choice, confirmName, dialog, facts, field, head, linkButton, note, section, Table, Tiles } from "../parts.js";
 import { create, isLeft, stateText } from "./groups.js";
@@ -34,7 +34,7 @@ export default function group(view) {
   const members = new Table({
     caption: "Members", key: (m) => m.id, empty: "No members online.",
     columns: [
-      { key: "id", title: "Client", main: true, text: (m) => m.id, sub: (m) => m.address },
+      { key: "id", title: "Client", main: true, text: (m) => m.id, href: (m) => memberPath(name, m.id), sub: (m) => m.address },
       { key: "language", title: "Language", text: (m) => m.language },
       { key: "version", title: "Version", text: (m) => m.version },
       { key: "brokers", title: "Connected to", text: (m) => m.brokers.join(", ") },

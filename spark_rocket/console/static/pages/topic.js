@@ -47,7 +47,7 @@ export default function topic(view) {
   };
   view.show(
     head(name, { back: ["/topics", "Topics"], actions: [
-      linkButton("Messages", `/messages?${q}`), linkButton("Send", `/send?${q}`, "change"), button("Change", edit, "change"), button("Delete", drop, "danger change"),
+      linkButton("Messages", `/messages?${q}`), linkButton("Producers", `/producers?${q}`), linkButton("Send", `/send?${q}`, "change"), button("Change", edit, "change"), button("Delete", drop, "danger change"),
     ] }),
     troubles.element, tiles.element,
     section("Queues", queues.element), section("Consumer groups", readers.element),

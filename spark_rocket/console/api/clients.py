@@ -1,0 +1,177 @@
+"""Endpoints of clients: connected producers, and the running information of a consumer.
+
+Corresponds to ProducerController and to ConsumerController.getConsumerRunningInfo of RocketMQ's dashboard.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from spark_rocket.client.admin import Failures, Member, is_system_group
+from spark_rocket.console.answers import Refused, Trouble, describe
+from spark_rocket.console.api.context import Asked, Context, page_of, place
+from spark_rocket.console.secrets import shown
+from spark_rocket.errors import RocketError
+from spark_rocket.protocol.wire.bodies import ConsumerRunningInfo
+from spark_rocket.protocol.wire.codes import ResponseCode
+
+_COLUMNS = ("name", "client", "address", "language", "version", "lastHeartbeat")
+_SEARCHED = ("name", "client", "address")
+MOST_RUNNING = 3
+"""Concurrent queries of running information: a client that does not answer occupies a thread for 10 s."""
+MOST_QUEUES = 500
+MOST_STACKS = 256 << 10  # characters
+NOT_ONLINE = frozenset({int(ResponseCode.CONSUMER_NOT_ONLINE)})
+
+
+class ClientApi:
+    """Producers and members of groups."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._running = threading.BoundedSemaphore(MOST_RUNNING)
+
+    # --- producers --------------------------------------------------------------------------------------------
+
+    def producers(self, asked: Asked) -> dict[str, Any]:
+        """Return the connected producers. ``topic``: only those that are connected to a broker of the topic.
+
+        Brokers of 4.x report only the producers of a given group: ``search``, if it is the name of a group.
+        """
+        search, topic = asked.text("search", "").strip(), asked.text("topic", "").strip()
+        failed: Failures = {}
+        found = self._context.admin.producer_groups(failed=failed)
+        old = sorted(name for name, e in failed.items() if e.response_code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+        if old and search:
+            others = {name: failed[name] for name in failed.keys() - set(old)}
+            known = {member.client_id for member in found.get(search, [])}
+            members = self._context.admin.producers(search, failed=others)
+            found.setdefault(search, []).extend(one for one in members if one.client_id not in known)
+        brokers = self._brokers_of(topic) if topic else None
+        own = asked.flag("own")
+        rows = [
+            {"name": group, **_member(member), "lastHeartbeat": member.last_heartbeat_ms}
+            for group, members in found.items()
+            if own or not is_system_group(group)
+            for member in members
+            if brokers is None or brokers.intersection(member.brokers)
+        ]
+        return {
+            "refresh": self._context.refresh_ms(),
+            "unlisted": old,
+            "failed": {name: describe(error).to_json() for name, error in failed.items() if name not in old},
+            **page_of(rows, asked, order="name", names=_COLUMNS, searched=_SEARCHED),
+        }
+
+    def _brokers_of(self, topic: str) -> set[str]:
+        return {broker.broker_name for broker in self._context.admin.topic_route(topic).broker_datas}
+
+    # --- one member of a group --------------------------------------------------------------------------------
+
+    def member(self, asked: Asked) -> dict[str, Any]:
+        """Return a member of a group and its running information. ``stacks``: with the stacks of its threads."""
+        group, client = asked.path["group"], asked.text("client")
+        stacks = asked.flag("stacks")
+        info: ConsumerRunningInfo | None = None
+        trouble: Trouble | None = None
+        with self._one_query():
+            try:
+                info = self._context.admin.consumer_running_info(group, client, stacks=stacks)
+            except RocketError as error:
+                trouble = _no_answer(client, error)
+        return {
+            "refresh": self._context.refresh_ms(),
+            "trouble": None if trouble is None else trouble.to_json(),
+            "info": None if info is None else _running(info),
+        }
+
+    @contextmanager
+    def _one_query(self) -> Iterator[None]:
+        if not self._running.acquire(blocking=False):
+            raise Refused(
+                f"Too many pending queries of running information ({MOST_RUNNING}).",
+                remedy="Retry in a few seconds.",
+                status=503,
+                code="CONSOLE_BUSY",
+            )
+        try:
+            yield
+        finally:
+            self._running.release()
+
+
+def _no_answer(client: str, error: RocketError) -> Trouble:
+    """Describe the error of a query that a broker forwarded to a client."""
+    known = describe(error)
+    if error.response_code in NOT_ONLINE:
+        return known
+    return Trouble(
+        "NO_RUNNING_INFO",
+        f"Client {client} does not report its running information. {known.text}",
+        "Consumers of RocketMQ's Java clients, of this package and of the gRPC proxy report it. Spark streams and most"
+        " other clients do not.",
+        known.status,
+        known.response,
+    )
+
+
+def _member(member: Member) -> dict[str, Any]:
+    return {
+        "client": member.client_id,
+        "address": member.address,
+        "language": member.language,
+        "version": member.version,
+        "brokers": member.brokers,
+    }
+
+
+def _running(info: ConsumerRunningInfo) -> dict[str, Any]:
+    return {
+        "properties": {name: shown(name, value) for name, value in sorted(info.properties.items())},
+        "subscriptions": [
+            {"topic": data.topic, "expression": data.sub_string, "type": data.expression_type}
+            for data in sorted(info.subscription_set, key=lambda data: data.topic)
+        ],
+        "queueCount": len(info.mq_table) + len(info.mq_pop_table),
+        "queues": [
+            {
+                **place(queue),
+                "committed": held.commit_offset,
+                "cached": held.cached_msg_count,
+                "cachedMiB": held.cached_msg_size_in_mib,
+                "first": held.cached_msg_min_offset,
+                "last": held.cached_msg_max_offset,
+                "locked": held.locked,
+                "dropped": held.dropped,
+                "lastPull": held.last_pull_timestamp or None,
+                "lastConsume": held.last_consume_timestamp or None,
+            }
+            for queue, held in sorted(info.mq_table.items())[:MOST_QUEUES]
+        ],
+        "popQueues": [
+            {
+                **place(queue),
+                "unacknowledged": held.wait_ack_count,
+                "dropped": held.dropped,
+                "lastPop": held.last_pop_timestamp or None,
+            }
+            for queue, held in sorted(info.mq_pop_table.items())[:MOST_QUEUES]
+        ],
+        "rates": [
+            {
+                "topic": topic,
+                "pullTime": status.pull_rt,
+                "pullRate": status.pull_tps,
+                "consumeTime": status.consume_rt,
+                "consumeRate": status.consume_ok_tps,
+                "failedRate": status.consume_failed_tps,
+                "failed": status.consume_failed_msgs,
+            }
+            for topic, status in sorted(info.status_table.items())
+        ],
+        "stacks": None if info.jstack is None else info.jstack[:MOST_STACKS],
+        "stacksCut": info.jstack is not None and len(info.jstack) > MOST_STACKS,
+    }

@@ -1,0 +1,225 @@
+"""Connected producers and the running information of consumers, over HTTP against a live cluster."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from spark_rocket.broker.processors import clients as broker_clients
+from spark_rocket.client import Admin, ConsumeConcurrentlyStatus, Producer, PushConsumer
+from spark_rocket.client.admin import Failures, Member
+from spark_rocket.console.secrets import HIDDEN, is_secret, shown
+from spark_rocket.errors import BrokerError
+from spark_rocket.model import Message
+from spark_rocket.protocol.wire.bodies import ConsumerData, HeartbeatData, SubscriptionData
+from spark_rocket.protocol.wire.codes import RequestCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.testing import LocalCluster
+from tests.console.conftest import WAIT, Console, Page, eventually
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture(scope="module")
+def shop(cluster: LocalCluster) -> Iterator[Producer]:
+    with Producer("shop", name_server=cluster.name_server) as producer:
+        producer.send(Message.of("orders", "of a shop"))
+        yield producer
+
+
+@pytest.fixture(scope="module")
+def consumer(cluster: LocalCluster) -> Iterator[PushConsumer]:
+    consumer = PushConsumer(
+        "workers", lambda messages, _: ConsumeConcurrentlyStatus.CONSUME_SUCCESS, name_server=cluster.name_server
+    )
+    consumer.subscribe("orders", "new || old")
+    consumer.start()
+    yield consumer
+    consumer.close()
+
+
+# --- producers ------------------------------------------------------------------------------------------------------
+
+
+def test_producers_with_their_clients_are_searched_and_sorted(page: Page, shop: Producer) -> None:
+    began = round(time.time() * 1000)
+    data = eventually(lambda: page.get("/api/producers", search="SHOP"), lambda data: data["rows"])
+    (row,) = data["rows"]
+    assert (row["name"], row["language"], row["brokers"]) == ("shop", "PYTHON", ["broker-a"])
+    assert row["client"]
+    assert row["version"]
+    assert row["address"].startswith("127.0.0.1:")
+    assert abs(row["lastHeartbeat"] - began) < 60_000
+    assert (data["unlisted"], data["failed"]) == ([], {})
+    assert page.get("/api/producers", search=row["address"])["rows"][0]["name"] == "shop"
+    assert page.get("/api/producers", search=row["client"].lower())["rows"]
+    assert page.get("/api/producers", search="nothing-like-it")["rows"] == []
+    assert page.get("/api/producers", sort="lastHeartbeat", desc="1", size="1")["rows"]
+    assert "column" in page.get("/api/producers", 400, sort="secret")["text"]
+
+
+def test_the_producers_at_the_brokers_of_a_topic(page: Page, shop: Producer) -> None:
+    found = eventually(lambda: page.get("/api/producers", topic="orders"), lambda data: data["rows"])["rows"]
+    assert "shop" in {row["name"] for row in found}
+    assert page.get("/api/producers", 404, topic="nothing-like-it")["code"] == "TOPIC_NOT_FOUND"
+
+
+def test_producers_of_a_broker_that_reports_only_a_given_group(
+    page: Page, shop: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers of 4.x do not support request 328."""
+
+    def refused(_: Admin, *, failed: Failures) -> dict[str, list[Member]]:
+        failed["broker-a"] = BrokerError("unsupported", response_code=3)
+        failed["broker-b"] = BrokerError("broken", response_code=1)
+        return {}
+
+    monkeypatch.setattr(Admin, "producer_groups", refused)
+    data = page.get("/api/producers")
+    assert (data["rows"], data["unlisted"], list(data["failed"])) == ([], ["broker-a"], ["broker-b"])
+    data = page.get("/api/producers", search="shop")
+    assert [(row["name"], row["brokers"], row["lastHeartbeat"]) for row in data["rows"]] == [
+        ("shop", ["broker-a"], None)
+    ]
+    assert page.get("/api/producers", search="sho")["rows"] == []
+
+
+# --- running information --------------------------------------------------------------------------------------------
+
+
+def client_of(page: Page, group: str) -> str:
+    def ask() -> Any:
+        return page.http.get(f"/api/groups/{group}").json()
+
+    return str(eventually(ask, lambda data: data.get("members"))["members"][0]["id"])
+
+
+def test_a_member_reports_its_queues_rates_and_stacks(page: Page, consumer: PushConsumer) -> None:
+    client = client_of(page, "workers")
+    data = eventually(
+        lambda: page.get("/api/groups/workers/member", client=client),
+        lambda data: data["info"]["queueCount"] >= 4,
+    )
+    info = data["info"]
+    assert data["trouble"] is None
+    assert data["refresh"] > 0
+    assert info["properties"]["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
+    assert {"topic": "orders", "expression": "new || old", "type": "TAG"} in info["subscriptions"]
+    queues = [queue for queue in info["queues"] if queue["topic"] == "orders"]
+    assert sorted(queue["queue"] for queue in queues) == [0, 1, 2, 3]
+    assert all(queue["cached"] == 0 and not queue["dropped"] for queue in queues)
+    assert "orders" in {rate["topic"] for rate in info["rates"]}
+    assert (info["stacks"], info["stacksCut"]) == (None, False)
+    assert "Thread" in page.get("/api/groups/workers/member", client=client, stacks="1")["info"]["stacks"]
+
+
+def test_long_stacks_are_cut(page: Page, consumer: PushConsumer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_rocket.console.api.clients.MOST_STACKS", 10)
+    client = client_of(page, "workers")
+    info = page.get("/api/groups/workers/member", client=client, stacks="1")["info"]
+    assert (len(info["stacks"]), info["stacksCut"]) == (10, True)
+
+
+def test_who_is_not_online_is_reported(page: Page, consumer: PushConsumer) -> None:
+    client_of(page, "workers")
+    data = page.get("/api/groups/workers/member", client="10.0.0.1@1")
+    assert data["info"] is None
+    assert data["trouble"]["code"] == "BROKER_ERROR"
+    assert "has no consumer '10.0.0.1@1' online" in data["trouble"]["text"]
+    assert data["trouble"]["remedy"].startswith("Online consumers: ")
+    assert page.get("/api/groups/workers/member", 400)["text"] == "Missing client."
+
+
+def test_a_client_that_does_not_answer(page: Page, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that sends heartbeats and refuses, or ignores, the requests that brokers forward."""
+    subscription = SubscriptionData(topic="orders", sub_string="*")
+    body = HeartbeatData("quiet@1", consumer_data_set=[ConsumerData("quiet", subscription_data_set=[subscription])])
+    with Admin(cluster.name_server, instance_name="quiet") as client:
+        instance = client.instance()
+        request = RemotingCommand.request(RequestCode.HEART_BEAT, body=body.to_json())
+        instance.invoke(cluster.broker_address, request, "a heartbeat", timeout=WAIT)
+        data = page.get("/api/groups/quiet/member", client="quiet@1")
+        assert data["info"] is None
+        assert data["trouble"]["code"] == "NO_RUNNING_INFO"
+        assert "Client quiet@1 does not report its running information." in data["trouble"]["text"]
+        assert "Spark streams" in data["trouble"]["remedy"]
+
+        silence = threading.Event()
+        monkeypatch.setattr(broker_clients, "_RELAY_TIMEOUT_S", 0.2)
+        instance.members.handlers[RequestCode.GET_CONSUMER_RUNNING_INFO] = lambda *_: silence.wait(WAIT) and None
+        try:
+            trouble = page.get("/api/groups/quiet/member", client="quiet@1")["trouble"]
+        finally:
+            silence.set()
+        assert (trouble["code"], trouble["response"]) == ("NO_RUNNING_INFO", 207)
+
+
+def test_queries_of_clients_do_not_occupy_all_threads(
+    console: Console, page: Page, consumer: PushConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = client_of(page, "workers")
+    begun, ended = threading.Semaphore(0), threading.Event()
+
+    def slow(*_: object, **__: object) -> None:
+        begun.release()
+        ended.wait(WAIT)
+        raise BrokerError("no answer", response_code=207)
+
+    monkeypatch.setattr(Admin, "consumer_running_info", slow)
+    pages = [Page(console) for _ in range(3)]
+    threads = [
+        threading.Thread(target=one.get, args=("/api/groups/workers/member",), kwargs={"client": client})
+        for one in pages
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in threads:
+            assert begun.acquire(timeout=WAIT)
+        assert page.get("/api/groups/workers/member", 503, client=client)["code"] == "CONSOLE_BUSY"
+        assert page.get("/api/topics/orders")["topic"]["name"] == "orders"
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join(WAIT)
+        for one in pages:
+            one.http.close()
+    assert page.get("/api/groups/workers/member", client=client)["trouble"]["code"] == "NO_RUNNING_INFO"
+
+
+# --- secrets --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("innerClientAuthenticationCredentials", '{"accessKey":"a"}'),
+        ("initAuthenticationUser", '{"username":"rocketmq","password":"12345678"}'),
+        ("tls.server.keyPassword", "12345678"),
+        ("tieredStoreSecretKey", "x"),
+        ("metricsGrpcExporterHeader", "Authorization:Bearer x"),
+        ("anyName", '{"secretKey":"x"}'),
+        ("signingKey", "x"),
+    ],
+)
+def test_secrets_are_hidden(name: str, value: str) -> None:
+    assert is_secret(name, value)
+    assert shown(name, value) == HIDDEN
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("brokerName", "broker-a"),
+        ("enablePasswordCheck", "true"),
+        ("initAuthenticationUser", ""),
+        ("tls.server.keyPath", "/etc/rocket/key.pem"),
+        ("maxMessagesPerKey", "12"),
+    ],
+)
+def test_other_values_are_shown(name: str, value: str) -> None:
+    assert shown(name, value) == value
