@@ -25,6 +25,7 @@ from starlette.staticfiles import StaticFiles
 
 import spark_rocket
 from spark_rocket.console.answers import Refused, describe, failure, json_response, read_json
+from spark_rocket.console.api.brokers import BrokerApi
 from spark_rocket.console.api.clients import ClientApi
 from spark_rocket.console.api.cluster import ClusterApi
 from spark_rocket.console.api.context import Context, log
@@ -140,7 +141,7 @@ async def _nothing(request: Request) -> Response:
 
 def _routes(context: Context, login: _Login) -> list[BaseRoute]:
     cluster, topics, groups, messages = ClusterApi(context), TopicApi(context), GroupApi(context), MessageApi(context)
-    clients = ClientApi(context)
+    brokers, clients = BrokerApi(context), ClientApi(context)
     version = _version()
     page = (STATIC / "index.html").read_text(encoding="utf-8").replace('"/static/', f'"/static/{version}/')
 
@@ -163,7 +164,8 @@ def _routes(context: Context, login: _Login) -> list[BaseRoute]:
         Route("/api/login", login.login, methods=["POST"]),
         Route("/api/logout", login.logout, methods=["POST"]),
         get("/api/overview", cluster.overview),
-        get("/api/broker", cluster.broker),
+        get("/api/broker", brokers.show),
+        change("POST", "/api/broker/settings", brokers.put, "change setting of broker"),
         get("/api/health", cluster.health),
         get("/api/topics", topics.list),
         get("/api/topic-names", topics.names),

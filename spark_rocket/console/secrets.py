@@ -18,6 +18,8 @@ _FLAG = re.compile(r"true|false|", re.I)
 
 def is_secret(name: str, value: str) -> bool:
     """Whether a setting is a secret, by its name or its value. Empty values and true or false are none."""
+    if value == HIDDEN:
+        return True
     if _FLAG.fullmatch(value.strip()):
         return False
     if _NAMES.search(name) or _VALUES.search(value):

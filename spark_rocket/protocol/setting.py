@@ -18,6 +18,9 @@ from typing import Any
 from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.wire.headers.base import camel_case
 
+DYNAMIC_SETTINGS = "dynamicSettings"
+"""A field of the response to code 26: the names of the settings that code 25 may set. Apache's brokers lack it."""
+
 
 def setting(
     default: Any,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from spark_rocket.client import Admin, QueueLag
+from spark_rocket.client.admin import BrokerSettings
 from spark_rocket.client.admin import topics as admin_module
 from spark_rocket.errors import BrokerError, ClientError, NameServerUnreachableError, TopicNotFoundError
 from spark_rocket.model import MessageQueue
@@ -205,9 +206,12 @@ def test_settings_are_read_from_text(mq: FakeCluster, admin: Admin) -> None:
         RequestCode.GET_BROKER_CONFIG, says(0, body=b"# a comment\nbrokerName=b0\n\nflushDiskType = ASYNC_FLUSH\n")
     )
     assert admin.broker_config("b0") == {"brokerName": "b0", "flushDiskType": "ASYNC_FLUSH"}
+    assert admin.broker_settings("b0").dynamic is None  # of Apache's brokers
+    mq.everywhere(RequestCode.GET_BROKER_CONFIG, says(0, ext={"dynamicSettings": "a,b"}, body=b"a=1\n"))
+    assert admin.broker_settings("b0") == BrokerSettings({"a": "1"}, frozenset("ab"))
     mq.everywhere(RequestCode.UPDATE_BROKER_CONFIG, says(0))
-    admin.update_broker_config(mq.brokers[1].address, {"a": "1", "b": "2"})
-    assert mq.brokers[1].requests[-1].body == b"a=1\nb=2\n"
+    admin.update_broker_config(mq.brokers[1].address, {"a": "1", "b": "2\\\n"})
+    assert mq.brokers[1].requests[-1].body == b"a=1\nb=2\\\\\\n\n"
 
 
 def test_keys_are_compared_not_only_their_hashes(mq: FakeCluster, admin: Admin) -> None:

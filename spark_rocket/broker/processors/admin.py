@@ -20,7 +20,7 @@ from spark_rocket.broker.state.topics import MAX_QUEUES, alter_attributes
 from spark_rocket.errors import ConfigError, ProtocolError, RefusedError
 from spark_rocket.model import group_problem, topic_problem
 from spark_rocket.protocol.java_properties import render_properties
-from spark_rocket.protocol.setting import SettingsUpdate
+from spark_rocket.protocol.setting import DYNAMIC_SETTINGS, SettingsUpdate
 from spark_rocket.protocol.wire.bodies import (
     CreateTopicListRequestBody,
     SubscriptionGroupConfig,
@@ -235,8 +235,11 @@ class AdminProcessor(Processor):
     @answers(RequestCode.GET_BROKER_CONFIG)
     def get_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         version = self._service.topics.data_version
-        ext = {"version": dumps_fastjson(version.to_value()).decode()}
         config = self._service.config
+        ext = {
+            "version": dumps_fastjson(version.to_value()).decode(),
+            DYNAMIC_SETTINGS: ",".join(config.dynamic_names()),
+        }
         # mqadmin's exportConfigs fails if one of these is missing.
         wanted = {"filterServerNums": "0", "useTLS": "false" if config.client_tls() is None else "true"}
         text = render_properties(list({**wanted, **dict(config.to_properties())}.items()))

@@ -339,6 +339,11 @@ class BrokerConfig:
         """Apply properties text at run time; returns warnings. On a ConfigError nothing is changed."""
         return self.apply(self.parse_update(properties_text))
 
+    @staticmethod
+    def dynamic_names() -> list[str]:
+        """The names of the settings that code 25 may set."""
+        return sorted(spec.name for spec in _SPECS.values() if spec.dynamic)
+
     def to_properties(self) -> list[tuple[str, str]]:
         """All settings by Apache name, then the file's other settings."""
         own = [_shown(spec.name, text_of(getattr(self, spec.attribute))) for spec in _SPECS.values()]

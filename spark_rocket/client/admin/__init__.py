@@ -9,6 +9,7 @@ from spark_rocket.client.admin.admin import Admin
 from spark_rocket.client.admin.group_kind import STOPPED_SECONDS, GroupHistory, GroupKind
 from spark_rocket.client.admin.results import (
     BrokerRuntime,
+    BrokerSettings,
     BrokerStatsData,
     BrokerStatus,
     ConsumeQueueEntry,
@@ -37,6 +38,7 @@ __all__ = [
     "AclVersion",
     "Admin",
     "BrokerRuntime",
+    "BrokerSettings",
     "BrokerStatsData",
     "BrokerStatus",
     "ConsumeQueueEntry",

@@ -9,7 +9,16 @@ Thread-safety: all methods. Corresponds to DefaultMQAdminExt's methods of these 
 from __future__ import annotations
 
 from spark_rocket.client.admin.base import FOUND_OR_NOT, AdminBase, Asked, Query, done, if_found, names_in
-from spark_rocket.client.admin.results import BrokerRuntime, BrokerStatsData, BrokerStatus, Failures, StatsItem
+from spark_rocket.client.admin.results import (
+    BrokerRuntime,
+    BrokerSettings,
+    BrokerStatsData,
+    BrokerStatus,
+    Failures,
+    StatsItem,
+)
+from spark_rocket.protocol.java_properties import render_properties
+from spark_rocket.protocol.setting import DYNAMIC_SETTINGS
 from spark_rocket.protocol.wire.bodies import BrokerStatsDataBody, BrokerStatsItem, KVTable
 from spark_rocket.protocol.wire.bodies.stats import HARuntimeInfo, TimerMetricsSerializeWrapper
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
@@ -118,7 +127,11 @@ class BrokerAdmin(NameServerAdmin):
 
     def broker_config(self, broker: str) -> dict[str, str]:
         """Return the settings of a broker."""
-        query = Query(RequestCode.GET_BROKER_CONFIG, "the query of settings", _settings)
+        return self.broker_settings(broker).values
+
+    def broker_settings(self, broker: str) -> BrokerSettings:
+        """Return the settings of a broker, and which of them it changes at run time if it reports this."""
+        query = Query(RequestCode.GET_BROKER_CONFIG, "the query of settings", _broker_settings)
         return self._ask(self._address(broker), query)
 
     def update_broker_config(self, broker: str, settings: dict[str, str]) -> str:
@@ -190,5 +203,10 @@ def _settings(answer: RemotingCommand) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
+def _broker_settings(answer: RemotingCommand) -> BrokerSettings:
+    names = answer.ext_fields.get(DYNAMIC_SETTINGS)
+    return BrokerSettings(_settings(answer), None if names is None else frozenset(names.split(",")))
+
+
 def _settings_text(settings: dict[str, str]) -> bytes:
-    return "".join(f"{name}={value}\n" for name, value in settings.items()).encode()
+    return render_properties(settings.items()).encode()

@@ -150,6 +150,17 @@ def _disk_ratio(table: dict[str, str]) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """The settings of a broker (26). ``dynamic``: those that it changes at run time; None if it does not report them.
+
+    Apache's brokers do not report them.
+    """
+
+    values: dict[str, str]
+    dynamic: frozenset[str] | None
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerStatus:
     """A broker as registered at the name server, and its reported state; ``error``: why it did not respond."""
 

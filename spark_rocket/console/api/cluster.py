@@ -1,4 +1,4 @@
-"""Endpoints of the overview, of brokers and of the console's health.
+"""Endpoints of the overview and of the console's health.
 
 Corresponds to ClusterController and DashboardController of RocketMQ's dashboard.
 """
@@ -13,7 +13,6 @@ from typing import Any
 
 import spark_rocket
 from spark_rocket.client.admin import GroupKind
-from spark_rocket.console.answers import Refused
 from spark_rocket.console.api.context import Asked, Context
 from spark_rocket.console.avro import can_avro
 from spark_rocket.console.sampler import GROUPS, OVERVIEW, TOPICS
@@ -24,7 +23,7 @@ _STREAMS = (GroupKind.STREAM, GroupKind.STOPPED)
 
 
 class ClusterApi:
-    """The overview, brokers, and the console's health."""
+    """The overview, and the console's health."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -55,27 +54,6 @@ class ClusterApi:
                 "streams": [group.to_json() for group in groups if group.kind in _STREAMS],
                 **sampler.problems(),
             }
-
-    def broker(self, asked: Asked) -> dict[str, Any]:
-        """Return a broker's statistics and settings, with Apache's names."""
-        address = asked.text("address")
-        if not self._is_broker(address):  # a forged link must not direct signed requests elsewhere
-            raise Refused(
-                f"No broker of this cluster is at {address[:80]!r}.",
-                remedy="Open it from the overview.",
-                status=404,
-                code="NO_SUCH_BROKER",
-            )
-        runtime = self._context.admin.runtime_info(address)
-        return {"runtime": runtime, "config": self._context.admin.broker_config(address)}
-
-    def _is_broker(self, address: str) -> bool:
-        sampler = self._context.sampler
-        with sampler.lock:
-            if any(record.status.address == address for record in sampler.brokers.values()):
-                return True
-        every = self._context.admin.cluster_info().broker_addr_table.values()
-        return any(address in data.broker_addrs.values() for data in every)
 
     def health(self, asked: Asked) -> dict[str, Any]:
         """Return the state of this process: its sampling, its duration, its memory."""

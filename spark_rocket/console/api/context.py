@@ -118,7 +118,7 @@ class Context:
                 code="READ_ONLY",
             )
         what: dict[str, Any] = {
-            name: asked.body[name] for name in ("topic", "group", "to", "key") if name in asked.body
+            name: asked.body[name] for name in ("topic", "group", "to", "key", "address", "name") if name in asked.body
         }
         peer = request.client.host if request.client else "?"
         log.info("%s: %s by %s from %s", changes, asked.path | what, asked.user or "the user", peer)

@@ -1,27 +1,68 @@
-// A broker: its statistics and settings.
-import { get } from "../api.js";
+// A broker: its statistics, its settings, and changes of settings.
+import { get, post } from "../api.js";
 import { h } from "../dom.js";
-import { facts, head, section } from "../parts.js";
+import { button, dialog, facts, field, head, note, section } from "../parts.js";
 
 export default function broker(view) {
   const address = view.query.get("address") ?? "";
   view.title(address);
   const search = h("input", { type: "search", placeholder: "Find a name …", "aria-label": "Find a name" });
+  const only = h("input", { type: "checkbox", id: "changeable" });
   const state = h("div");
   const settings = h("div");
-  let data = { runtime: {}, config: {} };
-  const draw = () => {
-    const wanted = search.value.trim().toLowerCase();
-    const of = (table) => facts(Object.entries(table).filter(([name]) => name.toLowerCase().includes(wanted)).sort());
-    state.replaceChildren(of(data.runtime));
-    settings.replaceChildren(of(data.config));
+  let data = { runtime: {}, config: {}, changeable: [], decides: false };
+  const wanted = (table) => Object.entries(table).filter(([name]) => name.toLowerCase().includes(search.value.trim().toLowerCase())).sort();
+  const drawState = () => state.replaceChildren(facts(wanted(data.runtime)));
+  const drawSettings = () => {
+    const changeable = new Set(data.changeable);
+    const shown = wanted(data.config).filter(([name]) => !only.checked || changeable.has(name));
+    settings.replaceChildren(shown.length ? facts(shown.map(([name, value]) => [name, changeable.has(name) ? setting(name, value) : value])) : h("p", { class: "muted" }, "No matching settings."));
   };
-  search.addEventListener("input", draw);
-  view.show(head(`Broker ${address}`, { back: ["/", "Overview"] }), h("div", { class: "toolbar" }, search),
+  const setting = (name, value) => {
+    const edit = button("Change", () => change(view, address, name, value, data.decides), "quiet small change");
+    edit.setAttribute("aria-label", `Change ${name}`);
+    return h("span", { class: "setting" }, h("span", {}, value), edit);
+  };
+  search.addEventListener("input", () => { drawState(); drawSettings(); });
+  only.addEventListener("change", drawSettings);
+  view.show(head(`Broker ${address}`, { back: ["/", "Overview"] }),
+    h("div", { class: "toolbar" }, search, h("span", { class: "check change" }, only, h("label", { for: "changeable" }, "Only settings that can be changed"))),
     h("div", { class: "halves" }, section("State", h("div", { class: "card" }, state)), section("Settings", h("div", { class: "card" }, settings))));
+  let shownSettings = "";
   view.poll(async () => {
     data = await get("/api/broker", { address }, { signal: view.gone.signal });
-    draw();
+    drawState();
+    const now = JSON.stringify([data.config, data.changeable]);
+    if (now !== shownSettings) { shownSettings = now; drawSettings(); } // an unchanged list keeps the focus on its buttons
     return 10000;
   });
+}
+
+/** Enter a new value, confirm the change, apply it. */
+async function change(view, address, name, value, decides) {
+  const isFlag = value === "true" || value === "false";
+  const input = isFlag
+    ? h("select", {}, ["true", "false"].map((one) => h("option", { value: one }, one)))
+    : h("input", { value, autocomplete: "off", spellcheck: "false", autocapitalize: "off" });
+  input.value = value;
+  const entered = await dialog({
+    title: `Change ${name}`, action: "Continue",
+    content: field("New value", input, { hint: `Now: ${value || "empty"}` }),
+    act: () => ({ value: input.value.trim() }),
+  });
+  if (!entered || entered.value === value) return;
+  const done = await dialog({
+    title: `Change ${name}`, action: "Change", danger: true,
+    content: [
+      facts([["Broker", address], ["Setting", name], ["Now", value || "empty"], ["New", entered.value || "empty"]]),
+      h("p", { class: "muted" }, decides
+        ? "The broker decides whether it accepts the change. Some settings take effect only after a restart."
+        : "The broker applies the change immediately, and writes it to its broker.conf."),
+    ],
+    act: () => post("/api/broker/settings", { address, name, from: value, value: entered.value }),
+  });
+  if (!done) return;
+  note(done.done);
+  if (done.remark) note(done.remark, "bad");
+  view.again();
 }

@@ -1,0 +1,106 @@
+"""Endpoints of a broker: its statistics, its settings, and changes of settings.
+
+The values of secrets are neither shown nor changed. A spark_rocket broker reports which settings it changes at run
+time. Apache's brokers do not: the page offers all of them, and the broker decides.
+Corresponds to ClusterController of RocketMQ's dashboard, and to mqadmin's updateBrokerConfig.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spark_rocket.console.answers import Refused
+from spark_rocket.console.api.context import Asked, Context
+from spark_rocket.console.secrets import is_secret, shown
+
+MOST_VALUE = 4_096  # characters
+
+
+class BrokerApi:
+    """Brokers."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def show(self, asked: Asked) -> dict[str, Any]:
+        """Return a broker's statistics and settings, with Apache's names.
+
+        ``changeable``: the settings that can be changed; ``decides``: the broker may refuse some of them.
+        """
+        address = self._address(asked)
+        runtime = self._context.admin.runtime_info(address)
+        settings = self._context.admin.broker_settings(address)
+        values = settings.values
+        names = values.keys() if settings.dynamic is None else values.keys() & settings.dynamic
+        return {
+            "runtime": runtime,
+            "config": {name: shown(name, value) for name, value in values.items()},
+            "changeable": sorted(name for name in names if not is_secret(name, values[name])),
+            "decides": settings.dynamic is None,
+        }
+
+    def put(self, asked: Asked) -> dict[str, Any]:
+        """Change one setting, if it still has the value ``from`` that the user has confirmed."""
+        address, name = self._address(asked), asked.text("name")
+        before, value = asked.text("from"), asked.text("value").strip()
+        now = self._value(address, name)
+        if is_secret(name, now) or is_secret(name, value):
+            raise Refused(
+                f"{name} is a secret.",
+                remedy="Set it in the broker's broker.conf and restart the broker.",
+                status=403,
+                code="SECRET_SETTING",
+            )
+        if now != before:
+            raise Refused(
+                f"{name} has changed to {now} in the meantime.",
+                remedy="Check the new value, and change it again if needed.",
+                status=409,
+                code="SETTING_CHANGED",
+            )
+        if len(value) > MOST_VALUE or not (value.isprintable() or not value):
+            raise Refused(
+                f"Invalid value of {name}.", remedy=f"Use one line of at most {MOST_VALUE:,} printable characters."
+            )
+        remark = self._context.changing.update_broker_config(address, {name: value})
+        if value != before and self._value(address, name) == before:
+            raise Refused(
+                f"Broker {address} accepted the change, but {name} still has the value {before}.",
+                remedy="Set it in the broker's broker.conf and restart the broker.",
+                status=409,
+                code="NOT_APPLIED",
+            )
+        return {
+            "done": f"Changed {name} of {address} from {before or 'empty'} to {value or 'empty'}.",
+            "remark": remark,
+        }
+
+    def _value(self, address: str, name: str) -> str:
+        settings = self._context.changing.broker_config(address)
+        if name not in settings:
+            raise Refused(
+                f"Broker {address} has no setting {name[:80]!r}.",
+                remedy="Select a setting of its page.",
+                status=404,
+                code="NO_SUCH_SETTING",
+            )
+        return settings[name]
+
+    def _address(self, asked: Asked) -> str:
+        address = asked.text("address")
+        if not self._is_broker(address):  # a forged link must not direct signed requests elsewhere
+            raise Refused(
+                f"No broker of this cluster is at {address[:80]!r}.",
+                remedy="Open it from the overview.",
+                status=404,
+                code="NO_SUCH_BROKER",
+            )
+        return address
+
+    def _is_broker(self, address: str) -> bool:
+        sampler = self._context.sampler
+        with sampler.lock:
+            if any(record.status.address == address for record in sampler.brokers.values()):
+                return True
+        every = self._context.admin.cluster_info().broker_addr_table.values()
+        return any(address in data.broker_addrs.values() for data in every)
