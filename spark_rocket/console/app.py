@@ -182,6 +182,7 @@ def _routes(context: Context, login: _Login) -> list[BaseRoute]:
         get("/api/groups/{group}/member", clients.member),
         get("/api/producers", clients.producers),
         get("/api/messages", messages.search),
+        read("/api/messages/search", messages.find),
         change("POST", "/api/messages", messages.send, "send message"),
         get("/api/message", messages.show),
         get("/api/message/body", messages.body),

@@ -53,13 +53,17 @@ def show(
     return shown
 
 
-def preview(body: bytes) -> str:
-    """Return the beginning of a body on one line."""
-    text = text_of(body[: PREVIEW * 4])
+def preview(body: bytes, at: int = 0) -> str:
+    """Return the beginning of a body on one line; if the position ``at`` is farther on, the part around it."""
+    first = max(at - PREVIEW // 4, 0) if at > PREVIEW // 2 else 0
+    while first and body[first] & 0xC0 == 0x80:  # within a character
+        first -= 1
+    text = text_of(body[first : first + PREVIEW * 4])
     if text is None:
         return f"{len(body):,} bytes: {body[:24].hex(' ')}"
     line = " ".join(text.split())
-    return line[:PREVIEW] + ("…" if len(line) > PREVIEW or len(body) > PREVIEW * 4 else "")
+    more = "…" if len(line) > PREVIEW or len(body) > first + PREVIEW * 4 else ""
+    return ("…" if first else "") + line[:PREVIEW] + more
 
 
 def text_of(body: bytes) -> str | None:

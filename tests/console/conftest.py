@@ -82,6 +82,10 @@ class Page:
     def post(self, path: str, body: dict[str, Any] | None = None, status: int = 200) -> Any:
         return self.change("POST", path, body, status)
 
+    def find(self, topic: str, status: int = 200, **asked: Any) -> Any:
+        """A search by time: one page."""
+        return self.post("/api/messages/search", {"topic": topic, **asked}, status)
+
     def delete(self, path: str, body: dict[str, Any] | None = None, status: int = 200) -> Any:
         return self.change("DELETE", path, body, status)
 

@@ -279,14 +279,15 @@ def test_messages_by_key_id_and_time(page: Page) -> None:
     assert row["tags"] == "new"
     assert json.loads(str(row["preview"]))["order"] == 7
     assert page.get("/api/messages", topic="orders", by="id", id=row["msgId"])["rows"] == [row]
-    every = page.get("/api/messages", topic="orders", by="time")["rows"]
+    every = page.find("orders")["rows"]
     assert len(every) == 40
     stored = [one["stored"] for one in every]
     assert stored == sorted(stored, reverse=True)
-    assert len(page.get("/api/messages", topic="orders", by="time", limit="5")["rows"]) == 5
-    assert page.get("/api/messages", topic="orders", by="time", begin="1", end="2")["rows"] == []
-    assert page.get("/api/messages", 404, topic="nothing-like-it", by="time")["code"] == "TOPIC_NOT_FOUND"
-    assert page.get("/api/messages", 400, by="time")["text"] == "Missing topic."
+    assert len(page.find("orders", limit=5)["rows"]) == 5
+    assert page.find("orders", begin=1, end=2)["rows"] == []
+    assert page.find("nothing-like-it", 404)["code"] == "TOPIC_NOT_FOUND"
+    assert page.post("/api/messages/search", {}, 400)["text"] == "Missing topic."
+    assert page.get("/api/messages", 400, topic="orders", by="time")["remedy"] == "Search by key or id."
 
 
 def test_one_message_with_body_properties_and_times(page: Page) -> None:
@@ -427,7 +428,7 @@ def test_dead_letters_one_by_one_and_together(page: Page, cluster: LocalCluster)
     done = page.post("/api/dead-letters/billing/resend", {"messages": [place(row) for row in letters] + [lost]})
     assert done["sent"] == 3, done["failures"][0]
     assert [failure["error"]["code"] for failure in done["failures"]] == ["NO_SUCH_MESSAGE"]
-    retried = page.get("/api/messages", topic="%RETRY%billing", by="time")["rows"]
+    retried = page.find("%RETRY%billing")["rows"]
     assert {row["preview"] for row in retried} == {f"bad order {i}" for i in range(3)}
     assert page.post("/api/dead-letters/billing/resend", {"messages": []}, 400)["remedy"]
     assert page.get(f"/api/dead-letters/{quote('nobody')}")["rows"] == []
@@ -481,7 +482,7 @@ def test_a_cluster_that_is_not_there_is_said_and_the_pages_are() -> None:
         assert data["trouble"]["code"] == "NAME_SERVER_UNREACHABLE"
         assert data["nameServers"][0]["trouble"]["remedy"]
         assert page.get("/api/topics")["trouble"]["code"] == "NAME_SERVER_UNREACHABLE"
-        assert page.get("/api/messages", 400, topic="t", by="time")["code"] == "NAME_SERVER_UNREACHABLE"
+        assert page.find("t", 400)["code"] == "NAME_SERVER_UNREACHABLE"
         assert page.http.get("/topics").text.startswith("<!doctype html>")
         page.http.close()
     finally:
@@ -498,12 +499,12 @@ def test_a_master_that_dies_is_shown_and_what_its_slave_has_is_found() -> None:
                 for i in range(8):
                     producer.send(Message.of("both", f"{i}"))
             eventually(lambda: page.get("/api/overview")["brokers"], _are_alike)
-            assert page.get("/api/messages", topic="both", by="time")["failed"] == {}
+            assert page.find("both")["failed"] == {}
             cluster.brokers[0].kill()
             master, slave = eventually(lambda: page.get("/api/overview")["brokers"], lambda found: found[0]["trouble"])
             assert master["awaySince"]
             assert slave["trouble"] is None
-            found = page.get("/api/messages", topic="both", by="time")
+            found = page.find("both")
             assert {row["preview"] for row in found["rows"]} == {str(i) for i in range(8)}
             assert found["failed"]["broker-a"]["text"]
             assert page.get("/api/message", **place(found["rows"][0]))["body"]["size"] == 1

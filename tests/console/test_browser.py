@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.client import Reader
+from spark_rocket.client import Producer, Reader
 from spark_rocket.console.passwords import hashed
+from spark_rocket.model import Message
 from spark_rocket.testing import LocalCluster
 from tests.console.conftest import SCRIPT, Console, Page, eventually
 from tests.kit import browser
@@ -109,6 +110,42 @@ def test_a_message_is_sent_found_and_sent_again(window: Window, page: Page) -> N
     window.says("2 found.")
 
 
+def test_messages_by_time_page_by_page(window: Window, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster.create_topic("paged", 2)
+    with Producer("pages", name_server=cluster.name_server) as producer:
+        for i in range(120):
+            producer.send(Message.of("paged", f"number {i}.", tags="even" if i % 2 == 0 else "odd"))
+    window.open("/messages?topic=paged")
+    window.says("Page 1: 50 messages, newest first. 70 older.", "number 119.")
+    window.press("Next ›")
+    window.says("Page 2: 50 messages, newest first. 20 older.", "number 60.")
+    shown = window.text("tbody")
+    window.one("tbody th a").click()
+    window.says("Consumer groups", "number ", css="main")
+    window.driver.back()  # to the page that it was on
+    window.says("Page 2: 50 messages")
+    assert window.text("tbody") == shown
+    window.press("Next ›")
+    window.says("Page 3, the last one: 20 found.", "number 0.")
+    assert not [e for e in window.all("main button") if e.text == "Next ›" and e.is_displayed()]
+    window.press("‹ Previous")
+    window.says("Page 2: 50 messages")
+    assert window.text("tbody") == shown
+    window.fill("Tags", "odd || none")
+    window.fill("Text in the body", "number 1")
+    window.press("Search")
+    window.says("16 found.")  # 1, 11 to 19, 101 to 119
+    assert "tags=odd+%7C%7C+none&text=number+1" in window.driver.current_url
+    monkeypatch.setattr("spark_rocket.console.search.MOST_MESSAGES", 20)
+    window.press("Search")
+    window.says("found so far. Searched ", " of 120 messages, newest first.")
+    status = "return [...document.querySelectorAll('main p[aria-live]')].map((e) => e.innerText).find(Boolean)"
+    while (before := window.js(status)) != "16 found.":
+        window.press("Continue")
+        window.until(lambda before=before: window.js(status) not in (before, "Searching …"))
+    window.says("16 found.", "number 119.", "number 1.")
+
+
 def test_offsets_are_reset_after_a_preview(window: Window, page: Page) -> None:
     window.open("/groups/billing")
     window.says("Lag over time", "orders")
@@ -175,6 +212,7 @@ def test_on_a_narrow_screen_nothing_is_cut_off(window: Window, page: Page) -> No
         (f"/message?{place}", "order-1"),
         ("/dead-letters/billing", "bad order 0"),
         ("/send", "Properties"),
+        ("/messages?topic=orders&text=order", "40 found."),
     ):
         window.open(path)
         window.says(text)

@@ -1,4 +1,4 @@
-"""Endpoints of messages: search by key, id or time; show, send and resend; dead letters.
+"""Endpoints of messages: search by time, key or id; show, send and resend; dead letters.
 
 A message is identified by its position (``topic``, ``broker``, ``queue``, ``offset``), which unlike its ids always
 exists and is unique.
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,12 +18,14 @@ from spark_rocket.console import bodies
 from spark_rocket.console.answers import Refused, describe
 from spark_rocket.console.api.context import Asked, Context, attachment
 from spark_rocket.console.avro import can_avro
+from spark_rocket.console.search import Filter, Search, first_spans, parse_cursor
 from spark_rocket.errors import ClientError, RocketError
-from spark_rocket.model import KEYS, SHARDING_KEY, TAGS, Message, MessageExt, MessageQueue
+from spark_rocket.model import KEYS, SHARDING_KEY, TAGS, Message, MessageExt
 
 MOST_FOUND = 256
 MOST_RESENT = 200
-_DAY_MS = 24 * 3600 * 1000
+MOST_TEXT = 1_000
+_NEVER = 2**63 - 1
 
 
 class MessageApi:
@@ -36,7 +37,7 @@ class MessageApi:
     # --- finding ----------------------------------------------------------------------------------------------
 
     def search(self, asked: Asked) -> dict[str, Any]:
-        admin, topic, by = self._context.admin, asked.text("topic").strip(), asked.text("by", "time")
+        admin, topic, by = self._context.admin, asked.text("topic").strip(), asked.text("by")
         limit = asked.number("limit", 64, least=1, most=MOST_FOUND)
         if by == "id":
             wanted = asked.text("id").strip()
@@ -44,53 +45,38 @@ class MessageApi:
             found = [] if message is None else [message]
         elif by == "key":
             found = admin.query_messages(topic, asked.text("key").strip(), max_num=limit)[::-1]
-        elif by == "time":
-            end = asked.number("end", round(time.time() * 1000) + _DAY_MS)
-            begin = asked.number("begin", 0, most=max(end, 0))
-            found, failed = self._by_time(topic, begin, end, limit)
-            return {"rows": summaries(found), "limit": limit, "failed": failed}
         else:
-            raise Refused(f"Invalid search by {by[:40]!r}.", remedy="Search by key, id or time.")
-        return {"rows": summaries(found), "limit": limit, "failed": {}}
+            raise Refused(f"Invalid search by {by[:40]!r}.", remedy="Search by key or id.")
+        return {"rows": summaries(found), "limit": limit}
 
-    def _by_time(self, topic: str, begin: int, end: int, limit: int) -> tuple[list[MessageExt], dict[str, Any]]:
-        """Return the newest messages of the available brokers, and the errors of the others."""
-        admin = self._context.admin
-        try:
-            return admin.messages_by_time(topic, begin, end, limit=limit), {}
-        except RocketError as error:
-            if not error.retriable:
-                raise
-        reader = self._context.links.reader
-        found: list[MessageExt] = []
-        failed: dict[str, Any] = {}
-        for queue in reader.refresh(topic):
-            try:
-                if queue.broker_name in failed:
-                    found += self._of_slave(queue, begin, end, limit)
-                    continue
-                last = reader.offset_for_time(queue, end + 1)
-                first = reader.offset_for_time(queue, begin) if begin else reader.min_offset(queue)
-                first = max(first, last - limit)
-                found += admin.messages_at(queue, first, last - first)
-            except RocketError as error:
-                if queue.broker_name not in failed:
-                    failed[queue.broker_name] = describe(error).to_json()
-                    found += self._of_slave(queue, begin, end, limit)
-        found.sort(key=lambda message: message.store_timestamp, reverse=True)
-        return found[:limit], failed
-
-    def _of_slave(self, queue: MessageQueue, begin: int, end: int, limit: int) -> list[MessageExt]:
-        """Return messages at the end of a queue from the slave of an unavailable master."""
-        try:
-            last = self._context.links.reader.slave_max_offset(queue)
-            if not last:
-                return []
-            first = max(last - limit, 0)
-            messages = self._context.admin.messages_at(queue, first, last - first)
-        except RocketError:  # the broker's error is reported already
-            return []
-        return [message for message in messages if begin <= message.store_timestamp <= end]
+    def find(self, asked: Asked) -> dict[str, Any]:
+        """Search by time, with filters: the first page, or the one that begins at ``cursor``."""
+        links, topic = self._context.links, asked.text("topic").strip()
+        begin = asked.number("begin", 0)
+        end = asked.number("end", 0, least=0) or None
+        text = asked.text("text", "")
+        if len(text) > MOST_TEXT:
+            raise Refused(f"The text has {len(text):,} characters.", remedy=f"Search for at most {MOST_TEXT:,}.")
+        wanted = Filter.of(begin, end or _NEVER, asked.text("tags", "").strip(), text)
+        limit = asked.number("limit", 50, least=1, most=MOST_FOUND)
+        failed: dict[str, RocketError] = {}
+        if asked.body.get("cursor") is None:
+            spans, failed = first_spans(links.admin, links.reader, topic, begin, end)
+        else:
+            spans = parse_cursor(topic, asked.body["cursor"])
+        search = Search(links.reader, spans, wanted, _summary)
+        before = search.left
+        rows = search.page(limit)
+        failed |= search.failed
+        return {
+            "rows": rows,
+            "limit": limit,
+            "next": search.cursor() or None,
+            "searched": search.messages,
+            "left": search.left,
+            "total": before,
+            "failed": {name: describe(error).to_json() for name, error in failed.items()},
+        }
 
     def show(self, asked: Asked) -> dict[str, Any]:
         message = self._message(asked)
@@ -238,7 +224,8 @@ def summaries(messages: Iterable[MessageExt]) -> list[dict[str, Any]]:
     return [_summary(message) for message in messages]
 
 
-def _summary(message: MessageExt) -> dict[str, Any]:
+def _summary(message: MessageExt, at: int = 0) -> dict[str, Any]:
+    """``at``: the position in the body that the preview should show."""
     return {
         "topic": message.topic,
         "broker": message.broker_name,
@@ -249,7 +236,7 @@ def _summary(message: MessageExt) -> dict[str, Any]:
         "tags": message.tags,
         "stored": message.store_timestamp,
         "size": len(message.body),
-        "preview": bodies.preview(message.body),
+        "preview": bodies.preview(message.body, at),
         "retries": message.reconsume_times,
     }
 

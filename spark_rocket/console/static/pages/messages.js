@@ -1,10 +1,13 @@
-// Message search by time, key or id.
-import { get } from "../api.js";
+// Message search by time, key or id. A search by time has pages; the browser keeps the position of each.
+import { ask, get } from "../api.js";
 import { h, messagePath } from "../dom.js";
 import { count, moment, size, zone } from "../format.js";
-import { choice, field, head, names, Table, Troubles } from "../parts.js";
+import { button, choice, field, head, names, Table, Troubles } from "../parts.js";
 
 const PAST = [["900000", "15 min"], ["3600000", "1 h"], ["86400000", "1 day"], ["0", "Ever"]];
+
+const PAGE = 50;
+const MOST_STATE = 200_000; // characters of positions in the browser's history
 
 export const messageColumns = [
   { key: "stored", title: "Stored", main: true, text: (m) => moment(m.stored, { millis: true }), href: messagePath, tone: () => "time", sub: (m) => `${m.broker} · ${m.queue} · ${count(m.offset)}` },
@@ -15,61 +18,171 @@ export const messageColumns = [
 ];
 export const messageKey = (m) => `${m.topic}/${m.broker}/${m.queue}/${m.offset}`;
 
+/**
+ * The pages of a search by time, newest first: table, status and buttons.
+ * `asked`: topic, begin, end, tags, text. Positions are cursors of the console, so pages are stable.
+ */
+export class MessagePages {
+  constructor(view, table, { what = "messages" } = {}) {
+    this.view = view;
+    this.table = table;
+    this.what = what;
+    this.turn = 0;
+    this.troubles = new Troubles();
+    this.status = h("p", { class: "muted", "aria-live": "polite" });
+    this.more = button("Continue", () => this.load(true), "primary");
+    this.back = button("‹ Previous", () => this.turnTo(this.at - 1), "quiet");
+    this.on = button("Next ›", () => this.turnTo(this.at + 1), "quiet");
+    this.number = h("span", { class: "muted" });
+    this.pager = h("div", { class: "pager" }, this.number, h("span", {}, this.more, this.back, this.on));
+    this.element = h("div", {}, this.troubles.element, this.status, table.element, this.pager);
+    this.clear();
+  }
+
+  clear() {
+    this.turn += 1;
+    this.table.element.hidden = this.pager.hidden = true;
+    this.status.textContent = "";
+    this.troubles.show([]);
+  }
+
+  /** Search from the first page, or return to the page that the browser's history has. */
+  search(asked, known = null) {
+    Object.assign(this, known ?? { asked, starts: [null], at: 0, total: null });
+    return this.load(false);
+  }
+
+  turnTo(at) {
+    if (at >= this.starts.length) this.starts.push(this.data.next);
+    this.at = at;
+    this.load(false).then(() => { if (this.view.isOpen) this.element.scrollIntoView({ block: "start" }); });
+  }
+
+  /** Load the page, or with `more` the rest of one that is not full. */
+  async load(more) {
+    const turn = this.turn += 1;
+    const before = more ? this.data.rows : [];
+    const cursor = more ? this.data.next : this.starts[this.at];
+    this.status.textContent = "Searching …";
+    this.more.disabled = this.back.disabled = this.on.disabled = true;
+    return this.view.try(async () => {
+      let data;
+      try {
+        data = await ask("/api/messages/search", { method: "POST", body: { ...this.asked, cursor, limit: PAGE - before.length }, signal: this.view.gone.signal });
+      } catch (error) {
+        if (turn === this.turn) { this.clear(); }
+        throw error;
+      }
+      if (turn !== this.turn) return;
+      this.total ??= data.total;
+      this.data = { ...data, rows: [...before, ...data.rows] };
+      this.view.alerts.replaceChildren();
+      this.view.alerts.shown = "";
+      this.draw();
+      this.keep();
+    });
+  }
+
+  draw() {
+    const { rows, next, left, failed } = this.data;
+    const isPart = next !== null && rows.length < PAGE;
+    const isFiltered = Boolean(this.asked.tags || this.asked.text);
+    this.troubles.show(Object.entries(failed));
+    this.table.update(rows);
+    this.table.element.hidden = isPart && !rows.length;
+    const pages = this.at > 0 || next !== null ? `Page ${count(this.at + 1)}${next === null ? ", the last one" : ""}: ` : "";
+    const searched = `Searched ${count(this.total - left)} of ${count(this.total)} ${this.what}`;
+    if (isPart) this.status.textContent = `${pages}${count(rows.length)} found so far. ${searched}, newest first.`;
+    else if (next !== null) this.status.textContent = `${pages}${count(rows.length)} ${this.what}, newest first. ${isFiltered ? searched : `${count(left)} older`}.`;
+    else this.status.textContent = `${pages}${count(rows.length)} found.`;
+    this.more.hidden = !isPart;
+    this.on.hidden = next === null || isPart;
+    this.back.hidden = this.at === 0;
+    this.more.disabled = this.back.disabled = this.on.disabled = false;
+    this.pager.hidden = next === null && this.at === 0;
+    this.number.textContent = this.pager.hidden ? "" : `Page ${count(this.at + 1)}`;
+  }
+
+  /** Keep the position in the browser's history: a message's page and back leads to the same page. */
+  keep() {
+    const known = { asked: this.asked, starts: this.starts, at: this.at, total: this.total };
+    const fits = this.at > 0 && JSON.stringify(known).length < MOST_STATE;
+    history.replaceState(fits ? { search: known } : null, "", location.href);
+  }
+}
+
 export default function messages(view) {
   view.title("Messages");
+  const known = history.state?.search ?? null;
   const query = view.query;
   const state = { by: query.get("by") ?? "time", past: query.get("past") ?? "0" };
   const list = names([]);
-  const topic = h("input", { required: true, value: query.get("topic") ?? "", list: list.id, autocomplete: "off", spellcheck: "false" });
-  const key = h("input", { value: query.get("key") ?? "", autocomplete: "off", spellcheck: "false" });
-  const id = h("input", { value: query.get("id") ?? "", autocomplete: "off", spellcheck: "false" });
+  const text = (name) => h("input", { value: query.get(name) ?? "", autocomplete: "off", spellcheck: "false" });
+  const [topic, key, id, tags, part] = ["topic", "key", "id", "tags", "text"].map(text);
+  topic.required = true;
+  topic.setAttribute("list", list.id);
   const begin = h("input", { type: "datetime-local", step: 1, value: query.get("begin") ?? "" });
   const end = h("input", { type: "datetime-local", step: 1, value: query.get("end") ?? "" });
+  const between = h("div", { class: "fields" }, field("From", begin, { hint: zone() }), field("To", end, { hint: zone() }));
   const parts = {
-    time: h("div", { class: "fields" }, choice("How long ago", "past", [...PAST, ["from", "From … to"]], state.past, (past) => { state.past = past; show(); })),
+    time: h("div", {},
+      choice("How long ago", "past", [...PAST, ["from", "From … to"]], state.past, (past) => { state.past = past; show(); }), between,
+      h("div", { class: "fields" },
+        field("Tags", tags, { hint: "Complete tags, several with ||. Without tags: all messages." }),
+        field("Text in the body", part, { hint: "As it is in the body, with upper and lower case." }))),
     key: field("Key", key, { hint: "A complete key or unique key." }),
     id: field("Message id", id, { hint: "The id that the producer received, or the offset id." }),
   };
-  const between = h("div", { class: "fields" }, field("From", begin, { hint: zone() }), field("To", end, { hint: zone() }));
-  const troubles = new Troubles();
   const status = h("p", { class: "muted", "aria-live": "polite" });
-  const table = new Table({ caption: "Messages found", key: messageKey, columns: messageColumns, empty: "No messages found. Search a longer time range, or check the topic's page for messages." });
+  const make = () => new Table({ caption: "Messages found", key: messageKey, columns: messageColumns, empty: "No messages found. Search a longer time range, or check the topic's page for messages." });
+  const pages = new MessagePages(view, make());
+  const table = make();
   table.element.hidden = true;
   const show = () => {
-    for (const [name, part] of Object.entries(parts)) part.hidden = name !== state.by;
-    between.hidden = state.by !== "time" || state.past !== "from";
+    for (const [name, each] of Object.entries(parts)) each.hidden = name !== state.by;
+    between.hidden = state.past !== "from";
     key.required = state.by === "key";
     id.required = state.by === "id";
   };
   const form = h("form", { class: "card" },
     h("div", { class: "fields" }, field("Topic", topic), list),
     choice("Search by", "by", [["time", "Time"], ["key", "Key"], ["id", "Id"]], state.by, (by) => { state.by = by; show(); }),
-    parts.time, between, parts.key, parts.id,
+    parts.time, parts.key, parts.id,
     h("div", { class: "actions" }, h("button", { type: "submit", class: "primary" }, "Search")));
-  const search = () => view.try(async () => {
-    const asked = { topic: topic.value.trim(), by: state.by };
-    view.remember({ ...asked, by: state.by === "time" ? "" : state.by, past: state.by === "time" && state.past !== "0" ? state.past : "", key: state.by === "key" ? key.value : "", id: state.by === "id" ? id.value : "", begin: between.hidden ? "" : begin.value, end: between.hidden ? "" : end.value });
-    if (state.by === "key") asked.key = key.value.trim();
-    if (state.by === "id") asked.id = id.value.trim();
-    if (state.by === "time" && state.past === "from") {
+  const byTime = () => {
+    const asked = { topic: topic.value.trim(), tags: tags.value.trim(), text: part.value };
+    if (state.past === "from") {
       if (begin.value) asked.begin = new Date(begin.value).getTime();
       if (end.value) asked.end = new Date(end.value).getTime() + 999;
-    } else if (state.by === "time" && state.past !== "0") asked.begin = Date.now() - Number(state.past);
+    } else if (state.past !== "0") asked.begin = Date.now() - Number(state.past);
+    return asked;
+  };
+  const byName = () => view.try(async () => {
     status.textContent = "Searching …";
     try {
-      const data = await get("/api/messages", asked, { signal: view.gone.signal });
+      const data = await get("/api/messages", { topic: topic.value.trim(), by: state.by, ...(state.by === "key" ? { key: key.value.trim() } : { id: id.value.trim() }) }, { signal: view.gone.signal });
       view.alerts.replaceChildren();
       view.alerts.shown = "";
-      troubles.show(Object.entries(data.failed));
       table.update(data.rows);
       table.element.hidden = false;
       status.textContent = data.rows.length >= data.limit ? `The newest ${count(data.rows.length)}.` : `${count(data.rows.length)} found.`;
-    } catch (error) { status.textContent = ""; table.element.hidden = true; throw error; }
+    } catch (error) { status.textContent = ""; throw error; }
   });
+  const search = (again = null) => {
+    const is = { [state.by]: true, from: state.by === "time" && state.past === "from" };
+    view.remember({
+      topic: topic.value.trim(), by: is.time ? "" : state.by, past: is.time && state.past !== "0" ? state.past : "", key: is.key ? key.value : "", id: is.id ? id.value : "",
+      begin: is.from ? begin.value : "", end: is.from ? end.value : "", tags: is.time ? tags.value.trim() : "", text: is.time ? part.value : "",
+    });
+    table.element.hidden = true;
+    status.textContent = "";
+    pages.clear();
+    if (is.time) pages.search(byTime(), again); else byName();
+  };
   form.addEventListener("submit", (event) => { event.preventDefault(); search(); });
   show();
-  view.show(head("Messages"), form, troubles.element, status, table.element);
+  view.show(head("Messages"), form, status, table.element, pages.element);
   view.again = () => {};
   view.try(async () => list.replaceChildren(...(await get("/api/topic-names", {}, { signal: view.gone.signal })).names.map((name) => h("option", { value: name }))));
-  if (topic.value) search();
+  if (topic.value) search(known);
 }

@@ -1,0 +1,180 @@
+"""The search of messages by time: every page of it against all messages of a topic, whatever its budget."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from spark_rocket.client import Producer
+from spark_rocket.console import search
+from spark_rocket.console.bodies import preview
+from spark_rocket.model import Message, MessageQueue
+from spark_rocket.testing import LocalCluster
+from tests.console.conftest import Console, Page
+
+pytestmark = pytest.mark.live
+
+TOPIC = "searched"
+COUNT = 300
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[Page]:
+    """Two brokers, and one topic with messages of three tags in queues of unlike length."""
+    with LocalCluster(brokers=2) as cluster:
+        cluster.create_topic(TOPIC, 3)
+        cluster.create_topic("packed", 1)
+        with Producer("seed", name_server=cluster.name_server, compress_above=100) as producer:
+            for i in range(COUNT):
+                tag = ("red", "blue", "green", None)[min(i % 7, 3)]
+                body = json.dumps({"number": i, "word": "needle" if i % 50 == 3 else "hay"})
+                producer.send(Message.of(TOPIC, body, tags=tag, keys=f"k{i}"))
+            producer.send(Message.of("packed", "a" * 5_000 + "Bärbel" + "b" * 5_000))
+        console = Console(cluster.name_server)
+        page = Page(console)
+        yield page
+        page.http.close()
+        console.close()
+
+
+def place(row: dict[str, Any]) -> tuple[str, int, int]:
+    return row["broker"], row["queue"], row["offset"]
+
+
+def every(page: Page, **asked: Any) -> tuple[list[dict[str, Any]], int]:
+    """All rows, page by page, and the number of pages."""
+    data = page.find(TOPIC, **asked)
+    rows, pages = data["rows"], 1
+    while data["next"] is not None:
+        data = page.find(TOPIC, **asked, cursor=data["next"])
+        assert len(data["rows"]) <= asked.get("limit", 50)
+        rows += data["rows"]
+        pages += 1
+        assert pages < 5 * COUNT
+    return rows, pages
+
+
+def number(row: dict[str, Any]) -> int:
+    return int(json.loads(row["preview"])["number"])
+
+
+def test_pages_together_are_all_messages_newest_first(page: Page) -> None:
+    rows, pages = every(page, limit=37)
+    assert pages == -(-COUNT // 37)
+    assert sorted(map(number, rows)) == list(range(COUNT))
+    assert len(set(map(place, rows))) == COUNT
+    stored = [row["stored"] for row in rows]
+    assert stored == sorted(stored, reverse=True)
+    first = page.find(TOPIC, limit=37)
+    assert first["left"] == first["total"] - 37 == COUNT - 37
+    assert first["rows"] == rows[:37]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_neither_budget_nor_page_size_changes_what_is_found(
+    page: Page, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    chance = random.Random(seed)
+    asked: dict[str, Any] = {"tags": chance.choice(["", "red", "blue || green"]), "text": chance.choice(["", "needle"])}
+    whole, _ = every(page, **asked, limit=256)
+    monkeypatch.setattr(search, "MOST_MESSAGES", chance.randrange(10, 60))
+    monkeypatch.setattr(search, "MOST_BYTES", chance.randrange(2_000, 20_000))
+    monkeypatch.setattr(search, "WINDOW", chance.randrange(1, 4))
+    monkeypatch.setattr(search, "_SHORTEST_FIRST_STEP", chance.randrange(1, 9))
+    parts, pages = every(page, **asked, limit=chance.randrange(8, 40))
+    assert parts == whole
+    assert pages > 1
+
+
+def test_the_filter_by_tag_is_exact_and_takes_several(page: Page) -> None:
+    for tags, wanted in (("red", {"red"}), ("red||blue", {"red", "blue"}), (" green || blue ", {"green", "blue"})):
+        rows, _ = every(page, tags=tags)
+        assert {row["tags"] for row in rows} == wanted
+        assert len(rows) == sum(("red", "blue", "green", None)[min(i % 7, 3)] in wanted for i in range(COUNT))
+    assert every(page, tags="re")[0] == []
+    assert every(page, tags="RED")[0] == []
+    assert page.find(TOPIC, 400, tags="||")["remedy"] == 'Use tags like "A || B", or "*" for all messages.'
+
+
+def test_the_filter_by_text_reads_decompressed_bodies(page: Page) -> None:
+    rows, _ = every(page, text="needle")
+    assert [number(row) for row in rows] == [i for i in reversed(range(COUNT)) if i % 50 == 3]
+    assert every(page, text="Needle")[0] == []
+    assert [number(row) for row in every(page, text="needle", tags="red")[0]] == [
+        i for i in reversed(range(COUNT)) if i % 50 == 3 and i % 7 == 0
+    ]
+    (row,) = page.find("packed", text="Bärbel")["rows"]
+    assert re.fullmatch("…a{40}Bärbelb+…", row["preview"])
+    assert page.find("packed", 400, text="x" * 1_001)["remedy"] == "Search for at most 1,000."
+
+
+def test_a_search_ends_with_its_budget_and_goes_on(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "MOST_MESSAGES", 60)
+    data = page.find(TOPIC, text="nowhere at all")
+    assert (data["rows"], data["total"]) == ([], COUNT)
+    assert 60 <= data["searched"] < COUNT
+    assert data["left"] == COUNT - data["searched"]
+    rest = page.find(TOPIC, text="nowhere at all", cursor=data["next"])
+    assert (rest["total"], rest["left"]) == (data["left"], data["left"] - rest["searched"])
+    monkeypatch.setattr(search, "MOST_SECONDS", -1.0)  # every request has one step at least
+    assert page.find(TOPIC, text="nowhere at all")["searched"] > 0
+
+
+def test_messages_that_come_later_change_no_page(page: Page) -> None:
+    data = page.find("packed")
+    kept = page.find(TOPIC, limit=10)["next"]
+    before = page.find(TOPIC, limit=10, cursor=kept)["rows"]
+    page.post("/api/messages", {"topic": TOPIC, "body": '{"number": -1}', "tags": "late"})
+    assert page.find(TOPIC, limit=10, cursor=kept)["rows"] == before
+    assert number(page.find(TOPIC, limit=10)["rows"][0]) == -1
+    assert number(page.find(TOPIC, tags="late")["rows"][0]) == -1
+    moment = before[0]["stored"]
+    between, _ = every(page, begin=before[-1]["stored"], end=moment)
+    assert {row["stored"] for row in between} <= set(range(before[-1]["stored"], moment + 1))
+    assert set(map(place, before)) <= set(map(place, between))
+    assert data["next"] is None
+
+
+@pytest.mark.parametrize(
+    "cursor",
+    [
+        "x",
+        [["broker-a", 0, 0]],
+        [["broker-a", -1, 0, 5, None]],
+        [[1, 0, 0, 5, None]],
+        [["broker-a", 0, 0, 2**63, None]],
+    ],
+)
+def test_a_position_that_is_invalid(page: Page, cursor: object) -> None:
+    assert page.find(TOPIC, 400, cursor=cursor)["text"] == "Invalid position of the search."
+
+
+def test_a_position_on_a_broker_that_is_gone_keeps_what_remains(page: Page) -> None:
+    """The error is shown, and the position is returned to go on from there."""
+    lost = ["broker-z", 0, 0, 5, None]
+    here = page.find(TOPIC, limit=5)["next"]
+    data = page.find(TOPIC, limit=256, cursor=[*here[:1], lost])
+    assert data["rows"]
+    assert list(data["failed"]) == ["broker-z"]
+    assert data["next"] == [lost]
+
+
+def test_offsets_that_have_expired_are_passed_over() -> None:
+    span = search.Span(MessageQueue(TOPIC, "broker-a", 0), 0, 10)
+    span.put(4, [{"offset": 8, "stored": 5}, {"offset": 6, "stored": 4}])
+    assert span.to_json() == ["broker-a", 0, 0, 9, 5]
+    assert span.take()["offset"] == 8
+    assert span.to_json() == ["broker-a", 0, 0, 7, 4]
+    assert span.take()["offset"] == 6
+    assert span.to_json() == ["broker-a", 0, 0, 4, None]
+
+
+def test_a_preview_around_a_place() -> None:
+    body = ("ä" * 200 + "here" + "ö" * 20).encode()
+    assert preview(body, body.find(b"here")) == "…" + "ä" * 20 + "here" + "ö" * 20
+    assert preview(body).startswith("ää")
