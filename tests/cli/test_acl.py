@@ -12,7 +12,7 @@ import pytest
 
 from spark_rocket.cli.connect import Link
 from spark_rocket.client import Admin
-from spark_rocket.client.admin.accounts import AclVersion
+from spark_rocket.client.admin.accounts import AccountAdmin, AclVersion
 from spark_rocket.errors import BrokerError
 from spark_rocket.protocol.wire.bodies.config import ClusterAclConfig, PlainAccessConfig
 from spark_rocket.protocol.wire.codes import ResponseCode
@@ -160,6 +160,9 @@ def test_who_may_not(cluster: LocalCluster, rocket: Run, run: Run) -> None:
 
 class _Brokers:
     """An Admin's view of brokers: ``one`` reports nothing (5.0 to 5.3), ``two`` and ``three`` share a file."""
+
+    broker_accounts = AccountAdmin.broker_accounts
+    delete_account_of = AccountAdmin.delete_account_of
 
     def __init__(self) -> None:
         self.accounts = [PlainAccessConfig("root-key", admin=True), PlainAccessConfig("alice-key")]

@@ -247,6 +247,13 @@ SENDS: dict[int, Callable[[Rig], object]] = {
     C.GET_BROKER_CLUSTER_ACL_INFO: lambda rig: rig.admin().acl_versions(),
     C.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: lambda rig: rig.admin().update_global_white_addrs(["*"]),
     C.GET_BROKER_CLUSTER_ACL_CONFIG: lambda rig: rig.admin().acl_config("b0"),
+    C.AUTH_CREATE_USER: lambda rig: rig.admin().create_user("ada", "secret"),
+    C.AUTH_UPDATE_USER: lambda rig: rig.admin().update_user("ada", user_status="disable"),
+    C.AUTH_DELETE_USER: lambda rig: rig.admin().delete_user("ada"),
+    C.AUTH_LIST_USER: lambda rig: rig.admin().users("b0"),
+    C.AUTH_UPDATE_ACL: lambda rig: rig.admin().put_permission("ada", "Topic:t", ["Pub"]),
+    C.AUTH_DELETE_ACL: lambda rig: rig.admin().delete_permission("ada", "Topic:t"),
+    C.AUTH_LIST_ACL: lambda rig: rig.admin().acls("b0"),
 }
 
 # Of what was not recorded: fields, what they hold and whether a broker requires them.
@@ -290,6 +297,11 @@ TABLES: dict[int, dict[str, tuple[str, bool]]] = {
         **dict.fromkeys(("topicPerms", "groupPerms"), ("text", False)),
     },
     C.DELETE_ACL_CONFIG: {"accessKey": ("text", True)},
+    **{code: {"username": ("text", False)} for code in (C.AUTH_CREATE_USER, C.AUTH_UPDATE_USER, C.AUTH_DELETE_USER)},
+    C.AUTH_LIST_USER: {"filter": ("text", False)},
+    C.AUTH_UPDATE_ACL: {"subject": ("text", False)},
+    C.AUTH_DELETE_ACL: dict.fromkeys(("subject", "policyType", "resource"), ("text", False)),
+    C.AUTH_LIST_ACL: dict.fromkeys(("subjectFilter", "resourceFilter"), ("text", False)),
     C.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: {"globalWhiteAddrs": ("text", True), "aclFileFullPath": ("text", True)},
     **{
         code: {}

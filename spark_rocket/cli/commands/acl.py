@@ -23,12 +23,11 @@ from spark_rocket.cli.arguments import PATH, exclusive, json_option, yes_option
 from spark_rocket.cli.connect import Link, cluster_option, complete_brokers, connection
 from spark_rocket.cli.show import Column
 from spark_rocket.cli.text import second_text
-from spark_rocket.errors import ClientError, RocketError
+from spark_rocket.errors import ClientError
 
 if TYPE_CHECKING:
-    from spark_rocket.client import Admin
-    from spark_rocket.client.admin import AclVersion, Failures
-    from spark_rocket.protocol.wire.bodies.config import ClusterAclConfig, PlainAccessConfig
+    from spark_rocket.client.admin import AclVersion, BrokerAccounts, Failures
+    from spark_rocket.protocol.wire.bodies.config import PlainAccessConfig
 
 _HIDDEN = "********"
 _PERMISSIONS = ("DENY", "PUB", "SUB", "PUB|SUB")
@@ -57,66 +56,32 @@ def acl() -> None:
     """
 
 
-class _BrokerAccounts:
-    """Brokers with equal accounts, and these accounts (None if the brokers do not report them)."""
-
-    def __init__(self, version: AclVersion, config: ClusterAclConfig | None) -> None:
-        self.versions = [version]
-        self.config = config
-
-    def account(self, access_key: str) -> PlainAccessConfig | None:
-        accounts = self.config.plain_access_configs if self.config is not None else []
-        return next((one for one in accounts if one.access_key == access_key), None)
-
-    @property
-    def title(self) -> str:
-        """One line per broker."""
-        return "\n".join(
-            f"{one.broker} {one.address}: version {one.counter}"
-            + (f" of {second_text(one.changed_ms)}" if one.changed_ms else "")
-            for one in self.versions
-        )
-
-    @property
-    def brokers(self) -> str:
-        return ", ".join(f"{one.broker} {one.address}" for one in self.versions)
-
-    def document(self, version: AclVersion, secrets: bool) -> dict[str, Any]:
-        accounts = None
-        if self.config is not None:
-            accounts = [_hidden(one, secrets).to_value() for one in self.config.plain_access_configs]
-        return {
-            "cluster": version.cluster,
-            "brokerName": version.broker,
-            "address": version.address,
-            "version": version.counter,
-            "changed": version.changed_ms,
-            "globalWhiteAddrs": self.config.global_white_addrs if self.config is not None else None,
-            "accounts": accounts,
-        }
+def _title(found: BrokerAccounts) -> str:
+    """One line per broker."""
+    return "\n".join(
+        f"{one.broker} {one.address}: version {one.counter}"
+        + (f" of {second_text(one.changed_ms)}" if one.changed_ms else "")
+        for one in found.versions
+    )
 
 
-def _fetch(admin: Admin, where: dict[str, str | None], failed: Failures) -> list[_BrokerAccounts]:
-    found: list[_BrokerAccounts] = []
-    for version in admin.acl_versions(**where, failed=failed):
-        config = _config(admin, version, failed)
-        same = next((one for one in found if one.config == config), None)
-        if same is not None:
-            same.versions.append(version)
-        else:
-            found.append(_BrokerAccounts(version, config))
-    return found
+def _names(found: BrokerAccounts) -> str:
+    return ", ".join(f"{one.broker} {one.address}" for one in found.versions)
 
 
-def _config(admin: Admin, version: AclVersion, failed: Failures) -> ClusterAclConfig | None:
-    from spark_rocket.protocol.wire.codes import ResponseCode
-
-    try:
-        return admin.acl_config(version.address)
-    except RocketError as error:
-        if error.response_code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            failed[version.address] = error
-        return None
+def _document(found: BrokerAccounts, version: AclVersion, secrets: bool) -> dict[str, Any]:
+    accounts = None
+    if found.config is not None:
+        accounts = [_hidden(one, secrets).to_value() for one in found.config.plain_access_configs]
+    return {
+        "cluster": version.cluster,
+        "brokerName": version.broker,
+        "address": version.address,
+        "version": version.counter,
+        "changed": version.changed_ms,
+        "globalWhiteAddrs": found.config.global_white_addrs if found.config is not None else None,
+        "accounts": accounts,
+    }
 
 
 def _hidden(account: PlainAccessConfig, secrets: bool) -> PlainAccessConfig:
@@ -156,21 +121,21 @@ def list_accounts(link: Link, where: dict[str, str | None], secrets: bool, as_js
     """List accounts with their permissions, white-listed addresses, and the version of each broker's file."""
     failed: Failures = {}
     with link.admin() as admin:
-        states = _fetch(admin, where, failed)
+        states = admin.broker_accounts(**where, failed=failed)
     if as_json:
-        show.document([one.document(version, secrets) for one in states for version in one.versions])
+        show.document([_document(one, version, secrets) for one in states for version in one.versions])
         return show.failures(failed)
     for i, one in enumerate(states):
         if i:
             print()
         if one.config is None:
-            print(f"{one.title}\nThese brokers do not report their accounts.")
+            print(f"{_title(one)}\nThese brokers do not report their accounts.")
             continue
         white = ", ".join(one.config.global_white_addrs)
         show.table(
             [_row(_hidden(account, secrets)) for account in one.config.plain_access_configs],
             _ACCOUNTS if secrets else _ACCOUNTS[:-1],
-            title=one.title,
+            title=_title(one),
             foot=f"All permissions without a signature: {white}." if white else "",
             empty="No accounts.",
         )
@@ -187,7 +152,7 @@ def show_account(link: Link, key: str, where: dict[str, str | None], secrets: bo
     """Show the permissions of the account ACCESS_KEY on each broker that has it."""
     failed: Failures = {}
     with link.admin() as admin:
-        states = _fetch(admin, where, failed)
+        states = admin.broker_accounts(**where, failed=failed)
     found = [(one, account) for one in states if (account := one.account(key)) is not None]
     if not found:
         _check_complete(states, failed)
@@ -215,12 +180,12 @@ def show_account(link: Link, key: str, where: dict[str, str | None], secrets: bo
                 "unsigned from": account.white_remote_address,
                 "secret key": _hidden(account, secrets).secret_key or "not reported",
             },
-            f"{key} on {one.brokers}",
+            f"{key} on {_names(one)}",
         )
     return show.failures(failed)
 
 
-def _check_complete(states: Sequence[_BrokerAccounts], failed: Failures) -> None:
+def _check_complete(states: Sequence[BrokerAccounts], failed: Failures) -> None:
     """Raise if a broker did not report its accounts: the account may exist there."""
     if failed:
         raise next(iter(failed.values()))
@@ -301,7 +266,7 @@ def update(
     secret = _secret(secret, secret_file)
     failed: Failures = {}
     with link.admin() as admin:
-        states = _fetch(admin, where, failed)
+        states = admin.broker_accounts(**where, failed=failed)
         if failed:
             return show.failures(failed)
         known = [one.account(key) for one in states]
@@ -309,7 +274,7 @@ def update(
             raise click.UsageError("These brokers do not report their accounts: give --admin or --no-admin.")
         if secret is None and None in known and all(one.config is not None for one in states):
             secret = _prompt_secret(key)
-        changes: list[tuple[_BrokerAccounts, dict[str, Any]]] = []
+        changes: list[tuple[BrokerAccounts, dict[str, Any]]] = []
         for one, account in zip(states, known, strict=True):
             given: dict[str, Any] = {
                 "admin": (account is not None and account.admin) if is_admin is None else is_admin,
@@ -322,7 +287,7 @@ def update(
             }
             if rows := _changes(account, given):
                 changes.append((one, given))
-                show.table(rows, _CHANGES, title=f"On {one.brokers}:")
+                show.table(rows, _CHANGES, title=f"On {_names(one)}:")
         if not changes:
             print("Already up to date.")
             return 0
@@ -391,35 +356,23 @@ def delete(link: Link, key: str, where: dict[str, str | None], yes: bool) -> int
     """Delete the account ACCESS_KEY, after confirmation. Its next requests are refused."""
     failed: Failures = {}
     with link.admin() as admin:
-        states = _fetch(admin, where, failed)
+        states = admin.broker_accounts(**where, failed=failed)
         if failed:
             return show.failures(failed)
         having = [one for one in states if one.config is None or one.account(key) is not None]
         if not having:
             raise _unknown(key)
-        print(f"Account {key} is on {', '.join(one.brokers for one in having)}.")
+        print(f"Account {key} is on {', '.join(_names(one) for one in having)}.")
         if any(_is_last_admin(one, key) for one in having):
             print("It is the last administrator. Without one, accounts can be changed only in the brokers' files.")
         if not show.confirm(f"Delete account {key}?", yes):
             return 1
-        done: list[str] = []
-        for one in having:
-            for version in one.versions:
-                done += _deleted(admin, key, version.address, failed)
+        addresses = [version.address for one in having for version in one.versions]
+        done = admin.delete_account_of(key, addresses, failed=failed)
     return _report(f"Deleted account {key}", done, failed)
 
 
-def _deleted(admin: Admin, key: str, address: str, failed: Failures) -> list[str]:
-    """Delete an account. Brokers that share a file have it deleted by the first request; that is not a failure."""
-    refused: Failures = {}
-    done = admin.delete_account(key, broker=address, failed=refused)
-    if refused and key not in {one.access_key for one in admin.acl_config(address).plain_access_configs}:
-        return [address]
-    failed |= refused
-    return done
-
-
-def _is_last_admin(one: _BrokerAccounts, access_key: str) -> bool:
+def _is_last_admin(one: BrokerAccounts, access_key: str) -> bool:
     accounts = one.config.plain_access_configs if one.config is not None else []
     return [account.access_key for account in accounts if account.admin] == [access_key]
 
@@ -446,7 +399,7 @@ def white_list(
     exclusive({"ADDRESS": addresses or None, "--clear": clear, "--json": as_json})
     failed: Failures = {}
     with link.admin() as admin:
-        states = _fetch(admin, where, failed)
+        states = admin.broker_accounts(**where, failed=failed)
         rows = [
             {
                 "brokerName": version.broker,

@@ -4,7 +4,7 @@ Every query goes to the servers; nothing is cached. Only Apache's own request co
 with Apache clusters of 4.x and 5.x, except where a method documents a minimum version.
 """
 
-from spark_rocket.client.admin.accounts import AclVersion
+from spark_rocket.client.admin.accounts import AccessMode, AclVersion, BrokerAccess, BrokerAccounts
 from spark_rocket.client.admin.admin import Admin
 from spark_rocket.client.admin.group_kind import STOPPED_SECONDS, GroupHistory, GroupKind
 from spark_rocket.client.admin.results import (
@@ -35,8 +35,11 @@ from spark_rocket.model import is_system_group
 
 __all__ = [
     "STOPPED_SECONDS",
+    "AccessMode",
     "AclVersion",
     "Admin",
+    "BrokerAccess",
+    "BrokerAccounts",
     "BrokerRuntime",
     "BrokerSettings",
     "BrokerStatsData",

@@ -11,21 +11,23 @@ examineBrokerClusterAclConfig}.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from spark_rocket.client.admin.base import Query, names_in, put_aside
-from spark_rocket.client.admin.brokers import BrokerAdmin
+from spark_rocket.client.admin.brokers import BrokerAdmin, parse_settings
 from spark_rocket.client.admin.results import Failures
 from spark_rocket.client.core.responses import sentence
-from spark_rocket.errors import BrokerError
+from spark_rocket.errors import BrokerError, RocketError
 from spark_rocket.protocol.wire.bodies import DataVersion
-from spark_rocket.protocol.wire.bodies.config import ClusterAclConfig
+from spark_rocket.protocol.wire.bodies.config import ClusterAclConfig, PlainAccessConfig
 from spark_rocket.protocol.wire.codes import (
     DELETE_ACL_CONFIG_FAILED,
     UPDATE_AND_CREATE_ACL_CONFIG_FAILED,
     UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED,
     RequestCode,
+    ResponseCode,
 )
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import (
@@ -50,6 +52,37 @@ class AclVersion:
     address: str
     counter: int
     changed_ms: int
+
+
+class AccessMode(StrEnum):
+    """The access control of a broker."""
+
+    OFF = "OFF"
+    PLAIN = "PLAIN"
+    """ACL 1.0: ``plain_acl.yml``."""
+    AUTH = "AUTH"
+    """ACL 2.0 of RocketMQ 5.3 and later: users and policies."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAccess:
+    """A broker, by its display name (``broker-a``, ``broker-a/1``), and its access control."""
+
+    name: str
+    address: str
+    mode: AccessMode
+
+
+@dataclass(slots=True)
+class BrokerAccounts:
+    """Brokers with equal accounts, and these accounts; None if the brokers do not report them."""
+
+    versions: list[AclVersion]
+    config: ClusterAclConfig | None
+
+    def account(self, access_key: str) -> PlainAccessConfig | None:
+        accounts = self.config.plain_access_configs if self.config is not None else []
+        return next((one for one in accounts if one.access_key == access_key), None)
 
 
 class AccountAdmin(BrokerAdmin):
@@ -77,6 +110,34 @@ class AccountAdmin(BrokerAdmin):
         code, what = RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG, "the query of its accounts"
         query = Query(code, what, lambda answer: ClusterAclConfig.from_json(answer.body))
         return self._ask(self._address(broker), query)
+
+    def access_modes(
+        self, *, broker: str | None = None, cluster: str | None = None, failed: Failures | None = None
+    ) -> list[BrokerAccess]:
+        """Return the kind of access control of every broker, masters and slaves, by its settings."""
+        members = self._members(broker, cluster)
+        query = Query(RequestCode.GET_BROKER_CONFIG, "the query of its access control", _access_mode)
+        found = self._ask_each(members, query, failed)
+        return [BrokerAccess(name, members[name], mode) for name, mode in found.items()]
+
+    def broker_accounts(
+        self, *, broker: str | None = None, cluster: str | None = None, failed: Failures
+    ) -> list[BrokerAccounts]:
+        """Return the accounts of all brokers, those with equal accounts together."""
+        found: list[BrokerAccounts] = []
+        for version in self.acl_versions(broker=broker, cluster=cluster, failed=failed):
+            config: ClusterAclConfig | None = None
+            try:
+                config = self.acl_config(version.address)
+            except RocketError as error:
+                if error.response_code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                    failed[version.address] = error
+            same = next((one for one in found if one.config == config), None)
+            if same is not None:
+                same.versions.append(version)
+            else:
+                found.append(BrokerAccounts([version], config))
+        return found
 
     def update_account(
         self,
@@ -120,6 +181,21 @@ class AccountAdmin(BrokerAdmin):
         code, what = RequestCode.DELETE_ACL_CONFIG, f"the deletion of account {access_key}"
         return self._tell_members(code, header, what, broker, cluster, failed)
 
+    def delete_account_of(self, access_key: str, addresses: Iterable[str], *, failed: Failures) -> list[str]:
+        """Delete an account from these brokers; return those that no longer have it.
+
+        Brokers that share a file have it deleted by the first request; that is not a failure.
+        """
+        done: list[str] = []
+        for address in addresses:
+            refused: Failures = {}
+            done += self.delete_account(access_key, broker=address, failed=refused)
+            if refused and access_key not in {one.access_key for one in self.acl_config(address).plain_access_configs}:
+                done.append(address)
+            else:
+                failed |= refused
+        return done
+
     def update_global_white_addrs(
         self,
         addresses: Sequence[str],
@@ -145,13 +221,18 @@ class AccountAdmin(BrokerAdmin):
     ) -> list[str]:
         """Send the request to one broker after the other; return those that applied it."""
         query = Query(code, what, lambda answer: answer, header, allowed=_DONE_OR_NOT)
+        return self._change_members(query, broker, cluster, failed)
+
+    def _change_members(
+        self, query: Query[RemotingCommand], broker: str | None, cluster: str | None, failed: Failures | None
+    ) -> list[str]:
         changed = []
         for name, address in self._members(broker, cluster).items():
             with put_aside(failed, name):
                 answer = self._ask(address, query)
                 if answer.code:
                     raise BrokerError(
-                        f"Broker {address} refused {what}: {sentence(answer.remark or 'no remark')}",
+                        f"Broker {address} refused {query.what}: {sentence(answer.remark or 'no remark')}",
                         response_code=answer.code,
                     )
                 changed.append(name)
@@ -170,3 +251,10 @@ class AccountAdmin(BrokerAdmin):
             for broker_id, address in sorted(table[name].broker_addrs.items())
         }
         return found or self._masters(None, cluster)  # raises an error if there are none
+
+
+def _access_mode(answer: RemotingCommand) -> AccessMode:
+    settings = parse_settings(answer)
+    if "true" in (settings.get("authenticationEnabled"), settings.get("authorizationEnabled")):
+        return AccessMode.AUTH
+    return AccessMode.PLAIN if settings.get("aclEnable") == "true" else AccessMode.OFF

@@ -1,7 +1,7 @@
 """The Admin class, and its last family of methods: message traces.
 
-Each module has one family of methods and builds on the one before: name servers and brokers → accounts → topics →
-groups → offsets → messages → traces.
+Each module has one family of methods and builds on the one before: name servers and brokers → accounts → users →
+topics → groups → offsets → messages → traces.
 
 Traces are events that clients with tracing write to the trace topic. They are found by the message id, which is one of
 the keys of the trace message. A consumption has two records, one before and one after; they become one event.

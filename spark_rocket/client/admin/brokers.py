@@ -84,7 +84,7 @@ class NameServerAdmin(AdminBase):
 
     def name_server_configs(self) -> dict[str, dict[str, str]]:
         """Return the settings of every name server, by address."""
-        query = Query(RequestCode.GET_NAMESRV_CONFIG, "the query of settings", _settings)
+        query = Query(RequestCode.GET_NAMESRV_CONFIG, "the query of settings", parse_settings)
         return {address: self._ask(address, query) for address in self.instance().routes.name_servers.addresses}
 
     def update_name_server_config(self, settings: dict[str, str]) -> None:
@@ -196,7 +196,7 @@ def _table(answer: RemotingCommand) -> dict[str, str]:
     return KVTable.from_json(answer.body).table
 
 
-def _settings(answer: RemotingCommand) -> dict[str, str]:
+def parse_settings(answer: RemotingCommand) -> dict[str, str]:
     """Parse settings in the properties format."""
     lines = (line.strip() for line in bytes(answer.body).decode().splitlines())
     pairs = (line.partition("=") for line in lines if line and not line.startswith("#"))
@@ -205,7 +205,7 @@ def _settings(answer: RemotingCommand) -> dict[str, str]:
 
 def _broker_settings(answer: RemotingCommand) -> BrokerSettings:
     names = answer.ext_fields.get(DYNAMIC_SETTINGS)
-    return BrokerSettings(_settings(answer), None if names is None else frozenset(names.split(",")))
+    return BrokerSettings(parse_settings(answer), None if names is None else frozenset(names.split(",")))
 
 
 def _settings_text(settings: dict[str, str]) -> bytes:

@@ -13,9 +13,9 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 
-from spark_rocket.client.admin.accounts import AccountAdmin
 from spark_rocket.client.admin.base import KNOWN_OR_NOT, PAGE, Asked, PagedTable, Query, done, if_found
 from spark_rocket.client.admin.results import Failures, TopicInfo, topic_kind
+from spark_rocket.client.admin.users import UserAdmin
 from spark_rocket.client.core.routes import ORDER_NAMESPACE
 from spark_rocket.errors import TopicNotFoundError
 from spark_rocket.model import AUTO_CREATE_TOPIC_KEY
@@ -61,7 +61,7 @@ _TOPICS = PagedTable(
 )
 
 
-class TopicAdmin(AccountAdmin):
+class TopicAdmin(UserAdmin):
     """Topics."""
 
     # --- queries ----------------------------------------------------------------------------------------

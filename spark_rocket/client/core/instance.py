@@ -343,6 +343,11 @@ class Client:
         return self._config.address_server or ";".join(self._config.name_servers)
 
     @property
+    def access_key(self) -> str | None:
+        """The account that signs the requests; None without credentials."""
+        return None if self._config.credentials is None else self._config.credentials.access_key
+
+    @property
     def state(self) -> ServiceState:
         if self._failed:
             return ServiceState.START_FAILED

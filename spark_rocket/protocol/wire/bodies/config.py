@@ -159,3 +159,42 @@ class ClusterAclConfig(Body):
 
     global_white_addrs: list[str] = field(default_factory=list)
     plain_access_configs: list[PlainAccessConfig] = field(default_factory=list)
+
+
+# --- users and policies (ACL 2.0): remoting.protocol.body.{UserInfo, AclInfo} ----------------------------------------
+
+
+@dataclass(slots=True)
+class UserInfo(Body):
+    """A user; None for what does not change. The password is excluded from the repr."""
+
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    user_type: str | None = None
+    user_status: str | None = None
+
+
+@dataclass(slots=True)
+class PolicyEntryInfo(Body):
+    """A permission: actions on a resource (``Topic:orders``, ``Topic:orders*``, ``*``), allowed or denied."""
+
+    resource: str = ""
+    actions: list[str] = field(default_factory=list)
+    source_ips: list[str] | None = None
+    decision: str = "Allow"
+
+
+@dataclass(slots=True)
+class PolicyInfo(Body):
+    """Permissions of one type: Custom, or Default, which apply where no custom one does."""
+
+    policy_type: str | None = None
+    entries: list[PolicyEntryInfo] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class AclInfo(Body):
+    """The permissions of a subject (``User:alice``)."""
+
+    subject: str = ""
+    policies: list[PolicyInfo] = field(default_factory=list)

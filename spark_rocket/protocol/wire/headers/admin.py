@@ -291,3 +291,44 @@ class GetBrokerAclConfigResponseHeader(Header):
     broker_addr: str
     cluster_name: str
     all_acl_file_version: str | None = None  # 5.x: such versions by path
+
+
+# --- users and policies (ACL 2.0) ------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class UserRequestHeader(Header):
+    """AUTH_CREATE_USER, AUTH_UPDATE_USER and AUTH_DELETE_USER. The first two have a UserInfo as body."""
+
+    username: str
+
+
+@dataclass(slots=True)
+class ListUsersRequestHeader(Header):
+    """AUTH_LIST_USER: users whose name contains ``filter``."""
+
+    filter: str | None = None
+
+
+@dataclass(slots=True)
+class UpdateAclRequestHeader(Header):
+    """AUTH_UPDATE_ACL: creates an AclInfo, or replaces its entries with the same resources."""
+
+    subject: str
+
+
+@dataclass(slots=True)
+class DeleteAclRequestHeader(Header):
+    """AUTH_DELETE_ACL: the entry of ``resource``; without it all of the subject."""
+
+    subject: str
+    policy_type: str | None = None
+    resource: str | None = None
+
+
+@dataclass(slots=True)
+class ListAclsRequestHeader(Header):
+    """AUTH_LIST_ACL."""
+
+    subject_filter: str | None = None
+    resource_filter: str | None = None

@@ -1,0 +1,168 @@
+"""Users and their permissions on brokers with ACL 2.0 (RocketMQ 5.3 and later).
+
+Each broker, including slaves, stores its own users and policies, so a change goes to every broker of the cluster in
+turn. These operations need the keys of a super user. A broker of this package has ACL 1.0 instead (``accounts``).
+
+Thread-safety: all methods. Corresponds to DefaultMQAdminExt.{createUser, updateUser, deleteUser, listUser, updateAcl,
+deleteAcl, listAcl}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from spark_rocket.client.admin.accounts import AccountAdmin
+from spark_rocket.client.admin.base import Query
+from spark_rocket.client.admin.results import Failures
+from spark_rocket.errors import ProtocolError
+from spark_rocket.protocol.wire.bodies import AclInfo, Body, PolicyEntryInfo, PolicyInfo, UserInfo
+from spark_rocket.protocol.wire.codes import RequestCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.headers import (
+    DeleteAclRequestHeader,
+    ListAclsRequestHeader,
+    ListUsersRequestHeader,
+    UpdateAclRequestHeader,
+    UserRequestHeader,
+)
+from spark_rocket.protocol.wire.json import loads_tolerant
+
+B = TypeVar("B", bound=Body)
+
+SUPER, NORMAL = "Super", "Normal"
+ENABLED, DISABLED = "enable", "disable"
+CUSTOM, DEFAULT = "Custom", "Default"
+ALLOW, DENY = "Allow", "Deny"
+
+
+class UserAdmin(AccountAdmin):
+    """Users. ``broker`` is the name of a master or an address; by default all brokers are used."""
+
+    def users(self, broker: str) -> list[UserInfo]:
+        """Return a broker's users, with their passwords if it sends them."""
+        query = Query(
+            RequestCode.AUTH_LIST_USER,
+            "the query of its users",
+            lambda answer: _list_of(UserInfo, answer),
+            ListUsersRequestHeader(filter=""),
+        )
+        return self._ask(self._address(broker), query)
+
+    def create_user(
+        self,
+        username: str,
+        password: str,
+        *,
+        user_type: str = NORMAL,
+        broker: str | None = None,
+        cluster: str | None = None,
+        failed: Failures | None = None,
+    ) -> list[str]:
+        """Create a user of type Super (all permissions) or Normal; return the brokers that applied the change."""
+        body = UserInfo(username, password, user_type, ENABLED).to_json(standard=True)
+        query = _change(RequestCode.AUTH_CREATE_USER, f"the creation of user {username}", username, body)
+        return self._change_members(query, broker, cluster, failed)
+
+    def update_user(
+        self,
+        username: str,
+        *,
+        password: str | None = None,
+        user_type: str | None = None,
+        user_status: str | None = None,
+        broker: str | None = None,
+        cluster: str | None = None,
+        failed: Failures | None = None,
+    ) -> list[str]:
+        """Change a user; return the brokers that applied the change. Arguments that are None stay unchanged.
+
+        ``user_status``: enable or disable.
+        """
+        body = UserInfo(username, password, user_type, user_status).to_json(standard=True)
+        query = _change(RequestCode.AUTH_UPDATE_USER, f"the change of user {username}", username, body)
+        return self._change_members(query, broker, cluster, failed)
+
+    def delete_user(
+        self, username: str, *, broker: str | None = None, cluster: str | None = None, failed: Failures | None = None
+    ) -> list[str]:
+        """Delete a user with its permissions; return the brokers that applied the change."""
+        query = _change(RequestCode.AUTH_DELETE_USER, f"the deletion of user {username}", username)
+        return self._change_members(query, broker, cluster, failed)
+
+    # --- permissions --------------------------------------------------------------------------------------------
+
+    def acls(self, broker: str) -> list[AclInfo]:
+        """Return the permissions of all subjects of a broker."""
+        query = Query(
+            RequestCode.AUTH_LIST_ACL,
+            "the query of its permissions",
+            lambda answer: _list_of(AclInfo, answer),
+            ListAclsRequestHeader(subject_filter="", resource_filter=""),
+        )
+        return self._ask(self._address(broker), query)
+
+    def put_permission(
+        self,
+        username: str,
+        resource: str,
+        actions: Sequence[str],
+        *,
+        decision: str = ALLOW,
+        source_ips: Sequence[str] = (),
+        policy_type: str = CUSTOM,
+        broker: str | None = None,
+        cluster: str | None = None,
+        failed: Failures | None = None,
+    ) -> list[str]:
+        """Allow or deny a user actions on a resource, instead of a permission on the same resource.
+
+        ``resource`` is like ``Topic:orders`` or ``Group:bill*``; ``actions`` are All, Pub, Sub, Create, Update, Delete,
+        Get and List. Returns the brokers that applied the change.
+        """
+        subject = f"User:{username}"
+        entry = PolicyEntryInfo(resource, list(actions), list(source_ips), decision)
+        body = AclInfo(subject, [PolicyInfo(policy_type, [entry])]).to_json(standard=True)
+        query = Query(
+            RequestCode.AUTH_UPDATE_ACL,
+            f"the permission of {username} on {resource}",
+            _answer,
+            UpdateAclRequestHeader(subject=subject),
+            body,
+        )
+        return self._change_members(query, broker, cluster, failed)
+
+    def delete_permission(
+        self,
+        username: str,
+        resource: str,
+        *,
+        policy_type: str = CUSTOM,
+        broker: str | None = None,
+        cluster: str | None = None,
+        failed: Failures | None = None,
+    ) -> list[str]:
+        """Delete a user's permission on a resource; return the brokers that applied the change."""
+        query = Query(
+            RequestCode.AUTH_DELETE_ACL,
+            f"the deletion of the permission of {username} on {resource}",
+            _answer,
+            DeleteAclRequestHeader(subject=f"User:{username}", policy_type=policy_type, resource=resource),
+        )
+        return self._change_members(query, broker, cluster, failed)
+
+
+def _answer(answer: RemotingCommand) -> RemotingCommand:
+    return answer
+
+
+def _change(code: RequestCode, what: str, username: str, body: bytes = b"") -> Query[RemotingCommand]:
+    return Query(code, what, _answer, UserRequestHeader(username=username), body)
+
+
+def _list_of(kind: type[B], answer: RemotingCommand) -> list[B]:
+    """Decode a JSON array; brokers send no body if there are no entries."""
+    values = loads_tolerant(answer.body) if answer.body else []
+    if not isinstance(values, list):
+        raise ProtocolError(f"Invalid list of {kind.__name__}.", remedy="Check the version of the broker.")
+    return [kind.from_value(value) for value in values]
