@@ -29,6 +29,7 @@ from spark_rocket.console.api.brokers import BrokerApi
 from spark_rocket.console.api.clients import ClientApi
 from spark_rocket.console.api.cluster import ClusterApi
 from spark_rocket.console.api.context import Context, log
+from spark_rocket.console.api.dead import DeadApi
 from spark_rocket.console.api.groups import GroupApi
 from spark_rocket.console.api.messages import MessageApi
 from spark_rocket.console.api.topics import TopicApi
@@ -141,7 +142,7 @@ async def _nothing(request: Request) -> Response:
 
 def _routes(context: Context, login: _Login) -> list[BaseRoute]:
     cluster, topics, groups, messages = ClusterApi(context), TopicApi(context), GroupApi(context), MessageApi(context)
-    brokers, clients = BrokerApi(context), ClientApi(context)
+    brokers, clients, dead = BrokerApi(context), ClientApi(context), DeadApi(context)
     version = _version()
     page = (STATIC / "index.html").read_text(encoding="utf-8").replace('"/static/', f'"/static/{version}/')
 
@@ -190,9 +191,9 @@ def _routes(context: Context, login: _Login) -> list[BaseRoute]:
         get("/api/message/trace", messages.trace),
         read("/api/message/decode", messages.decode),
         change("POST", "/api/message/resend", messages.resend, "resend message"),
-        get("/api/dead-letters", messages.dead_groups),
-        get("/api/dead-letters/{group}", messages.dead_letters),
-        change("POST", "/api/dead-letters/{group}/resend", messages.resend_dead, "resend dead letters"),
+        get("/api/dead-letters", dead.list),
+        change("POST", "/api/dead-letters/{group}/resend", dead.resend_to_group, "resend dead letters"),
+        change("POST", "/api/dead-letter-topics/{topic}/resend", dead.resend_to_origin, "resend dead letters"),
         Route("/api/{rest:path}", _nothing),
         Mount(f"/static/{version}", _Static("public, max-age=31536000, immutable")),
         Mount("/static", _Static("no-cache")),

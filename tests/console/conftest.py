@@ -14,7 +14,11 @@ import pytest
 from spark_rocket.client import Producer, Reader
 from spark_rocket.console.serve import serve_console
 from spark_rocket.console.settings import ConsoleSettings
+from spark_rocket.datasource.options.options import parse_read_options
+from spark_rocket.datasource.options.table import Scope
+from spark_rocket.datasource.read.bad_records import send_dead_letters
 from spark_rocket.model import Message
+from spark_rocket.protocol.record.columns import decode_records
 from spark_rocket.testing import LocalCluster
 from tests.kit import browser
 from tests.kit.waiting import until
@@ -134,6 +138,23 @@ def fill(cluster: LocalCluster) -> None:
         for queue in reader.queues("orders"):
             reader.commit_offset("billing", queue, 4)
             reader.commit_offset("etl", queue, 1)
+
+
+REASON = "invalid JSON: Expecting value: line 1 column 1 (char 0)"
+
+
+def spark_dead_letters(cluster: LocalCluster, topic: str, target: str, bodies: list[str]) -> None:
+    """Messages of a new topic that a query cannot decode, written to ``target`` as ``badRecords=deadLetter`` does."""
+    options = parse_read_options({"nameServer": cluster.name_server, "subscribe": topic}, Scope.READ)
+    cluster.create_topic(topic, 1)
+    cluster.create_topic(target, 1)
+    with Producer("sensors", name_server=cluster.name_server) as producer, Reader(cluster.name_server) as reader:
+        for number, body in enumerate(bodies):
+            properties = {"source": "north"}
+            producer.send(Message.of(topic, body, keys=f"{topic}-{number}", tags="t", properties=properties))
+        (queue,) = reader.queues(topic)
+        batch = decode_records(reader.pull(queue, 0).records, broker_name=queue.broker_name)
+    send_dead_letters(batch, dict.fromkeys(range(len(bodies)), REASON), options, target)
 
 
 @pytest.fixture(scope="module")

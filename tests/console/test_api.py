@@ -8,7 +8,7 @@ import json
 import re
 import socket
 from contextlib import suppress
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import fastavro
 import httpx
@@ -414,24 +414,6 @@ def test_what_cannot_be_sent_is_said(page: Page) -> None:
         {"topic": "not a name", "body": "x"},
     ):
         assert page.post("/api/messages", wrong, 400)["remedy"]
-
-
-# --- dead letters ---------------------------------------------------------------------------------------------------
-
-
-def test_dead_letters_one_by_one_and_together(page: Page, cluster: LocalCluster) -> None:
-    groups = page.get("/api/dead-letters")["rows"]
-    assert [(row["name"], row["messages"]) for row in groups] == [("billing", 3)]
-    letters = page.get("/api/dead-letters/billing")["rows"]
-    assert [row["keys"] for row in letters] == ["dead-2", "dead-1", "dead-0"]
-    lost = {**place(letters[0]), "offset": 999}
-    done = page.post("/api/dead-letters/billing/resend", {"messages": [place(row) for row in letters] + [lost]})
-    assert done["sent"] == 3, done["failures"][0]
-    assert [failure["error"]["code"] for failure in done["failures"]] == ["NO_SUCH_MESSAGE"]
-    retried = page.find("%RETRY%billing")["rows"]
-    assert {row["preview"] for row in retried} == {f"bad order {i}" for i in range(3)}
-    assert page.post("/api/dead-letters/billing/resend", {"messages": []}, 400)["remedy"]
-    assert page.get(f"/api/dead-letters/{quote('nobody')}")["rows"] == []
 
 
 # --- when things are away -------------------------------------------------------------------------------------------

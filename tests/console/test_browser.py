@@ -13,7 +13,7 @@ from spark_rocket.client import Producer, Reader
 from spark_rocket.console.passwords import hashed
 from spark_rocket.model import Message
 from spark_rocket.testing import LocalCluster
-from tests.console.conftest import SCRIPT, Console, Page, eventually
+from tests.console.conftest import SCRIPT, Console, Page, eventually, spark_dead_letters
 from tests.kit import browser
 
 pytest.importorskip("selenium")
@@ -162,13 +162,36 @@ def test_offsets_are_reset_after_a_preview(window: Window, page: Page) -> None:
 def test_dead_letters_are_chosen_and_sent_again(window: Window) -> None:
     window.open("/dead-letters")
     window.press("billing")
-    window.says("3 messages.", "bad order 0")
+    window.says("3 found.", "bad order 0", "0123456789ABCDEF0")
     assert not window.one("button.primary").is_enabled()
-    window.field("Select all").click()
+    window.field("Select all on this page").click()
     window.press("Resend 3")
     window.says("3 messages are sent to group billing only", css="dialog")
     window.press("Resend", "dialog button")
-    window.says("Resent 3 of 3 to billing.", css="#notes")
+    window.says("Resent 3 of 3 to group billing.", css="#notes")
+
+
+def test_dead_letters_of_spark_are_sent_to_their_origin(window: Window, cluster: LocalCluster, page: Page) -> None:
+    spark_dead_letters(cluster, "meters", "meters-bad", ["celsius=20", "celsius=21"])
+    window.open("/dead-letters")
+    window.says("Of Spark queries", "meters-bad", "Expecting value")
+    window.press("meters-bad")
+    window.says("2 found.", "Expecting value", "meters", "broker-a · 0 · 1")
+    window.one("tbody input[type=checkbox]").send_keys(Keys.SPACE)
+    window.press("Resend")
+    window.says("1 message is sent to meters, for all of its readers.", css="dialog")
+    window.press("Resend", "dialog button")
+    window.says("Resent 1 of 1 to the origin.", css="#notes")
+    assert [row["preview"] for row in page.find("meters")["rows"]] == ["celsius=21", "celsius=21", "celsius=20"]
+    window.one("tbody th a").click()
+    window.says("Origin", "Reason", "Expecting value", "Consumer groups")
+    window.press("broker-a · 0 · 1")  # the original message
+    window.says("meters · broker-a · queue 0 · offset 1", "celsius=21")
+    assert "Reason\nExpecting" not in window.text()
+    window.size(320, 640)
+    window.open("/dead-letters/topic/meters-bad")
+    window.says("2 found.")
+    assert window.js("return document.documentElement.scrollWidth") <= 320
 
 
 def test_script_in_bodies_properties_and_names_is_only_text(window: Window, page: Page) -> None:
@@ -210,6 +233,7 @@ def test_on_a_narrow_screen_nothing_is_cut_off(window: Window, page: Page) -> No
         ("/topics/orders", "billing"),
         ("/groups/billing", "Lag over time"),
         (f"/message?{place}", "order-1"),
+        ("/dead-letters", "billing"),
         ("/dead-letters/billing", "bad order 0"),
         ("/send", "Properties"),
         ("/messages?topic=orders&text=order", "40 found."),

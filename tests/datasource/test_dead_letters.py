@@ -13,23 +13,23 @@ from hypothesis import strategies as st
 from spark_rocket.datasource.bodies.decoding import reason
 from spark_rocket.datasource.options.options import WriteOptions, parse_read_options
 from spark_rocket.datasource.options.table import Scope
-from spark_rocket.datasource.read.bad_records import (
-    BODY_LENGTH,
-    COPIED_COLUMNS,
-    LEFT_OUT,
-    ORIGIN_BROKER,
-    ORIGIN_ID,
-    ORIGIN_OFFSET,
-    ORIGIN_QUEUE,
-    ORIGIN_TOPIC,
-    POSITION_COLUMNS,
-    REASON,
-    send_dead_letters,
-)
+from spark_rocket.datasource.read.bad_records import COPIED_COLUMNS, POSITION_COLUMNS, send_dead_letters
 from spark_rocket.datasource.write import writer
 from spark_rocket.datasource.write.rows import PROPERTIES_LIMIT, Block
 from spark_rocket.errors import BrokerError, RowError
-from spark_rocket.model import MessageQueue, SendResult, SendStatus
+from spark_rocket.model import (
+    BAD_RECORD_BODY_LENGTH,
+    BAD_RECORD_BROKER,
+    BAD_RECORD_LEFT_OUT,
+    BAD_RECORD_MSG_ID,
+    BAD_RECORD_OFFSET,
+    BAD_RECORD_QUEUE,
+    BAD_RECORD_REASON,
+    BAD_RECORD_TOPIC,
+    MessageQueue,
+    SendResult,
+    SendStatus,
+)
 from spark_rocket.protocol.ids import pack_host
 from spark_rocket.protocol.record.batch import decode_batch_body
 from spark_rocket.protocol.record.columns import decode_records
@@ -91,7 +91,7 @@ class Broker:
         return self.stored
 
 
-ORIGIN = {ORIGIN_TOPIC: "orders", ORIGIN_BROKER: "b", ORIGIN_QUEUE: "3", ORIGIN_OFFSET: "5"}
+ORIGIN = {BAD_RECORD_TOPIC: "orders", BAD_RECORD_BROKER: "b", BAD_RECORD_QUEUE: "3", BAD_RECORD_OFFSET: "5"}
 
 
 @settings(max_examples=150)
@@ -112,8 +112,8 @@ def test_of_any_message_there_is_a_letter(body: bytes, properties: list[bytes], 
         )
     assert found == body
     assert got.items() >= ORIGIN.items()
-    assert got[REASON].isprintable()
-    assert got[REASON]
+    assert got[BAD_RECORD_REASON].isprintable()
+    assert got[BAD_RECORD_REASON]
 
 
 def test_what_cannot_be_a_property_is_replaced_and_what_is_too_large_is_left_out(
@@ -124,13 +124,13 @@ def test_what_cannot_be_a_property_is_replaced_and_what_is_too_large_is_left_out
     records = message(b"b", b"".join(key.encode() + b"\x01" + value + b"\x02" for key, value in pairs))
     ((_, got),) = broker.letters(records, "not \x01 a\x02number")
     got.pop("UNIQ_KEY")
-    assert got.pop(ORIGIN_ID)
+    assert got.pop(BAD_RECORD_MSG_ID)
     assert got == ORIGIN | {
         "small": "1",
         "odd": "a\ufffdb",
         "KEYS": "k" * 12_000,
-        REASON: "not \ufffd a\ufffdnumber",
-        LEFT_OUT: ", large",
+        BAD_RECORD_REASON: "not \ufffd a\ufffdnumber",
+        BAD_RECORD_LEFT_OUT: ", large",
     }
 
 
@@ -140,7 +140,7 @@ def test_a_body_that_brokers_refuse_is_cut_and_the_others_are_not(monkeypatch: p
     records = b"".join(message(body, b"", 5 + at) for at, body in enumerate((b"a", large, b"c" * 90_000)))
     found = broker.letters(records, "why", "why", "why")[-3:]
     assert [body for body, _ in found] == [b"a", large[: 64 * 1024], b"c" * 90_000]
-    assert [got.get(BODY_LENGTH) for _, got in found] == [None, "120000", None]
+    assert [got.get(BAD_RECORD_BODY_LENGTH) for _, got in found] == [None, "120000", None]
     assert len({got["UNIQ_KEY"] for _, got in found}) == 3
     broker.largest = 1000
     assert broker.letters(records, "why", "why", "why")[-1][0] == b""
@@ -155,7 +155,7 @@ def test_bodies_that_were_compressed_are_again_and_those_above_every_limit_are_c
     broker = Broker(monkeypatch, largest=4 << 20)
     sizes = (5 << 20, 13 << 20)
     found = broker.letters(b"".join(message(bytes(size), b"", 5 + at) for at, size in enumerate(sizes)), "a", "b")
-    assert [(len(body), got.get(BODY_LENGTH)) for body, got in found] == [
+    assert [(len(body), got.get(BAD_RECORD_BODY_LENGTH)) for body, got in found] == [
         (5 << 20, None),
         ((12 << 20) - 65_536, str(13 << 20)),
     ]

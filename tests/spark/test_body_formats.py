@@ -12,8 +12,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_rocket.datasource.capabilities import HAS_STREAM_ARROW_WRITER
-from spark_rocket.datasource.read.bad_records import ORIGIN_BROKER, ORIGIN_OFFSET, ORIGIN_QUEUE, ORIGIN_TOPIC, REASON
-from spark_rocket.model import Message
+from spark_rocket.model import (
+    BAD_RECORD_BROKER,
+    BAD_RECORD_OFFSET,
+    BAD_RECORD_QUEUE,
+    BAD_RECORD_REASON,
+    BAD_RECORD_TOPIC,
+    Message,
+)
 from tests.datasource.body_formats.formats import AVRO, descriptor
 from tests.spark.conftest import Rocket
 from tests.spark.sessions import needs
@@ -115,9 +121,14 @@ def test_records_that_cannot_be_decoded(mq: Rocket, spark: SparkSession) -> None
     assert [bytes(row.body).decode() for row in letters] == bodies[1:3]
     assert [(row.tags, row["keys"], row.properties["mine"]) for row in letters] == [("T", "k1", "1"), ("T", "k2", "2")]
     for offset, row in enumerate(letters, 1):
-        origin = {ORIGIN_TOPIC: topic, ORIGIN_BROKER: queue.broker_name, ORIGIN_QUEUE: "0", ORIGIN_OFFSET: str(offset)}
+        origin = {
+            BAD_RECORD_TOPIC: topic,
+            BAD_RECORD_BROKER: queue.broker_name,
+            BAD_RECORD_QUEUE: "0",
+            BAD_RECORD_OFFSET: str(offset),
+        }
         assert row.properties.items() >= origin.items()
-    assert letters[1].properties[REASON] == '"2" is not an integer'
+    assert letters[1].properties[BAD_RECORD_REASON] == '"2" is not an integer'
     # Read again, the same letters have the same ids.
     ids(badRecords="deadLetter", deadLetterTopic=bad)
     again = [row.msgId for row in mq.read(bad).collect()]

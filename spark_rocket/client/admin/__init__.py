@@ -7,6 +7,7 @@ with Apache clusters of 4.x and 5.x, except where a method documents a minimum v
 from spark_rocket.client.admin.accounts import AccessMode, AclVersion, BrokerAccess, BrokerAccounts
 from spark_rocket.client.admin.admin import Admin
 from spark_rocket.client.admin.group_kind import STOPPED_SECONDS, GroupHistory, GroupKind
+from spark_rocket.client.admin.origin import Origin, origin_of
 from spark_rocket.client.admin.results import (
     BrokerRuntime,
     BrokerSettings,
@@ -55,6 +56,7 @@ __all__ = [
     "Member",
     "MessageTrace",
     "MessageTrack",
+    "Origin",
     "PlannedReset",
     "QueueLag",
     "QueueProgress",
@@ -64,5 +66,6 @@ __all__ = [
     "TraceEvent",
     "TrackStatus",
     "is_system_group",
+    "origin_of",
     "topic_kind",
 ]

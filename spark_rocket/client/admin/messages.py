@@ -12,6 +12,7 @@ from itertools import islice
 
 from spark_rocket.client.admin.base import FOUND_OR_NOT, Query, if_found, put_aside
 from spark_rocket.client.admin.offsets import OffsetAdmin
+from spark_rocket.client.admin.origin import origin_of
 from spark_rocket.client.admin.results import (
     ConsumeQueueEntry,
     ConsumeQueuePage,
@@ -28,6 +29,7 @@ from spark_rocket.client.send.outgoing import STORED_CODES, Outgoing
 from spark_rocket.client.send.producer import Producer
 from spark_rocket.errors import BrokerError, ClientError, ProtocolError, TopicNotFoundError
 from spark_rocket.model import (
+    BAD_RECORD_PROPERTIES,
     DLQ_PREFIX,
     RETRY_PREFIX,
     TOOLS_PRODUCER_GROUP,
@@ -60,7 +62,6 @@ from spark_rocket.remoting.address import format_address
 _NOT_NEWER = 2**63 - 1
 _COMPRESS_ABOVE = 4096
 _MAX_STEP = 10_000  # messages per step of a backward search
-_DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
 # Properties set by brokers and clients, or valid for one delivery only: a copy of the message does not have them.
 _NOT_COPIED = frozenset((
     "UNIQ_KEY", "CLUSTER", "MSG_REGION", "TRACE_ON", "WAIT", "MIN_OFFSET", "MAX_OFFSET", "DELAY",
@@ -311,9 +312,9 @@ class MessageAdmin(OffsetAdmin):
             return []
 
     def origin_topic(self, message: MessageExt) -> str:
-        """Return the original topic of a retried or dead message; its own topic for any other message."""
-        get = message.get_property
-        return get(RETRY_TOPIC) or get(_DLQ_ORIGIN_TOPIC) or message.topic
+        """Return the original topic of a retried message or a dead letter; its own topic for any other message."""
+        origin = origin_of(message)
+        return message.topic if origin is None else origin.topic
 
     def resend(self, message: MessageExt, *, group: str | None = None) -> SendResult:
         """Send a copy of a message to its origin topic, for every group, or with ``group`` only to that group.
@@ -324,6 +325,13 @@ class MessageAdmin(OffsetAdmin):
         origin = self.origin_topic(message)
         copied = {name: value for name, value in message.properties.items() if name not in _NOT_COPIED}
         if group is None:
+            if (bad := origin_of(message)) is not None and bad.is_bad_record:
+                if bad.missing is not None:
+                    raise ClientError(
+                        f"Dead letter {message.msg_id} of topic {message.topic!r} lacks {bad.missing}.",
+                        remedy="Resend the original message, if it is still stored.",
+                    )
+                copied = {name: value for name, value in copied.items() if name not in BAD_RECORD_PROPERTIES}
             if topic_kind(origin) in (TopicKind.RETRY, TopicKind.DLQ):
                 raise ClientError(
                     f"Message {message.msg_id} of topic {message.topic!r} has no record of its original topic.",

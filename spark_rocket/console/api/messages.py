@@ -1,8 +1,8 @@
-"""Endpoints of messages: search by time, key or id; show, send and resend; dead letters.
+"""Endpoints of messages: search by time, key or id; show, send and resend.
 
 A message is identified by its position (``topic``, ``broker``, ``queue``, ``offset``), which unlike its ids always
 exists and is unique.
-Corresponds to MessageController, DlqMessageController and MessageTraceController of RocketMQ's dashboard.
+Corresponds to MessageController and MessageTraceController of RocketMQ's dashboard.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any
 
 from starlette.responses import Response
 
+from spark_rocket.client.admin import Admin, origin_of
 from spark_rocket.console import bodies
 from spark_rocket.console.answers import Refused, describe
 from spark_rocket.console.api.context import Asked, Context, attachment
 from spark_rocket.console.avro import can_avro
 from spark_rocket.console.search import Filter, Search, first_spans, parse_cursor
-from spark_rocket.errors import ClientError, RocketError
-from spark_rocket.model import KEYS, SHARDING_KEY, TAGS, Message, MessageExt
+from spark_rocket.errors import ClientError, RocketError, TopicNotFoundError
+from spark_rocket.model import DLQ_PREFIX, KEYS, SHARDING_KEY, TAGS, Message, MessageExt, MessageQueue
 
 MOST_FOUND = 256
-MOST_RESENT = 200
 MOST_TEXT = 1_000
 _NEVER = 2**63 - 1
 
@@ -61,7 +61,12 @@ class MessageApi:
         limit = asked.number("limit", 50, least=1, most=MOST_FOUND)
         failed: dict[str, RocketError] = {}
         if asked.body.get("cursor") is None:
-            spans, failed = first_spans(links.admin, links.reader, topic, begin, end)
+            try:
+                spans, failed = first_spans(links.admin, links.reader, topic, begin, end)
+            except TopicNotFoundError:
+                if not topic.startswith(DLQ_PREFIX):
+                    raise
+                spans = []  # the group never had a dead letter
         else:
             spans = parse_cursor(topic, asked.body["cursor"])
         search = Search(links.reader, spans, wanted, _summary)
@@ -120,15 +125,7 @@ class MessageApi:
         }
 
     def _message(self, asked: Asked) -> MessageExt:
-        queue, offset = asked.queue()
-        for message in self._context.admin.messages_at(queue, offset, 1):
-            if message.queue_offset == offset:
-                return message
-        raise ClientError(
-            f"Queue {queue.queue_id} of {queue.topic} on {queue.broker_name} has no message at offset {offset}.",
-            remedy="It may have expired.",
-            code="NO_SUCH_MESSAGE",
-        )
+        return message_at(self._context.admin, *asked.queue())
 
     # --- sending ----------------------------------------------------------------------------------------------
 
@@ -153,43 +150,16 @@ class MessageApi:
         to = f"group {group}" if group else f"topic {result.queue.topic}"
         return {"done": f"Resent to {to} with id {result.msg_id}.", "msgId": result.msg_id}
 
-    # --- dead letters -----------------------------------------------------------------------------------------
 
-    def dead_groups(self, asked: Asked) -> dict[str, Any]:
-        failed: dict[str, RocketError] = {}
-        found = self._context.admin.dead_letter_topics(failed=failed)
-        return {
-            "refresh": 5000,
-            "rows": [
-                {"name": d.group, "topic": d.topic, "messages": d.messages, "lastUpdate": d.last_update_ms or None}
-                for d in sorted(found, key=lambda d: (-d.messages, d.group))
-            ],
-            "failed": {name: describe(error).to_json() for name, error in failed.items()},
-        }
-
-    def dead_letters(self, asked: Asked) -> dict[str, Any]:
-        limit = asked.number("limit", 64, least=1, most=MOST_FOUND)
-        found = self._context.admin.dead_letters(asked.path["group"], limit=limit)
-        return {"rows": summaries(found), "limit": limit}
-
-    def resend_dead(self, asked: Asked) -> dict[str, Any]:
-        """Resend each message; a failure is reported and does not stop the others."""
-        group = asked.path["group"]
-        places = asked.body.get("messages")
-        if not isinstance(places, list) or not places or not all(isinstance(place, dict) for place in places):
-            raise Refused("No messages selected.", remedy="Select at least one.")
-        if len(places) > MOST_RESENT:
-            raise Refused(f"Too many messages selected ({len(places)}).", remedy=f"Select at most {MOST_RESENT}.")
-        sent, failures = 0, []
-        for place in places:
-            one = Asked({}, {}, place)
-            try:
-                self._context.admin.resend(self._message(one), group=group)
-                sent += 1
-            except RocketError as error:
-                at = {name: place.get(name) for name in ("topic", "broker", "queue", "offset")}
-                failures.append({**at, "error": describe(error).to_json()})
-        return {"done": f"Resent {sent} of {len(places)} to {group}.", "sent": sent, "failures": failures}
+def message_at(admin: Admin, queue: MessageQueue, offset: int) -> MessageExt:
+    for message in admin.messages_at(queue, offset, 1):
+        if message.queue_offset == offset:
+            return message
+    raise ClientError(
+        f"Queue {queue.queue_id} of {queue.topic} on {queue.broker_name} has no message at offset {offset}.",
+        remedy="It may have expired.",
+        code="NO_SUCH_MESSAGE",
+    )
 
 
 def _message_of(asked: Asked) -> Message:
@@ -238,6 +208,24 @@ def _summary(message: MessageExt, at: int = 0) -> dict[str, Any]:
         "size": len(message.body),
         "preview": bodies.preview(message.body, at),
         "retries": message.reconsume_times,
+        "origin": _origin(message),
+    }
+
+
+def _origin(message: MessageExt) -> dict[str, Any] | None:
+    """Return where a dead letter or a retried message comes from."""
+    origin = origin_of(message)
+    if origin is None:
+        return None
+    return {
+        "topic": origin.topic,
+        "broker": origin.queue.broker_name if origin.queue else None,
+        "queue": origin.queue.queue_id if origin.queue else None,
+        "offset": origin.offset,
+        "msgId": origin.msg_id,
+        "attempts": origin.attempts,
+        "reason": origin.reason,
+        "missing": origin.missing,
     }
 
 

@@ -41,5 +41,9 @@ export const topicPath = (name) => `/topics/${encodeURIComponent(name)}`;
 export const groupPath = (name) => `/groups/${encodeURIComponent(name)}`;
 export const memberPath = (group, client) => `${groupPath(group)}/member?${new URLSearchParams({ client })}`;
 export const deadPath = (name) => `/dead-letters/${encodeURIComponent(name)}`;
+export const deadTopicPath = (name) => `/dead-letters/topic/${encodeURIComponent(name)}`;
 export const messagePath = (m) => `/message?${new URLSearchParams({ topic: m.topic, broker: m.broker, queue: m.queue, offset: m.offset })}`;
 export const brokerPath = (address) => `/broker?${new URLSearchParams({ address })}`;
+/** The page of the original message of a dead letter: by its position, or else by its id. */
+export const originPath = (origin) => (origin.broker !== null ? messagePath(origin) : origin.msgId ? `/messages?${new URLSearchParams({ topic: origin.topic, by: "id", id: origin.msgId })}` : topicPath(origin.topic));
+export const originPlace = (origin) => (origin.broker !== null ? `${origin.broker} · ${origin.queue} · ${origin.offset}` : origin.msgId ?? "");

@@ -23,6 +23,7 @@ const PAGES = [
   [/^\/send$/, "send"],
   [/^\/dead-letters$/, "dead"],
   [/^\/dead-letters\/([^/]+)$/, "dead-group"],
+  [/^\/dead-letters\/topic\/([^/]+)$/, "dead-topic"],
   [/^\/console$/, "health"],
 ];
 

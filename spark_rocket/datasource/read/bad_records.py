@@ -45,26 +45,35 @@ from spark_rocket.datasource.options.bodies import BadRecords, BodySettings
 from spark_rocket.datasource.options.options import ReadOptions, WriteOptions
 from spark_rocket.datasource.write.rows import PROPERTIES_LIMIT
 from spark_rocket.errors import RecordError, RowError
-from spark_rocket.model import KEYS, TAGS, MessageQueue
+from spark_rocket.model import (
+    BAD_RECORD_BODY_LENGTH,
+    BAD_RECORD_BROKER,
+    BAD_RECORD_LEFT_OUT,
+    BAD_RECORD_MSG_ID,
+    BAD_RECORD_OFFSET,
+    BAD_RECORD_PROPERTIES,
+    BAD_RECORD_QUEUE,
+    BAD_RECORD_REASON,
+    BAD_RECORD_TOPIC,
+    KEYS,
+    TAGS,
+    MessageQueue,
+)
 
 log = logging.getLogger("spark_rocket.datasource")
 
-ORIGIN_TOPIC, ORIGIN_BROKER = "ROCKET_ORIGIN_TOPIC", "ROCKET_ORIGIN_BROKER"
-ORIGIN_QUEUE, ORIGIN_OFFSET = "ROCKET_ORIGIN_QUEUE", "ROCKET_ORIGIN_OFFSET"
-ORIGIN_ID, REASON = "ROCKET_ORIGIN_MSG_ID", "ROCKET_BAD_RECORD_REASON"
-LEFT_OUT, BODY_LENGTH = "ROCKET_LEFT_OUT", "ROCKET_BODY_LENGTH"
 # Columns with the position of a message, and columns that its dead letter copies in addition to the body.
 POSITION_COLUMNS = ("topic", "brokerName", "queueId", "queueOffset")
 COPIED_COLUMNS = ("tags", "keys", "properties", "msgId")
 
 # Properties not copied from the message: they would make more than a plain message of it, or have their own columns.
 _NOT_COPIED = frozenset(
-    {ORIGIN_TOPIC, ORIGIN_BROKER, ORIGIN_QUEUE, ORIGIN_OFFSET, ORIGIN_ID, REASON, LEFT_OUT, BODY_LENGTH}
+    BAD_RECORD_PROPERTIES
     | {"DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TIMER_OUT_MS", "TRAN_MSG", "TAGS", "KEYS"}
     | {"UNIQ_KEY", "INNER_BATCH", "INNER_NUM", "REAL_TOPIC", "REAL_QID"}
 )
 _SEPARATORS = re.compile("[\x01\x02]")
-_RESERVED_BYTES = 1024  # bytes for the dead letter's id, LEFT_OUT and BODY_LENGTH
+_RESERVED_BYTES = 1024  # bytes for the dead letter's id, BAD_RECORD_LEFT_OUT and BAD_RECORD_BODY_LENGTH
 _DEFAULT_MAX_BODY = 4 * 1024 * 1024
 _MAX_BODY = 12 * 1024 * 1024
 # Body lengths to try if the entire body is rejected.
@@ -124,21 +133,21 @@ def _build_dead_letters(messages: pa.RecordBatch, reasons: list[str]) -> pa.Reco
     properties: list[list[tuple[str, str]]] = []
     for message, reason in zip(messages.select([*POSITION_COLUMNS, *COPIED_COLUMNS]).to_pylist(), reasons, strict=True):
         fixed = {
-            ORIGIN_TOPIC: message["topic"],
-            ORIGIN_BROKER: message["brokerName"],
-            ORIGIN_QUEUE: str(message["queueId"]),
-            ORIGIN_OFFSET: str(message["queueOffset"]),
-            REASON: line(reason),
+            BAD_RECORD_TOPIC: message["topic"],
+            BAD_RECORD_BROKER: message["brokerName"],
+            BAD_RECORD_QUEUE: str(message["queueId"]),
+            BAD_RECORD_OFFSET: str(message["queueOffset"]),
+            BAD_RECORD_REASON: line(reason),
         }
         copied = {key: value for key, value in message["properties"] if key not in _NOT_COPIED}
-        copied |= {TAGS: message["tags"], KEYS: message["keys"], ORIGIN_ID: message["msgId"]}
+        copied |= {TAGS: message["tags"], KEYS: message["keys"], BAD_RECORD_MSG_ID: message["msgId"]}
         copied, left_out = _fitting(
             {key: _SEPARATORS.sub("\ufffd", value) for key, value in copied.items() if value is not None},
             PROPERTIES_LIMIT - _RESERVED_BYTES - sum(map(_size, fixed.items())),
         )
         tags.append(copied.pop(TAGS, None))
         keys.append(copied.pop(KEYS, None))
-        more = {LEFT_OUT: line(", ".join(left_out))} if left_out else {}
+        more = {BAD_RECORD_LEFT_OUT: line(", ".join(left_out))} if left_out else {}
         properties.append([*(copied | fixed | more).items()])
     return pa.RecordBatch.from_arrays(
         [
@@ -173,7 +182,7 @@ def _cut(letter: pa.RecordBatch, most: int) -> pa.RecordBatch:
     """Return a dead letter with at most ``most`` bytes of its body."""
     body, properties = letter.column("body")[0].as_py(), letter.column("properties")[0].as_py()
     if len(body) > most:
-        properties = [*properties, (BODY_LENGTH, str(len(body)))]
+        properties = [*properties, (BAD_RECORD_BODY_LENGTH, str(len(body)))]
     columns = dict(zip(letter.schema.names, letter.columns, strict=True))
     columns["body"] = pa.array([body[:most]], letter.column("body").type)
     columns["properties"] = pa.array([properties], letter.column("properties").type)

@@ -1,6 +1,6 @@
 // A message: body in every form, properties, times, consumer status, resending.
 import { get, post } from "../api.js";
-import { groupPath, h, topicPath } from "../dom.js";
+import { groupPath, h, originPath, originPlace, topicPath } from "../dom.js";
 import { count, moment, size, zone } from "../format.js";
 import { button, choice, dialog, facts, field, head, linkButton, note, section, Table, trouble } from "../parts.js";
 
@@ -15,11 +15,12 @@ export default function message(view) {
   const key = { ...place, queue: Number(place.queue), offset: Number(place.offset) };
   view.title(`Message in ${place.topic}`);
   const content = h("div");
+  let origin = null;
   view.show(
     head("Message", { sub: `${place.topic} · ${place.broker} · queue ${place.queue} · offset ${place.offset}`, back: [`/messages?${new URLSearchParams({ topic: place.topic })}`, `Messages of ${place.topic}`], actions: [
       h("a", { class: "button", href: `/api/message/body?${new URLSearchParams(place)}`, download: true }, "Download body"),
       linkButton("Send a copy", `/send?${new URLSearchParams({ like: JSON.stringify(key) })}`, "change"),
-      button("Resend", () => again(view, key), "change"),
+      button("Resend", () => again(key, origin), "change"),
     ] }), content);
   view.again = () => {};
   view.try(async () => {
@@ -27,9 +28,14 @@ export default function message(view) {
     let data;
     try { data = await get("/api/message", place, { signal: view.gone.signal }); } catch (error) { content.replaceChildren(); throw error; }
     const m = data.message;
+    origin = m.origin;
     const at = m.offset === 0 ? null : { ...place, offset: m.offset - 1 };
     const next = { ...place, offset: m.offset + 1 };
-    content.replaceChildren(
+    content.replaceChildren(...[
+      origin && section("Origin", h("div", { class: "card" }, facts([
+        ["Topic", h("a", { href: topicPath(origin.topic) }, origin.topic)], ["Message", h("a", { href: originPath(origin) }, originPlace(origin) || "unknown")],
+        ...(origin.attempts === null ? [] : [["Failed attempts", count(origin.attempts)]]), ...(origin.reason === null ? [] : [["Reason", origin.reason]]), ...(origin.missing === null ? [] : [["Missing here", origin.missing]]),
+      ]))),
       section("Body", bodyOf(view, place, data)),
       h("div", { class: "halves" },
         section("Message", h("div", { class: "card" }, facts([
@@ -40,7 +46,7 @@ export default function message(view) {
         section("Properties", h("div", { class: "card" }, Object.keys(m.properties).length ? facts(Object.entries(m.properties)) : h("p", { class: "muted" }, "No properties.")))),
       section("Consumer groups", tracks(view, place)),
       section("Trace", traces(view, m.msgId)),
-      h("p", { class: "pager" }, at ? h("a", { href: `/message?${new URLSearchParams(at)}` }, "‹ Previous") : h("span"), h("a", { href: `/message?${new URLSearchParams(next)}` }, "Next ›")));
+      h("p", { class: "pager" }, at ? h("a", { href: `/message?${new URLSearchParams(at)}` }, "‹ Previous") : h("span"), h("a", { href: `/message?${new URLSearchParams(next)}` }, "Next ›"))].filter(Boolean));
   });
 }
 
@@ -106,11 +112,11 @@ function traces(view, id) {
   return table.element;
 }
 
-async function again(view, key) {
+async function again(key, origin) {
   const group = h("input", { autocomplete: "off", spellcheck: "false", placeholder: "all groups" });
   const done = await dialog({
     title: "Resend", action: "Resend",
-    content: [h("p", {}, "Sends a copy with a new id to the topic, for every group, or to one group only."), field("Only to this group", group)],
+    content: [h("p", {}, `Sends a copy with a new id to ${origin ? `its original topic ${origin.topic}` : "the topic"}, for every group, or to one group only.`), field("Only to this group", group)],
     act: () => post("/api/message/resend", { ...key, ...(group.value.trim() ? { group: group.value.trim() } : {}) }),
   });
   if (done) note(done.done);

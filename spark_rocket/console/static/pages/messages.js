@@ -23,10 +23,11 @@ export const messageKey = (m) => `${m.topic}/${m.broker}/${m.queue}/${m.offset}`
  * `asked`: topic, begin, end, tags, text. Positions are cursors of the console, so pages are stable.
  */
 export class MessagePages {
-  constructor(view, table, { what = "messages" } = {}) {
+  constructor(view, table, { what = "messages", drawn = () => {} } = {}) {
     this.view = view;
     this.table = table;
     this.what = what;
+    this.drawn = drawn;
     this.turn = 0;
     this.troubles = new Troubles();
     this.status = h("p", { class: "muted", "aria-live": "polite" });
@@ -101,6 +102,7 @@ export class MessagePages {
     this.more.disabled = this.back.disabled = this.on.disabled = false;
     this.pager.hidden = next === null && this.at === 0;
     this.number.textContent = this.pager.hidden ? "" : `Page ${count(this.at + 1)}`;
+    this.drawn();
   }
 
   /** Keep the position in the browser's history: a message's page and back leads to the same page. */

@@ -1,0 +1,86 @@
+"""Endpoints of dead letters: those of consumer groups, and those of Spark queries (``badRecords=deadLetter``).
+
+Their messages are searched like those of any topic: see ``MessageApi.find``.
+Corresponds to DlqMessageController of RocketMQ's dashboard, which has only those of groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from spark_rocket.client.admin import origin_of
+from spark_rocket.console.answers import Refused, describe
+from spark_rocket.console.api.context import Asked, Context
+from spark_rocket.console.api.messages import message_at
+from spark_rocket.console.dead_topics import DeadTopics
+from spark_rocket.console.sampler import TOPICS
+from spark_rocket.errors import RocketError
+from spark_rocket.model import MessageExt
+
+MOST_RESENT = 200
+_REFRESH_MS, _FIRST_REFRESH_MS = 5_000, 500
+
+
+class DeadApi:
+    """Dead letters."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._topics = DeadTopics(context.links.reader, context.sampler)
+
+    def list(self, asked: Asked) -> dict[str, Any]:
+        """Return the groups and the topics with dead letters."""
+        sampler = self._context.sampler
+        sampler.look(TOPICS)
+        failed: dict[str, RocketError] = {}
+        groups = self._context.admin.dead_letter_topics(failed=failed)
+        topics, unknown = self._topics.check()
+        known = sampler.is_known(TOPICS)
+        return {
+            "refresh": _REFRESH_MS if known and not unknown else _FIRST_REFRESH_MS,
+            "rows": [
+                {"name": d.group, "topic": d.topic, "messages": d.messages, "lastUpdate": d.last_update_ms or None}
+                for d in sorted(groups, key=lambda d: (-d.messages, d.group))
+            ],
+            "topics": topics if known else None,
+            "unknown": unknown,
+            "failed": {name: describe(error).to_json() for name, error in failed.items()},
+        }
+
+    def resend_to_group(self, asked: Asked) -> dict[str, Any]:
+        """Send copies to a group, through its retry topic."""
+        group, admin = asked.path["group"], self._context.admin
+        return self._resend(asked, f"group {group}", lambda message: admin.resend(message, group=group))
+
+    def resend_to_origin(self, asked: Asked) -> dict[str, Any]:
+        """Send copies of a Spark query's dead letters to the topics that the query read."""
+        topic = asked.path["topic"]
+
+        def resend(message: MessageExt) -> None:
+            origin = origin_of(message)
+            if message.topic != topic or origin is None or not origin.is_bad_record:
+                raise Refused(
+                    f"Message {message.msg_id} of {message.topic} is not a dead letter of a Spark query.",
+                    remedy=f"Select messages of {topic} that have an origin.",
+                )
+            self._context.admin.resend(message)
+
+        return self._resend(asked, "the origin", resend)
+
+    def _resend(self, asked: Asked, to: str, resend: Callable[[MessageExt], object]) -> dict[str, Any]:
+        """Resend each message; a failure is reported and does not stop the others."""
+        places = asked.body.get("messages")
+        if not isinstance(places, list) or not places or not all(isinstance(place, dict) for place in places):
+            raise Refused("No messages selected.", remedy="Select at least one.")
+        if len(places) > MOST_RESENT:
+            raise Refused(f"Too many messages selected ({len(places)}).", remedy=f"Select at most {MOST_RESENT}.")
+        sent, failures = 0, []
+        for place in places:
+            try:
+                resend(message_at(self._context.admin, *Asked({}, {}, place).queue()))
+                sent += 1
+            except RocketError as error:
+                at = {name: place.get(name) for name in ("topic", "broker", "queue", "offset")}
+                failures.append({**at, "error": describe(error).to_json()})
+        return {"done": f"Resent {sent} of {len(places)} to {to}.", "sent": sent, "failures": failures}

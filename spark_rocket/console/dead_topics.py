@@ -1,0 +1,124 @@
+"""Finds the dead-letter topics of Spark queries: topics whose last message has the properties of a bad record.
+
+Nothing else marks them, and their names are the users'. The last message of each topic is read while the page of dead
+letters is open: at most ``MOST_READ`` per request, topics that were never read first, and of these the ones with a
+typical name. A topic that was recognized is read again when it has new messages, any other after ``AGAIN_S``.
+
+Thread-safety: all methods. RocketMQ has no counterpart.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from spark_rocket.client import Reader
+from spark_rocket.client.admin import Origin, TopicKind, origin_of
+from spark_rocket.client.consume.pull import PullResult, PullStatus, messages_of
+from spark_rocket.console.sampler import Sampler
+from spark_rocket.errors import RocketError
+from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.filter.tags import parse_tags
+from spark_rocket.remoting.client.promise import Promise
+
+MOST_READ = 64  # topics per request
+WINDOW = 16  # messages in memory
+AGAIN_S = 600.0
+_LIKELY = re.compile("dead|dlq|bad|invalid|error|fail|reject", re.IGNORECASE)
+_ALL = parse_tags(None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Topic:
+    """A topic with messages, as sampled. ``offset``: of the newest message of its newest queue."""
+
+    name: str
+    messages: int
+    last_update: int
+    queue: MessageQueue
+    offset: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "messages": self.messages, "lastUpdate": self.last_update or None}
+
+
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    """The result of reading a topic's last message: its origin if it is a bad record."""
+
+    moment: float
+    last_update: int
+    origin: Origin | None
+
+
+class DeadTopics:
+    """The dead-letter topics of Spark queries."""
+
+    def __init__(self, reader: Reader, sampler: Sampler) -> None:
+        self._reader = reader
+        self._sampler = sampler
+        self._lock = threading.Lock()
+        self._findings: dict[str, _Finding] = {}
+
+    def check(self) -> tuple[list[dict[str, Any]], int]:
+        """Read the last messages of some topics; return the rows found so far and the number of unread topics."""
+        topics = self._sampled()
+        if self._lock.acquire(blocking=False):  # else another request is reading
+            try:
+                self._read(topics)
+            finally:
+                self._lock.release()
+        findings = dict(self._findings)
+        rows = []
+        for topic in sorted(topics, key=lambda topic: (-topic.messages, topic.name)):
+            origin = findings[topic.name].origin if topic.name in findings else None
+            if origin is not None:
+                rows.append(topic.to_json() | {"origin": origin.topic, "reason": origin.reason})
+        return rows, sum(topic.name not in findings for topic in topics)
+
+    def _sampled(self) -> list[_Topic]:
+        """Return the users' topics with messages on brokers that respond."""
+        topics = []
+        with self._sampler.lock:
+            for name, record in self._sampler.topics.items():
+                if record.info.kind is not TopicKind.USER or record.stats is None or not record.messages:
+                    continue
+                offsets = [(q, o) for q, o in record.stats.offset_table.items() if o.max_offset > o.min_offset]
+                queue, offset = max(offsets, key=lambda item: (item[1].last_update_timestamp, item[0]))
+                if queue.broker_name not in self._sampler.failed:
+                    topics.append(_Topic(name, record.messages, record.last_update, queue, offset.max_offset - 1))
+        return topics
+
+    def _read(self, topics: list[_Topic]) -> None:
+        names = {topic.name for topic in topics}
+        self._findings = {name: finding for name, finding in self._findings.items() if name in names}
+        now = time.monotonic()
+        due = sorted((topic for topic in topics if self._is_due(topic, now)), key=self._order)[:MOST_READ]
+        for first in range(0, len(due), WINDOW):
+            part = due[first : first + WINDOW]
+            for topic, promise in [(t, self._reader.pull_later(t.queue, t.offset, max_msgs=1)) for t in part]:
+                self._findings[topic.name] = _Finding(now, topic.last_update, _origin(topic, promise))
+
+    def _is_due(self, topic: _Topic, now: float) -> bool:
+        finding = self._findings.get(topic.name)
+        if finding is None:
+            return True
+        is_new = topic.last_update != finding.last_update
+        return is_new and (finding.origin is not None or now - finding.moment > AGAIN_S)
+
+    def _order(self, topic: _Topic) -> tuple[float, bool]:
+        finding = self._findings.get(topic.name)
+        return 0.0 if finding is None else finding.moment, _LIKELY.search(topic.name) is None
+
+
+def _origin(topic: _Topic, promise: Promise[PullResult]) -> Origin | None:
+    try:
+        found = promise.result()
+        messages = messages_of(found, topic.queue, topic.offset, _ALL) if found.status is PullStatus.FOUND else []
+    except RocketError:  # the sampler reports brokers that do not respond
+        return None
+    origin = origin_of(messages[0]) if messages else None
+    return origin if origin is not None and origin.is_bad_record else None

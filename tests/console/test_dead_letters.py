@@ -1,0 +1,155 @@
+"""Dead letters over the JSON interface: of groups and of Spark queries, with their origin, sent again."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from spark_rocket.client import Admin, ConsumeConcurrentlyStatus, ConsumeFromWhere, Producer, PushConsumer
+from spark_rocket.console import dead_topics
+from spark_rocket.errors import ClientError
+from spark_rocket.model import BAD_RECORD_PROPERTIES, Message
+from spark_rocket.testing import LocalCluster
+from tests.console.conftest import REASON, Console, Page, eventually, spark_dead_letters
+
+pytestmark = pytest.mark.live
+
+
+def place(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: row[name] for name in ("topic", "broker", "queue", "offset")}
+
+
+def topics(page: Page) -> dict[str, dict[str, Any]]:
+    data = eventually(lambda: page.get("/api/dead-letters"), lambda data: data["topics"] is not None)
+    return {row["name"]: row for row in data["topics"]}
+
+
+def test_dead_letters_of_a_group_one_by_one_and_together(page: Page) -> None:
+    groups = page.get("/api/dead-letters")["rows"]
+    assert [(row["name"], row["messages"]) for row in groups] == [("billing", 3)]
+    letters = page.find("%DLQ%billing")["rows"]
+    assert [row["keys"] for row in letters] == ["dead-2", "dead-1", "dead-0"]
+    lost = {**place(letters[0]), "offset": 999}
+    done = page.post("/api/dead-letters/billing/resend", {"messages": [place(row) for row in letters] + [lost]})
+    assert done["sent"] == 3, done["failures"][0]
+    assert [failure["error"]["code"] for failure in done["failures"]] == ["NO_SUCH_MESSAGE"]
+    retried = page.find("%RETRY%billing")["rows"]
+    assert {row["preview"] for row in retried} == {f"bad order {i}" for i in range(3)}
+    assert {row["origin"]["topic"] for row in retried} == {"orders"}
+    assert page.post("/api/dead-letters/billing/resend", {"messages": []}, 400)["remedy"]
+    assert page.post("/api/dead-letters/billing/resend", {"messages": [{}] * 201}, 400)["remedy"]
+
+
+def test_a_group_without_dead_letters_has_none(page: Page) -> None:
+    assert page.find("%DLQ%nobody")["rows"] == []
+    assert page.get(f"/api/dead-letters/{quote('nobody')}", 404)["code"] == "NOT_FOUND"
+
+
+def test_a_dead_letter_of_a_group_has_its_origin_and_attempts(page: Page, cluster: LocalCluster) -> None:
+    cluster.create_topic("tried", 1)
+    with Producer("tries", name_server=cluster.name_server) as producer:
+        sent = producer.send(Message.of("tried", "12.50 EUR", keys="payment-1"))
+    consumer = PushConsumer(
+        "cashier",
+        lambda messages, _: ConsumeConcurrentlyStatus.RECONSUME_LATER,
+        name_server=cluster.name_server,
+        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        max_reconsume_times=0,
+    )
+    consumer.subscribe("tried")
+    with consumer:
+        consumer.start()
+        (letter,) = eventually(lambda: page.find("%DLQ%cashier")["rows"], lambda rows: rows)
+    origin = letter["origin"]
+    assert (origin["topic"], origin["attempts"], origin["reason"]) == ("tried", 1, None)
+    (original,) = page.get("/api/messages", topic="tried", by="id", id=origin["msgId"])["rows"]
+    assert (original["msgId"], original["origin"]) == (sent.msg_id, None)
+
+
+def test_dead_letters_of_spark_have_origin_and_reason_and_go_back(page: Page, cluster: LocalCluster) -> None:
+    spark_dead_letters(cluster, "sensors", "sensors-bad", ["celsius=20", "celsius=21", "celsius=22"])
+    row = eventually(lambda: topics(page).get("sensors-bad"), lambda row: row)
+    assert (row["messages"], row["origin"], row["reason"]) == (3, "sensors", REASON)
+    assert not {"sensors", "orders", "payments"} & topics(page).keys()
+    letters = page.find("sensors-bad")["rows"]
+    for letter in letters:
+        origin = letter["origin"]
+        assert (origin["topic"], origin["reason"], origin["missing"]) == ("sensors", REASON, None)
+        original = page.get("/api/message", **{name: origin[name] for name in ("topic", "broker", "queue", "offset")})
+        assert original["message"]["preview"] == letter["preview"]
+        assert original["message"]["msgId"] == origin["msgId"] != letter["msgId"]
+    path = "/api/dead-letter-topics/sensors-bad/resend"
+    original = page.find("sensors")["rows"][0]
+    done = page.post(path, {"messages": [place(letters[0]), place(letters[2]), place(original)]})
+    assert (done["sent"], done["done"]) == (2, "Resent 2 of 3 to the origin.")
+    (failure,) = done["failures"]
+    assert "is not a dead letter of a Spark query" in failure["error"]["text"]
+    again = page.find("sensors")["rows"][:2]
+    assert {row["preview"] for row in again} == {letters[0]["preview"], letters[2]["preview"]}
+    for row in again:
+        copy = page.get("/api/message", **place(row))["message"]
+        assert (copy["origin"], copy["tags"], copy["properties"]["source"]) == (None, "t", "north")
+        assert not BAD_RECORD_PROPERTIES & copy["properties"].keys()
+    other = page.post("/api/dead-letter-topics/sensors/resend", {"messages": [place(letters[0])]})
+    assert other["sent"] == 0
+
+
+def test_an_incomplete_dead_letter_is_not_sent_again(page: Page, cluster: LocalCluster) -> None:
+    spark_dead_letters(cluster, "wide", "wide-bad", ["x"])
+    (letter,) = page.find("wide-bad")["rows"]
+    properties = page.get("/api/message", **place(letter))["message"]["properties"]
+    kept = {name: value for name, value in properties.items() if name in BAD_RECORD_PROPERTIES}
+    with Producer("cuts", name_server=cluster.name_server) as producer:
+        producer.send(Message("wide-bad", b"ab", kept | {"ROCKET_BODY_LENGTH": "9000", "ROCKET_LEFT_OUT": "big"}))
+    cut = page.find("wide-bad")["rows"][0]
+    lacks = "all but 2 of 9000 bytes of the body and the properties big"
+    assert cut["origin"]["missing"] == lacks
+    done = page.post("/api/dead-letter-topics/wide-bad/resend", {"messages": [place(cut)]})
+    assert done["sent"] == 0
+    assert lacks in done["failures"][0]["error"]["text"]
+    with Admin(cluster.name_server) as admin, pytest.raises(ClientError, match="lacks all but 2 of 9000 bytes"):
+        admin.resend(admin.messages_by_time("wide-bad")[0])
+
+
+def test_topics_are_read_a_few_at_a_time(page: Page, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every request reads some more; then topics are read again only if they have new messages."""
+    with Producer("many", name_server=cluster.name_server) as producer:
+        for number in range(4):
+            cluster.create_topic(f"fresh-{number}", 1)
+            producer.send(Message.of(f"fresh-{number}", "x"))
+        spark_dead_letters(cluster, "zinc", "zinc-letters", ["x"])
+    monkeypatch.setattr(dead_topics, "MOST_READ", 1)
+    read: list[str] = []
+    real = dead_topics._origin
+
+    def noted(topic: Any, promise: Any) -> Any:
+        read.append(topic.name)
+        return real(topic, promise)
+
+    monkeypatch.setattr(dead_topics, "_origin", noted)
+    data = eventually(lambda: page.get("/api/dead-letters"), lambda data: "zinc-letters" in str(data["topics"]))
+    eventually(lambda: page.get("/api/dead-letters"), lambda data: data["unknown"] == 0)
+    assert data["refresh"] == 500 or data["unknown"] == 0
+    assert len(read) == len(set(read)) >= 6
+    read.clear()
+    spark = page.find("zinc-letters")["rows"][0]
+    with Producer("more", name_server=cluster.name_server) as producer:
+        producer.send(Message("zinc-letters", b"y", page.get("/api/message", **place(spark))["message"]["properties"]))
+        producer.send(Message.of("fresh-0", "y"))
+    eventually(lambda: topics(page)["zinc-letters"], lambda row: row["messages"] == 2)
+    assert read == ["zinc-letters"]
+
+
+def test_a_read_only_console_resends_nothing(page: Page, cluster: LocalCluster) -> None:
+    console = Console(cluster.name_server, read_only=True)
+    try:
+        other = Page(console)
+        body = {"messages": [{"topic": "t", "broker": "b", "queue": 0, "offset": 0}]}
+        for path in ("/api/dead-letters/billing/resend", "/api/dead-letter-topics/t/resend"):
+            assert other.post(path, body, 403)["code"] == "READ_ONLY"
+        assert other.find("orders", text="order")["rows"]  # a search changes nothing
+        other.http.close()
+    finally:
+        console.close()
