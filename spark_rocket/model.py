@@ -33,7 +33,7 @@ CORRELATION_ID = "CORRELATION_ID"
 REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
 TTL = "TTL"
 MSG_TYPE = "MSG_TYPE"
-MOST_DELAY_LEVEL = 18
+MAX_DELAY_LEVEL = 18
 
 # Properties of messages that a Spark query could not decode (badRecords=deadLetter): the position and the id of the
 # original message, the error, and what did not fit.
@@ -149,10 +149,10 @@ class Message:
                 f"Invalid delivery time of a message for {topic!r}: {given}.",
                 remedy="Give one of delay_level, delay_seconds, delay_ms and deliver_at_ms, 0 or more.",
             )
-        if delay_level is not None and delay_level > MOST_DELAY_LEVEL:
+        if delay_level is not None and delay_level > MAX_DELAY_LEVEL:
             raise IllegalMessageError(
                 f"Invalid delay level {delay_level} of a message for {topic!r}.",
-                remedy=f"Use a level from 1 to {MOST_DELAY_LEVEL}, or delay_ms for any other delay.",
+                remedy=f"Use a level from 1 to {MAX_DELAY_LEVEL}, or delay_ms for any other delay.",
             )
         every.update(given)
         if wait_store_ok is not None:

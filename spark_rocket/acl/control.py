@@ -28,7 +28,7 @@ from spark_rocket.protocol.wire.codes import ResponseCode
 _log = logging.getLogger(__name__)
 _rate_limited = RateLimited(_log)
 
-LOOK_SECONDS = 1.0
+FILE_CHECK_INTERVAL_S = 1.0
 _PERMISSION = {PUB: "PUB", SUB: "SUB", ANY: "PUB or SUB"}
 
 _Stat = tuple[int, int, int] | None
@@ -54,7 +54,7 @@ class AccountControl:
 
     # --- the file -----------------------------------------------------------------------------------------------------
 
-    async def look(self) -> bool:
+    async def reload_if_changed(self) -> bool:
         """Load the file if it has changed, and not changed again since the last check; returns whether it did."""
         found = _stat(self.path)
         if found == self._loaded:

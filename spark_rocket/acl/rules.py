@@ -45,9 +45,9 @@ ANY = 2
 PUB = 4
 SUB = 8
 
-MAX_FILE = 1024 * 1024
+MAX_FILE_BYTES = 1024 * 1024
 _MAX_DEPTH = 8
-_MIN_KEY = 7
+_MIN_KEY_CHARACTERS = 7
 
 PERMISSIONS = {"DENY": DENY, "PUB": PUB, "SUB": SUB, "PUB|SUB": PUB | SUB, "SUB|PUB": PUB | SUB}
 _REMEDY = "Correct the file; See `rocket help security` for an example."
@@ -158,14 +158,14 @@ class AclRules:
 def read_file(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
-            content = file.read(MAX_FILE + 1)
+            content = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise ConfigError(
             f"The access control file {path} cannot be read: {error.strerror or error}.",
             remedy="aclEnable=true requires it; set its path with aclFile. See `rocket help security` for an example.",
         ) from error
-    if len(content) > MAX_FILE:
-        raise ConfigError(f"{path} is larger than {MAX_FILE:,} bytes.", remedy="Reduce the number of accounts.")
+    if len(content) > MAX_FILE_BYTES:
+        raise ConfigError(f"{path} is larger than {MAX_FILE_BYTES:,} bytes.", remedy="Reduce the number of accounts.")
     return content
 
 
@@ -261,8 +261,8 @@ class _Parser:
                 raise self._error(node, f"an account has no {name}")
             keys[name] = self._text(values[name], name, is_secret=name == "secretKey")
             problem = key_problem(keys[name])
-            if problem is None and len(keys[name]) < _MIN_KEY:
-                problem = f"is shorter than {_MIN_KEY} characters"
+            if problem is None and len(keys[name]) < _MIN_KEY_CHARACTERS:
+                problem = f"is shorter than {_MIN_KEY_CHARACTERS} characters"
             if problem is not None:
                 raise self._error(values[name], f"{name} {problem}")
         white = values.get("whiteRemoteAddress")

@@ -46,8 +46,8 @@ _PAGE_CACHE = (
 _MAX_PAUSE_MS = 5_000
 _SLOW_APPENDS_WINDOW_MS = 30_000
 _CLOCK_CHANGE_MS = 10_000_000  # longer appends are changes of the clock
-_SHARE_OF_MEMORY = 0.75  # of the memory available to this process, if maxMemoryBytes is 0
-_RESUME_BELOW = 0.9
+_MAX_MEMORY_SHARE = 0.75  # of the memory available to this process, if maxMemoryBytes is 0
+_RESUME_MEMORY_SHARE = 0.9
 _FEW_CONNECTIONS = 5_000
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -135,7 +135,7 @@ class BrokerOverload:
         self._memory_is_high = False
         self._unread = False
         set_limits(server.limits, config)
-        server.watch.on_tick = self.look
+        server.watch.on_tick = self.check_memory
         server.watch.on_unread = self.unread
         possible = connections_possible()
         if possible < min(config.max_connections, _FEW_CONNECTIONS):
@@ -201,7 +201,7 @@ class BrokerOverload:
         self._unread = too_much
         self._decide()
 
-    def look(self) -> None:
+    def check_memory(self) -> None:
         """Check the memory in use; called every second."""
         limit = self._config.max_memory_bytes or default_limit()
         used = self._memory()
@@ -219,7 +219,7 @@ class BrokerOverload:
                 )
         elif self._memory_is_high:
             give_memory_back()
-            if self._memory() <= limit * _RESUME_BELOW:
+            if self._memory() <= limit * _RESUME_MEMORY_SHARE:
                 self._memory_is_high = False
                 _log.warning("Memory is below its limit again: sends and pulls are accepted.")
         self._decide()
@@ -247,7 +247,7 @@ def default_limit() -> int:
             limits.append(int(Path(name).read_text(encoding="ascii")))
         except (OSError, ValueError):  # no such file, or "max"
             continue
-    return int(min(limits) * _SHARE_OF_MEMORY)
+    return int(min(limits) * _MAX_MEMORY_SHARE)
 
 
 def give_memory_back() -> None:

@@ -187,7 +187,7 @@ class BrokerParts:
         assert self.timer is not None
         due = self.timer.deliver(now_ms, budget)
         if self.pop is not None:
-            self.pop.look()
+            self.pop.schedule_unread()
         return due
 
     def _arrived(self, topic: str, queue_id: int, *rest: int) -> None:

@@ -304,11 +304,11 @@ class Broker:
         self.service.clients.expire(self.config.channel_expired_timeout)
 
     def _check_accounts_file(self) -> None:
-        async def look(control: AccessControl) -> None:
-            await control.look()
+        async def reload_if_changed(control: AccessControl) -> None:
+            await control.reload_if_changed()
 
         if self.service.access_control is not None:
-            self.service.spawn(look(self.service.access_control))
+            self.service.spawn(reload_if_changed(self.service.access_control))
 
     def _clean_resources(self) -> None:
         if self.service.store.retention.run(self._clock()).unfinished:

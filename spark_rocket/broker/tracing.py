@@ -4,7 +4,7 @@
 span               event
 =================  ===========================================================================================
 ``store TOPIC``    a send was handled; one span per batch, with the first context found in its messages
-``deliver TOPIC``  a pull or pop returned the message; at most ``MOST`` spans per response
+``deliver TOPIC``  a pull or pop returned the message; at most ``MAX_SPANS_PER_RESPONSE`` spans per response
 =================  ===========================================================================================
 
 Both are children of the span in the message's ``traceparent``: the send (``client/otel.py``, or OpenTelemetry's
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from spark_rocket.broker.state.config import BrokerConfig
     from spark_rocket.store.results import GetMessageResult
 
-MOST = 100
+MAX_SPANS_PER_RESPONSE = 100
 _MARK = "traceparent\x01"
 _FOUND = re.compile(rb"traceparent\x01([0-9a-f-]{55})")
 _SENDS = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
@@ -107,7 +107,7 @@ class BrokerTracing:
         except ProtocolError:  # the consumer will report it
             return
         traced = [message for message in messages if "traceparent" in message.properties]
-        for message in traced[:MOST]:
+        for message in traced[:MAX_SPANS_PER_RESPONSE]:
             attributes = {
                 **self._node,
                 "messaging.operation.name": "deliver",

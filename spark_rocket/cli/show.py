@@ -295,7 +295,7 @@ def failures(failed: Mapping[str, RocketError]) -> int:
 
 def masters_away(admin: Admin, cluster: str | None, broker: str | None = None) -> int:
     """Print the brokers that a change did not reach because they have no master; return the exit status."""
-    names = admin.masters_away(cluster) if broker is None else []
+    names = admin.unavailable_masters(cluster) if broker is None else []
     for name in names:
         print(f"rocket: {name} has no master now: not changed there.", file=sys.stderr)
     return 1 if names else 0

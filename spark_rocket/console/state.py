@@ -161,7 +161,7 @@ class GroupRecord:
         if delays:
             self.delays, self.detailed = {queue.queue: queue.delay_ms for queue in state.queues}, moment
         self.state, self.sampled = state, moment
-        self.history.saw(moment, state, topics)
+        self.history.update(moment, state, topics)
         self.rate.count(moment, sum(max(queue.consumer_offset, 0) for queue in state.queues))
         values = {queue_label(queue.queue): float(queue.lag) for queue in state.queues}
         self.lag.add(moment, {"total": float(sum(values.values())), **values})

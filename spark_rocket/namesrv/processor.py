@@ -60,7 +60,7 @@ _answer = RemotingCommand.response
 # Header fields of 5.x brokers and clients that are started with rocketmq.zone and rocketmq.zone.mode.
 _ZONE_NAME, _ZONE_MODE = "__ZONE_NAME", "__ZONE_MODE"
 
-_MAX_INLINE = 32 * 1024  # bytes of a registration that is decoded on the event loop: some milliseconds
+_MAX_INLINE_BYTES = 32 * 1024  # bytes of a registration that is decoded on the event loop: some milliseconds
 _MAX_SETTINGS = 64 * 1024  # bytes of UPDATE_NAMESRV_CONFIG
 
 
@@ -121,7 +121,7 @@ class NamesrvProcessor:
         compressed = bool(header.compressed)
         if not request.body:  # brokers before 3.0.11 send none
             return self._register(channel, request, header, RegisterBrokerBody())
-        if RegisterBrokerBody.is_short(request.body, compressed=compressed, most=_MAX_INLINE):
+        if RegisterBrokerBody.is_short(request.body, compressed=compressed, most=_MAX_INLINE_BYTES):
             body = RegisterBrokerBody.decode(request.body, compressed=compressed)
             return self._register(channel, request, header, body)
 

@@ -24,7 +24,7 @@ from spark_rocket.remoting.server.server import RemotingServer
 from spark_rocket.remoting.tls.contexts import server_tls
 from spark_rocket.remoting.tls.settings import TlsSettings
 
-SCAN_INTERVAL = 5.0
+SCAN_INTERVAL_S = 5.0
 
 # Priority under overload: brokers, on which everything else depends, then tools, then clients.
 _BROKERS: dict[int, str] = dict.fromkeys(
@@ -37,14 +37,14 @@ _BROKERS: dict[int, str] = dict.fromkeys(
     "broker",
 )
 # Java clients of 5.x connect to all name servers and use one: as with Apache's, only the idle timeout applies.
-_FIRST_REQUEST = 120.0
+_FIRST_REQUEST_S = 120.0
 _QUEUES = {"broker": Queue(), OTHER: Queue(), "client": Queue(50_000)}  # Apache's capacities
 
 
 def name_server_limits() -> Limits:
     """The limits of a name server."""
     kinds: dict[int, str] = {**_BROKERS, RequestCode.GET_ROUTEINFO_BY_TOPIC: "client"}
-    return Limits(max_connections=20_000, first_request=_FIRST_REQUEST, queues=_QUEUES, kinds=kinds)
+    return Limits(max_connections=20_000, first_request=_FIRST_REQUEST_S, queues=_QUEUES, kinds=kinds)
 
 
 class NameServer:
@@ -57,7 +57,7 @@ class NameServer:
         *,
         kv_config_path: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
-        scan_interval: float = SCAN_INTERVAL,
+        scan_interval: float = SCAN_INTERVAL_S,
         tls: TlsSettings | None = None,
     ) -> None:
         self.routes = RouteInfoManager(clock)

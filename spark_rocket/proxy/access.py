@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_rocket.acl.addresses import parts_of
-from spark_rocket.acl.control import LOOK_SECONDS, AccountControl, NotAuthenticatedError
+from spark_rocket.acl.control import FILE_CHECK_INTERVAL_S, AccountControl, NotAuthenticatedError
 from spark_rocket.acl.rules import ANY, GROUP, PUB, SUB, Account, Need, Needs, for_all, need_of_topic
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol.auth import Authorization, access_key_of, seconds_of
@@ -54,8 +54,8 @@ class GrpcAccessControl(AccountControl):
     async def watch(self) -> None:
         """Check the file for changes every second, until cancelled."""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            await self.look()
+            await asyncio.sleep(FILE_CHECK_INTERVAL_S)
+            await self.reload_if_changed()
 
     def authenticate(self, context: Context) -> None:
         """Raise UNAUTHORIZED unless an account signed the metadata or the address is on a white list."""

@@ -35,7 +35,7 @@ from spark_rocket.remoting.server.overload import OVERLOAD
 _log = logging.getLogger(__name__)
 
 CLIENT_ID = "x-mq-client-id"
-MAX_CLIENT_ID = 1_024
+MAX_CLIENT_ID_CHARACTERS = 1_024
 
 
 class Family:
@@ -168,10 +168,10 @@ def check_client(context: Context) -> None:
     client_id = context.metadata.get(CLIENT_ID)
     if not client_id:
         raise StatusError(definitions.Code.CLIENT_ID_REQUIRED, f"the metadata {CLIENT_ID} is missing")
-    if len(client_id) > MAX_CLIENT_ID:
+    if len(client_id) > MAX_CLIENT_ID_CHARACTERS:
         raise StatusError(
             definitions.Code.REQUEST_HEADER_FIELDS_TOO_LARGE,
-            f"the metadata {CLIENT_ID} has {len(client_id)} characters, at most {MAX_CLIENT_ID} are allowed",
+            f"the metadata {CLIENT_ID} has {len(client_id)} characters, at most {MAX_CLIENT_ID_CHARACTERS} are allowed",
         )
 
 

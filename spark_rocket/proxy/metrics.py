@@ -52,7 +52,7 @@ class ProxyMetrics:
         families = self._proxy.families
         if families is None:
             return ["the proxy is starting or stopping"]
-        families.cluster.look()
+        families.cluster.refresh_brokers()
         return [] if families.cluster.brokers else [f"no broker is registered with {families.cluster.name_servers}"]
 
     def facts(self) -> dict[str, Any]:

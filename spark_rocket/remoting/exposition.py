@@ -18,7 +18,7 @@ from pathlib import Path
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-_PART = 4_096  # lines
+_PART_LINES = 4_096  # lines
 
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 
@@ -83,8 +83,8 @@ class Exposition:
             if lines:
                 metric = self._metrics[name]
                 yield f"# HELP {name} {metric.help}\n# TYPE {name} {metric.kind}\n".encode()
-                for start in range(0, len(lines), _PART):
-                    yield ("\n".join(lines[start : start + _PART]) + "\n").encode(errors="replace")
+                for start in range(0, len(lines), _PART_LINES):
+                    yield ("\n".join(lines[start : start + _PART_LINES]) + "\n").encode(errors="replace")
 
     def render(self) -> bytes:
         return b"".join(self.parts())

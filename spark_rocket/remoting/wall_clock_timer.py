@@ -16,9 +16,9 @@ from collections.abc import Callable
 
 _log = logging.getLogger(__name__)
 
-MAX_SLEEP = 1.0
+MAX_SLEEP_S = 1.0
 """Limited because the wall clock may be set forward during the sleep."""
-AFTER_ERROR = 10.0
+ERROR_DELAY_S = 10.0
 
 
 class WallClockTimer:
@@ -48,7 +48,7 @@ class WallClockTimer:
     def expect(self, due_ms: int) -> None:
         """Run at this time or earlier."""
         if self.due is None or due_ms < self.due:
-            self._arm(due_ms, min((due_ms - self._clock()) / 1000, MAX_SLEEP))
+            self._arm(due_ms, min((due_ms - self._clock()) / 1000, MAX_SLEEP_S))
 
     def _arm(self, due_ms: int, seconds: float) -> None:
         if self._closed:
@@ -67,8 +67,8 @@ class WallClockTimer:
         try:
             due = self._call(now, *self._arguments)
         except Exception:  # one error must not end all later calls
-            _log.exception("%s failed; retrying in %d s", getattr(self._call, "__qualname__", "timer"), AFTER_ERROR)
-            self._arm(now, AFTER_ERROR)
+            _log.exception("%s failed; retrying in %d s", getattr(self._call, "__qualname__", "timer"), ERROR_DELAY_S)
+            self._arm(now, ERROR_DELAY_S)
             return
         if due is not None:
             self.expect(due)

@@ -110,7 +110,7 @@ class Network:
         async def apply() -> None:
             change()
             for link in list(self._links):
-                link.look()
+                link.update()
 
         self._call(apply())
 
@@ -184,9 +184,9 @@ class _Link(asyncio.Protocol):
         self._near = cast(asyncio.Transport, transport)
         self._caller = self._network.caller(transport.get_extra_info("peername")[1])
         self._network.joined(self)
-        asyncio.get_running_loop().call_soon(self.look)  # the loop begins to read when this returns
+        asyncio.get_running_loop().call_soon(self.update)  # the loop begins to read when this returns
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Pause, continue, connect or close as the state of the network requires."""
         near, far = self._near, self._far
         may = not self.is_cut
@@ -217,7 +217,7 @@ class _Link(asyncio.Protocol):
         for data in self._early:
             self.data_received(data)
         self._early.clear()
-        self.look()
+        self.update()
 
     def data_received(self, data: bytes) -> None:
         if self._far is None:
@@ -231,15 +231,15 @@ class _Link(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._near_full = True
-        self.look()
+        self.update()
 
     def resume_writing(self) -> None:
         self._near_full = False
-        self.look()
+        self.update()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._near = None
-        self.look()
+        self.update()
 
     def abort(self) -> None:
         if self._near is not None:
@@ -265,16 +265,16 @@ class _FarEnd(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.full = True
-        self._link.look()
+        self._link.update()
 
     def resume_writing(self) -> None:
         self.full = False
-        self._link.look()
+        self._link.update()
 
     def connection_lost(self, error: Exception | None) -> None:
         self.lost = True
         self.transport = None
-        self._link.look()
+        self._link.update()
 
     def close(self) -> None:
         if self.transport is not None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_rocket.acl.addresses import parts_of
-from spark_rocket.acl.rules import ANY, GROUP, MAX_FILE, PUB, SUB, TOPIC, AclRules, read_file
+from spark_rocket.acl.rules import ANY, GROUP, MAX_FILE_BYTES, PUB, SUB, TOPIC, AclRules, read_file
 from spark_rocket.errors import ConfigError
 
 # As RocketMQ's own distribution has it, but for the names.
@@ -146,7 +146,7 @@ def test_a_bomb_of_aliases_is_refused_before_it_goes_off() -> None:
 
 def test_a_file_that_is_too_large_or_not_there(tmp_path: Path) -> None:
     large = tmp_path / "plain_acl.yml"
-    large.write_bytes(b"#" * (MAX_FILE + 1))
+    large.write_bytes(b"#" * (MAX_FILE_BYTES + 1))
     with pytest.raises(ConfigError, match="larger than"):
         read_file(large)
     with pytest.raises(ConfigError, match="aclEnable=true requires it"):

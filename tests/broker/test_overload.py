@@ -93,10 +93,10 @@ def test_a_broker_that_is_to_fail_slowly(tmp_path: Path, clock: Clock, monkeypat
         disk.takes = 6
         assert [wire.send("T").code for _ in range(4)] == [0] * 4
         limits = server.broker.service.overload.limits
-        assert {queue.patience for queue in limits.queues.values()} == {0.0}
+        assert {queue.max_wait for queue in limits.queues.values()} == {0.0}
         answer = wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"brokerFastFailureEnable=true\nmaxConnections=7")
         assert answer.code == 0
-        assert limits.queues["send"].patience == 2.0
+        assert limits.queues["send"].max_wait == 2.0
         assert limits.max_connections == 7
         assert [wire.send("T").code for _ in range(3)] == [0, 0, BUSY]
 
@@ -152,7 +152,7 @@ class Trouble:
 
     def memory(self, size: int) -> None:
         self._monkeypatch.setattr(self.overload, "_memory", lambda: size)
-        self.on_loop(self.overload.look)
+        self.on_loop(self.overload.check_memory)
 
     def unread(self, too_much: bool) -> None:
         self.on_loop(lambda: self.overload.unread(too_much))
@@ -163,7 +163,7 @@ def trouble(service: BrokerService, monkeypatch: pytest.MonkeyPatch) -> Iterator
     found = Trouble(service, monkeypatch)
     yield found
     monkeypatch.undo()
-    found.on_loop(found.overload.look)
+    found.on_loop(found.overload.check_memory)
     found.unread(False)
 
 
@@ -220,7 +220,7 @@ def settled(clock: Clock, **settings: object) -> tuple[BrokerOverload, RemotingS
 
 def test_apaches_defaults() -> None:
     _, server = settled(Clock())
-    found = {kind: (queue.capacity, queue.patience) for kind, queue in server.limits.queues.items()}
+    found = {kind: (queue.capacity, queue.max_wait) for kind, queue in server.limits.queues.items()}
     assert found == {
         "heartbeat": (50_000, 31.0),
         "admin": (10_000, 5.0),

@@ -15,7 +15,7 @@ from tests.broker.pop_world import World
 from tests.store.helpers import bodies
 
 GROUPS = ("g", "h")
-MOST = {"g": 16, "h": 3}
+MAX_SPANS_PER_RESPONSE = {"g": 16, "h": 3}
 
 
 class Out:
@@ -35,7 +35,11 @@ class Modelled(World):
     def __init__(self, directory: Path, seed: int, *, exact: bool) -> None:
         super().__init__(directory, seed, enableRetryTopicV2=seed % 3 == 2)
         for group in GROUPS:
-            self.groups.put(SubscriptionGroupConfig(group_name=group, retry_max_times=MOST[group] if exact else 999))
+            self.groups.put(
+                SubscriptionGroupConfig(
+                    group_name=group, retry_max_times=MAX_SPANS_PER_RESPONSE[group] if exact else 999
+                )
+            )
         self.exact = exact
         self.sent = 0
         self.out: dict[str, dict[bytes, Out]] = {group: {} for group in GROUPS}
@@ -173,7 +177,7 @@ class Modelled(World):
             everything = {b"%d" % number for number in range(self.sent)}
             if self.exact:
                 assert not self.acked[group] & dead
-                assert all(self.times[group][body] == MOST[group] + 1 for body in dead)
+                assert all(self.times[group][body] == MAX_SPANS_PER_RESPONSE[group] + 1 for body in dead)
                 assert everything == self.acked[group] | dead | found
             now = self.clock()
             for body in list(found):

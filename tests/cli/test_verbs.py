@@ -86,7 +86,7 @@ def offsets(admin: Admin, group: str) -> set[int | None]:
 
 def test_what_a_change_does_not_reach_is_said(rocket: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(Admin, "masters_away", lambda admin, cluster: ["c"])
+        patch.setattr(Admin, "unavailable_masters", lambda admin, cluster: ["c"])
         for arguments in (
             ("topic", "create", "partly"),
             ("topic", "update", "partly", "--perm", "R"),

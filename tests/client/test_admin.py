@@ -114,7 +114,7 @@ def test_an_ordered_topic_is_noted_at_the_name_server(mq: FakeCluster, admin: Ad
 def test_a_topic_that_never_reaches_the_name_server(
     mq: FakeCluster, admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admin_module, "ROUTE_WAIT", 0.05)
+    monkeypatch.setattr(admin_module, "ROUTE_WAIT_S", 0.05)
     with pytest.raises(TopicNotFoundError, match="is not registered at the name server"):
         admin.create_topic("t")
 
@@ -257,7 +257,9 @@ def test_a_broker_without_a_master_is_asked_by_its_slave_and_not_changed(mq: Fak
     mq.everywhere(RequestCode.GET_TOPIC_CONFIG, says(17, "no"))
     assert admin.topic_config("t", broker="b1") is None
     assert asked(mq, RequestCode.GET_TOPIC_CONFIG) == [0, 1]
-    assert admin.masters_away() == admin.masters_away("c0") == ["b1"]
+    assert admin.unavailable_masters() == admin.unavailable_masters("c0") == ["b1"]
     with pytest.raises(ClientError, match="Broker 'b1' has no master at the moment") as caught:
         admin.update_broker_config("b1", {"a": "b"})
     assert slave.address in caught.value.remedy
+    with pytest.warns(DeprecationWarning, match="use Admin.unavailable_masters"):
+        assert admin.masters_away("c0") == ["b1"]

@@ -171,7 +171,7 @@ def test_lists_that_come_in_parts_are_put_together() -> None:
 
 
 def test_many_questions_are_asked_in_turns(admin: Admin, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "WINDOW", 2)
+    monkeypatch.setattr(base, "MAX_IN_FLIGHT", 2)
     names = [f"nobody-{number}" for number in range(9)]
     assert list(admin.group_states(names)) == names
     assert list(admin.topics_stats([topic, *names])) == [topic]

@@ -20,7 +20,7 @@ def state(*committed: int, end: int = 100, members: int = 0) -> GroupState:
 def after(*looks: tuple[float, GroupState], topics: frozenset[str] = NOTHING) -> GroupKind:
     history = GroupHistory()
     for moment, found in looks:
-        history.saw(moment, found, topics)
+        history.update(moment, found, topics)
     return history.kind
 
 
@@ -59,11 +59,11 @@ def test_a_stream_for_which_nothing_waits_has_not_stopped() -> None:
 def test_since_when_messages_wait() -> None:
     history = GroupHistory()
     for moment, found in [(1, state(100)), (2, state(100, end=101)), (3, state(100, end=102))]:
-        history.saw(moment, found, NOTHING)
+        history.update(moment, found, NOTHING)
     assert history.waiting_since == 2
-    history.saw(4, state(101, end=103), NOTHING)
+    history.update(4, state(101, end=103), NOTHING)
     assert history.waiting_since == 4
-    history.saw(5, state(103, end=103), NOTHING)
+    history.update(5, state(103, end=103), NOTHING)
     assert history.waiting_since is None
 
 

@@ -112,7 +112,7 @@ def test_a_forked_process_has_its_own_connections(mq: FakeCluster) -> None:
 def test_a_lost_broker_is_looked_for_at_once_but_not_all_the_time(
     fake: Callable[..., FakeCluster], monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr("spark_rocket.client.core.routes.HURRY_SECONDS", 3600.0)
+    monkeypatch.setattr("spark_rocket.client.core.routes.MIN_REFRESH_INTERVAL_S", 3600.0)
     cluster = fake(2)
     old, new = cluster.brokers
     cluster.topics["t"] = route({"b0": (1, 1, 6)}, {"b0": {0: old.address}})

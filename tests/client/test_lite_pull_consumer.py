@@ -347,7 +347,7 @@ def test_a_paused_queue_keeps_its_place(topic: str, producer: Producer, make: Ma
 def test_an_offset_that_the_broker_does_not_have_is_corrected(
     topic: str, producer: Producer, reader: Reader, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_queue, "CORRECT_AFTER", 0.01)
+    monkeypatch.setattr(process_queue, "CORRECTION_DELAY_S", 0.01)
     queue = fill(producer, topic, 5)[0]
     reader.commit_offset(f"g{topic}", queue, 999)
     consumer = make(topic, subscribe=False)
@@ -506,7 +506,7 @@ def test_a_topic_that_comes_later(cluster: LocalCluster, producer: Producer, mak
 
 
 def test_a_broker_that_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_queue, "AFTER_ERROR", 0.1)
+    monkeypatch.setattr(process_queue, "ERROR_DELAY_S", 0.1)
     with LocalCluster(in_process=True, data_dir=tmp_path) as cluster:
         cluster.create_topic("t", queues=2)
         with (

@@ -135,7 +135,7 @@ def test_members_come_and_go(own_cluster: LocalCluster, orderly: bool) -> None:
 def test_broker_and_name_server_die_and_return_while_messages_are_consumed(
     own_cluster: LocalCluster, orderly: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_rocket.client.consume.process_queue.AFTER_ERROR", 0.2)
+    monkeypatch.setattr("spark_rocket.client.consume.process_queue.ERROR_DELAY_S", 0.2)
     topic = own_cluster.create_topic("dying", 4)
     name_server = own_cluster.name_server
     seen = Seen()

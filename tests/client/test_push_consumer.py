@@ -122,7 +122,7 @@ def test_a_changed_subscription_waits_for_no_poll_that_is_held(
     consumer: Callable[..., PushConsumer],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("spark_rocket.client.consume.process_queue.BROKER_SUSPENDS_MS", 3_600_000)
+    monkeypatch.setattr("spark_rocket.client.consume.process_queue.SUSPEND_MS", 3_600_000)
     seen = Seen()
     one = consumer(seen)
     one.subscribe(topic, "a")
@@ -167,7 +167,7 @@ def test_hooks_choose_messages(producer: Producer, topic: str, consumer: Callabl
 def test_a_suspended_consumer_pulls_nothing(
     producer: Producer, topic: str, consumer: Callable[..., PushConsumer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_rocket.client.consume.process_queue.WHEN_PAUSED", 0.05)
+    monkeypatch.setattr("spark_rocket.client.consume.process_queue.PAUSED_DELAY_S", 0.05)
     seen = Seen()
     one = consumer(seen)
     one.subscribe(topic)
@@ -275,7 +275,7 @@ def test_an_offset_that_the_broker_does_not_have_is_corrected(
     consumer: Callable[..., PushConsumer],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("spark_rocket.client.consume.process_queue.CORRECT_AFTER", 0.1)
+    monkeypatch.setattr("spark_rocket.client.consume.process_queue.CORRECTION_DELAY_S", 0.1)
     send(producer, topic, 8)
     with Reader(cluster.name_server, group=group) as reader:
         queues = reader.queues(topic)

@@ -372,7 +372,7 @@ def test_a_broker_that_hangs_is_asked_once_a_round(
     answers.answers[RequestCode.QUERY_CONSUMER_OFFSET] = says(0, ext={"offset": "5"})
     answers.answers[RequestCode.PULL_MESSAGE] = lambda _: taken.release()  # held for ever
     monkeypatch.setattr("spark_rocket.client.consume.reader.Reader.__init__.__kwdefaults__", QUICK)
-    monkeypatch.setattr("spark_rocket.client.consume.assigned_queues.AFTER_ERROR", 0.05)
+    monkeypatch.setattr("spark_rocket.client.consume.assigned_queues.ERROR_DELAY_S", 0.05)
     monkeypatch.setattr("spark_rocket.client.consume.rebalance.RETRY_SECONDS", 0.05)
     with kind(mq.name_server.address) as consumer:
         members = GetConsumerListByGroupResponseBody([consumer.instance().client_id]).to_json()
@@ -430,17 +430,17 @@ TIMES: list[tuple[str, object, object]] = [
     ("rocketmq.client.rebalance.lockInterval", rebalance.RENEW_SECONDS, 20.0),
     ("rocketmq.client.rebalance.lockMaxLiveTime", process_queue.LOCK_EXPIRED_SECONDS, 30.0),
     ("rocketmq.client.pull.pullMaxIdleTime", process_queue.PULL_EXPIRED_SECONDS, 120.0),
-    ("BROKER_SUSPEND_MAX_TIME_MILLIS", process_queue.BROKER_SUSPENDS_MS, 15_000),
+    ("BROKER_SUSPEND_MAX_TIME_MILLIS", process_queue.SUSPEND_MS, 15_000),
     (
         "CONSUMER_TIMEOUT_MILLIS_WHEN_SUSPEND",
-        process_queue.BROKER_SUSPENDS_MS / 1000 + process_queue.PULL_SECONDS,
+        process_queue.SUSPEND_MS / 1000 + process_queue.PULL_TIMEOUT_S,
         30.0,
     ),
-    ("pullTimeDelayMillsWhenException", process_queue.AFTER_ERROR, 3.0),
-    ("pullTimeDelayMillsWhenBrokerFlowControl", process_queue.AFTER_BUSY, 0.02),
-    ("PULL_TIME_DELAY_MILLS_WHEN_CACHE_FLOW_CONTROL", process_queue.WHEN_FULL, 0.05),
-    ("PULL_TIME_DELAY_MILLS_WHEN_SUSPEND", process_queue.WHEN_PAUSED, 1.0),
-    ("OFFSET_ILLEGAL is corrected after", process_queue.CORRECT_AFTER, 10.0),
+    ("pullTimeDelayMillsWhenException", process_queue.ERROR_DELAY_S, 3.0),
+    ("pullTimeDelayMillsWhenBrokerFlowControl", process_queue.BUSY_DELAY_S, 0.02),
+    ("PULL_TIME_DELAY_MILLS_WHEN_CACHE_FLOW_CONTROL", process_queue.FULL_DELAY_S, 0.05),
+    ("PULL_TIME_DELAY_MILLS_WHEN_SUSPEND", process_queue.PAUSED_DELAY_S, 1.0),
+    ("OFFSET_ILLEGAL is corrected after", process_queue.CORRECTION_DELAY_S, 10.0),
     ("consumeLater", consume_concurrently.RETRY_SECONDS, 5.0),
     ("at the broker: rebalanceLockMaxLiveTime", BrokerConfig().rebalance_lock_max_live_time, 60_000),
     ("transactionTimeOut", BrokerConfig().transaction_time_out, 6_000),

@@ -19,7 +19,7 @@ from spark_rocket.client import (
     TransactionProducer,
 )
 from spark_rocket.client.core import trace as trace_module
-from spark_rocket.client.core.trace import BATCH, GROUP, MAX_PENDING, TraceDispatcher
+from spark_rocket.client.core.trace import GROUP, MAX_BATCH_EVENTS, MAX_PENDING, TraceDispatcher
 from spark_rocket.client.send.producer import trace_producer
 from spark_rocket.model import TRACE_TOPIC, Message
 from spark_rocket.protocol.message_trace import (
@@ -261,7 +261,7 @@ def test_a_full_queue_drops_and_counts(stuck: StuckProducer, caplog: pytest.LogC
     assert stuck.closed.wait(LIMIT)
     contexts = [one for message in stuck.sent for one in decode_trace_data(message.body)]
     assert len(contexts) == MAX_PENDING + 1
-    assert len(stuck.sent) <= MAX_PENDING // BATCH + 3
+    assert len(stuck.sent) <= MAX_PENDING // MAX_BATCH_EVENTS + 3
     assert not dispatcher.append(event())
 
 
@@ -281,7 +281,7 @@ def test_a_send_that_fails_is_said_and_the_next_one_goes(
 
 
 def test_large_events_go_in_several_messages(stuck: StuckProducer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trace_module, "MAX_DATA", 200)
+    monkeypatch.setattr(trace_module, "MAX_BATCH_CHARACTERS", 200)
     dispatcher = TraceDispatcher("large", lambda: stuck)
     with dispatcher._changed:
         for number in range(10):

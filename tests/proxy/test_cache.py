@@ -90,7 +90,7 @@ async def test_a_suspicion_is_followed_up_but_not_all_the_time(world: World) -> 
 
 
 async def test_it_is_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "MOST", 3)
+    monkeypatch.setattr(cache, "MAX_ENTRIES", 3)
     for name in "abcd":
         await world.cache.get(name)
     assert [world.cache.last(name) for name in "abcd"] == [None, "first", "first", "first"]

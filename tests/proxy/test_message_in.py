@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.messages.message_in import MAX_UNPACKED_GZIP, SYSTEM_PROPERTIES, read_message
+from spark_rocket.proxy.messages.message_in import MAX_UNPACKED_GZIP_BYTES, SYSTEM_PROPERTIES, read_message
 from spark_rocket.proxy.messages.statuses import StatusError
 from spark_rocket.proxy.methods.sending import consistent_hash, queue_of_group
 from tests.proxy.outgoing import message
@@ -32,7 +32,7 @@ def test_the_queue_of_a_group_is_guavas_consistent_hash() -> None:
     assert queue_of_group("a long name of a group", 8) in range(8)  # its hash code is negative
 
 
-@pytest.mark.parametrize(("size", "most"), [((4 << 20) + 1, 4 << 20), (MAX_UNPACKED_GZIP + 1, 64 << 20)])
+@pytest.mark.parametrize(("size", "most"), [((4 << 20) + 1, 4 << 20), (MAX_UNPACKED_GZIP_BYTES + 1, 64 << 20)])
 def test_a_small_body_that_claims_to_be_huge(size: int, most: int) -> None:
     bomb = gzip.compress(bytes(size), 1)
     with pytest.raises(StatusError) as caught:

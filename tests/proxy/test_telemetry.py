@@ -217,7 +217,7 @@ def test_many_clients_come_and_go_and_nothing_stays(
     until(lambda: sizes() == before)
 
 
-@pytest.mark.parametrize("limit", ["MAX_CLIENTS", "MAX_ALL_SETTINGS"])
+@pytest.mark.parametrize("limit", ["MAX_CLIENTS", "MAX_ALL_SETTINGS_BYTES"])
 def test_more_clients_than_there_may_be(
     client: Caller, topic: str, registry: ClientRegistry, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
@@ -338,16 +338,16 @@ def test_several_streams_of_one_client_the_newest_is_told(
     command.recover_orphaned_transaction_command.transaction_id = "1-2-b"
     with client.publish(topic) as first:
         with client.publish(topic) as second:
-            assert run(lambda: registry.tell_producer_of(topic, command))
+            assert run(lambda: registry.ask_producer_of(topic, command))
             assert second.hear() == command
             second.end()
             assert list(second) == []
-        assert run(lambda: registry.tell_producer_of(topic, command))
+        assert run(lambda: registry.ask_producer_of(topic, command))
         assert first.hear() == command
         first.end()
         assert list(first) == []
-    assert not run(lambda: registry.tell_producer_of(topic, command))
-    assert not run(lambda: registry.tell_producer_of("nobody's", command))
+    assert not run(lambda: registry.ask_producer_of(topic, command))
+    assert not run(lambda: registry.ask_producer_of("nobody's", command))
 
 
 def test_a_group_that_changes_is_told_to_its_members(
@@ -360,7 +360,7 @@ def test_a_group_that_changes_is_told_to_its_members(
         for settings in ({**changed, "brokerId": 1, "consumeMessageOrderly": False, "retryMaxTimes": 16}, changed):
             assert wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, json.dumps(settings).encode()).code == 0
             families.cluster.groups.forget(group)  # as if half a minute had gone by
-            asyncio.run_coroutine_threadsafe(families.clients.tell_changes(), service.loop).result(SECONDS)
+            asyncio.run_coroutine_threadsafe(families.clients.send_settings(), service.loop).result(SECONDS)
         told = stream.hear()  # of the second: the first changed nothing for clients
         assert told.settings.subscription.fifo
         assert told.settings.backoff_policy.max_attempts == 5

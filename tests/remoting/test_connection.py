@@ -22,7 +22,7 @@ from spark_rocket.errors import (
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client import connection as module
 from spark_rocket.remoting.client.client import RemotingClient
-from spark_rocket.remoting.client.connection import WINDOW, Connection
+from spark_rocket.remoting.client.connection import MAX_UNBATCHED_REQUESTS, Connection
 from spark_rocket.remoting.client.promise import Promise, Request, no_answer, resolve_each
 
 from .conftest import ECHO, SILENT, RawClient, ServerThread, request
@@ -108,7 +108,7 @@ def test_batched_requests_and_calls_of_many_threads_over_one_connection(serve: S
 
 def test_unanswered_requests_do_not_hold_up_others(serve: Serve, client: RemotingClient) -> None:
     server = serve()
-    silent = [post(client, server.address, request(SILENT), FOR_EVER) for _ in range(3 * WINDOW)]
+    silent = [post(client, server.address, request(SILENT), FOR_EVER) for _ in range(3 * MAX_UNBATCHED_REQUESTS)]
     assert post(client, server.address, request(ECHO), FOR_EVER).result(20).code == 0
     assert not any(promise.done() for promise in silent)
 
@@ -117,7 +117,7 @@ def test_unanswered_requests_do_not_hold_up_others(serve: Serve, client: Remotin
 def test_the_end_fails_all_requests(serve: Serve, end: str) -> None:
     server = serve()
     with RemotingClient() as client:
-        promises = [post(client, server.address, request(SILENT), FOR_EVER) for _ in range(3 * WINDOW)]
+        promises = [post(client, server.address, request(SILENT), FOR_EVER) for _ in range(3 * MAX_UNBATCHED_REQUESTS)]
         assert server.arrived.acquire(timeout=10)
         client.close() if end == "closed" else server.close()
         for promise in promises:
@@ -323,11 +323,11 @@ def test_requests_that_come_while_waiting_ones_are_written_keep_their_order(
             later[0].join(0.2)  # it has to wait until the others are written
 
     monkeypatch.setattr(Connection, "_write_waiting", write_and_submit)
-    submit(2 * WINDOW)
+    submit(2 * MAX_UNBATCHED_REQUESTS)
     slow.go.set()
     assert promises[-1].result(10).code == 0
     later[0].join(10)
-    numbers = [str(n) for n in range(1, 2 * WINDOW + 6)]
+    numbers = [str(n) for n in range(1, 2 * MAX_UNBATCHED_REQUESTS + 6)]
     assert [promise.result(10).ext_fields["n"] for promise in promises] == numbers
     assert [each.ext_fields["n"] for each in server.requests] == numbers
 

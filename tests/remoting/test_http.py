@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from spark_rocket.errors import ConfigError
 from spark_rocket.remoting.http import server as http
-from spark_rocket.remoting.http.server import HEADER_LIMIT, MOST_CONNECTIONS, HttpAnswer, HttpServer
+from spark_rocket.remoting.http.server import MAX_CONNECTIONS, MAX_HEADER_BYTES, HttpAnswer, HttpServer
 from spark_rocket.remoting.server.server import run
 from spark_rocket.remoting.server.sockets import is_loopback
 from spark_rocket.remoting.tls.contexts import ServerTls
@@ -93,7 +93,7 @@ def test_get_and_head() -> None:
         (request(more="no colon\r\n"), 400),
         (request(more=" folded: x\r\n"), 400),
         (request(more="a: b\nc: d\r\n"), 400),
-        (request(more=f"X: {'y' * HEADER_LIMIT}\r\n"), 431),
+        (request(more=f"X: {'y' * MAX_HEADER_BYTES}\r\n"), 431),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
         (request("GET /fails HTTP/1.1"), 500),
     ],
@@ -171,7 +171,7 @@ def test_half_a_handshake_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_connections_are_bounded() -> None:
     async def work(server: HttpServer) -> None:
-        held = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(MOST_CONNECTIONS)]
+        held = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(MAX_CONNECTIONS)]
         assert (await ask(server, request())).startswith(b"HTTP/1.1 200 ")  # the oldest silent one makes room
         with suppress(ConnectionError):
             assert await held[0][0].read() == b""
@@ -185,7 +185,7 @@ def test_connections_are_bounded() -> None:
 
 def test_closing_half_a_request_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
     async def work(server: HttpServer) -> None:
-        held = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(MOST_CONNECTIONS)]
+        held = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(MAX_CONNECTIONS)]
         for _, writer in held:
             writer.write(b"GET /metrics HTTP/1.1\r\n")
         assert (await ask(server, request())).startswith(b"HTTP/1.1 200 ")
@@ -208,8 +208,8 @@ def test_who_is_being_answered_is_not_closed_for_a_newcomer() -> None:
 
     async def work(server: HttpServer) -> None:
         server.routes["/metrics"] = slow
-        answers = [asyncio.create_task(ask(server, request())) for _ in range(MOST_CONNECTIONS)]
-        for _ in range(MOST_CONNECTIONS):
+        answers = [asyncio.create_task(ask(server, request())) for _ in range(MAX_CONNECTIONS)]
+        for _ in range(MAX_CONNECTIONS):
             await asked.acquire()
         assert await ask(server, request()) == b""
         go_on.set()

@@ -62,8 +62,8 @@ def work() -> Iterator[Work]:
     work.go_on.set()
 
 
-def limits(capacity: int = 10_000, patience: float = 0.0, **more: int) -> Limits:
-    queues = {"heartbeat": Queue(), "admin": Queue(), "send": Queue(capacity, patience)}
+def limits(capacity: int = 10_000, max_wait: float = 0.0, **more: int) -> Limits:
+    queues = {"heartbeat": Queue(), "admin": Queue(), "send": Queue(capacity, max_wait)}
     return Limits(queues=queues, kinds=KINDS, **more)
 
 
@@ -87,7 +87,7 @@ def oneway(code: int) -> RemotingCommand:
 
 
 def test_who_waited_too_long_is_sent_away_and_others_are_not(serve: Serve, dial: Dial, work: Work) -> None:
-    server = busy_server(serve, work, limits(patience=0.2))
+    server = busy_server(serve, work, limits(max_wait=0.2))
     client = dial(server.address)
     client.ask(request(ECHO))
     work.step = 1.0
@@ -228,7 +228,7 @@ def test_time_in_which_a_peer_reads_nothing_is_no_waiting(serve: Serve, dial: Di
         server.loop.call_soon(lambda: channel.is_writable or paused.set())
         return RemotingCommand.response(command, body=bytes(8_000_000))
 
-    server = serve({SEND: big}, limits=limits(patience=0.2), high_water=64 * 1024, time_slice=0.0)
+    server = serve({SEND: big}, limits=limits(max_wait=0.2), high_water=64 * 1024, time_slice=0.0)
     server.server.request_queue.clock = lambda: work.now
     client = dial(server.address)
     client.send(request(SEND, 1), request(SEND, 2))
@@ -279,7 +279,7 @@ def test_nobody_is_sent_away_because_this_process_was_stopped(serve: Serve, dial
         time.sleep(0.3)
         return RemotingCommand.response(command)
 
-    server = serve({**Work().handlers(), 7: stopped}, limits=limits(patience=0.2), time_slice=0.0)
+    server = serve({**Work().handlers(), 7: stopped}, limits=limits(max_wait=0.2), time_slice=0.0)
     server.server.turn = -1.0
     clients = [dial(server.address) for _ in range(3)]
     for client in clients:

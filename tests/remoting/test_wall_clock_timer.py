@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.remoting.wall_clock_timer import AFTER_ERROR, MAX_SLEEP, WallClockTimer
+from spark_rocket.remoting.wall_clock_timer import ERROR_DELAY_S, MAX_SLEEP_S, WallClockTimer
 
 
 class Handle:
@@ -107,9 +107,9 @@ def test_no_sleep_is_long_because_the_wall_clock_may_be_set() -> None:
     deliver = Deliveries(loop.now + 60_000, None)
     woken = driver(loop, deliver)
     woken.expect(loop.now + 60_000)
-    assert loop.armed() == [MAX_SLEEP]
+    assert loop.armed() == [MAX_SLEEP_S]
     loop.run()
-    assert loop.armed() == [MAX_SLEEP]
+    assert loop.armed() == [MAX_SLEEP_S]
     loop.now += 120_000
     loop.run()
     assert loop.armed() == []
@@ -123,7 +123,7 @@ def test_an_error_does_not_end_it(caplog: pytest.LogCaptureFixture) -> None:
     loop.run()
     assert "the disk is gone" in caplog.text
     woken.expect(loop.now)  # by a message that comes meanwhile: no reason to hurry into the same error
-    assert loop.armed() == [AFTER_ERROR]
+    assert loop.armed() == [ERROR_DELAY_S]
     loop.run()
     assert len(deliver.calls) == 2
 

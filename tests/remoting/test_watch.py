@@ -37,7 +37,7 @@ class Time:
             self.look()
 
     def look(self) -> None:
-        self.server.run(self.server.server.watch.look)
+        self.server.run(self.server.server.watch.check)
 
 
 def served(serve: Serve, **options: object) -> tuple[ServerThread, Time]:

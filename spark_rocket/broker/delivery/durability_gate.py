@@ -68,11 +68,11 @@ class DurabilityGate:
         if not self._scheduled:  # checked after the append and reset before the pops: no callback is missed
             self._scheduled = True
             try:
-                self._loop.call_soon_threadsafe(self._go_on)
+                self._loop.call_soon_threadsafe(self._run_flushed)
             except RuntimeError:  # the loop has closed, and with it every connection
                 self._flushed.clear()
 
-    def _go_on(self) -> None:
+    def _run_flushed(self) -> None:
         self._scheduled = False
         while self._flushed:
             end_offset, callback, ok = self._flushed.popleft()

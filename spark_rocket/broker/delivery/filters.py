@@ -27,10 +27,10 @@ from spark_rocket.store.results import GetMessageResult, GetMessageStatus
 
 Matches: TypeAlias = Callable[[Mapping[str, str]], bool]
 
-_AT_ONCE = 80
-_AT_ONCE_BYTES = 1 << 20
-_MOST_BYTES = 16 << 20
-_MOST_SECONDS = 0.02
+_BATCH_MESSAGES = 80
+_BATCH_BYTES = 1 << 20
+_MAX_BYTES = 16 << 20
+_MAX_EXAMINE_S = 0.02
 _EXAMINED = (GetMessageStatus.FOUND, GetMessageStatus.NO_MATCHED_MESSAGE)
 
 
@@ -99,10 +99,12 @@ def get_matching(
     parts: list[bytes | memoryview] = []
     size = read = 0
     at = offset
-    until = thread_time() + _MOST_SECONDS
+    until = thread_time() + _MAX_EXAMINE_S
     while True:
         try:
-            got = store.get_message(topic, queue_id, at, min(_AT_ONCE, offset + most_examined - at), _AT_ONCE_BYTES)
+            got = store.get_message(
+                topic, queue_id, at, min(_BATCH_MESSAGES, offset + most_examined - at), _BATCH_BYTES
+            )
         except StoreCorruptError:
             if not parts:
                 raise
@@ -125,7 +127,7 @@ def get_matching(
             start = stop
         at = got.next_begin_offset
         read += start
-        if at >= got.max_offset or at - offset >= most_examined or read >= _MOST_BYTES or len(parts) >= max_msgs:
+        if at >= got.max_offset or at - offset >= most_examined or read >= _MAX_BYTES or len(parts) >= max_msgs:
             break
     return _result(last, parts, at)
 

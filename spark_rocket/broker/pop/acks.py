@@ -5,8 +5,8 @@ its revive log without a matching check point, or stay in its timer permanently.
 
 Acks of one check point that arrive within 200 ms are written as one record, so the response precedes the write. If a
 kill loses acks, their messages are delivered again, like all others consumed since the groups' offsets were last on
-disk. Acks are cached until their messages would have become visible, and for at least the last ``_MAX_CACHED`` check
-points: an acked message is not acked again and cannot be made invisible for longer.
+disk. Acks are cached until their messages would have become visible, and for at least the last ``_MAX_CACHED_ACKS``
+check points: an acked message is not acked again and cannot be made invisible for longer.
 
 Thread-safety: for the event loop. Corresponds to the acking half of PopBufferMergeService.
 """
@@ -25,10 +25,10 @@ from spark_rocket.store.results import PutStatus
 
 GATHER_MS = 200
 """How long acks of a check point are collected before they are written."""
-MAX_SPAN = 1 << 16
+MAX_SPAN_OFFSETS = 1 << 16
 """Maximum distance of a message from the start of its check point."""
-_MAX_CACHED = 50_000
-_MAX_UNWRITTEN = 200_000
+_MAX_CACHED_ACKS = 50_000
+_MAX_UNWRITTEN_ACKS = 200_000
 _MAX_CLOCK_SKEW_MS = 24 * 3600 * 1000  # a clock may be set back while messages are in flight
 
 
@@ -57,7 +57,7 @@ class AckGatherer:
         """Add acks; return when to call :meth:`write`, or None if that is already scheduled or not necessary."""
         entry = self._acked.get(key)
         if entry is None:
-            if len(self._unwritten) >= _MAX_UNWRITTEN:
+            if len(self._unwritten) >= _MAX_UNWRITTEN_ACKS:
                 raise RefusedError("too many unwritten acks: retry", ResponseCode.SYSTEM_ERROR, retriable=True)
             entry = self._acked[key] = _Acked(revive_time, revive_queue_id)
         entry.acked |= bits
@@ -116,7 +116,7 @@ class AckGatherer:
         acked = self._acked
         while acked:
             key = next(iter(acked))
-            if len(acked) <= _MAX_CACHED and acked[key].revive_time > now:
+            if len(acked) <= _MAX_CACHED_ACKS and acked[key].revive_time > now:
                 return
             del acked[key]
 
@@ -140,7 +140,7 @@ def check_receipt(receipt: ExtraInfo, offset: int, broker: str, queues: int, now
         raise bad_receipt(f"its popTime {receipt.pop_time} is in the future")
     if receipt.invisible_time > longest_invisible and not receipt.is_order:
         raise bad_receipt(f"its invisibleTime {receipt.invisible_time} is greater than {longest_invisible} ms")
-    if not 0 <= offset - receipt.start_offset < MAX_SPAN:
+    if not 0 <= offset - receipt.start_offset < MAX_SPAN_OFFSETS:
         raise bad_receipt(f"offset {offset} is not in the check point that starts at {receipt.start_offset}")
 
 

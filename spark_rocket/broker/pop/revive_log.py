@@ -50,7 +50,7 @@ from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import GetMessageStatus, PutResult
 
 _log = logging.getLogger(__name__)
-_READ_AT_ONCE = 64
+_READ_RECORDS = 64
 _READ_BYTES = 1 << 18
 
 
@@ -122,7 +122,7 @@ class ReviveLog:
         """Read some messages from an offset on; return the next offset and the messages without damaged ones."""
         topic = topic or self.topic
         try:
-            found = self._store.get_message(topic, queue_id, offset, _READ_AT_ONCE, _READ_BYTES)
+            found = self._store.get_message(topic, queue_id, offset, _READ_RECORDS, _READ_BYTES)
         except StoreCorruptError as error:
             _log.error("skipped message %d of %s, queue %d: %s", offset, topic, queue_id, error)
             return offset + 1, iter(())

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from spark_rocket.broker.delivery.filters import get_matching
-from spark_rocket.broker.pop.acks import MAX_SPAN, AckGatherer, bad_receipt, check_receipt, too_late
+from spark_rocket.broker.pop.acks import MAX_SPAN_OFFSETS, AckGatherer, bad_receipt, check_receipt, too_late
 from spark_rocket.broker.pop.check_points import CheckPoint, Key
 from spark_rocket.broker.pop.order import ALREADY_ACKED, ILLEGAL, ConsumerOrderInfoManager
 from spark_rocket.broker.pop.requests import PopRequest, PopResult, as_asked, offsets_of
@@ -107,7 +107,7 @@ class PopService:
             return due if acks is None else acks
         return min(acks, due)
 
-    def look(self) -> None:
+    def schedule_unread(self) -> None:
         """Schedule :meth:`deliver` if the revive log has unread messages."""
         if self.reviver.is_behind:
             self.on_due(self._clock())
@@ -288,8 +288,8 @@ class PopService:
     def ack_many(self, group: str, topic: str, queue_id: int, receipt: ExtraInfo, bits: int) -> None:
         """Acknowledge messages of one check point, with bit ``i`` for the offset ``start + i``, like :meth:`ack`."""
         self._check(receipt, receipt.start_offset)
-        if bits >> MAX_SPAN:
-            raise bad_receipt(f"an acked message is more than {MAX_SPAN} messages after its start")
+        if bits >> MAX_SPAN_OFFSETS:
+            raise bad_receipt(f"an acked message is more than {MAX_SPAN_OFFSETS} messages after its start")
         if not receipt.is_order:
             if bits:
                 self._ack(group, topic, queue_id, receipt, bits)

@@ -36,7 +36,7 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers import AckMessageRequestHeader, ChangeInvisibleTimeRequestHeader
 from spark_rocket.remoting.server.channel import Channel
 
-_MOST_BITS = 1 << 16
+_MAX_BITS = 1 << 16
 
 
 class AckMessageProcessor(Processor):
@@ -89,9 +89,9 @@ class AckMessageProcessor(Processor):
         bits = _bits(ack.bit_set)
         if end < ack.start_offset:
             return
-        bits &= (1 << min(end - ack.start_offset + 1, _MOST_BITS)) - 1
+        bits &= (1 << min(end - ack.start_offset + 1, _MAX_BITS)) - 1
         if first > ack.start_offset:
-            gone = min(first - ack.start_offset, _MOST_BITS)
+            gone = min(first - ack.start_offset, _MAX_BITS)
             bits = bits >> gone << gone
         receipt = ExtraInfo(
             ack.start_offset,
@@ -154,13 +154,13 @@ def _bits(value: object) -> int:
     """Decode a bit set to a number; RefusedError if it is invalid."""
     raw = b""
     try:
-        if isinstance(value, str) and len(value) <= 2 * _MOST_BITS:
+        if isinstance(value, str) and len(value) <= 2 * _MAX_BITS:
             raw = a2b_base64(value, strict_mode=True) if value else b""
-        elif isinstance(value, list) and len(value) <= _MOST_BITS:
+        elif isinstance(value, list) and len(value) <= _MAX_BITS:
             raw = bytes(each & 0xFF if -128 <= each < 256 else -1 for each in value)
         elif value is not None:
             raise ValueError
-        if len(raw) > _MOST_BITS // 8:
+        if len(raw) > _MAX_BITS // 8:
             raise ValueError
     except (ValueError, TypeError, Base64Error):
         raise RefusedError(

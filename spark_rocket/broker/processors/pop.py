@@ -70,7 +70,7 @@ from spark_rocket.store.results import GetMessageStatus
 
 MAX_MESSAGES = 32
 _MAX_LATENESS_MS = 500
-_RETRY_FIRST = 0.2
+_RETRY_FIRST_SHARE = 0.2
 _MISPLACED = (GetMessageStatus.OFFSET_TOO_SMALL, GetMessageStatus.OFFSET_OVERFLOW_BADLY)
 
 
@@ -324,7 +324,7 @@ class PeekProcessor(Processor):
         room = config.max_transfer_bytes_on_message_in_memory
         records: list[bytes | memoryview] = []
         rest = 0
-        for name, queue in again + own if random.random() < _RETRY_FIRST else own + again:
+        for name, queue in again + own if random.random() < _RETRY_FIRST_SHARE else own + again:
             offset = next_offset(service, name, group, queue)
             if left > 0 and room > 0:
                 got = service.store.get_message(name, queue, offset, left, room)

@@ -68,7 +68,7 @@ class SendBackProcessor(Processor):
         if not properties.get("ORIGIN_MESSAGE_ID"):
             properties["ORIGIN_MESSAGE_ID"] = encode_offset_msg_id(record.store_host, record.physical_offset)
         waiting = None
-        if header.delay_level < 0 or record.reconsume_times >= _most_times(request, header, settings):
+        if header.delay_level < 0 or record.reconsume_times >= _max_attempts(request, header, settings):
             topic, queue_id = service.topics.ensure(DLQ_PREFIX + group).topic_name, 0
             properties["DELAY"] = "0"
         else:
@@ -125,7 +125,7 @@ class SendBackProcessor(Processor):
             channel.write(answer)
 
 
-def _most_times(
+def _max_attempts(
     request: RemotingCommand, header: ConsumerSendMsgBackRequestHeader, settings: SubscriptionGroupConfig
 ) -> int:
     if request.version >= _V3_4_9 and header.max_reconsume_times is not None:

@@ -125,7 +125,7 @@ def show_group(link: Link, group: str, as_json: bool) -> int:
     with link.admin() as admin:
         info, state = known_group(admin, group, failed)
         history = GroupHistory()
-        history.saw(time.time(), state, set(admin.topics()))
+        history.update(time.time(), state, set(admin.topics()))
     members = [camel(asdict(member)) for member in state.members]
     topics = [_subscription(state, topic) for topic in state.topics]
     configs = {name: camel(asdict(config)) for name, config in sorted(info.configs.items())} if info else {}

@@ -58,7 +58,7 @@ def lag(link: Link, group: str, topic: str | None, members: bool, as_json: bool,
         def look() -> tuple[object, Table]:
             failed.clear()
             state = admin.group_state(group, topic=topic, failed=failed)
-            history.saw(time.time(), state, topics)
+            history.update(time.time(), state, topics)
             rows = _lag_rows(state)
             if members:
                 holders = admin.queue_holders(state, failed=failed)

@@ -219,14 +219,14 @@ class _Follower:
 
     def _new_queues(self) -> tuple[dict[MessageQueue, int], Failures]:
         """Return new queues, or queues of returned brokers, with their first offsets; and the failures."""
-        from spark_rocket.client.admin.base import put_aside
+        from spark_rocket.client.admin.base import record_failure
 
         found: dict[MessageQueue, int] = {}
         failed: Failures = {}
-        with put_aside(failed, _NAME_SERVER):
+        with record_failure(failed, _NAME_SERVER):
             for queue in self._reader.refresh(self._topic):
                 if self._only in (None, queue) and queue not in self._offsets and queue.broker_name not in failed:
-                    with put_aside(failed, queue.broker_name):
+                    with record_failure(failed, queue.broker_name):
                         found[queue] = self._reader.offset_for_time(queue, self._begin_ms)
         return found, failed
 

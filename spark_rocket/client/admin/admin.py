@@ -19,7 +19,7 @@ from spark_rocket.errors import TopicNotFoundError
 from spark_rocket.model import TRACE_TOPIC, MessageExt
 from spark_rocket.protocol.message_trace import TraceBean, TraceContext, TraceType, decode_trace_data
 
-_MOST_RECORDS = 1_000
+_MAX_RECORDS = 1_000
 _OUTCOMES = ("SUCCESS", "TIME_OUT", "EXCEPTION", "RETURNNULL", "FAILED")
 _KINDS = {
     TraceType.Pub: "SEND",
@@ -43,7 +43,7 @@ class Admin(MessageAdmin):
         Empty if none of its clients traces, or if the message is older than the retention of the trace topic.
         """
         try:
-            records = self.query_messages(trace_topic, msg_id, max_num=_MOST_RECORDS)
+            records = self.query_messages(trace_topic, msg_id, max_num=_MAX_RECORDS)
         except TopicNotFoundError:
             records = []
         events: list[TraceEvent] = []

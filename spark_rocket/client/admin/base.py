@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
@@ -31,14 +32,14 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.base import Header
 
-BROKER_WAIT = 1.0  # seconds
-WINDOW = 256
+BROKER_WAIT_S = 1.0
+MAX_IN_FLIGHT = 256
 PAGE = 2_000
 """The number of table entries per request."""
 SUCCESS = frozenset({int(ResponseCode.SUCCESS)})
-FOUND_OR_NOT = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND)})
-KNOWN_OR_NOT = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.TOPIC_NOT_EXIST)})
-ONLINE_OR_NOT = frozenset(
+SUCCESS_OR_NOT_FOUND = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND)})
+SUCCESS_OR_NO_TOPIC = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.TOPIC_NOT_EXIST)})
+SUCCESS_OR_OFFLINE = frozenset(
     {int(ResponseCode.SUCCESS), int(ResponseCode.CONSUMER_NOT_ONLINE), int(ResponseCode.SYSTEM_ERROR)}
 )
 
@@ -67,7 +68,7 @@ class Query(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked(Generic[K, T]):
+class KeyedQuery(Generic[K, T]):
     """One of many queries; ``key`` is chosen by the caller and identifies the response."""
 
     key: K
@@ -86,7 +87,7 @@ def if_found(value: Callable[[RemotingCommand], T]) -> Callable[[RemotingCommand
 
 
 @contextmanager
-def put_aside(failed: Failures | None, broker: str) -> Iterator[None]:
+def record_failure(failed: Failures | None, broker: str) -> Iterator[None]:
     """Record an error of a query to one broker in ``failed``; without such a dict, raise it."""
     try:
         yield
@@ -155,7 +156,7 @@ class AdminBase(Client):
     def _known_brokers(self) -> ClusterInfo:
         """Return ``cluster_info``; wait a moment while it is empty, because a starting broker registers late."""
         info = self.cluster_info()
-        until = time.monotonic() + BROKER_WAIT
+        until = time.monotonic() + BROKER_WAIT_S
         while not info.broker_addr_table and time.monotonic() < until:
             time.sleep(0.02)  # a broker that has just started is about to register
             info = self.cluster_info()
@@ -223,7 +224,7 @@ class AdminBase(Client):
         data = self._known_brokers().broker_addr_table.get(broker)
         return (data.select_addr() if data is not None else None) or self._address(broker)
 
-    def masters_away(self, cluster: str | None = None) -> list[str]:
+    def unavailable_masters(self, cluster: str | None = None) -> list[str]:
         """Return the names of brokers without a master but with slaves: changes cannot reach them.
 
         Brokers without any registered member are not listed.
@@ -235,6 +236,13 @@ class AdminBase(Client):
             for name in names
             if name in info.broker_addr_table and MASTER_ID not in info.broker_addr_table[name].broker_addrs
         )
+
+    def masters_away(self, cluster: str | None = None) -> list[str]:
+        """Deprecated: use ``unavailable_masters``."""
+        warnings.warn(
+            "Admin.masters_away is deprecated: use Admin.unavailable_masters.", DeprecationWarning, stacklevel=2
+        )
+        return self.unavailable_masters(cluster)
 
     def _fresh(self, topic: str) -> tuple[MessageQueue, ...]:
         return TopicRoute.of(topic, self.instance().routes.fetch(topic)).readable
@@ -255,17 +263,18 @@ class AdminBase(Client):
 
     def _ask_each(self, brokers: Mapping[str, str], query: Query[T], failed: Failures | None) -> dict[str, T]:
         """Send the same query to several brokers, given as addresses by name; see ``_ask_all``."""
-        asked = [Asked(name, name, address, query) for name, address in brokers.items() if name not in (failed or {})]
-        return dict(self._ask_all(asked, failed))
+        left = {name: address for name, address in brokers.items() if name not in (failed or {})}
+        queries = [KeyedQuery(name, name, address, query) for name, address in left.items()]
+        return dict(self._ask_all(queries, failed))
 
-    def _ask_all(self, every: Iterable[Asked[K, T]], failed: Failures | None) -> list[tuple[K, T]]:
+    def _ask_all(self, every: Iterable[KeyedQuery[K, T]], failed: Failures | None) -> list[tuple[K, T]]:
         """Return keys and values in the order of the queries, without values that are None.
 
-        At most ``WINDOW`` requests are in flight at once: each has its own timeout, not a shared one.
+        At most ``MAX_IN_FLIGHT`` requests are in flight at once: each has its own timeout, not a shared one.
         """
         instance = self.instance()
         answers: list[tuple[K, T]] = []
-        in_flight: deque[tuple[Asked[K, T], Future[T]]] = deque()
+        in_flight: deque[tuple[KeyedQuery[K, T], Future[T]]] = deque()
 
         def take() -> None:
             asked, future = in_flight.popleft()
@@ -280,7 +289,7 @@ class AdminBase(Client):
                     answers.append((asked.key, found))
 
         for asked in every:
-            if len(in_flight) >= WINDOW:
+            if len(in_flight) >= MAX_IN_FLIGHT:
                 take()
             query = asked.query
             future = instance.invoke_async(
@@ -304,7 +313,7 @@ class AdminBase(Client):
         query = Query(table.code, table.what, lambda answer: answer, table.header(0, None))
         found = {}
         for name, answer in self._ask_each(brokers, query, failed).items():
-            with put_aside(failed, name):
+            with record_failure(failed, name):
                 found[name] = self._other_pages(brokers[name], table, answer)
         return found
 

@@ -8,7 +8,7 @@ Thread-safety: all methods. Corresponds to DefaultMQAdminExt's methods of these 
 
 from __future__ import annotations
 
-from spark_rocket.client.admin.base import FOUND_OR_NOT, AdminBase, Asked, Query, done, if_found, names_in
+from spark_rocket.client.admin.base import SUCCESS_OR_NOT_FOUND, AdminBase, KeyedQuery, Query, done, if_found, names_in
 from spark_rocket.client.admin.results import (
     BrokerRuntime,
     BrokerSettings,
@@ -36,7 +36,7 @@ from spark_rocket.protocol.wire.headers import (
     WipeWritePermOfBrokerResponseHeader,
 )
 
-_FOUND_OR_NOT = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.SYSTEM_ERROR)})
+_SUCCESS_OR_NOT_FOUND = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.SYSTEM_ERROR)})
 
 
 class NameServerAdmin(AdminBase):
@@ -70,7 +70,7 @@ class NameServerAdmin(AdminBase):
         value = if_found(lambda answer: GetKVConfigResponseHeader.from_ext(answer.ext_fields).value)
         header = GetKVConfigRequestHeader(namespace=namespace, key=key)
         code, what = RequestCode.GET_KV_CONFIG, f"the query of {namespace}/{key}"
-        return self._ask_name_server(Query(code, what, value, header, allowed=FOUND_OR_NOT))
+        return self._ask_name_server(Query(code, what, value, header, allowed=SUCCESS_OR_NOT_FOUND))
 
     def delete_kv_config(self, namespace: str, key: str) -> None:
         header = DeleteKVConfigRequestHeader(namespace=namespace, key=key)
@@ -80,7 +80,7 @@ class NameServerAdmin(AdminBase):
     def kv_configs(self, namespace: str) -> dict[str, str]:
         header = GetKVListByNamespaceRequestHeader(namespace=namespace)
         code, what = RequestCode.GET_KVLIST_BY_NAMESPACE, f"the entries of {namespace}"
-        return self._ask_name_server(Query(code, what, if_found(_table), header, allowed=FOUND_OR_NOT)) or {}
+        return self._ask_name_server(Query(code, what, if_found(_table), header, allowed=SUCCESS_OR_NOT_FOUND)) or {}
 
     def name_server_configs(self) -> dict[str, dict[str, str]]:
         """Return the settings of every name server, by address."""
@@ -111,7 +111,7 @@ class BrokerAdmin(NameServerAdmin):
         )
         failed: Failures = {}
         query = Query(RequestCode.GET_BROKER_RUNTIME_INFO, "the query of runtime information", _table)
-        asked = [Asked(member[3], member[3], member[3], query) for member in members]
+        asked = [KeyedQuery(member[3], member[3], member[3], query) for member in members]
         runtimes = {address: BrokerRuntime.of(table) for address, table in self._ask_all(asked, failed)}
         errors = {address: f"{error.message} {error.remedy}".rstrip() for address, error in failed.items()}
         return [BrokerStatus(*member, runtimes.get(member[3]), errors.get(member[3])) for member in members]
@@ -156,7 +156,8 @@ class BrokerAdmin(NameServerAdmin):
 
         header = ViewBrokerStatsDataRequestHeader(stats_name=name, stats_key=key)
         code, what = RequestCode.VIEW_BROKER_STATS_DATA, f"the query of {name} of {key}"
-        return self._ask(self._address(broker), Query(code, what, if_found(value), header, allowed=_FOUND_OR_NOT))
+        query = Query(code, what, if_found(value), header, allowed=_SUCCESS_OR_NOT_FOUND)
+        return self._ask(self._address(broker), query)
 
     def ha_status(self, broker: str) -> HARuntimeInfo:
         """Return the replication lag of slaves, as reported by a master or a slave."""

@@ -57,7 +57,7 @@ class GroupHistory:
         self._was_online = False
         self._moves = 0  # observations of new commits without members
 
-    def saw(self, moment: float, state: GroupState, topics: Container[str]) -> None:
+    def update(self, moment: float, state: GroupState, topics: Container[str]) -> None:
         """Add an observation at ``moment`` (seconds since 1970). ``topics``: all topic names, including retry."""
         committed = {found.queue: found.consumer_offset for found in state.queues}
         moved = any(offset != self._committed.get(queue, offset) for queue, offset in committed.items())
@@ -71,9 +71,9 @@ class GroupHistory:
             self.waiting_since = None
         elif moved or self.waiting_since is None:
             self.waiting_since = moment
-        self.kind = self._judged(moment, state, topics)
+        self.kind = self._kind_of(moment, state, topics)
 
-    def _judged(self, moment: float, state: GroupState, topics: Container[str]) -> GroupKind:
+    def _kind_of(self, moment: float, state: GroupState, topics: Container[str]) -> GroupKind:
         if state.members:
             return GroupKind.ONLINE
         if not any(found.consumer_offset > 0 for found in state.queues):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from spark_rocket.client.admin.base import ONLINE_OR_NOT, PAGE, Asked, PagedTable, Query, done, if_found
+from spark_rocket.client.admin.base import PAGE, SUCCESS_OR_OFFLINE, KeyedQuery, PagedTable, Query, done, if_found
 from spark_rocket.client.admin.results import (
     Failures,
     GroupInfo,
@@ -51,8 +51,8 @@ from spark_rocket.protocol.wire.headers import (
 from spark_rocket.remoting.address import format_address
 
 _RELAY_SECONDS = 15.0  # a broker waits 10 s for the response of a consumer
-_LONGEST_DELAY = 10 * 365 * 86_400_000  # larger values mean unknown in Apache's responses
-_ANY_ANSWER = frozenset(
+_MAX_DELAY_MS = 10 * 365 * 86_400_000  # larger values mean unknown in Apache's responses
+_ALLOWED_CODES = frozenset(
     {int(ResponseCode.SUCCESS), int(ResponseCode.SYSTEM_ERROR), int(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)}
 )
 
@@ -109,7 +109,7 @@ class GroupAdmin(TopicAdmin):
         addresses = self._every_broker()
         connections = self._ask_all(
             [
-                Asked((group, broker), broker, address, _connection_query(group))
+                KeyedQuery((group, broker), broker, address, _connection_query(group))
                 for group in names
                 for broker, address in addresses.items()
             ],
@@ -117,7 +117,7 @@ class GroupAdmin(TopicAdmin):
         )
         stats = self._ask_all(
             [
-                Asked((group, broker), broker, address, _stats_query(group, topic))
+                KeyedQuery((group, broker), broker, address, _stats_query(group, topic))
                 for group in names
                 for broker, address in addresses.items()
                 if broker not in (failed or {})
@@ -150,14 +150,14 @@ class GroupAdmin(TopicAdmin):
             if offsets.broker_offset > offsets.consumer_offset
         }
         asked = [
-            Asked(group, broker, addresses[broker], _time_span_query(group, topic))
+            KeyedQuery(group, broker, addresses[broker], _time_span_query(group, topic))
             for group, broker, topic in sorted(behind)
         ]
         found: dict[str, dict[MessageQueue, int]] = {}
         for group, body in self._ask_all(asked, failed):
             of_group = found.setdefault(group, {})
             for span in body.consume_time_span_set if body is not None else ():
-                if span.message_queue is not None and 0 < span.delay_time < _LONGEST_DELAY:
+                if span.message_queue is not None and 0 < span.delay_time < _MAX_DELAY_MS:
                     of_group[span.message_queue] = span.delay_time
         return found
 
@@ -210,7 +210,7 @@ class GroupAdmin(TopicAdmin):
         """Return the member that holds each queue, as client ids; every member is queried."""
         addresses = self._every_broker()
         asked = [
-            Asked(
+            KeyedQuery(
                 member.client_id,
                 member.client_id,
                 addresses[broker],
@@ -316,21 +316,21 @@ def _connection_query(group: str) -> Query[ConsumerConnection | None]:
 
     header = GetConsumerConnectionListRequestHeader(consumer_group=group)
     code, what = RequestCode.GET_CONSUMER_CONNECTION_LIST, f"the consumers of group {group}"
-    return Query(code, what, value, header, allowed=ONLINE_OR_NOT)
+    return Query(code, what, value, header, allowed=SUCCESS_OR_OFFLINE)
 
 
 def _producer_query(group: str) -> Query[ProducerConnection | None]:
     value = if_found(lambda answer: ProducerConnection.from_json(answer.body))
     header = GetProducerConnectionListRequestHeader(producer_group=group)
     code, what = RequestCode.GET_PRODUCER_CONNECTION_LIST, f"the producers of group {group}"
-    return Query(code, what, value, header, allowed=ONLINE_OR_NOT)
+    return Query(code, what, value, header, allowed=SUCCESS_OR_OFFLINE)
 
 
 def _stats_query(group: str, topic: str | None) -> Query[ConsumeStats | None]:
     value = if_found(lambda answer: ConsumeStats.from_json(answer.body))
     header = GetConsumeStatsRequestHeader(consumer_group=group, topic=topic)
     code, what = RequestCode.GET_CONSUME_STATS, f"the query of the progress of group {group}"
-    return Query(code, what, value, header, allowed=_ANY_ANSWER)
+    return Query(code, what, value, header, allowed=_ALLOWED_CODES)
 
 
 def _time_span_query(group: str, topic: str) -> Query[QueryConsumeTimeSpanBody | None]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_rocket.client.admin.base import Query, done, put_aside
+from spark_rocket.client.admin.base import Query, done, record_failure
 from spark_rocket.client.admin.groups import GroupAdmin
 from spark_rocket.client.admin.results import Failures, PlannedReset, QueueLag
 from spark_rocket.errors import BrokerError, ClientError
@@ -37,13 +37,13 @@ class OffsetAdmin(GroupAdmin):
         """Return the first offset and the end of every readable queue."""
         pending = []
         for queue in self._fresh(topic):
-            with put_aside(failed, queue.broker_name):
+            with record_failure(failed, queue.broker_name):
                 if queue.broker_name not in (failed or {}):
                     low, high = self._reader.min_offset_later(queue), self._reader.max_offset_later(queue)
                     pending.append((queue, low, high))
         found = {}
         for queue, low, high in pending:
-            with put_aside(failed, queue.broker_name):
+            with record_failure(failed, queue.broker_name):
                 found[queue] = (low.result(), high.result())
         return found
 

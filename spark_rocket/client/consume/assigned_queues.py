@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from spark_rocket.client.consume.allocation import QueueShare
 from spark_rocket.client.consume.offset_store import OffsetStore
-from spark_rocket.client.consume.process_queue import AFTER_ERROR, ProcessQueue, Puller, PullSettings
+from spark_rocket.client.consume.process_queue import ERROR_DELAY_S, ProcessQueue, Puller, PullSettings
 from spark_rocket.client.consume.pull import DEFAULT_MAX_MSGS, PullResult, PullStatus, batches_of, messages_of
 from spark_rocket.client.consume.reader import Reader
 from spark_rocket.client.core.instance import ClientInstance
@@ -309,7 +309,7 @@ class AssignedQueues:
                 if self._closed:
                     return
                 released = [queue for queue in self._table if topic in (None, queue.topic) and queue not in wanted]
-                offsets = self._give_up(released, mark=mark)
+                offsets = self._release_topic(released, mark=mark)
                 added = {queue: Assigned(ProcessQueue(queue, 0)) for queue in wanted if queue not in self._table}
                 self._table.update(added)
             self._offsets.persist(offsets)
@@ -320,10 +320,10 @@ class AssignedQueues:
         with self._committing:
             with self._lock:
                 self._closed = True
-                offsets = self._give_up(list(self._table), mark=mark)
+                offsets = self._release_topic(list(self._table), mark=mark)
             self._offsets.persist(offsets)
 
-    def _give_up(self, queues: Iterable[MessageQueue], *, mark: bool) -> dict[MessageQueue, int]:
+    def _release_topic(self, queues: Iterable[MessageQueue], *, mark: bool) -> dict[MessageQueue, int]:
         """Release queues; return the offsets to commit. Lock held."""
         offsets = {}
         for queue in queues:
@@ -354,7 +354,7 @@ class AssignedQueues:
             pending = self._to_begin.setdefault(broker_name, [])
             pending.append(one)
             if len(pending) == 1:
-                self._instance().call_later(AFTER_ERROR, lambda: self._begin_again(broker_name))
+                self._instance().call_later(ERROR_DELAY_S, lambda: self._begin_again(broker_name))
 
     def _begin_again(self, broker_name: str) -> None:
         """Retry on a separate thread: a hanging broker must not block the instance's tasks."""
@@ -400,7 +400,7 @@ class AssignedQueues:
             if one is not None and one.puller is not None and not self._closed:
                 self._instance().later(one.puller.has_room)
 
-    def pull_anew(self, topic: str) -> None:
+    def restart_pulls(self, topic: str) -> None:
         """Restart the pulls of a topic after a change of its filter, without waiting for long polls in flight."""
         with self._lock:
             pullers = [one.puller for queue, one in self._table.items() if queue.topic == topic]

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 5.0
 EXPIRED_LEVEL = 3
-MAX_EXPIRED = 16  # per queue and check
+MAX_EXPIRED_MESSAGES = 16  # per queue and check
 
 FAST_NS = 100_000
 SLOW_NS = 1_000_000
@@ -250,7 +250,7 @@ class ConsumeConcurrently(ConsumeService[_Run, ConsumeConcurrentlyContext]):
 
     def _return_first(self, process_queue: ProcessQueue, limit_ms: int) -> None:
         assert self._send_back is not None
-        for _ in range(MAX_EXPIRED):
+        for _ in range(MAX_EXPIRED_MESSAGES):
             first = process_queue.first_started_before(limit_ms)
             if first is None or process_queue.dropped or not self._send_back.send(first[1], EXPIRED_LEVEL):
                 return

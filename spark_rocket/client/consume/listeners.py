@@ -153,9 +153,9 @@ class Hooks:
         return messages
 
 
-STEP = 10.0
-STEPS = 6
-FAILURES_STEP = 600.0
+INTERVAL_S = 10.0
+INTERVALS = 6
+FAILURES_INTERVAL_S = 600.0
 
 
 @dataclass(slots=True)
@@ -174,8 +174,8 @@ class _Counts:
 
 @dataclass(slots=True)
 class _Topic:
-    minute: deque[_Counts] = field(default_factory=lambda: deque(maxlen=STEPS))
-    failures: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=STEPS))
+    minute: deque[_Counts] = field(default_factory=lambda: deque(maxlen=INTERVALS))
+    failures: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=INTERVALS))
 
 
 class ConsumerStats:
@@ -205,13 +205,13 @@ class ConsumerStats:
             counts.consumed += consumed
             counts.failed += failed
             if failed:
-                failures, step = self._topics[topic].failures, int(self._clock() / FAILURES_STEP)
+                failures, step = self._topics[topic].failures, int(self._clock() / FAILURES_INTERVAL_S)
                 if failures and failures[-1][0] == step:
                     failed += failures.pop()[1]
                 failures.append((step, failed))
 
     def _now(self, topic: str) -> _Counts:
-        step = int(self._clock() / STEP)
+        step = int(self._clock() / INTERVAL_S)
         minute = self._topics.setdefault(topic, _Topic()).minute
         if not minute or minute[-1].step != step:
             minute.append(_Counts(step))
@@ -224,11 +224,11 @@ class ConsumerStats:
             if known is None:
                 return ConsumeStatus()
             now = self._clock()
-            minute = [counts for counts in known.minute if counts.step > now / STEP - STEPS]
-            hour = [failed for step, failed in known.failures if step > now / FAILURES_STEP - STEPS]
+            minute = [counts for counts in known.minute if counts.step > now / INTERVAL_S - INTERVALS]
+            hour = [failed for step, failed in known.failures if step > now / FAILURES_INTERVAL_S - INTERVALS]
         status = ConsumeStatus(consume_failed_msgs=sum(hour))
         if minute:
-            seconds = max(STEP, now - minute[0].step * STEP)
+            seconds = max(INTERVAL_S, now - minute[0].step * INTERVAL_S)
             status.pull_rt = _mean_ms(sum(c.pull_seconds for c in minute), sum(c.pulls for c in minute))
             status.pull_tps = sum(c.pulled for c in minute) / seconds
             status.consume_rt = _mean_ms(sum(c.call_seconds for c in minute), sum(c.calls for c in minute))

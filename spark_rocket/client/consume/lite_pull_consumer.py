@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MAX_PULL = 32_768
+MAX_PULL_MESSAGES = 32_768
 IDLE_SECONDS = 5.0
 
 
@@ -73,7 +73,7 @@ class LitePullConsumer(GroupConsumer):
         super().__init__(group, **options)
         check_range("auto_commit_interval", auto_commit_interval, 0, 86_400)
         check_range("poll_timeout", poll_timeout, 0, 86_400)
-        check_range("pull_batch_size", pull_batch_size, 1, MAX_PULL)
+        check_range("pull_batch_size", pull_batch_size, 1, MAX_PULL_MESSAGES)
         check_range("pull_threshold_for_queue", pull_threshold_for_queue, 1, 65_535)
         check_range("pull_threshold_size_for_queue_mib", pull_threshold_size_for_queue_mib, 1, 1_024)
         check_range("pull_threshold_for_all", pull_threshold_for_all, 1, 2**31 - 1)
@@ -123,7 +123,7 @@ class LitePullConsumer(GroupConsumer):
         if self._runs:
             self._join()
             if changed:
-                self._queues.pull_anew(topic)
+                self._queues.restart_pulls(topic)
 
     def unsubscribe(self, topic: str) -> None:
         """Unsubscribe from a topic; its queues are released immediately."""

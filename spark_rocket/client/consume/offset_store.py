@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from spark_rocket.client.consume.listeners import MessageModel
-from spark_rocket.client.consume.reader import AWAY, Reader
+from spark_rocket.client.consume.reader import UNAVAILABLE_ERRORS, Reader
 from spark_rocket.errors import ClientError, RemotingTimeoutError, RocketError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.wire.json import dumps_fastjson, loads_tolerant
@@ -96,7 +96,7 @@ class RemoteOffsetStore:
                     self._reader.commit_offset(self._group, queue, offset)
             except RocketError as error:
                 failed[queue] = error
-        for queue in [queue for queue, error in failed.items() if isinstance(error, AWAY)]:
+        for queue in [queue for queue, error in failed.items() if isinstance(error, UNAVAILABLE_ERRORS)]:
             # The next owner of the queue starts there. The master gets the offset later: commits are repeated.
             if time.monotonic() < deadline and self._reader.commit_to_slave(self._group, queue, offsets[queue]):
                 del failed[queue]

@@ -214,14 +214,14 @@ def _wall(moment: float) -> int:
     return int((time.time() - time.monotonic() + moment) * 1000) if moment else 0
 
 
-AFTER_ERROR = 3.0
-AFTER_BUSY = 0.02
-WHEN_FULL = 0.05
-WHEN_PAUSED = 1.0
-WHEN_NOT_LOCKED = 3.0
-BROKER_SUSPENDS_MS = 15_000
-PULL_SECONDS = 15.0  # in addition to the broker's suspension
-CORRECT_AFTER = 10.0
+ERROR_DELAY_S = 3.0
+BUSY_DELAY_S = 0.02
+FULL_DELAY_S = 0.05
+PAUSED_DELAY_S = 1.0
+UNLOCKED_DELAY_S = 3.0
+SUSPEND_MS = 15_000
+PULL_TIMEOUT_S = 15.0  # in addition to the broker's suspension
+CORRECTION_DELAY_S = 10.0
 BACKLOG_BYTES = 1 << 20
 _BUSY = frozenset({int(ResponseCode.FLOW_CONTROL), int(ResponseCode.SYSTEM_BUSY)})
 
@@ -229,7 +229,7 @@ _BUSY = frozenset({int(ResponseCode.FLOW_CONTROL), int(ResponseCode.SYSTEM_BUSY)
 def pause_after(error: Exception) -> float:
     """Return the delay before a failed pull is retried; long for a busy broker, to reduce its load."""
     code = error.response_code if isinstance(error, RocketError) else None
-    return AFTER_BUSY if code == ResponseCode.FLOW_CONTROL else AFTER_ERROR
+    return BUSY_DELAY_S if code == ResponseCode.FLOW_CONTROL else ERROR_DELAY_S
 
 
 class PullReceiver(Protocol):
@@ -302,11 +302,11 @@ class Puller:
             return
         process_queue.last_pull = time.monotonic()
         if self._is_paused() or process_queue.paused:
-            self._later(turn, WHEN_PAUSED)
+            self._later(turn, PAUSED_DELAY_S)
         elif settings.must_lock and not process_queue.locked:
-            self._later(turn, WHEN_NOT_LOCKED)
+            self._later(turn, UNLOCKED_DELAY_S)
         elif self._service.is_full(process_queue):
-            self._later(turn, WHEN_FULL, for_room=True)
+            self._later(turn, FULL_DELAY_S, for_room=True)
         else:
             try:
                 pending = self._reader.pull_async(
@@ -316,8 +316,8 @@ class Puller:
                     max_bytes=settings.max_bytes or (BACKLOG_BYTES if self._backlog else None),
                     tags=settings.tags,
                     sql=settings.sql,
-                    suspend_ms=BROKER_SUSPENDS_MS,
-                    timeout=PULL_SECONDS,
+                    suspend_ms=SUSPEND_MS,
+                    timeout=PULL_TIMEOUT_S,
                 )
             except StateError:  # closed in the meantime
                 return
@@ -376,7 +376,7 @@ class Puller:
             return True
         if found.status is PullStatus.OFFSET_ILLEGAL:
             if not found.from_master:  # a slave that lags behind has outdated offsets
-                self._later(turn, AFTER_ERROR)
+                self._later(turn, ERROR_DELAY_S)
                 return False
             logger.warning(
                 "%s has no message at offset %d (offsets %d to %d): the group continues at %d",
@@ -387,7 +387,7 @@ class Puller:
                 found.next_offset,
             )
             process_queue.stale = process_queue.dropped = True
-            self._instance.call_later(CORRECT_AFTER, lambda: self._correct_offset(self, found.next_offset))
+            self._instance.call_later(CORRECTION_DELAY_S, lambda: self._correct_offset(self, found.next_offset))
             return False
         before, self.next_offset = self.next_offset, found.next_offset
         self._backlog = (
@@ -400,7 +400,7 @@ class Puller:
         except Exception:
             logger.exception("pulled messages of %s not processed; they are pulled again", process_queue.queue)
             self.next_offset = process_queue.end
-            self._later(turn, AFTER_ERROR)
+            self._later(turn, ERROR_DELAY_S)
             return False
         if settings.interval > 0 and found.status is PullStatus.FOUND:
             self._later(turn, settings.interval)

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DEFAULT_MAX_MSGS = 32
-SUSPEND_MARGIN = 10.0  # seconds; brokers check long polls for expiry every 5 s
+SUSPEND_MARGIN_S = 10.0  # seconds; brokers check long polls for expiry every 5 s
 
 BROKER_NAME = "bname"
 RETRY_TOPIC = "RETRY_TOPIC"  # property of a retried message: its original topic
@@ -141,7 +141,7 @@ def pull_seconds(options: PullOptions, usual: float) -> float:
     """Return the timeout of a pull in seconds."""
     seconds = options.get("timeout") or usual
     suspend_ms = options.get("suspend_ms", 0)
-    return seconds + suspend_ms / 1000 + SUSPEND_MARGIN if suspend_ms > 0 else seconds
+    return seconds + suspend_ms / 1000 + SUSPEND_MARGIN_S if suspend_ms > 0 else seconds
 
 
 def pull_result(answer: RemotingCommand, from_master: bool) -> PullResult:
@@ -214,7 +214,7 @@ def batches_of(found: PullResult, queue: MessageQueue, start: int, tags: TagExpr
 # --- queries -------------------------------------------------------------------------------------------------------
 
 SUCCESS = frozenset({int(ResponseCode.SUCCESS)})
-_FOUND_OR_NOT = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND)})
+_SUCCESS_OR_NOT_FOUND = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND)})
 _COMMITTED_OR_UNKNOWN = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)})
 _SUCCESS_OR_UNSUPPORTED = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)})
 
@@ -276,7 +276,7 @@ def committed_offset(group: str, queue: MessageQueue, *, or_zero: bool = False) 
         return QueryConsumerOffsetResponseHeader.from_ext(answer.ext_fields).offset
 
     what = f"the query of the offset of group {group} in"
-    return BrokerQuery(RequestCode.QUERY_CONSUMER_OFFSET, header.to_ext(), what, value, _FOUND_OR_NOT)
+    return BrokerQuery(RequestCode.QUERY_CONSUMER_OFFSET, header.to_ext(), what, value, _SUCCESS_OR_NOT_FOUND)
 
 
 def commit(group: str, queue: MessageQueue, offset: int) -> BrokerQuery[bool]:

@@ -121,13 +121,13 @@ class PushConsumer(GroupConsumer):
             self.instance().members.send_heartbeats()
             self.instance().members.rebalance_soon()
             if changed:
-                self._rebalance.pull_anew(topic)
+                self._rebalance.restart_pulls(topic)
 
     def unsubscribe(self, topic: str) -> None:
         """Unsubscribe from a topic; its queues are released immediately."""
         self._subscriptions.remove(topic)
         if self._rebalance is not None:
-            self._rebalance.give_up(topic)
+            self._rebalance.release_topic(topic)
             self.instance().members.send_heartbeats()
 
     # --- life -------------------------------------------------------------------------------------------------

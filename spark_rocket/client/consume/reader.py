@@ -61,12 +61,12 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-AWAY = (RemotingConnectError, RemotingTimeoutError, QueueNotFoundError)
+UNAVAILABLE_ERRORS = (RemotingConnectError, RemotingTimeoutError, QueueNotFoundError)
 """Errors that mean that a master is unavailable, so that its slave is used where possible."""
 
 DEFAULT_GROUP = "spark_rocket_reader"
 # A proxy used as a name server does not support this list.
-_LIST_OR_NONE = frozenset(
+_SUCCESS_OR_UNSUPPORTED = frozenset(
     {int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND), int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)}
 )
 
@@ -189,7 +189,9 @@ class Reader(Client):
         """
         header = GetKVListByNamespaceRequestHeader(namespace=ORDER_NAMESPACE)
         request = RemotingCommand.request(RequestCode.GET_KVLIST_BY_NAMESPACE, header.to_ext())
-        answer = self.instance().routes.name_servers.ask(request, _LIST_OR_NONE, f"the entries of {ORDER_NAMESPACE}")
+        answer = self.instance().routes.name_servers.ask(
+            request, _SUCCESS_OR_UNSUPPORTED, f"the entries of {ORDER_NAMESPACE}"
+        )
         if answer.code != ResponseCode.SUCCESS:
             return {}
         table = KVTable.from_json(answer.body).table
@@ -288,7 +290,7 @@ class Reader(Client):
         query = queries.committed_offset(group, queue, or_zero=or_zero)
         try:
             return self._ask(queue, query)
-        except AWAY:
+        except UNAVAILABLE_ERRORS:
             found = self._ask_slave(queue, query)
             if found is None:
                 raise

@@ -4,9 +4,9 @@ A released queue is no longer pulled, and its consumed messages are committed. A
 after its listener call has ended and its offset was committed, so that the next owner continues there. A queue
 whose call has not ended is not taken again either.
 
-``balance``, ``give_up``, ``reset`` and ``close`` are mutually exclusive; they wait for brokers. Commits of a queue are
-sequential, and none follows the unlocking of a released queue: it would reset the offset of the next owner. The last
-commit is retried a few times while the lock is valid, because the next owner starts at that offset.
+``balance``, ``release_topic``, ``reset`` and ``close`` are mutually exclusive; they wait for brokers. Commits of a
+queue are sequential, and none follows the unlocking of a released queue: it would reset the offset of the next owner.
+The last commit is retried a few times while the lock is valid, because the next owner starts at that offset.
 
 Brokers hold the locks of queues in ordered consumption. A lock is valid for 60 s at the broker, and for 30 s for its
 owner, which renews it every 20 s: without a response, the owner stops well before another member may start.
@@ -36,7 +36,7 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0
-LAST_COMMITS = 3  # attempts of the last commit of a queue
+LAST_COMMIT_ATTEMPTS = 3  # attempts of the last commit of a queue
 LAST_COMMIT_SECONDS = 5.0  # no further attempt after this time
 COMMIT_RETRY_SECONDS = 0.2
 RENEW_SECONDS = 20.0
@@ -154,7 +154,7 @@ class Rebalance:
         """Return the number of assigned queues of a topic."""
         return sum(_topic_of(puller) == topic for puller in self.pullers())
 
-    def pull_anew(self, topic: str) -> None:
+    def restart_pulls(self, topic: str) -> None:
         """Restart the pulls of a topic after a change of its filter, without waiting for long polls in flight."""
         for puller in self.pullers():
             if _topic_of(puller) == topic:
@@ -184,7 +184,7 @@ class Rebalance:
                 if mine is not None and self._is_subscribed(topic):
                     self._take(topic, mine, silent)
 
-    def give_up(self, topic: str) -> None:
+    def release_topic(self, topic: str) -> None:
         """Release the queues of a topic."""
         with self._round:
             self._drop([puller.process_queue.queue for puller in self.pullers() if _topic_of(puller) == topic])
@@ -200,15 +200,15 @@ class Rebalance:
         with self._round:
             mine = [puller for puller in self.pullers() if puller.process_queue.queue in offsets]
             for puller in mine:
-                self._go_on_at(puller, offsets[puller.process_queue.queue])
+                self._restart_at(puller, offsets[puller.process_queue.queue])
 
     def correct(self, puller: Puller, offset: int) -> None:
         """Continue a queue at the broker's offset after an invalid one."""
         with self._round:
             if self._pullers.get(puller.process_queue.queue) is puller:
-                self._go_on_at(puller, offset)
+                self._restart_at(puller, offset)
 
-    def _go_on_at(self, puller: Puller, offset: int) -> None:
+    def _restart_at(self, puller: Puller, offset: int) -> None:
         process_queue = puller.process_queue
         process_queue.stale = process_queue.dropped = True
         with process_queue.lock_commit:
@@ -330,11 +330,11 @@ class Rebalance:
             for one in _in_order(process_queues):
                 locks.enter_context(one.lock_commit)
             left = {one.queue: one.commit_offset for one in process_queues if not one.stale}
-            for attempt in range(LAST_COMMITS):
+            for attempt in range(LAST_COMMIT_ATTEMPTS):
                 failed = self._offsets.commit(left) if left else {}
                 left = {queue: left[queue] for queue in failed}
                 expired = all(one.is_lock_expired() for one in process_queues if one.queue in failed)
-                if not failed or expired or attempt == LAST_COMMITS - 1 or time.monotonic() > until:
+                if not failed or expired or attempt == LAST_COMMIT_ATTEMPTS - 1 or time.monotonic() > until:
                     break
                 time.sleep(COMMIT_RETRY_SECONDS)
             for queue, error in failed.items():

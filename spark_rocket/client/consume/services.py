@@ -59,7 +59,7 @@ class SendBack:
         self._instance = instance
         self._group = group
         self._retry_topic = RETRY_PREFIX + group
-        self._most = max_reconsume_times
+        self._max_reconsume_times = max_reconsume_times
 
     def send(self, message: MessageExt, delay_level: int = 0) -> bool:
         """Have a message redelivered later; return whether it worked. ``delay_level``: −1 dead letters, 0 default."""
@@ -79,7 +79,7 @@ class SendBack:
             delay_level=delay_level,
             origin_msg_id=message.msg_id,
             origin_topic=message.topic,
-            max_reconsume_times=self._most,
+            max_reconsume_times=self._max_reconsume_times,
         )
         address = self._master(message) or format_address(*message.store_host)
         ext = header.to_ext() | {BROKER_NAME: message.broker_name}
@@ -117,7 +117,7 @@ class SendBack:
                 flag=message.flag,
                 properties=encode_properties(properties).decode(),
                 reconsume_times=message.reconsume_times + 1,
-                max_reconsume_times=self._most,
+                max_reconsume_times=self._max_reconsume_times,
                 broker_name=queue.broker_name,
             )
             request = RemotingCommand.request(RequestCode.SEND_MESSAGE_V2, header.to_ext_v2(), message.body)

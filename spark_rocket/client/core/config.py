@@ -32,11 +32,11 @@ from spark_rocket.remoting.tls.settings import TlsSettings, as_settings
 DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 NAME_SERVER_VARIABLE = "NAMESRV_ADDR"
 MAX_MESSAGE_SIZE = 4 * 1024 * 1024
-LOOK_UP_SECONDS = 120.0
+ADDRESS_SERVER_TIMEOUT_S = 120.0
 ACCESS_KEY_VARIABLE = "ROCKETMQ_ACCESS_KEY"
 SECRET_KEY_VARIABLE = "ROCKETMQ_SECRET_KEY"
 SECURITY_TOKEN_VARIABLE = "ROCKETMQ_SECURITY_TOKEN"
-MAX_CREDENTIALS_FILE = 4096
+MAX_CREDENTIALS_FILE_BYTES = 4096
 _CREDENTIALS = ("accessKey", "secretKey", "securityToken")
 
 _ADDRESS_SERVER = re.compile(r"https?://[^/;,\s]+/[^;,\s]+")
@@ -154,8 +154,8 @@ def read_credentials(path: Path | str) -> Credentials:
     remedy = "Write two lines: accessKey: … and secretKey: …"
     try:
         with Path(path).open("rb") as file:
-            content = file.read(MAX_CREDENTIALS_FILE + 1)
-        if len(content) > MAX_CREDENTIALS_FILE:
+            content = file.read(MAX_CREDENTIALS_FILE_BYTES + 1)
+        if len(content) > MAX_CREDENTIALS_FILE_BYTES:
             raise ConfigError(f"Credentials file {path} is too large: {len(content)} bytes or more.", remedy=remedy)
         # All values are parsed as text, so that a numeric key stays unchanged.
         values = yaml.load(content, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))

@@ -22,7 +22,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import Any, TypeVar
 
-from spark_rocket.client.core.config import LOOK_UP_SECONDS, ClientConfig, look_up
+from spark_rocket.client.core.config import ADDRESS_SERVER_TIMEOUT_S, ClientConfig, look_up
 from spark_rocket.client.core.membership import Membership
 from spark_rocket.client.core.responses import error_of
 from spark_rocket.client.core.routes import RouteTable
@@ -85,7 +85,7 @@ class ClientInstance:
         self._tasks: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._worker: threading.Thread | None = None
         if self.config.address_server:
-            self.call_later(LOOK_UP_SECONDS, self.find_name_servers)
+            self.call_later(ADDRESS_SERVER_TIMEOUT_S, self.find_name_servers)
 
     def find_name_servers(self) -> None:
         """Query the address server again, and use the returned name servers from now on."""
@@ -97,7 +97,7 @@ class ClientInstance:
             if found != self.routes.name_servers.addresses:
                 logger.info("name server addresses updated: %s", ", ".join(found))
                 self.routes.name_servers.addresses = found
-        self.call_later(LOOK_UP_SECONDS, self.find_name_servers)
+        self.call_later(ADDRESS_SERVER_TIMEOUT_S, self.find_name_servers)
 
     def after_fork(self) -> None:
         self._begin()
@@ -239,10 +239,12 @@ class ClientInstance:
 class _BrokerRequest(Request):
     """A request whose promise has a decoded value. A failure first marks the broker as unavailable in the routes."""
 
-    def __init__(self, code: int, timeout: float, convert: Convert, away: Callable[[], None], *, batch: bool) -> None:
+    def __init__(
+        self, code: int, timeout: float, convert: Convert, on_connect_error: Callable[[], None], *, batch: bool
+    ) -> None:
         super().__init__(code, timeout, batch=batch)
         self._convert = convert
-        self._away = away
+        self._on_connect_error = on_connect_error
 
     def answer(self, command: RemotingCommand) -> None:
         try:
@@ -254,7 +256,7 @@ class _BrokerRequest(Request):
 
     def fail(self, error: BaseException) -> bool:
         if isinstance(error, RemotingConnectError | RemotingTimeoutError):
-            self._away()
+            self._on_connect_error()
         return super().fail(error)
 
 

@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
 DEFAULT_TOPIC_QUEUES = 4
 MAX_QUEUES = 1 << 16  # per topic and broker
-HURRY_SECONDS = 1.0  # the minimum interval of refreshes after lost connections
+MIN_REFRESH_INTERVAL_S = 1.0  # the minimum interval of refreshes after lost connections
 UNAVAILABLE_SECONDS = 30.0  # how long reads avoid an address after a failed request
 
 
@@ -265,10 +265,10 @@ class RouteTable:
             route = self.route(topic, timeout)
         except TopicNotFoundError as error:
             left = None if deadline is None else max(0.001, deadline - time.monotonic())
-            return self._queues_to_be(topic, error, left)
+            return self._queues_after_creation(topic, error, left)
         if not route.writable and self._clock() >= self._not_writable.get(topic, 0.0):
             # The master may be back, or a slave promoted. The limit protects the name server from frequent sends.
-            self._not_writable[topic] = self._clock() + HURRY_SECONDS
+            self._not_writable[topic] = self._clock() + MIN_REFRESH_INTERVAL_S
             route = self.refresh(topic, None if deadline is None else max(0.001, deadline - time.monotonic()))
         if not route.writable:
             raise QueueNotFoundError(
@@ -301,7 +301,9 @@ class RouteTable:
             self._routes.pop(topic, None)
             self._used.pop(topic, None)
 
-    def _queues_to_be(self, topic: str, error: TopicNotFoundError, timeout: float | None) -> tuple[MessageQueue, ...]:
+    def _queues_after_creation(
+        self, topic: str, error: TopicNotFoundError, timeout: float | None
+    ) -> tuple[MessageQueue, ...]:
         try:
             default = self.route(AUTO_CREATE_TOPIC_KEY, timeout)
         except TopicNotFoundError:
@@ -427,7 +429,7 @@ class RouteTable:
             if not self.refresh_used():
                 return
             if hurried:
-                closed.wait(HURRY_SECONDS)
+                closed.wait(MIN_REFRESH_INTERVAL_S)
 
     def refresh_used(self) -> bool:
         """Refresh all used topics; False when none is left, so that the thread can end."""

@@ -1,9 +1,9 @@
 """Message trace: clients with tracing write their operations to RMQ_SYS_TRACE_TOPIC, as Apache's clients do.
 
-Events go into a queue of up to ``MAX_PENDING`` events. A dedicated thread encodes them, combines up to ``BATCH`` events
-of a topic into one message, and sends it. Tracing never blocks the application and never raises: when the queue is full
-events are dropped and counted; when a trace message cannot be sent it is dropped. Both are logged once a minute. On
-close the client waits up to ``CLOSE_SECONDS`` until the queue is sent.
+Events go into a queue of up to ``MAX_PENDING`` events. A dedicated thread encodes them, combines up to
+``MAX_BATCH_EVENTS`` events of a topic into one message, and sends it. Tracing never blocks the application and never
+raises: when the queue is full events are dropped and counted; when a trace message cannot be sent it is dropped. Both
+are logged once a minute. On close the client waits up to ``CLOSE_SECONDS`` until the queue is sent.
 
 Traced are sends with a response (as in Apache's client; a batch has a record for each message, unlike Apache's), every
 call of a listener before and after, decisions about transactions, and recalls. Brokers with ``traceOn=false`` disable
@@ -44,11 +44,11 @@ _often = RateLimited(logger, 60.0)
 
 GROUP = "_INNER_TRACE_PRODUCER"
 MAX_PENDING = 2_048
-BATCH = 100
-MAX_DATA = 118_000
+MAX_BATCH_EVENTS = 100
+MAX_BATCH_CHARACTERS = 118_000
 """The approximate number of characters in the records of one message."""
 CLOSE_SECONDS = 3.0
-GATHER_SECONDS = 0.005
+LINGER_S = 0.005
 """How long the thread waits for further events, as in Apache's dispatcher."""
 DEFAULT_REGION = "DefaultRegion"
 
@@ -137,11 +137,11 @@ class TraceDispatcher:
         with self._changed:
             self._changed.wait_for(lambda: self._pending or self._closing)
             if not self._closing:  # wait for more events to fill the batch
-                self._changed.wait_for(lambda: len(self._pending) >= BATCH or self._closing, GATHER_SECONDS)
+                self._changed.wait_for(lambda: len(self._pending) >= MAX_BATCH_EVENTS or self._closing, LINGER_S)
             if not self._pending:
                 return None
             self._busy = True
-            return [self._pending.popleft() for _ in range(min(BATCH, len(self._pending)))]
+            return [self._pending.popleft() for _ in range(min(MAX_BATCH_EVENTS, len(self._pending)))]
 
     def _send(self, producer: TraceSender, batch: Sequence[TraceContext]) -> None:
         by_topic: dict[str, list[TraceContext]] = {}
@@ -155,7 +155,7 @@ class TraceDispatcher:
                 data.append(text)
                 size += len(text)
                 keys.update(dict.fromkeys(trace_keys(context)))
-                if size >= MAX_DATA:
+                if size >= MAX_BATCH_CHARACTERS:
                     producer.send(Message.of(self.topic, "".join(data), keys=list(keys)))
                     data, size = [], 0
                     keys.clear()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from spark_rocket.errors import ClientError, IllegalNameError
 from spark_rocket.model import NOT_ALLOWED_SEND, TIMER_TOPIC, is_legal_name, max_topic_length
 
-MAX_GROUP = 255
+MAX_GROUP_CHARACTERS = 255
 _NOT_ALLOWED_SEND = NOT_ALLOWED_SEND - {TIMER_TOPIC}  # as in Validators; only the broker rejects the timer topic
 _REMEDY = "Use letters, digits, %, |, _ and -."
 
@@ -18,9 +18,10 @@ def check_group(group: str) -> str:
     _check_text("group", group)
     if not is_legal_name(group):
         raise IllegalNameError(f"Invalid characters in the group name {group[:80]!r}.", remedy=_REMEDY)
-    if len(group) > MAX_GROUP:
+    if len(group) > MAX_GROUP_CHARACTERS:
         raise IllegalNameError(
-            f"Group name {group[:80]!r}… is too long: {len(group)} characters, at most {MAX_GROUP}.", remedy=_REMEDY
+            f"Group name {group[:80]!r}… is too long: {len(group)} characters, at most {MAX_GROUP_CHARACTERS}.",
+            remedy=_REMEDY,
         )
     return group
 

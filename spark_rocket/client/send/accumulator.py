@@ -32,7 +32,7 @@ from spark_rocket.remoting.client.promise import Promise, resolve_each
 logger = logging.getLogger(__name__)
 
 BATCH_MAX_BYTES = 32 * 1024
-BATCH_MAX_DELAY = 0.010
+BATCH_MAX_DELAY_S = 0.010
 TOTAL_BATCH_MAX_BYTES = 32 * 1024 * 1024
 
 Key: TypeAlias = tuple[str, MessageQueue | None, str | None]

@@ -131,7 +131,7 @@ class RetryPolicy:
     response_codes: frozenset[int]
     max_timeout_per_request: float | None
 
-    def may_go_elsewhere(self, error: RocketError) -> bool:
+    def should_retry(self, error: RocketError) -> bool:
         """Whether to retry the send on another broker or queue."""
         if isinstance(error, MessageTooLargeError):
             return False
@@ -323,13 +323,13 @@ class Send(Pending):
         else:
             pipeline.stats.failed(out.topic, spent)
         if self._context is not None:
-            self._tell_hooks(result, error)
+            self._run_after_hooks(result, error)
         if result is not None and result.status is SendStatus.SEND_OK:
             self.end(result, None)
         else:
-            self._go_on(result, error)
+            self._retry_or_end(result, error)
 
-    def _go_on(self, result: SendResult | None, error: RocketError | None) -> None:
+    def _retry_or_end(self, result: SendResult | None, error: RocketError | None) -> None:
         """End the send, or make another attempt."""
         policy, in_time = self._pipeline.policy, time.monotonic() < self._until
         if result is not None:
@@ -337,7 +337,7 @@ class Send(Pending):
             again = unsafe and self._retries > 0 and in_time
         else:
             assert error is not None
-            again = self._retries > 0 and policy.may_go_elsewhere(error)
+            again = self._retries > 0 and policy.should_retry(error)
             if again and not in_time:
                 error, again = self._late(error), False
         if not again:
@@ -362,7 +362,7 @@ class Send(Pending):
                 self._pipeline.router.refresh(self._out.topic, self._until)
             self._attempt()
 
-    def _tell_hooks(self, result: SendResult | None, error: Exception | None) -> None:
+    def _run_after_hooks(self, result: SendResult | None, error: Exception | None) -> None:
         context, hooks = self._context, self._pipeline.hooks
         if context is not None and hooks is not None:
             self._context = None
@@ -377,7 +377,7 @@ class Send(Pending):
         if not self._pipeline.in_flight.remove(self):
             return
         if error is not None:
-            self._tell_hooks(None, error)
+            self._run_after_hooks(None, error)
             self._failed(error)
         else:
             assert result is not None

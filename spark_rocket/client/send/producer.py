@@ -36,7 +36,7 @@ from spark_rocket.client.core.hooks import ForbiddingHook, Hooks, SendHook
 from spark_rocket.client.core.instance import Client, ClientInstance
 from spark_rocket.client.core.trace import GROUP, SendTraceHook, TraceDispatcher, recalled
 from spark_rocket.client.core.validators import check_group
-from spark_rocket.client.send.accumulator import BATCH_MAX_BYTES, BATCH_MAX_DELAY, TOTAL_BATCH_MAX_BYTES, Accumulator
+from spark_rocket.client.send.accumulator import BATCH_MAX_BYTES, BATCH_MAX_DELAY_S, TOTAL_BATCH_MAX_BYTES, Accumulator
 from spark_rocket.client.send.outgoing import Packer, split_batch
 from spark_rocket.client.send.pipeline import InFlight, Pipeline, RetryPolicy, SyncSend, late
 from spark_rocket.client.send.request_reply import RequestFuture, register_and_wait
@@ -140,7 +140,7 @@ class Producer(Client):
         block_when_full: bool = True,
         auto_batch: bool = False,
         batch_max_bytes: int = BATCH_MAX_BYTES,
-        batch_max_delay: float = BATCH_MAX_DELAY,
+        batch_max_delay: float = BATCH_MAX_DELAY_S,
         total_batch_max_bytes: int = TOTAL_BATCH_MAX_BYTES,
         send_hooks: Sequence[SendHook] = (),
         forbidding_hooks: Sequence[ForbiddingHook] = (),

@@ -36,9 +36,9 @@ from spark_rocket.protocol.filter.tags import java_hash
 logger = logging.getLogger(__name__)
 
 REFRESH_PAUSE_S = 0.5  # the minimum interval of refreshes of a route, however many sends fail
-LATENCY_MAX = (0.05, 0.1, 0.55, 1.0, 2.0, 3.0, 15.0)
-NOT_AVAILABLE_DURATION = (0.0, 0.0, 30.0, 60.0, 120.0, 180.0, 600.0)
-ISOLATED = 30.0
+LATENCY_MAX_S = (0.05, 0.1, 0.55, 1.0, 2.0, 3.0, 15.0)
+NOT_AVAILABLE_DURATION_S = (0.0, 0.0, 30.0, 60.0, 120.0, 180.0, 600.0)
+ISOLATED_LATENCY_S = 30.0
 
 Selector: TypeAlias = Callable[[Sequence[MessageQueue], Message, Any], MessageQueue]
 
@@ -65,8 +65,8 @@ class FaultStrategy:
         clock: Callable[[], float],
         *,
         enabled: bool = False,
-        latency_max: Sequence[float] = LATENCY_MAX,
-        not_available_duration: Sequence[float] = NOT_AVAILABLE_DURATION,
+        latency_max: Sequence[float] = LATENCY_MAX_S,
+        not_available_duration: Sequence[float] = NOT_AVAILABLE_DURATION_S,
     ) -> None:
         self.enabled = enabled
         self._clock = clock
@@ -86,7 +86,7 @@ class FaultStrategy:
     def update(self, broker: str, latency: float, *, isolated: bool = False) -> None:
         """Record the latency of a send; ``isolated``: the broker could not be reached."""
         if self.enabled:
-            step = bisect_right(self._latency_max, ISOLATED if isolated else latency)
+            step = bisect_right(self._latency_max, ISOLATED_LATENCY_S if isolated else latency)
             duration = self._not_available_duration[step - 1] if step else 0.0
             self._faults[broker] = latency, self._clock() + duration
 

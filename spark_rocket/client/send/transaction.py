@@ -213,7 +213,7 @@ class TransactionProducer(Producer):
         try:
             address = instance.routes.master(sent.queue, self._send_timeout)
             self._trace(half, header, state, address)
-            self._tell(instance, address, header, error)
+            self._send_end_transaction(instance, address, header, error)
         except RocketError as failure:
             logger.warning("result of transaction %s not sent, it will be checked: %s", sent.msg_id, failure)
 
@@ -233,7 +233,7 @@ class TransactionProducer(Producer):
                 )
             )
 
-    def _tell(
+    def _send_end_transaction(
         self, instance: ClientInstance, address: str, header: EndTransactionRequestHeader, error: Exception | None
     ) -> None:
         request = RemotingCommand.request(RequestCode.END_TRANSACTION, header.to_ext(), oneway=True)
@@ -275,7 +275,7 @@ class TransactionProducer(Producer):
         )
         self._trace(message, answer, state, address)
         try:
-            self._tell(self.instance(), address, answer, error)
+            self._send_end_transaction(self.instance(), address, answer, error)
         except RocketError as failure:
             logger.warning("result of transaction %s not sent, it will be checked again: %s", message.msg_id, failure)
 

@@ -33,7 +33,7 @@ import pyarrow.compute as pc
 from spark_rocket.datasource.conditions import error as condition
 from spark_rocket.datasource.exactly_once.manifest import Epoch, StagedBlock
 from spark_rocket.datasource.offsets import name
-from spark_rocket.model import MOST_DELAY_LEVEL, SCHEDULE_TOPIC, TIMER_TOPIC, UNIQ_KEY, MessageQueue
+from spark_rocket.model import MAX_DELAY_LEVEL, SCHEDULE_TOPIC, TIMER_TOPIC, UNIQ_KEY, MessageQueue
 from spark_rocket.protocol.record.batch import decode_batch_body
 from spark_rocket.protocol.record.properties import find_property
 
@@ -186,7 +186,7 @@ class DelayedLane(Lane):
     @property
     def sources(self) -> list[MessageQueue]:
         broker = self.queue.broker_name
-        levels = [MessageQueue(SCHEDULE_TOPIC, broker, level) for level in range(MOST_DELAY_LEVEL)]
+        levels = [MessageQueue(SCHEDULE_TOPIC, broker, level) for level in range(MAX_DELAY_LEVEL)]
         return [self.queue, MessageQueue(TIMER_TOPIC, broker, 0), *levels]
 
     def forget(self) -> None:

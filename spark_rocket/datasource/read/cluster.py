@@ -18,7 +18,7 @@ from functools import cache, partial
 from types import MappingProxyType
 from typing import TypeVar
 
-from spark_rocket.client.consume.reader import AWAY, Reader
+from spark_rocket.client.consume.reader import UNAVAILABLE_ERRORS, Reader
 from spark_rocket.datasource.offsets import Positions
 from spark_rocket.datasource.options.connection import connecting
 from spark_rocket.datasource.options.options import ReadOptions, ViewOptions
@@ -49,7 +49,7 @@ class Cluster:
         self._reader = reader_of(options)
         self._timeout = options.request_timeout_ms / 1000
         self._retry_timeout_ms = options.retry_timeout_ms
-        self._met = False
+        self._was_reached = False
         self._sql_filter = options.sql_filter
         self._filtered: set[str] = set()
         self._configured: dict[str, frozenset[str]] | None = None
@@ -182,7 +182,7 @@ class Cluster:
         found, failed = _at_once(queues, question)
         while failed:
             if of_slave is not None:
-                for queue in [queue for queue, error in failed.items() if isinstance(error, AWAY)]:
+                for queue in [queue for queue, error in failed.items() if isinstance(error, UNAVAILABLE_ERRORS)]:
                     answer = of_slave(queue)
                     if answer is not None:
                         found[queue] = answer
@@ -190,10 +190,10 @@ class Cluster:
                 if not failed:
                     break
             queue, error = min(failed.items(), key=lambda one: is_retriable(one[1]))
-            retry_deadline.wait(self._judged(explained(error, queue, self._reader)), doing)
+            retry_deadline.wait(self._set_retriable(explained(error, queue, self._reader)), doing)
             again, failed = _at_once(failed.keys(), question)
             found |= again
-        self._met = True
+        self._was_reached = True
         return {queue: found[queue] for queue in queues}
 
     def _ask(self, question: Callable[[Reader], T], doing: str) -> T:
@@ -203,16 +203,16 @@ class Cluster:
             try:
                 return question(self._reader)
             except RocketError as error:
-                raise self._judged(error) from None
+                raise self._set_retriable(error) from None
 
         answer = retry_deadline.call(ask, doing)
-        self._met = True
+        self._was_reached = True
         return answer
 
-    def _judged(self, error: RocketError) -> RocketError:
+    def _set_retriable(self, error: RocketError) -> RocketError:
         """Make an unreachable name server final if it was never reached: a wrong address is likelier than a restart."""
         if isinstance(error, NameServerUnreachableError):
-            error.retriable = self._met
+            error.retriable = self._was_reached
         return error
 
 

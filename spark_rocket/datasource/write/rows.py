@@ -54,7 +54,7 @@ from spark_rocket.errors import ProtocolError, RowError
 from spark_rocket.model import (
     DELAY,
     KEYS,
-    MOST_DELAY_LEVEL,
+    MAX_DELAY_LEVEL,
     SHARDING_KEY,
     TAGS,
     TIMER_DELIVER_MS,
@@ -215,11 +215,11 @@ class RowEncoder:
         level = columns.get("delaylevel")
         if level is not None:
             level = level.cast(pa.int64())
-            bad = pc.fill_null(pc.or_(pc.less(level, 0), pc.greater(level, MOST_DELAY_LEVEL)), False)
+            bad = pc.fill_null(pc.or_(pc.less(level, 0), pc.greater(level, MAX_DELAY_LEVEL)), False)
             if pc.any(bad).as_py():
                 row = _first(bad)
                 raise self._error(
-                    row, f"delayLevel is {level[row].as_py()}.", f"Use 1 to {MOST_DELAY_LEVEL}; 0 or null: no delay."
+                    row, f"delayLevel is {level[row].as_py()}.", f"Use 1 to {MAX_DELAY_LEVEL}; 0 or null: no delay."
                 )
             delays[DELAY] = pc.if_else(pc.equal(level, 0), pa.scalar(None, pa.int64()), level).cast(pa.string())
         moment = columns.get("deliverat")

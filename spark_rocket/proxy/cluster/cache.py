@@ -27,9 +27,9 @@ T = TypeVar("T")
 FRESH_SECONDS = 20.0
 MISS_SECONDS = 1.0
 RETRY_SECONDS = 2.0
-HURRY_SECONDS = 0.5
+MIN_RELOAD_INTERVAL_S = 0.5
 """The minimum interval of invalidations for each name."""
-MOST = 20_000
+MAX_ENTRIES = 20_000
 
 
 class _Entry(Generic[T]):
@@ -81,7 +81,7 @@ class Cache(Generic[T]):
     def suspect(self, name: str) -> None:
         """Mark the value as possibly outdated: it is refreshed before its next use."""
         entry = self._entries.get(name)
-        if entry is not None and self._monotonic() - entry.loaded >= min(HURRY_SECONDS, self._fresh):
+        if entry is not None and self._monotonic() - entry.loaded >= min(MIN_RELOAD_INTERVAL_S, self._fresh):
             entry.fresh_until = entry.usable_until = 0.0
 
     def forget(self, name: str) -> None:
@@ -127,7 +127,7 @@ class Cache(Generic[T]):
 
 def _bound(table: dict[str, Any]) -> None:
     """Evict the oldest entry. Missing names have a separate table, so that invented names do not evict values."""
-    if len(table) > MOST:
+    if len(table) > MAX_ENTRIES:
         del table[next(iter(table))]
 
 

@@ -1,7 +1,7 @@
 """A cluster of brokers over Remoting: addresses, topics, groups, and requests to brokers.
 
 One connection to each broker serves all clients of the proxy. Metadata is cached (cache.py), and refreshed after failed
-requests. An unreachable broker is avoided for ``AWAY_SECONDS`` if there is a choice.
+requests. An unreachable broker is avoided for ``UNAVAILABLE_SECONDS`` if there is a choice.
 
 Thread-safety: used on the event loop only. Nothing is stored on disk.
 Corresponds to org.apache.rocketmq.proxy.service.ClusterServiceManager and service.message.ClusterMessageService.
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 _often = RateLimited(_log, 60.0)
 
 REQUEST_SECONDS = 10.0
-AWAY_SECONDS = 10.0
+UNAVAILABLE_SECONDS = 10.0
 MAX_UNSENT_BYTES = 32 << 20
 """The limit of unsent requests to one broker; further requests get TOO_MANY_REQUESTS."""
 _MASTERS = "masters"
@@ -127,7 +127,7 @@ class Cluster:
         self._tables: Cache[dict[str, str]] = Cache(self._masters, fresh=fresh_seconds, monotonic=monotonic)
         self._names: dict[str, str] = {}  # names of all masters seen, by address
         self._known: set[str] = set()
-        self._away: dict[str, float] = {}
+        self._unavailable_until: dict[str, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.on_push: dict[int, Pushed] = {}
         self.on_connect: list[Callable[[str], None]] = []
@@ -140,7 +140,7 @@ class Cluster:
         except RocketError as error:
             _often.warning("start", "cluster not reachable yet: %s %s", error.message, error.remedy)
 
-    def look(self) -> None:
+    def refresh_brokers(self) -> None:
         """Refresh ``brokers`` in the background unless they are fresh."""
         if not self.brokers:
             self._tables.suspect(_MASTERS)
@@ -201,7 +201,7 @@ class Cluster:
         except RemotingConnectError as error:
             self.failed(broker)
             raise RemotingConnectError(f"Broker {broker}: {error.message}", remedy=error.remedy) from None
-        self._away.pop(broker, None)
+        self._unavailable_until.pop(broker, None)
         return answer
 
     async def ask(
@@ -231,12 +231,12 @@ class Cluster:
 
     def failed(self, broker: str) -> None:
         """Record that a broker is unreachable or did not respond."""
-        self._away[broker] = self.monotonic() + AWAY_SECONDS
+        self._unavailable_until[broker] = self.monotonic() + UNAVAILABLE_SECONDS
         self._tables.suspect(_MASTERS)
 
-    def is_away(self, broker: str) -> bool:
-        """Whether a broker was unreachable within ``AWAY_SECONDS``."""
-        until = self._away.get(broker)
+    def is_unavailable(self, broker: str) -> bool:
+        """Whether a broker was unreachable within ``UNAVAILABLE_SECONDS``."""
+        until = self._unavailable_until.get(broker)
         return until is not None and self.monotonic() < until
 
     # --- brokers ------------------------------------------------------------------------------------------------
@@ -249,8 +249,8 @@ class Cluster:
         found = await self.name_servers.masters()
         self._names.update((address, name) for name, address in found.items())
         self._known.update(found)
-        for gone in self._away.keys() - found:
-            del self._away[gone]
+        for gone in self._unavailable_until.keys() - found:
+            del self._unavailable_until[gone]
         return found
 
     def knows_broker(self, name: str) -> bool:
@@ -319,7 +319,7 @@ class Cluster:
         """Return the attributes from the first master that responds; None if the topic does not exist."""
         known = self.topics.last(name)
         gone = False
-        for broker in sorted(data.broker_datas, key=lambda broker: self.is_away(broker.broker_name)):
+        for broker in sorted(data.broker_datas, key=lambda broker: self.is_unavailable(broker.broker_name)):
             address = broker.master_addr
             if address is None:
                 continue
@@ -339,8 +339,8 @@ class Cluster:
         failure: RocketError | None = None
         answered = False
         masters = await self.masters()
-        for broker, address in sorted(masters.items(), key=lambda master: self.is_away(master[0])):
-            if answered and self.is_away(broker):
+        for broker, address in sorted(masters.items(), key=lambda master: self.is_unavailable(master[0])):
+            if answered and self.is_unavailable(broker):
                 continue
             try:
                 answer = await self._look_up(broker, address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": name})

@@ -26,9 +26,9 @@ from spark_rocket.proxy.cluster.cluster import Cluster
 _log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 30.0
-GOODBYE_SECONDS = 1.0
-_GROUPS_AT_ONCE = 500
-_AT_ONCE = 50
+UNREGISTER_TIMEOUT_S = 1.0
+_MAX_GROUPS_PER_REQUEST = 500
+_MAX_PARALLEL_REQUESTS = 50
 
 
 class Announced(Protocol):
@@ -59,7 +59,7 @@ class Membership:
     def __init__(self, cluster: Cluster, clients: Callable[[], Iterable[Announced]]) -> None:
         self._cluster = cluster
         self._clients = clients
-        cluster.on_connect.append(self._greet)
+        cluster.on_connect.append(self._send_heartbeat)
 
     def announce(self, client: Announced) -> asyncio.Task[None]:
         """Send heartbeats of a client to its brokers."""
@@ -68,10 +68,12 @@ class Membership:
     async def announce_all(self, broker: str | None = None) -> None:
         """Send heartbeats of all clients to their brokers, or to one broker."""
         clients = list(self._clients())
-        for start in range(0, len(clients), _AT_ONCE):
-            await asyncio.gather(*(self._announce(client, broker) for client in clients[start : start + _AT_ONCE]))
+        for start in range(0, len(clients), _MAX_PARALLEL_REQUESTS):
+            await asyncio.gather(
+                *(self._announce(client, broker) for client in clients[start : start + _MAX_PARALLEL_REQUESTS])
+            )
 
-    def _greet(self, broker: str) -> None:
+    def _send_heartbeat(self, broker: str) -> None:
         self._cluster.spawn(self.announce_all(broker))
 
     async def _announce(self, client: Announced, only: str | None) -> None:
@@ -80,9 +82,9 @@ class Membership:
             for broker in await self._brokers((topic,)):
                 producers.setdefault(broker, []).append(ProducerData(topic))
         works = [
-            (broker, HeartbeatData(client.id, groups[start : start + _GROUPS_AT_ONCE]))
+            (broker, HeartbeatData(client.id, groups[start : start + _MAX_GROUPS_PER_REQUEST]))
             for broker, groups in producers.items()
-            for start in range(0, len(groups), _GROUPS_AT_ONCE)
+            for start in range(0, len(groups), _MAX_GROUPS_PER_REQUEST)
         ]
         for group, data in list(client.data.items()):
             heartbeat = HeartbeatData(client.id, consumer_data_set=[data], without_sub=group in client.unsubscribed)
@@ -124,14 +126,16 @@ class Membership:
             for group, data in consumers.items()
             for broker in await self._brokers(one.topic for one in data.subscription_data_set)
         ]
-        for start in range(0, len(works), _AT_ONCE):
-            await asyncio.gather(*(self._goodbye(broker, ext) for broker, ext in works[start : start + _AT_ONCE]))
+        for start in range(0, len(works), _MAX_PARALLEL_REQUESTS):
+            await asyncio.gather(
+                *(self._unregister(broker, ext) for broker, ext in works[start : start + _MAX_PARALLEL_REQUESTS])
+            )
 
-    async def _goodbye(self, broker: str, ext: dict[str, str]) -> None:
-        if self._cluster.is_away(broker):
+    async def _unregister(self, broker: str, ext: dict[str, str]) -> None:
+        if self._cluster.is_unavailable(broker):
             return
         try:
-            await self._cluster.ask(broker, RequestCode.UNREGISTER_CLIENT, ext, seconds=GOODBYE_SECONDS)
+            await self._cluster.ask(broker, RequestCode.UNREGISTER_CLIENT, ext, seconds=UNREGISTER_TIMEOUT_S)
         except RocketError as error:
             _log.debug("failed to unregister %s from broker %s: %s", ext["clientID"], broker, error.message)
 

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from spark_rocket.client.core.config import LOOK_UP_SECONDS, address_server_of, look_up, parse_name_servers
+from spark_rocket.client.core.config import ADDRESS_SERVER_TIMEOUT_S, address_server_of, look_up, parse_name_servers
 from spark_rocket.client.core.responses import error_of
 from spark_rocket.errors import ClientError, NameServerUnreachableError, RemotingError
 from spark_rocket.protocol.wire.bodies import ClusterInfo, TopicRouteData
@@ -35,7 +35,9 @@ class NameServers:
         self._url = address_server_of(text)
         self.addresses = () if self._url else parse_name_servers(text)
         """Empty until the address server has responded."""
-        self._looked_up: Cache[tuple[str, ...]] = Cache(self._look_up, fresh=LOOK_UP_SECONDS, monotonic=monotonic)
+        self._looked_up: Cache[tuple[str, ...]] = Cache(
+            self._look_up, fresh=ADDRESS_SERVER_TIMEOUT_S, monotonic=monotonic
+        )
         self._remoting = remoting
         self._best = 0
 

@@ -41,7 +41,7 @@ MAX_STORED_BYTES = 32_000
 MAX_GROUP_BYTES = 64
 MAX_DELAY_MS = 24 * 3_600_000
 MAX_RECOVERY_SECONDS = 3_600
-MAX_UNPACKED_GZIP = 16 << 20
+MAX_UNPACKED_GZIP_BYTES = 16 << 20
 """A small gzip body can decompress to a huge one and delay other requests while it is recompressed."""
 MAX_GZIP_MEMBERS = 64  # clients write one; each copies the remaining members
 
@@ -69,7 +69,7 @@ _GZIP = int(definitions.Encoding.GZIP)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # as Java's Character.isISOControl
 _COMPRESSED = 1
 # UTF-8 bytes that are not part of a control character (0xC2 starts the upper control characters, and others).
-_HARMLESS = bytes(byte for byte in range(256) if byte >= 32 and byte not in (0x7F, 0xC2))
+_PLAIN_CHARACTERS = bytes(byte for byte in range(256) if byte >= 32 and byte not in (0x7F, 0xC2))
 _SEPARATORS = b"\x01\x02" * (MAX_USER_PROPERTIES + 8)
 _REFUSED_NAMES = SYSTEM_PROPERTIES | {""}
 _YEAR_10000 = 253_402_300_800_000
@@ -104,7 +104,7 @@ def read_message(message: Any, topic: str, now_ms: int, max_body: int) -> Incomi
     if system.HasField("body_digest"):
         _check_digest(body, system.body_digest)
     if system.body_encoding == _GZIP:
-        body, sys_flag = _to_store(body, min(max_body, MAX_UNPACKED_GZIP))
+        body, sys_flag = _to_store(body, min(max_body, MAX_UNPACKED_GZIP_BYTES))
         if len(body) > max_body:
             raise StatusError(_Code.MESSAGE_BODY_TOO_LARGE, f"message body as zlib exceeds the max {max_body}")
     timestamp = system.born_timestamp
@@ -146,7 +146,7 @@ def _properties(message: Any) -> str:
     if (
         len(raw) > MAX_USER_PROPERTY_BYTES
         or not _REFUSED_NAMES.isdisjoint(users)
-        or raw.translate(None, _HARMLESS) != _SEPARATORS[: 2 * len(pairs) - 1]
+        or raw.translate(None, _PLAIN_CHARACTERS) != _SEPARATORS[: 2 * len(pairs) - 1]
     ):
         _check_texts(message)
     if tag and (tag.isspace() or "|" in tag):

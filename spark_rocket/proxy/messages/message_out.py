@@ -54,7 +54,7 @@ from spark_rocket.proxy.messages.names import resource_of
 from spark_rocket.proxy.transport.memory_budgets import Batch
 from spark_rocket.remoting.address import format_address
 
-_MOST_TIMES = (1 << 31) - 2
+_MAX_TIMES = (1 << 31) - 2
 _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999  # what protobuf allows: the years 1 to 9999
 _TIMER_OUT_MS = "TIMER_OUT_MS"
 _DELAYS = frozenset((DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS))
@@ -154,7 +154,7 @@ def write_message(message: Any, record: RecordView, properties: dict[str, str], 
 
 def attempt_of(reconsume_times: int) -> int:
     """Return the delivery attempt, from 1; classic producers may have stored any number."""
-    return min(max(reconsume_times, 0), _MOST_TIMES) + 1
+    return min(max(reconsume_times, 0), _MAX_TIMES) + 1
 
 
 def write_time(timestamp: Any, milliseconds: int) -> None:

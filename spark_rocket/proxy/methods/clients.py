@@ -49,7 +49,7 @@ MAX_CLIENTS = 100_000
 MAX_TOPICS = 10_000
 MAX_GROUPS = 1_000
 MAX_SETTINGS = 4 << 20
-MAX_ALL_SETTINGS = 256 << 20
+MAX_ALL_SETTINGS_BYTES = 256 << 20
 """The limits of a client's settings and of all settings, in bytes: they are retained, and larger in memory."""
 EXPIRE_SECONDS = 120.0
 BROKER_WAIT_SECONDS = 1.0
@@ -127,7 +127,7 @@ class ClientRegistry:
             )
         return client
 
-    def tell_producer_of(self, topic: str, command: Any) -> bool:
+    def ask_producer_of(self, topic: str, command: Any) -> bool:
         """Send a command to a random producer of the topic. False if none has an open stream."""
         producers = [client for client in self._publishers.get(topic, ()) if client.streams]
         random.shuffle(producers)
@@ -249,7 +249,7 @@ class ClientRegistry:
         client = self._clients.get(client_id)
         size = settings.ByteSize()
         more = size - (0 if client is None else client.size)
-        if more > 0 and self._size + more > MAX_ALL_SETTINGS:
+        if more > 0 and self._size + more > MAX_ALL_SETTINGS_BYTES:
             raise StatusError(
                 _Code.TOO_MANY_REQUESTS, f"the settings of all clients have {self._size} bytes, the maximum"
             )
@@ -313,7 +313,7 @@ class ClientRegistry:
     def _scan(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(_SCAN_SECONDS, self._scan)
         self.expire()
-        self._cluster.spawn(self.tell_changes())
+        self._cluster.spawn(self.send_settings())
         now = self._cluster.monotonic()
         if self._clients and now - self._announced >= HEARTBEAT_SECONDS:
             self._announced = now
@@ -326,7 +326,7 @@ class ClientRegistry:
             _log.info("removed client %s of %s: no heartbeat", client.id, client.address)
             self.forget(client)
 
-    async def tell_changes(self) -> None:
+    async def send_settings(self) -> None:
         """Send changed group settings to the members that they concern."""
         for group, members in list(self._members.items()):
             for client in list(members):

@@ -26,7 +26,7 @@ _NO_RECEIPT = (ResponseCode.NO_MESSAGE, ResponseCode.INVALID_PARAMETER, Response
 _MAX_SPAN = 1 << 16
 _MAX_QUEUE = (1 << 31) - 1
 _MAX_OFFSET = (1 << 63) - 1
-_MOST_LENGTH = 1_000
+_MAX_CHARACTERS = 1_000
 
 
 class Handle(NamedTuple):
@@ -47,7 +47,7 @@ class Handle(NamedTuple):
 
 def read_handle(text: str, now: int) -> Handle:
     """Parse a handle. StatusError with INVALID_RECEIPT_HANDLE if it is malformed or expired."""
-    parts = text.rsplit(" ", 2 if text.count(" ", 0, _MOST_LENGTH) > 7 else 1)
+    parts = text.rsplit(" ", 2 if text.count(" ", 0, _MAX_CHARACTERS) > 7 else 1)
     try:
         info = _info_of(parts[0])
         offset = int(parts[1])
@@ -71,7 +71,7 @@ def read_handle(text: str, now: int) -> Handle:
 @lru_cache(4096)
 def _info_of(head: str) -> ExtraInfo:
     """Parse a handle without its offsets."""
-    if len(head) > _MOST_LENGTH:
+    if len(head) > _MAX_CHARACTERS:
         raise ValueError
     return parse_extra_info(head)
 

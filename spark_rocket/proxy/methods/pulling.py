@@ -43,7 +43,7 @@ MAX_WAIT_MS = 20_000
 _ANSWER_MS = 500  # part of the call's deadline that is reserved for the response
 _SUSPEND = 2
 _SUBSCRIPTION = 4
-_USUAL_BATCH = 32
+_DEFAULT_BATCH_MESSAGES = 32
 _MAX_PULL_BYTES = 8 << 20
 _LATEST_MS = 253_402_300_799_999
 _Code = definitions.Code
@@ -91,7 +91,7 @@ class PullFamily(Family):
             "subVersion": "0",
             "expressionType": wanted.kind,
         }
-        if request.batch_size > _USUAL_BATCH:
+        if request.batch_size > _DEFAULT_BATCH_MESSAGES:
             ext["maxMsgBytes"] = str(_MAX_PULL_BYTES)
         async with context.batch() as batch:
             answer = await self._pull(batch, broker, ext, wait_ms / 1000 + REQUEST_SECONDS)

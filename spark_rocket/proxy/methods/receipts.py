@@ -50,22 +50,22 @@ _log = logging.getLogger(__name__)
 
 RENEWED_FOR_MS = 60_000
 """The first invisible time of a renewed message."""
-SOON_MS = 1_000
+RELEASE_DELAY_MS = 1_000
 """The invisible time of a message whose receiver is gone."""
-LEAST_MS = 1
+UNSEEN_RELEASE_DELAY_MS = 1
 """The invisible time of a message that was not delivered to a client."""
 MAX_RENEWED = 200_000
 
 _AHEAD_MS = 10_000
 _RENEWALS_MS = tuple(minutes * 60_000 for minutes in (1, 3, 5, 10, 30, 60))
-_LONGEST_MS = 3 * 3_600_000
-_LOOK_MS = 5_000
-_AGAIN_MS = 2_000
-_MOST_ENDS = 100_000
+_MAX_RENEWED_MS = 3 * 3_600_000
+_CHECK_INTERVAL_MS = 5_000
+_RETRY_DELAY_MS = 2_000
+_MAX_ENDED = 100_000
 _WITH_SUBSCRIPTION = 4
 _AT_ONCE = 50
 _SLACK = 1_000
-_MOST_GIVEN_UP = 10_000
+_MAX_GIVEN_UP = 10_000
 
 
 class _Renewed:
@@ -107,7 +107,7 @@ class Receipts:
         self._numbers = itertools.count()
         self._given_up: dict[tuple[str, str, str], None] = {}
         self._ends: dict[tuple[str, str, int], int] = {}
-        self._look_at = 0
+        self._next_check = 0
         self.timer = WallClockTimer(asyncio.get_running_loop(), cluster.clock, self._run)
         self.count = 0
         """The number of renewed messages."""
@@ -136,7 +136,7 @@ class Receipts:
         """Record that a message was received: its offset and those before exist."""
         place = broker, topic, queue_id
         if offset >= self._ends.get(place, 0):
-            if place not in self._ends and len(self._ends) >= _MOST_ENDS:
+            if place not in self._ends and len(self._ends) >= _MAX_ENDED:
                 del self._ends[next(iter(self._ends))]
             self._ends[place] = offset + 1
 
@@ -277,7 +277,7 @@ class Receipts:
         if problem is not None:
             raise problem
         self._given_up[done] = None
-        if len(self._given_up) > _MOST_GIVEN_UP:
+        if len(self._given_up) > _MAX_GIVEN_UP:
             del self._given_up[next(iter(self._given_up))]
 
     async def _check_place(self, group: str, topic: str, handle: Handle) -> None:
@@ -319,7 +319,7 @@ class Receipts:
     async def _release(self, group: str, topic: str, handles: list[str], unseen: bool) -> None:
         for at, text in enumerate(handles, 1):
             try:
-                ms = LEAST_MS if unseen else SOON_MS
+                ms = UNSEEN_RELEASE_DELAY_MS if unseen else RELEASE_DELAY_MS
                 await self.change_invisible(group, topic, await self.read(text), ms, suspend=unseen)
             except (StatusError, RocketError) as error:
                 _log.debug("a message of %s for %s was not released: %s", topic, group, error.message)
@@ -335,8 +335,8 @@ class Receipts:
         if kept is None:
             kept = self._kept[key] = _Kept(client_id, group, seen=self._is_member(client_id, group))
             if len(self._kept) == 1:
-                self._look_at = self._cluster.clock() + _LOOK_MS
-                self.timer.expect(self._look_at)
+                self._next_check = self._cluster.clock() + _CHECK_INTERVAL_MS
+                self.timer.expect(self._next_check)
         known = kept.messages.get(handle)
         if known is not None:
             return
@@ -390,8 +390,8 @@ class Receipts:
         """Called by the timer; return the next time."""
         if not self._kept:
             return None
-        if self._look_at <= now:
-            self._look_at = now + _LOOK_MS
+        if self._next_check <= now:
+            self._next_check = now + _CHECK_INTERVAL_MS
             for kept in tuple(self._kept.values()):
                 if self._is_member(kept.client_id, kept.group):
                     kept.seen = True
@@ -406,7 +406,7 @@ class Receipts:
             self._cluster.spawn(self._renew_all(due))
         if not self._kept:
             return None
-        return min(self._look_at, self._due[0][0]) if self._due else self._look_at
+        return min(self._next_check, self._due[0][0]) if self._due else self._next_check
 
     async def _renew_all(self, due: list[_Renewed]) -> None:
         for start in range(0, len(due), _AT_ONCE):
@@ -424,7 +424,7 @@ class Receipts:
     async def _renew(self, renewed: _Renewed) -> None:
         now = self._cluster.clock()
         group, topic = renewed.kept.group, renewed.topic
-        if now - renewed.since >= _LONGEST_MS:
+        if now - renewed.since >= _MAX_RENEWED_MS:
             self._drop(renewed)
             return
         ms = _RENEWALS_MS[min(renewed.times, len(_RENEWALS_MS) - 1)]
@@ -433,7 +433,7 @@ class Receipts:
         except RemotingError as error:  # broker unavailable: some seconds are left for a retry
             _log.debug("renewal of a message of %s for %s will be retried: %s", topic, group, error.message)
             if not renewed.dropped:
-                self._plan(renewed, now + _AGAIN_MS)
+                self._plan(renewed, now + _RETRY_DELAY_MS)
             return
         except (StatusError, RocketError) as error:
             _log.debug("stopped renewal of a message of %s for %s: %s", topic, group, error.message)

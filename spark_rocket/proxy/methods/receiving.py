@@ -71,7 +71,7 @@ from spark_rocket.proxy.transport.memory_budgets import Batch
 
 _log = logging.getLogger(__name__)
 
-MAX_BATCH = 32
+MAX_BATCH_MESSAGES = 32
 MIN_INVISIBLE_MS = 10_000
 MAX_INVISIBLE_MS = 12 * 3_600_000
 MIN_POLLING_MS = 5_000
@@ -104,7 +104,7 @@ class _Asked(NamedTuple):
     wanted: Filter
     invisible_ms: int
     auto_renew: bool
-    most_attempts: int
+    max_attempts: int
 
 
 class _Popped(NamedTuple):
@@ -208,7 +208,7 @@ class ReceiveFamily(Family):
             "consumerGroup": group,
             "topic": name,
             "queueId": "-1",
-            "maxMsgNums": str(min(request.batch_size, MAX_BATCH)),
+            "maxMsgNums": str(min(request.batch_size, MAX_BATCH_MESSAGES)),
             "invisibleTime": str(invisible_ms),
             "pollTime": str(polling_ms),
             "initMode": _INIT_MAX,
@@ -224,8 +224,8 @@ class ReceiveFamily(Family):
                 )
             ext["attemptId"] = request.attempt_id
         client_id = context.metadata[CLIENT_ID]
-        most_attempts = settings.retry_max_times + 1
-        return _Asked(client_id, group, name, broker, wanted, invisible_ms, auto_renew, most_attempts), ext
+        max_attempts = settings.retry_max_times + 1
+        return _Asked(client_id, group, name, broker, wanted, invisible_ms, auto_renew, max_attempts), ext
 
     def _broker_of(self, topic: Topic, named: str) -> str:
         """Choose the broker to receive from."""
@@ -235,7 +235,7 @@ class ReceiveFamily(Family):
         if not readable:
             raise StatusError(_Code.FORBIDDEN, f"topic {topic.name} has no readable queue")
         self._turns += 1
-        available = [broker for broker in readable if not self._cluster.is_away(broker)] or readable
+        available = [broker for broker in readable if not self._cluster.is_unavailable(broker)] or readable
         return available[self._turns % len(available)]
 
     def _polling_ms(self, context: Context, request: Any) -> int:
@@ -307,7 +307,7 @@ class ReceiveFamily(Family):
         if others:
             handles = [await self.receipts.read(each.handle) for each in others]
             await self.receipts.ack(asked.group, asked.topic, handles)
-        most = asked.most_attempts
+        most = asked.max_attempts
         if all(each.attempt <= most for each in chosen):
             return chosen
         return [each for each in chosen if each.attempt <= most or not await self._give_up(asked, each)]

@@ -53,7 +53,7 @@ _PERMISSIONS: dict[int, int] = {
 }
 ALL_QUEUES = -1
 MAX_ADDRESSES = 64
-MAX_HOST = 255
+MAX_HOST_CHARACTERS = 255
 
 
 def accepted_types(topic: Topic) -> tuple[int, ...]:
@@ -137,7 +137,7 @@ class RouteFamily(Family):
             )
         called = definitions.Endpoints(scheme=endpoints.scheme)
         for address in endpoints.addresses:
-            if not 0 < len(address.host) <= MAX_HOST or not 0 < address.port <= 65_535:
+            if not 0 < len(address.host) <= MAX_HOST_CHARACTERS or not 0 < address.port <= 65_535:
                 raise StatusError(
                     _Code.ILLEGAL_ACCESS_POINT,
                     f"invalid endpoint {address.host[:100]}:{address.port}: use the host and port that clients call",

@@ -68,8 +68,8 @@ _STORED = frozenset(
     (ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE)
 )
 _MASK = (1 << 64) - 1
-_MOST_TURNS = 100_000
-_LEAST_SECONDS, _MOST_SECONDS = 0.1, 60.0
+_MAX_TURNS = 100_000
+_MIN_TIMEOUT_S, _MAX_TIMEOUT_S = 0.1, 60.0
 _NAMES = {kind: definitions.MessageType.Name(kind) for kind in (NORMAL, FIFO, DELAY, TRANSACTION, LITE, PRIORITY)}
 _NOT_HERE = {
     LITE: "lite topics are not implemented: use a separate topic instead",
@@ -178,7 +178,7 @@ class SendFamily(Family):
         """Send the request; return the broker and its response."""
         seconds = REQUEST_SECONDS
         if context.deadline is not None:
-            seconds = min(max(context.deadline - time.monotonic(), _LEAST_SECONDS), _MOST_SECONDS)
+            seconds = min(max(context.deadline - time.monotonic(), _MIN_TIMEOUT_S), _MAX_TIMEOUT_S)
         tried: set[str] = set()
         while True:
             broker, queue_id = self._queue(topic, first.group, tried)
@@ -201,12 +201,12 @@ class SendFamily(Family):
         turns = self._turns
         queues = topic.in_turn
         turn = turns.get(topic.name, -1) + 1
-        if turn == 0 and len(turns) >= _MOST_TURNS:  # mostly of deleted topics
+        if turn == 0 and len(turns) >= _MAX_TURNS:  # mostly of deleted topics
             turns.clear()
         step = 0
         for step in range(len(queues)):
             broker = queues[(turn + step) % len(queues)][0]
-            if broker not in tried and not self._cluster.is_away(broker):
+            if broker not in tried and not self._cluster.is_unavailable(broker):
                 break
         else:  # all are unavailable: try one that was not tried yet
             step = next(at for at in range(len(queues)) if queues[(turn + at) % len(queues)][0] not in tried)

@@ -30,7 +30,7 @@ CONSUMER_BACKOFF_MS = (
     *(_HOUR * hours for hours in (1, 2)),
 )
 _EXPONENTIAL_MS = (5_000, 2 * _HOUR, 2.0)  # for a group with this policy but without numbers
-_LONGEST_MS = 365 * 24 * _HOUR
+_MAX_BACKOFF_MS = 365 * 24 * _HOUR
 
 
 def merged_settings(sent: Any, *, max_body_size: int, group: SubscriptionGroupConfig | None) -> Any:
@@ -92,6 +92,6 @@ def _part(policy: object, name: str) -> dict[str, Any]:
 
 def _number(value: object, default: float) -> float:
     """Return a number of milliseconds or times if it is valid, else the default."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LONGEST_MS:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MAX_BACKOFF_MS:
         return default
     return value

@@ -125,6 +125,6 @@ class TransactionFamily(Family):
         recovery.transaction_id = make_transaction_id(header.tran_state_table_offset, header.commit_log_offset, broker)
         body = body_of(record, self._clients.max_body_size)
         write_message(recovery.message, record, properties_of(record), topic, body)
-        if not self._clients.tell_producer_of(topic, command):
+        if not self._clients.ask_producer_of(topic, command):
             text = "cannot check a transaction of topic %s: no producer has an open Telemetry stream"
             _often.warning(topic, text, topic)

@@ -184,7 +184,7 @@ class Front:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             timer = self._loop.call_later(self._limits.first_bytes_timeout, self._drop, sock)
             self._newcomers[sock] = _Newcomer(peer, timer)
-            self._look(sock)
+            self._peek(sock)
             return
         sock.close()
 
@@ -203,7 +203,7 @@ class Front:
         self._loop.remove_reader(sock)
         return newcomer.peer
 
-    def _look(self, sock: socket.socket) -> None:
+    def _peek(self, sock: socket.socket) -> None:
         """Read the first bytes until they identify the connection's kind."""
         newcomer = self._newcomers.get(sock)
         if newcomer is None:
@@ -215,10 +215,10 @@ class Front:
                 sock.recv(size)
                 newcomer.is_proxied = True
                 newcomer.peer = address or newcomer.peer
-                self._look(sock)
+                self._peek(sock)
                 return
         except (BlockingIOError, InterruptedError):
-            self._loop.add_reader(sock, self._look, sock)
+            self._loop.add_reader(sock, self._peek, sock)
             return
         except OSError:
             self._drop(sock)
@@ -231,7 +231,7 @@ class Front:
             self._refuse(sock, "PROXY", f"sent {reason}{more}")
         elif kind == MORE:  # the socket stays readable: look again later
             self._loop.remove_reader(sock)
-            self._loop.call_later(_PEEK_AGAIN_S, self._look, sock)
+            self._loop.call_later(_PEEK_AGAIN_S, self._peek, sock)
         elif problem := refusal_of(kind == TLS, TlsMode.DISABLED if self._tls is None else self._tls.mode):
             self._refuse(sock, problem.kind, problem.text)
         else:

@@ -49,8 +49,8 @@ from spark_rocket.remoting.tls.settings import TlsSettings
 
 logger = logging.getLogger(__name__)
 
-BODY_APART = 16 * 1024  # a larger body is passed to the transport separately, not copied
-HIGH_WATER = 64 * 1024 * 1024
+SEPARATE_BODY_BYTES = 16 * 1024  # a larger body is passed to the transport separately, not copied
+HIGH_WATER_BYTES = 64 * 1024 * 1024
 CONNECT_SECONDS = 3.0
 
 Answer: TypeAlias = "asyncio.Future[RemotingCommand]"
@@ -84,7 +84,7 @@ class _Connection(asyncio.Protocol):
         unsent = self._unsent
         if not unsent:
             self._loop.call_soon(self._flush)
-        if len(command.body) > BODY_APART:
+        if len(command.body) > SEPARATE_BODY_BYTES:
             unsent += (command.encode_head(), command.body)
         else:
             unsent.append(command.encode())
@@ -165,7 +165,7 @@ class AsyncRemotingClient:
         *,
         connect_timeout: float = CONNECT_SECONDS,
         max_frame_length: int = MAX_FRAME_LENGTH,
-        high_water: int = HIGH_WATER,
+        high_water: int = HIGH_WATER_BYTES,
         credentials: Credentials | None = None,
         tls: TlsSettings | None = None,
         on_push: PushHandler | None = None,

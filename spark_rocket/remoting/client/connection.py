@@ -6,10 +6,10 @@ written on their callers' threads. Each request leaves the table exactly once: w
 when the connection is lost. Large bodies are sent separately from their head (``sendmsg``) and received directly into
 the caller's buffer: neither is copied.
 
-**Batching.** Requests marked for it are written immediately while fewer than ``WINDOW`` of them are pending. Above that
-the peer is busy: their frames are held until the next responses arrive, until ``FLUSH_SIZE`` bytes are held, or for
-``HOLD_S`` seconds. So a producer that sends faster than its broker responds makes one system call for dozens of
-requests. Every write starts with the held frames, so the requests of one thread keep their order.
+**Batching.** Requests marked for it are written immediately while fewer than ``MAX_UNBATCHED_REQUESTS`` of them are
+pending. Above that the peer is busy: their frames are held until the next responses arrive, until ``FLUSH_SIZE`` bytes
+are held, or for ``HOLD_S`` seconds. So a producer that sends faster than its broker responds makes one system call for
+dozens of requests. Every write starts with the held frames, so the requests of one thread keep their order.
 
 **Interrupts** (Ctrl-C) may leave a partial frame on the wire, or ``_writing`` locked. So they end the connection: all
 requests fail, the next one opens a new connection, and the thread that closes the descriptor waits for the lock no
@@ -46,11 +46,11 @@ from spark_rocket.remoting.tls.socket import TlsSocket, shake_hands
 logger = logging.getLogger(__name__)
 
 RECEIVE_SIZE = 64 * 1024
-BODY_APART = 16 * 1024  # bytes; a larger body is sent separately from its head
+SEPARATE_BODY_BYTES = 16 * 1024  # bytes; a larger body is sent separately from its head
 SEND_SLICE_S = 0.25  # how often a blocked send checks its deadline
 CLOSE_TIMEOUT_S = 2.0
 SLOW_CONNECT_S = 0.5
-WINDOW = 16
+MAX_UNBATCHED_REQUESTS = 16
 FLUSH_SIZE = 32 * 1024
 HOLD_S = 0.01
 
@@ -175,7 +175,7 @@ class Connection:
                 raise copy.copy(self.lost)
             if connecting and (self._wait(request, pieces) or not self._connected(request)):
                 return
-            if request.batch and len(pieces) == 1 and (self._held or len(self._batched) > WINDOW):
+            if request.batch and len(pieces) == 1 and (self._held or len(self._batched) > MAX_UNBATCHED_REQUESTS):
                 if self._hold(pieces[0]):
                     self._reader.wake()
                     return
@@ -285,7 +285,7 @@ class Connection:
         held.append(frame)
         self._held_size += len(frame)
         # After the append: the reader removes the number of a completed request before it checks for held frames.
-        if len(self._batched) - len(held) < WINDOW or self._held_size >= FLUSH_SIZE:
+        if len(self._batched) - len(held) < MAX_UNBATCHED_REQUESTS or self._held_size >= FLUSH_SIZE:
             return False
         if not self._flush_due:
             self._flush_later()
@@ -467,7 +467,7 @@ class Connection:
 
 
 def _pieces(command: RemotingCommand) -> Pieces:
-    if len(command.body) > BODY_APART:
+    if len(command.body) > SEPARATE_BODY_BYTES:
         return command.encode_head(), command.body
     return (command.encode(),)
 

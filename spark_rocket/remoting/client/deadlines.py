@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
-GRAIN_S = 0.01  # the minimum interval of checks of a table: an entry expires at most this late
+MIN_CHECK_INTERVAL_S = 0.01  # the minimum interval of checks of a table: an entry expires at most this late
 
 
 class Timer:
@@ -130,7 +130,7 @@ class DeadlineTable(Generic[K, V]):
             else:
                 nearest = min(nearest, deadline)
         if nearest < math.inf:
-            self._watch(max(nearest, now + GRAIN_S))
+            self._watch(max(nearest, now + MIN_CHECK_INTERVAL_S))
         for key in late:
             entry = self.take(key)
             if entry is not None:

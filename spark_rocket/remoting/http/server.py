@@ -3,10 +3,10 @@
 =====================  ==============================================================================================
 peer                   server
 =====================  ==============================================================================================
-sends a long header    responds with 431 above ``HEADER_LIMIT`` bytes
+sends a long header    responds with 431 above ``MAX_HEADER_BYTES`` bytes
 sends it slowly        closes after ``HEADER_SECONDS``; the same limit applies to the TLS handshake
 does not read          closes after ``WRITE_SECONDS``
-opens connections      above ``MOST_CONNECTIONS`` closes the oldest one with an incomplete request; the new one if there
+opens connections      above ``MAX_CONNECTIONS`` closes the oldest one with an incomplete request; the new one if there
                        is none, or if descriptors are scarce
 sends a body           ignores it: every response ends its connection
 uses another host      responds with 403 if it listens on loopback: protects against DNS rebinding by web pages
@@ -34,10 +34,10 @@ from spark_rocket.remoting.server.sockets import cannot_listen, is_loopback, lea
 
 logger = logging.getLogger(__name__)
 
-HEADER_LIMIT = 8 * 1024
+MAX_HEADER_BYTES = 8 * 1024
 HEADER_SECONDS = 5.0
 WRITE_SECONDS = 30.0
-MOST_CONNECTIONS = 64
+MAX_CONNECTIONS = 64
 
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
@@ -105,7 +105,7 @@ class HttpServer:
                 self._serve,
                 self.host or None,
                 self._asked_port,
-                limit=HEADER_LIMIT,
+                limit=MAX_HEADER_BYTES,
                 ssl=self._ssl,
                 ssl_handshake_timeout=HEADER_SECONDS if self._ssl is not None else None,
                 backlog=64,
@@ -126,7 +126,7 @@ class HttpServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = format_peer(writer.get_extra_info("peername"))
         within_budget = leaves_reserve(writer.get_extra_info("socket"), self.name, peer)
-        if not within_budget or (len(self._connections) >= MOST_CONNECTIONS and not self._close_oldest()):
+        if not within_budget or (len(self._connections) >= MAX_CONNECTIONS and not self._close_oldest()):
             writer.transport.abort()
             return
         self._connections.add(writer)
@@ -173,7 +173,7 @@ class HttpServer:
             return _BadRequestError(HTTPStatus.BAD_REQUEST, "the header has no end") if error.partial else None
         except asyncio.LimitOverrunError:
             return _BadRequestError(
-                HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"the header is longer than {HEADER_LIMIT} bytes"
+                HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"the header is longer than {MAX_HEADER_BYTES} bytes"
             )
 
     async def _answer(self, head: bytes | _BadRequestError) -> tuple[str, HttpAnswer]:

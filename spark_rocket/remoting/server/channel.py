@@ -29,7 +29,7 @@ from spark_rocket.remoting.session import Session
 logger = logging.getLogger(__name__)
 
 # A larger body is passed to the transport separately; below it one copied frame is cheaper.
-BODY_APART = 16 * 1024
+SEPARATE_BODY_BYTES = 16 * 1024
 
 
 class ChannelOwner(Protocol):
@@ -354,7 +354,7 @@ class Channel(asyncio.Protocol):
 
 def encoded(command: RemotingCommand) -> tuple[Buffer, ...]:
     """A command as buffers to write."""
-    if len(command.body) > BODY_APART:
+    if len(command.body) > SEPARATE_BODY_BYTES:
         return command.encode_head(), command.body
     return (command.encode(),)
 

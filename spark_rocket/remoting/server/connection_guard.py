@@ -33,12 +33,12 @@ from spark_rocket.remoting.server.sockets import leaves_reserve
 
 logger = logging.getLogger(__name__)
 
-TICK = 1.0  # seconds between checks
+CHECK_INTERVAL_S = 1.0  # seconds between checks
 _SWEEPS = 4  # per idle timeout
-_MIN_RATE = 16 * 1024  # bytes per second of a large frame
+_MIN_BYTES_PER_S = 16 * 1024  # bytes per second of a large frame
 _MAX_HEADER_BYTES = 64 * 1024  # of a rejected frame
 _LOG_SECONDS = 10.0
-_STALLED = 3.0  # seconds without a new byte of an incomplete frame
+_STALLED_S = 3.0  # seconds without a new byte of an incomplete frame
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ class ConnectionGuard:
         self._loop = asyncio.get_running_loop()
         self.clock = self._loop.time
         self._checked_at = self.clock()
-        self._timer = self._loop.call_later(TICK, self._tick)
+        self._timer = self._loop.call_later(CHECK_INTERVAL_S, self._tick)
         self._sweeper = self._loop.call_later(self._idle_timeout / _SWEEPS, self._sweep_again)
 
     def close(self) -> None:
@@ -153,7 +153,7 @@ class ConnectionGuard:
     def _make_room(self, channel: Channel, now: float) -> None:
         """Free memory: a peer that stopped within a frame is dropped before frames that still make progress."""
         other, entry = next(iter(self._unfinished.items()))
-        if now - entry.progress < _STALLED:
+        if now - entry.progress < _STALLED_S:
             self._refuse(channel)
             return
         self.whole(other)
@@ -232,16 +232,16 @@ class ConnectionGuard:
     # --- checks -------------------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        self._timer = self._loop.call_later(TICK, self._tick)
-        self.look()
+        self._timer = self._loop.call_later(CHECK_INTERVAL_S, self._tick)
+        self.check()
         if self.on_tick is not None:
             self.on_tick()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check all connections that may have exceeded a time limit."""
         now, limits = self.clock(), self._limits
-        stopped, self._checked_at = now - self._checked_at - TICK, now
-        if stopped > TICK:  # the process or its loop was suspended, not the peers
+        stopped, self._checked_at = now - self._checked_at - CHECK_INTERVAL_S, now
+        if stopped > CHECK_INTERVAL_S:  # the process or its loop was suspended, not the peers
             self.newcomers = {channel: since + stopped for channel, since in self.newcomers.items()}
             for entry in [*self._unfinished.values(), *self.behind.values()]:
                 entry.since += stopped
@@ -253,7 +253,7 @@ class ConnectionGuard:
             self._stats.silent += 1
             channel.abort()
         for channel, frame in list(self._unfinished.items()):
-            if now - frame.since >= limits.slow_writer + frame.size / _MIN_RATE:
+            if now - frame.since >= limits.slow_writer + frame.size / _MIN_BYTES_PER_S:
                 self.whole(channel)
                 self._stats.slow_writers += 1
                 took = now - frame.since

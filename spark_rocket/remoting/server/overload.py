@@ -2,7 +2,7 @@
 
 Requests have kinds, as Apache's broker has a queue for each kind of work. A request that cannot be served at once
 is queued by its kind (request_queue.py). A queue has room for ``capacity`` requests, and each is queued for at most
-``patience`` seconds. Requests above that are rejected with SYSTEM_BUSY and Apache's remarks:
+``max_wait`` seconds. Requests above that are rejected with SYSTEM_BUSY and Apache's remarks:
 
 =====================================  ===============================================================================
 remark begins with                     reason
@@ -40,7 +40,7 @@ class Queue:
     """The capacity of one kind of requests, and the maximum queue time in seconds of server work; 0: no limit."""
 
     capacity: int = 10_000
-    patience: float = 0.0
+    max_wait: float = 0.0
 
 
 @dataclass(slots=True)

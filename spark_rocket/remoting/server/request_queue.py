@@ -34,9 +34,9 @@ from spark_rocket.remoting.server.overload import OTHER, TOO_OLD, Limits, Overlo
 
 logger = logging.getLogger(__name__)
 
-TURN = 5e-3  # seconds per turn of the loop, each for requests read in it and for queued ones
-_MIN_SLICE = 0.1e-3  # seconds for one connection
-_PER_FRAME = 200  # bytes of overhead
+TURN_S = 5e-3  # seconds per turn of the loop, each for requests read in it and for queued ones
+_MIN_SLICE_S = 0.1e-3  # seconds for one connection
+_FRAME_OVERHEAD_BYTES = 200  # bytes of overhead
 
 Refuse: TypeAlias = Callable[[RemotingCommand], RemotingCommand | None]
 """Returns the response to a rejected request, None for a request to process."""
@@ -78,7 +78,7 @@ class RequestQueue:
         """Apply changed limits."""
         queues = self._limits.queues
         self._queues = {kind: self._queues.get(kind, deque()) for kind in queues}
-        self._least_patience = min((queue.patience for queue in queues.values() if queue.patience), default=math.inf)
+        self._shortest_max_wait = min((queue.max_wait for queue in queues.values() if queue.max_wait), default=math.inf)
 
     def __contains__(self, channel: Channel) -> bool:
         return channel in self._backlogs
@@ -86,7 +86,7 @@ class RequestQueue:
     def take(self, channel: Channel, frames: list[memoryview], size: int) -> None:
         """Queue frames that were received in ``size`` bytes."""
         stats = self._stats
-        size += len(frames) * _PER_FRAME
+        size += len(frames) * _FRAME_OVERHEAD_BYTES
         if stats.waiting_bytes + stats.unfinished_bytes + size > self._limits.max_request_bytes:
             while frames:  # interrupted if the peer does not read its responses
                 frames = frames[self._serve_frames(channel, frames, math.inf, self._refuse_all) :]
@@ -144,10 +144,10 @@ class RequestQueue:
         """One turn of the loop."""
         self._scheduled = False
         now = perf_counter()
-        end = now + TURN
+        end = now + TURN_S
         active = [queue for queue in self._queues.values() if queue]
         waiting = sum(len(queue) for queue in active)
-        piece = min(self._time_slice, max(TURN / max(waiting, 1), _MIN_SLICE))
+        piece = min(self._time_slice, max(TURN_S / max(waiting, 1), _MIN_SLICE_S))
         for left, queue in zip(range(len(active), 0, -1), active, strict=True):
             until = now + (end - now) / left
             for _ in range(len(queue)):
@@ -195,7 +195,7 @@ class RequestQueue:
         limits, stats = self._limits, self._stats
         waited = self.clock() - backlog.arrived
         full = self._is_full(backlog.kind)
-        if not full and waited < self._least_patience:
+        if not full and waited < self._shortest_max_wait:
             return None
         seen = 0
 
@@ -204,7 +204,7 @@ class RequestQueue:
             seen += 1
             kind = limits.kind_of(request.code)
             queue = limits.queues[kind]
-            if 0 < queue.patience <= waited:
+            if 0 < queue.max_wait <= waited:
                 stats.refused[kind, "timeout"] += 1
                 remark = TOO_OLD % (waited * 1000, stats.waiting[kind])
                 return RemotingCommand.response(request, ResponseCode.SYSTEM_BUSY, remark)

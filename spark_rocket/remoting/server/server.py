@@ -40,7 +40,7 @@ from spark_rocket.remoting.address import format_address
 from spark_rocket.remoting.server.channel import Channel, encoded
 from spark_rocket.remoting.server.connection_guard import ConnectionGuard
 from spark_rocket.remoting.server.overload import Limits, OverloadStats
-from spark_rocket.remoting.server.request_queue import TURN, Refuse, RequestQueue
+from spark_rocket.remoting.server.request_queue import TURN_S, Refuse, RequestQueue
 from spark_rocket.remoting.server.sockets import bind, cannot_listen
 from spark_rocket.remoting.tls.contexts import ServerTls
 from spark_rocket.remoting.tls.server import TlsGate
@@ -54,7 +54,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 # Reads at shorter intervals (seconds) mean a peer that waits for each response, or many peers.
-BUSY_GAP = 250e-6
+BUSY_GAP_S = 250e-6
 # Responses to one read are written together, up to this size.
 FLUSH_SIZE = 256 * 1024
 
@@ -118,7 +118,7 @@ class RemotingServer:
         self._awake_until = 0.0
         self._awake = False
         self._in_turn = False
-        self.turn = TURN
+        self.turn = TURN_S
         self._turn = 0.0  # start of this turn of the loop
         self._over = False  # the time of this turn is used up: frames read in it are queued
         self._empty: asyncio.Event
@@ -303,7 +303,7 @@ class RemotingServer:
         and 19,000 with it. Slower traffic, below some 4,000 reads/s, is not affected.
         """
         now = perf_counter()
-        if now - self._last_read < BUSY_GAP and self._busy_poll:
+        if now - self._last_read < BUSY_GAP_S and self._busy_poll:
             self._awake_until = now + self._busy_poll
             if not self._awake:
                 self._awake = True

@@ -43,9 +43,9 @@ _log = logging.getLogger(__name__)
 
 HANDSHAKE_SECONDS = 10.0
 HANDSHAKE_BYTES = 256 * 1024
-_CHUNK = 64 * 1024  # bytes encrypted per call, so that they stay in the CPU cache
-_READ = 128 * 1024
-_RECORD = 16 * 1024
+_CHUNK_BYTES = 64 * 1024  # bytes encrypted per call, so that they stay in the CPU cache
+_READ_BYTES = 128 * 1024
+_RECORD_BYTES = 16 * 1024
 
 _TOO_SLOW = Problem("TIMEOUT", "did not complete the TLS handshake in time", "")
 _TOO_LONG = Problem("TOO_LONG", "exceeded the size limit of a TLS handshake", "")
@@ -78,7 +78,7 @@ class TlsGate:
         self.mode = TlsMode.DISABLED if tls is None else tls.mode
         self.tls = tls
         self.made = made
-        self.buffer = memoryview(bytearray(_READ))  # decrypted data of the current read
+        self.buffer = memoryview(bytearray(_READ_BYTES))  # decrypted data of the current read
         self._often = RateLimited(_log)
         self._name = name
 
@@ -231,7 +231,7 @@ class TlsTransport(asyncio.Transport):
             self._reading = True
             self._transport.resume_reading()
             if self._incoming.pending or self._ssl.pending():
-                asyncio.get_running_loop().call_soon(self._go_on)
+                asyncio.get_running_loop().call_soon(self._resume_decrypting)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self._transport.set_write_buffer_limits(high, low)
@@ -242,7 +242,7 @@ class TlsTransport(asyncio.Transport):
     def write(self, data: Any) -> None:
         if self._transport.is_closing():
             return
-        if len(data) > _RECORD:
+        if len(data) > _RECORD_BYTES:
             self.writelines((data,))
         elif data:
             try:
@@ -260,13 +260,13 @@ class TlsTransport(asyncio.Transport):
         size = 0
         try:
             for data in list_of_data:
-                if len(data) < _CHUNK:
+                if len(data) < _CHUNK_BYTES:
                     small.append(data)
                     size += len(data)
-                if small and (size >= _CHUNK or len(data) >= _CHUNK):
+                if small and (size >= _CHUNK_BYTES or len(data) >= _CHUNK_BYTES):
                     self._encrypt(b"".join(small), ready)
                     small, size = [], 0
-                if len(data) >= _CHUNK:
+                if len(data) >= _CHUNK_BYTES:
                     self._encrypt(data, ready)
             if size:
                 self._encrypt(b"".join(small), ready)
@@ -293,7 +293,7 @@ class TlsTransport(asyncio.Transport):
         write, take = self._ssl.write, self._outgoing.read
         view = memoryview(data)
         while view:
-            done = write(view[:_CHUNK])
+            done = write(view[:_CHUNK_BYTES])
             ready.append(take())
             view = view[done:]
 
@@ -301,7 +301,7 @@ class TlsTransport(asyncio.Transport):
         if self._outgoing.pending and not self._transport.is_closing():
             self._transport.write(self._outgoing.read())
 
-    def _go_on(self) -> None:
+    def _resume_decrypting(self) -> None:
         if self._reading and not self._transport.is_closing():
             self._decrypt()
 
@@ -313,11 +313,11 @@ class TlsTransport(asyncio.Transport):
         while more and self._reading and not self._transport.is_closing():
             at = 0
             try:
-                while at < _READ:
+                while at < _READ_BYTES:
                     if not incoming.pending and not sslobj.pending():
                         more = False
                         break
-                    count = read(_READ - at, buffer[at:] if at else buffer)
+                    count = read(_READ_BYTES - at, buffer[at:] if at else buffer)
                     if not count:
                         raise ssl.SSLZeroReturnError
                     at += count

@@ -32,8 +32,8 @@ from spark_rocket.protocol.wire.command import Buffer
 from spark_rocket.remoting.tls.contexts import ClientTls
 from spark_rocket.remoting.tls.problems import problem_of
 
-_RECEIVE = 128 * 1024
-_MAX_PLAIN = 256 * 1024  # bytes encrypted per write
+_RECEIVE_BYTES = 128 * 1024
+_MAX_PLAINTEXT_BYTES = 256 * 1024  # bytes encrypted per write
 _REASON_TIMEOUT_S = 2.0  # how long a writer waits for the reader to read the reason of a close
 
 
@@ -52,7 +52,7 @@ class TlsSocket:
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._ssl = context.wrap_bio(self._incoming, self._outgoing, server_hostname=name)
-        self._received = memoryview(bytearray(_RECEIVE))
+        self._received = memoryview(bytearray(_RECEIVE_BYTES))
         self._plain = memoryview(b"")
         self._more = False  # there may be decrypted bytes, or complete records
         self._unsent = memoryview(b"")
@@ -163,12 +163,12 @@ class TlsSocket:
             for piece in pieces:
                 view = memoryview(piece)[owed:]
                 owed -= min(owed, len(piece))
-                view = view[: _MAX_PLAIN - taken]
+                view = view[: _MAX_PLAINTEXT_BYTES - taken]
                 while view:
                     done = self._ssl.write(view)
                     taken += done
                     view = view[done:]
-                if taken >= _MAX_PLAIN:
+                if taken >= _MAX_PLAINTEXT_BYTES:
                     break
             self._unsent = memoryview(self._outgoing.read())
         self._owed = 0

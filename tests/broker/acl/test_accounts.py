@@ -303,8 +303,8 @@ async def test_what_was_read_before_a_change_does_not_count_after_it(tmp_path: P
     """The file is looked at each second, and read on a thread; a change that comes meanwhile waits for that."""
     control = control_on(tmp_path / "plain_acl.yml", ACCOUNTS)
     control.path.write_text(ACCOUNTS + "# touched\n")
-    await control.look()
-    looking = asyncio.create_task(control.look())
+    await control.reload_if_changed()
+    looking = asyncio.create_task(control.reload_if_changed())
     await asyncio.sleep(0)
     await control.change(_without_chief)
     await looking

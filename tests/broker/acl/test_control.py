@@ -389,7 +389,7 @@ def rewrite(path: Path, text: str) -> None:
 
 def look_twice(control: AccessControl) -> list[bool]:
     async def look() -> list[bool]:
-        return [await control.look(), await control.look()]
+        return [await control.reload_if_changed(), await control.reload_if_changed()]
 
     return asyncio.run(look())
 
