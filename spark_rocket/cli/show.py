@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from spark_rocket.client import Admin
     from spark_rocket.model import MessageQueue
 
-NOTHING = "-"
+NO_VALUE = "-"
 _GAP = 2
 
 Row = Mapping[str, Any]
@@ -37,13 +37,13 @@ Row = Mapping[str, Any]
 def cell(value: object) -> str:
     """Format a value for a table."""
     if value is None or value == "":
-        return NOTHING
+        return NO_VALUE
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:,.1f}" if value < 1000 else f"{value:,.0f}"
     if isinstance(value, list | tuple | set | frozenset):
-        return ", ".join(map(str, value)) or NOTHING
+        return ", ".join(map(str, value)) or NO_VALUE
     return str(value)
 
 
@@ -58,7 +58,7 @@ class Column:
     spare: bool = False
     """Omitted if the terminal is too narrow."""
 
-    def text(self, row: Row, missing: str = NOTHING) -> str:
+    def text(self, row: Row, missing: str = NO_VALUE) -> str:
         value = row.get(self.key)
         return missing if value is None else self.form(value)
 
@@ -136,7 +136,7 @@ def record(values: Mapping[str, object], title: str = "") -> None:
         print(_bold(title))
     width = max((len(name) for name in values), default=0)
     for name, value in values.items():
-        first, *others = cell(value).splitlines() or [NOTHING]
+        first, *others = cell(value).splitlines() or [NO_VALUE]
         print(f"{'  ' if title else ''}{_dim(name.ljust(width))}  {first}")
         for other in others:
             print(f"{' ' * (width + (4 if title else 2))}{other}")
@@ -238,13 +238,13 @@ def _is_confirmed(question: str) -> bool:
 # --- watched tables --------------------------------------------------------------------------------------------------
 
 
-def watch(look: Callable[[], tuple[object, Table]], seconds: float, as_json: bool = False) -> None:
+def watch(fetch: Callable[[], tuple[object, Table]], seconds: float, as_json: bool = False) -> None:
     """Refresh a table until Ctrl-C: in place on a terminal, else one table after the other or JSON lines.
 
-    ``look`` returns the value for JSON and the table. If it fails after the first time, the error is shown and the next
-    refresh retries.
+    ``fetch`` returns the value for JSON and the table. If it fails after the first time, the error is shown and the
+    next refresh retries.
     """
-    value, shown = look()
+    value, shown = fetch()
     if as_json or not sys.stdout.isatty():
         while True:
             if as_json:
@@ -253,30 +253,30 @@ def watch(look: Callable[[], tuple[object, Table]], seconds: float, as_json: boo
                 _print(shown)
                 print(flush=True)
             time.sleep(seconds)
-            value, shown = _refreshed(look, shown)
+            value, shown = _refreshed(fetch, shown)
     from rich.live import Live
 
     with Live(_drawn(shown), console=_console(), auto_refresh=False, vertical_overflow="ellipsis") as live:
         while True:
             time.sleep(seconds)
-            _, shown = _refreshed(look, shown)
+            _, shown = _refreshed(fetch, shown)
             live.update(_drawn(shown), refresh=True)
 
 
-def _refreshed(look: Callable[[], tuple[object, Table]], last: Table) -> tuple[object, Table]:
+def _refreshed(fetch: Callable[[], tuple[object, Table]], last: Table) -> tuple[object, Table]:
     try:
-        return look()
+        return fetch()
     except RocketError as error:
         text = f"{error.message} {error.remedy}".rstrip()
         return {"error": text}, replace(last, foot=f"Not refreshed: {text}")
 
 
-def looked(look: Callable[[], tuple[object, Table]], seconds: float | None, as_json: bool) -> None:
+def show_table(fetch: Callable[[], tuple[object, Table]], seconds: float | None, as_json: bool) -> None:
     """Show a table once, or with ``--watch`` (``seconds``) repeatedly."""
     if seconds is not None:
-        watch(look, seconds, as_json)
+        watch(fetch, seconds, as_json)
         return
-    value, shown = look()
+    value, shown = fetch()
     if as_json:
         document(value)
     else:
@@ -293,7 +293,7 @@ def failures(failed: Mapping[str, RocketError]) -> int:
     return 1 if failed else 0
 
 
-def masters_away(admin: Admin, cluster: str | None, broker: str | None = None) -> int:
+def report_unavailable_masters(admin: Admin, cluster: str | None, broker: str | None = None) -> int:
     """Print the brokers that a change did not reach because they have no master; return the exit status."""
     names = admin.unavailable_masters(cluster) if broker is None else []
     for name in names:

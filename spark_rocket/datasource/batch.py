@@ -29,8 +29,8 @@ from spark_rocket.datasource.read.cluster import Cluster, reader_of
 from spark_rocket.datasource.read.fetch import read_deduplicated, read_range
 from spark_rocket.datasource.read.typed_rows import projection_of, rows_of
 
-_SMALL = 1_000  # messages; a larger range gets its own task
-_TOGETHER = 256  # small ranges per task
+_SMALL_RANGE_MESSAGES = 1_000  # a larger range gets its own task
+_SMALL_RANGES_PER_TASK = 256
 
 
 @dataclass
@@ -72,12 +72,14 @@ def _plan_lookup(cluster: Cluster, look_up: LookUp, options: ReadOptions) -> lis
     index = BrokerIndex(reader, options.request_timeout_ms / 1000)
     spans = find(batch_ranges(cluster, options), look_up, index)
     least, most = options.min_partitions, options.max_records_per_partition
-    small = [] if least or most else [span for span in spans if span.size <= _SMALL]
-    large = [span for span in spans if span.size > _SMALL] if small else spans
+    small = [] if least or most else [span for span in spans if span.size <= _SMALL_RANGE_MESSAGES]
+    large = [span for span in spans if span.size > _SMALL_RANGE_MESSAGES] if small else spans
     alone: list[InputPartition] = [
         RangePartition(span) for span in split(large, min_partitions=least, max_records=most)
     ]
-    groups = (tuple(small[start : start + _TOGETHER]) for start in range(0, len(small), _TOGETHER))
+    groups = (
+        tuple(small[start : start + _SMALL_RANGES_PER_TASK]) for start in range(0, len(small), _SMALL_RANGES_PER_TASK)
+    )
     return alone + [RangesPartition(group) for group in groups]
 
 

@@ -34,24 +34,24 @@ def ask_executors(
         if py_files:
             builder = builder.config("spark.submit.pyFiles", py_files)
     session = builder.getOrCreate()
-    look = _question(list(addresses))
+    task = _question(list(addresses))
     try:
         if remote is None:
             tasks = session.sparkContext.parallelize(range(_TASKS), _TASKS)
-            texts: list[str] = tasks.map(lambda _: look()).collect()
+            texts: list[str] = tasks.map(lambda _: task()).collect()
         else:
-            texts = _through_connect(session, look)
+            texts = _through_connect(session, task)
     finally:
         session.stop()
     return [json.loads(text) for text in sorted(set(texts))]
 
 
-def _through_connect(session: SparkSession, look: Callable[[], str]) -> list[str]:
+def _through_connect(session: SparkSession, task: Callable[[], str]) -> list[str]:
     def answer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         for _ in batches:
-            yield pa.RecordBatch.from_pydict({"answer": [look()]})
+            yield pa.RecordBatch.from_pydict({"answer": [task()]})
 
     rows = session.range(0, _TASKS, 1, _TASKS).mapInArrow(answer, "answer string").collect()
     return [str(row.answer) for row in rows]
@@ -60,7 +60,7 @@ def _through_connect(session: SparkSession, look: Callable[[], str]) -> list[str
 def _question(addresses: list[str]) -> Callable[[], str]:
     """Return the probe. It is a nested function so that cloudpickle pickles it by value."""
 
-    def look() -> str:
+    def task() -> str:
         import importlib.util
         import json
         import platform
@@ -86,4 +86,4 @@ def _question(addresses: list[str]) -> Callable[[], str]:
             sort_keys=True,
         )
 
-    return look
+    return task

@@ -42,12 +42,12 @@ class RocketDataSource(PickledByValue, DataSource):
 
     @hide_traceback
     def schema(self) -> StructType:
-        from spark_rocket.datasource.tables import is_two_way, new_table, one_way, plain, table_options
+        from spark_rocket.datasource.tables import is_two_way, new_table, options_of_direction, plain, table_options
 
         if (options := table_options(self.options)) is not None:
             return new_table(self._to_read(options), self._schema_of)
         given = self._to_read(self.options)
-        schema = self._schema_of(one_way(given, reading=True))
+        schema = self._schema_of(options_of_direction(given, reading=True))
         return plain(schema, all_nullable=True) if is_two_way(given) else schema
 
     def _schema_of(self, options: Mapping[str, str]) -> StructType:

@@ -86,9 +86,9 @@ def new_table(options: Mapping[str, str], schema_to_read: Callable[[Mapping[str,
     if "topic" in options and not two_way:
         schema = _schema_to_insert(options)
     else:
-        schema = schema_to_read(one_way(options, reading=True))
+        schema = schema_to_read(options_of_direction(options, reading=True))
         if not is_view(options):
-            check_options(one_way(options, reading=False), WRITES if two_way else READS)
+            check_options(options_of_direction(options, reading=False), WRITES if two_way else READS)
     fields = []
     for field in schema.fields:
         kind = _TOPIC_TYPE if field.name == "topic" else field.dataType
@@ -132,7 +132,7 @@ def options_to_read(options: Mapping[str, str], schema: StructType) -> dict[str,
     both = dict(options) if says else _stored_options(schema) | dict(options)
     if not _are_given(both):
         raise error("BAD_OPTION.NONE")
-    return one_way(both, reading=True)
+    return options_of_direction(both, reading=True)
 
 
 def options_to_write(options: Mapping[str, str], schema: StructType) -> dict[str, str]:
@@ -143,7 +143,7 @@ def options_to_write(options: Mapping[str, str], schema: StructType) -> dict[str
             raise error("BAD_OPTION.NONE")
     elif any(_VARCHAR_KEY in (field.metadata or {}) for field in schema.fields):
         raise error("BAD_OPTION.WHICH_TABLE")
-    return one_way(found, reading=False)
+    return options_of_direction(found, reading=False)
 
 
 def _options_of_write(options: Mapping[str, str], schema: StructType) -> dict[str, str]:
@@ -156,7 +156,7 @@ def _are_given(options: Mapping[str, str]) -> bool:
     return any(key.lower() not in SPARK_OPTIONS for key in options)
 
 
-def one_way(options: Mapping[str, str], *, reading: bool) -> dict[str, str]:
+def options_of_direction(options: Mapping[str, str], *, reading: bool) -> dict[str, str]:
     """Return the options of one direction if both are given, else all of them."""
     if not is_two_way(options):
         return dict(options)
@@ -171,7 +171,7 @@ def written(schema: StructType, options: Mapping[str, str]) -> StructType:
     if not is_two_way(found):
         return StructType(fields)
     can_be = {name.lower() for name in INSERT_SCHEMA.names}
-    body = body_of(one_way(found, reading=True))
+    body = body_of(options_of_direction(found, reading=True))
     if body is None:
         return StructType([field for field in fields if field.name.lower() in can_be])
     only_read = {body.bad_record_column.lower()} if body.bad_records is BadRecords.COLUMN else set()

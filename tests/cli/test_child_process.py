@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.cli.servers.child import ChildProcess, End, LineReader, keep_running
+from spark_rocket.cli.servers.child import ChildProcess, End, LineReader, supervise
 from spark_rocket.remoting.server.server import run
 from spark_rocket.testing.processes import ServerProcess
 from tests.cli.descriptors import Opened, closes_its_pipes
@@ -148,7 +148,7 @@ def test_a_child_that_dies_again_and_again_is_given_up(capsys: pytest.CaptureFix
         now += seconds
         waited.append(seconds)
 
-    asyncio.run(keep_running("console", "rocket console", die, clock=lambda: now, sleep=sleep))
+    asyncio.run(supervise("console", "rocket console", die, clock=lambda: now, sleep=sleep))
     assert waited == [1, 2, 1, 2, 4, 8, 16, 32]  # the third was up for long
     assert "Start it with: rocket console" in capsys.readouterr().out
 
@@ -171,7 +171,7 @@ def test_when_a_child_is_started_again(ends: list[End], starts_again: int) -> No
     async def sleep(seconds: float) -> None:
         waited.append(seconds)
 
-    asyncio.run(keep_running("console", "rocket console", run, sleep=sleep))
+    asyncio.run(supervise("console", "rocket console", run, sleep=sleep))
     assert len(waited) == starts_again
 
 

@@ -281,7 +281,7 @@ def test_what_is_there_is_shown_in_order_of_time(rocket: Run, admin: Admin, topi
 def test_queues_that_are_added_are_followed(
     rocket: Run, cluster: LocalCluster, admin: Admin, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(message_tail, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(message_tail, "REFRESH_INTERVAL_S", 0.05)
     put = message_show.put
     seen: set[int] = set()
 
@@ -302,8 +302,8 @@ def test_queues_that_are_added_are_followed(
 
 
 def test_a_broker_that_is_busy_is_asked_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_tail, "PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(message_tail, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(message_tail, "RETRY_DELAY_S", 0.01)
+    monkeypatch.setattr(message_tail, "REFRESH_INTERVAL_S", 0.01)
     fakes = FakeCluster(1)
     pulls = 0
     host = pack_host(("127.0.0.1", 1))
@@ -340,8 +340,8 @@ def test_a_broker_that_is_busy_is_asked_again(run: Run, monkeypatch: pytest.Monk
 @pytest.fixture
 def one_away(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[FakeCluster, Callable[[], None]]]:
     """Brokers b0 and b1 with a message each of topic "t" and of dead letters; b1 is unavailable, until it is back."""
-    monkeypatch.setattr(message_tail, "PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(message_tail, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(message_tail, "RETRY_DELAY_S", 0.01)
+    monkeypatch.setattr(message_tail, "REFRESH_INTERVAL_S", 0.01)
     fakes = FakeCluster(2)
     is_back = threading.Event()
     now = int(time.time() * 1000)
@@ -658,7 +658,7 @@ def test_a_terminal_is_not_driven_by_messages(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     shown = message_show.body_text(nasty.encode(), "text")
     assert shown == "\\x1b[2Jred\\x07 \\u202e\\u200b\\x9b31m ok ✓"
-    assert message_show.harmless("a\tb\nc") == "a\tb\nc"
+    assert message_show.escape_controls("a\tb\nc") == "a\tb\nc"
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def test_watching_until_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = at_a_terminal(monkeypatch)
     looks = 0
 
-    def look() -> tuple[object, show.Table]:
+    def fetch() -> tuple[object, show.Table]:
         nonlocal looks
         looks += 1
         if looks == 3:
@@ -102,31 +102,31 @@ def test_watching_until_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
         return [looks], show.Table([{"topic": f"look {looks}"}], [Column("topic")])
 
     with pytest.raises(KeyboardInterrupt):
-        show.watch(look, 0.001)
+        show.watch(fetch, 0.001)
     assert "look 1" in terminal.getvalue()
     assert "look 2" in terminal.getvalue()
     looks = 0
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     with pytest.raises(KeyboardInterrupt):
-        show.watch(look, 0.001, as_json=True)
+        show.watch(fetch, 0.001, as_json=True)
     assert sys.stdout.getvalue() == "[1]\n[2]\n"  # type: ignore[attr-defined]
 
 
 def test_what_fails_while_one_watches_is_said_and_tried_again(monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
     looks = iter([None, RemotingTimeoutError("No answer."), None, KeyboardInterrupt()])
 
-    def look() -> tuple[object, show.Table]:
+    def fetch() -> tuple[object, show.Table]:
         problem = next(looks)
         if problem is not None:
             raise problem
         return "fine", show.Table([{"topic": "t"}], [Column("topic")])
 
     with pytest.raises(KeyboardInterrupt):
-        show.watch(look, 0.001)
+        show.watch(fetch, 0.001)
     assert capsys.readouterr().out.split("\n\n") == ["TOPIC\nt", "TOPIC\nt\nNot refreshed: No answer.", "TOPIC\nt", ""]
     looks = iter([RemotingTimeoutError("No answer.")])
     with pytest.raises(RemotingTimeoutError):  # nothing was seen yet
-        show.watch(look, 0.001)
+        show.watch(fetch, 0.001)
 
 
 def test_questions(monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:

@@ -8,7 +8,7 @@ from spark_rocket.client.admin import STOPPED_SECONDS, GroupHistory, GroupKind, 
 from spark_rocket.model import MessageQueue
 
 MEMBER = Member("client", "10.0.0.5:4", "JAVA", "V5_3_3", ["a"])
-NOTHING: frozenset[str] = frozenset()
+NO_VALUE: frozenset[str] = frozenset()
 CONSUMERS = frozenset(["orders", "%RETRY%g"])
 
 
@@ -17,7 +17,7 @@ def state(*committed: int, end: int = 100, members: int = 0) -> GroupState:
     return GroupState("g", [MEMBER] * members, {}, None, None, None, queues, 0.0)
 
 
-def after(*looks: tuple[float, GroupState], topics: frozenset[str] = NOTHING) -> GroupKind:
+def after(*looks: tuple[float, GroupState], topics: frozenset[str] = NO_VALUE) -> GroupKind:
     history = GroupHistory()
     for moment, found in looks:
         history.update(moment, found, topics)
@@ -59,11 +59,11 @@ def test_a_stream_for_which_nothing_waits_has_not_stopped() -> None:
 def test_since_when_messages_wait() -> None:
     history = GroupHistory()
     for moment, found in [(1, state(100)), (2, state(100, end=101)), (3, state(100, end=102))]:
-        history.update(moment, found, NOTHING)
+        history.update(moment, found, NO_VALUE)
     assert history.waiting_since == 2
-    history.update(4, state(101, end=103), NOTHING)
+    history.update(4, state(101, end=103), NO_VALUE)
     assert history.waiting_since == 4
-    history.update(5, state(103, end=103), NOTHING)
+    history.update(5, state(103, end=103), NO_VALUE)
     assert history.waiting_since is None
 
 

@@ -428,7 +428,7 @@ def test_a_block_that_is_lost_before_another_one(brokers: FakeBrokers) -> None:
 
 def test_offsets_that_went_back_and_retention(brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch) -> None:
     """A promoted slave may have a slightly shorter queue than the one whose end was recorded."""
-    monkeypatch.setattr(publish, "_MARGIN", 30)
+    monkeypatch.setattr(publish, "_READ_BACK_MESSAGES", 30)
     queue = MessageQueue(TARGET, "a", 0)
     brokers.log[queue] = [Stored(b"older")] * 100
     brokers.after = Counted(2, KilledError, {"publish"})

@@ -171,7 +171,7 @@ def test_a_send_without_a_response_is_not_repeated(
 
     send = Brokers.publish
     monkeypatch.setattr(Brokers, "publish", lose)
-    monkeypatch.setattr(publish, "_MARGIN", 3)
+    monkeypatch.setattr(publish, "_READ_BACK_MESSAGES", 3)
     commit_epoch(given, [stage(given, Epoch("lost", 0), rows(60))], is_stream=True)
     assert stored(reader, topic) == [str(number) for number in range(60)]
     assert len(sent) == 6

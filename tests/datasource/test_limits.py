@@ -12,7 +12,7 @@ from spark_rocket.datasource.offsets import StreamOffset
 from spark_rocket.datasource.options.options import parse_read_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.plan.planner import StreamPlanner
-from spark_rocket.datasource.plan.ranges import MAX_QUEUES, ROUNDS, RUN, UNSIZED, limit_bytes
+from spark_rocket.datasource.plan.ranges import MAX_QUEUES, MAX_ROUNDS, RUN, UNSIZED_BATCH_MESSAGES, limit_bytes
 from spark_rocket.model import MessageQueue
 from tests.datasource.fakes import FakeQueues, q
 
@@ -91,9 +91,11 @@ def test_without_any_size_a_batch_takes_a_few_messages_of_each_queue(
     plan = planner(queues, maxBytesPerTrigger="1000")
     end = plan.next_end(None, None)
     assert end is not None
-    assert end.ends == {q(0): UNSIZED, q(1): 9, q(2): 0}
-    assert plan.next_end(end, 5) == StreamOffset({q(0): UNSIZED + 5, q(1): 9, q(2): 0}), "the other limit counts too"
-    assert plan.next_end(end, None) == StreamOffset({q(0): 2 * UNSIZED, q(1): 9, q(2): 0})
+    assert end.ends == {q(0): UNSIZED_BATCH_MESSAGES, q(1): 9, q(2): 0}
+    assert plan.next_end(end, 5) == StreamOffset({q(0): UNSIZED_BATCH_MESSAGES + 5, q(1): 9, q(2): 0}), (
+        "the other limit counts too"
+    )
+    assert plan.next_end(end, None) == StreamOffset({q(0): 2 * UNSIZED_BATCH_MESSAGES, q(1): 9, q(2): 0})
     assert caplog.text.count("do not report message sizes") == 1
 
 
@@ -125,7 +127,7 @@ def test_few_questions_are_asked_whatever_there_is_to_read(count: int) -> None:
 
     queues.message_sizes = counted  # type: ignore[assignment,method-assign]
     limited(queues, 10_000_000)
-    assert asked <= ROUNDS * MAX_QUEUES
+    assert asked <= MAX_ROUNDS * MAX_QUEUES
 
 
 # --- a least count, and all together ----------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from spark_rocket.datasource.tables import (
     INSERT_SCHEMA,
     is_two_way,
     new_table,
-    one_way,
+    options_of_direction,
     options_to_read,
     options_to_write,
     plain,
@@ -119,7 +119,7 @@ def test_a_view_for_both_ways() -> None:
     assert is_two_way({"Topic": "a", "SUBSCRIBEPATTERN": ".*"})
     assert not is_two_way(READ)
     assert all(field.nullable for field in RocketDataSource(dict(BOTH)).schema().fields), "an insert leaves columns out"
-    assert one_way(BOTH | {"startingOffsets": "earliest", "sendBatchSize": "10"}, reading=True).keys() == {
+    assert options_of_direction(BOTH | {"startingOffsets": "earliest", "sendBatchSize": "10"}, reading=True).keys() == {
         "subscribe",
         "nameserver",
         "startingOffsets",

@@ -63,7 +63,7 @@ def list_brokers(link: Link, cluster_name: str | None, as_json: bool, watch: flo
     unavailable = 0
     with link.admin() as admin:
 
-        def look() -> tuple[object, Table]:
+        def fetch() -> tuple[object, Table]:
             nonlocal unavailable
             brokers = admin.brokers(cluster=cluster_name)
             rows = [_row(broker) for broker in brokers]
@@ -78,7 +78,7 @@ def list_brokers(link: Link, cluster_name: str | None, as_json: bool, watch: flo
             )
             return rows, table
 
-        show.looked(look, watch, as_json)
+        show.show_table(fetch, watch, as_json)
     return 1 if unavailable else 0
 
 

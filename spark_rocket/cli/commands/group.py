@@ -75,7 +75,7 @@ def list_groups(link: Link, is_all: bool, as_json: bool, watch: float | None) ->
     failed: Failures = {}
     with link.admin() as admin:
 
-        def look() -> tuple[object, Table]:
+        def fetch() -> tuple[object, Table]:
             failed.clear()
             infos = [info for info in admin.groups(failed=failed) if is_all or not info.is_system]
             states = admin.group_states([info.name for info in infos], failed=failed)
@@ -88,7 +88,7 @@ def list_groups(link: Link, is_all: bool, as_json: bool, watch: float | None) ->
                 marked=lambda row: row["delayMs"] > LATE_MS,
             )
 
-        show.looked(look, watch, as_json)
+        show.show_table(fetch, watch, as_json)
     return show.failures(failed)
 
 
@@ -274,7 +274,7 @@ def create(
             retries = None if attempts is None else attempts - 1
             admin.create_group(name, ordered=ordered, retry_max_times=retries, cluster=cluster_name)
             print(_description(admin, name))
-        return show.masters_away(admin, cluster_name)
+        return show.report_unavailable_masters(admin, cluster_name)
 
 
 def _description(admin: Admin, name: str) -> str:
@@ -311,4 +311,4 @@ def delete(
         for name in names:
             gone = admin.delete_group(name, offsets=not keep_offsets, topics=topics, cluster=cluster_name)
             print(f"Deleted group {name}{', and topics ' + ', '.join(gone) if gone else ''}.")
-        return show.masters_away(admin, cluster_name)
+        return show.report_unavailable_masters(admin, cluster_name)

@@ -55,7 +55,7 @@ def lag(link: Link, group: str, topic: str | None, members: bool, as_json: bool,
         known_group(admin, group, failed)
         history, topics = GroupHistory(), set(admin.topics())
 
-        def look() -> tuple[object, Table]:
+        def fetch() -> tuple[object, Table]:
             failed.clear()
             state = admin.group_state(group, topic=topic, failed=failed)
             history.update(time.time(), state, topics)
@@ -69,7 +69,7 @@ def lag(link: Link, group: str, topic: str | None, members: bool, as_json: bool,
             table = _lag_table(state, rows, history.kind, topic)
             return _lag_document(state, rows, history.kind), replace(table, columns=columns, foot=foot)
 
-        show.looked(look, watch, as_json)
+        show.show_table(fetch, watch, as_json)
     return show.failures(failed)
 
 

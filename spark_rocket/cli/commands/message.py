@@ -364,8 +364,8 @@ def table(found: Iterable[MessageExt], form: str, as_json: bool, empty: str, foo
             "storeTimestamp": one.store_timestamp,
             "msgId": one.msg_id,
             "queue": f"{one.broker_name}/{one.queue_id}@{one.queue_offset}",
-            "tags": message_show.harmless(one.tags or ""),
-            "keys": message_show.harmless(one.keys or ""),
+            "tags": message_show.escape_controls(one.tags or ""),
+            "keys": message_show.escape_controls(one.keys or ""),
             "body": message_show.cut(message_show.body_line(one.body, form), width),
         }
         for one in messages

@@ -69,7 +69,7 @@ def body_text(body: bytes, form: str) -> str:
         left = len(body) - _MAX_HEX_BYTES
         more = f"\n… {count_text(left)} more bytes; --body hex shows all." if left > 0 else ""
         return hex_text(body[:_MAX_HEX_BYTES]) + more
-    return harmless(body.decode("utf-8", "backslashreplace"))
+    return escape_controls(body.decode("utf-8", "backslashreplace"))
 
 
 def body_line(body: bytes, form: str) -> str:
@@ -87,7 +87,7 @@ def body_line(body: bytes, form: str) -> str:
     text = body.decode("utf-8", "backslashreplace")
     if any(char in text for char in "\n\r\t"):  # otherwise unchanged, so that JSON can be copied
         text = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
-    return harmless(text)
+    return escape_controls(text)
 
 
 def hex_text(body: bytes) -> str:
@@ -101,7 +101,7 @@ def hex_text(body: bytes) -> str:
     return "\n".join(lines)
 
 
-def harmless(text: str) -> str:
+def escape_controls(text: str) -> str:
     """Escape control characters if stdout is a terminal."""
     if not sys.stdout.isatty():
         return text
@@ -152,8 +152,8 @@ def record(message: MessageExt, form: str = "auto") -> None:
             "Queue": f"{message.broker_name or '?'}/{message.queue_id}, offset {count_text(message.queue_offset)}",
             "Message id": message.msg_id,
             "Offset id": message.offset_msg_id,
-            "Tags": harmless(message.tags or ""),
-            "Keys": harmless(message.keys or ""),
+            "Tags": escape_controls(message.tags or ""),
+            "Keys": escape_controls(message.keys or ""),
             "Born": "{} at {}:{}".format(moment_text(message.born_timestamp), *message.born_host),
             "Stored": "{} at {}:{}".format(moment_text(message.store_timestamp), *message.store_host),
             "Size": size_text(message.store_size),
@@ -163,7 +163,9 @@ def record(message: MessageExt, form: str = "auto") -> None:
     others = {name: value for name, value in message.properties.items() if name not in ("TAGS", "KEYS", "UNIQ_KEY")}
     if others:
         print()
-        show.record({harmless(name): harmless(value) for name, value in sorted(others.items())}, "Properties")
+        show.record(
+            {escape_controls(name): escape_controls(value) for name, value in sorted(others.items())}, "Properties"
+        )
     if form != "none":
         print(f"\nBody, {count_text(len(message.body))} bytes")
         if message.body:
@@ -190,7 +192,7 @@ def line(message: MessageExt, form: str = "auto", width: int | None = None) -> s
     when = moment_text(message.store_timestamp)
     where = f"{message.broker_name}/{message.queue_id}@{message.queue_offset}"
     marks = " ".join(f"{sign}{text}" for sign, text in (("#", message.tags), ("!", message.keys)) if text)
-    parts = [when, where, harmless(marks), body_line(message.body, form)]
+    parts = [when, where, escape_controls(marks), body_line(message.body, form)]
     return cut("  ".join(part for part in parts if part), width)
 
 

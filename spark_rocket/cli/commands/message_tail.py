@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 SUSPEND_MS = 10_000
-LOOK_SECONDS = 10.0
-PAUSE_SECONDS = 1.0
+REFRESH_INTERVAL_S = 10.0
+RETRY_DELAY_S = 1.0
 _MAX_LONG_POLLS = 256  # with more queues, each queue is polled at intervals
 _PAGE = 32
 _NAME_SERVER = "the name server"
-_CLOCK_SKEW_MS = 10_000  # queues that are found late are read from so long before the start
+_MAX_CLOCK_SKEW_MS = 10_000  # queues that are found late are read from so long before the start
 
 
 def _start(text: str) -> int:
@@ -145,7 +145,7 @@ class _Follower:
         return {name: why for name, why in self._failed.items() if only is None or name == only.broker_name}
 
     def messages(self, last: int | None, begin: int | None, *, follow: bool) -> Iterator[MessageExt]:
-        self._begin_ms = int(time.time() * 1000) - _CLOCK_SKEW_MS if begin is None or begin < 0 else begin
+        self._begin_ms = int(time.time() * 1000) - _MAX_CLOCK_SKEW_MS if begin is None or begin < 0 else begin
         every = self._admin.offsets(self._topic, failed=self._failed)
         ends = {queue: ends for queue, ends in every.items() if self._only in (None, queue)}
         self._offsets = {queue: high for queue, (_, high) in ends.items()}
@@ -172,34 +172,34 @@ class _Follower:
 
     def _follow(self) -> Iterator[MessageExt]:
         waiting: dict[Future[PullResult], MessageQueue] = {}
-        resting: dict[MessageQueue, float] = {}
-        looked = time.monotonic()
-        looking: Future[tuple[dict[MessageQueue, int], Failures]] | None = None
+        retry_at: dict[MessageQueue, float] = {}
+        last_refresh = time.monotonic()
+        refresh: Future[tuple[dict[MessageQueue, int], Failures]] | None = None
         while True:
             now = time.monotonic()
-            if looking is not None and looking.done():
-                self._take_queues(*looking.result())
-                looking, looked = None, now
-            elif looking is None and now - looked >= LOOK_SECONDS:
-                looking = _in_background(self._new_queues)  # an unresponsive broker must not block the others
+            if refresh is not None and refresh.done():
+                self._take_queues(*refresh.result())
+                refresh, last_refresh = None, now
+            elif refresh is None and now - last_refresh >= REFRESH_INTERVAL_S:
+                refresh = _in_background(self._new_queues)  # an unresponsive broker must not block the others
             busy = set(waiting.values())
-            for queue in [one for one in self._offsets if one not in busy and resting.get(one, 0.0) <= now]:
+            for queue in [one for one in self._offsets if one not in busy and retry_at.get(one, 0.0) <= now]:
                 waiting[self._pull(queue)] = queue
             if not waiting:
-                time.sleep(PAUSE_SECONDS)
-            done, _ = wait(waiting, timeout=PAUSE_SECONDS, return_when=FIRST_COMPLETED)
+                time.sleep(RETRY_DELAY_S)
+            done, _ = wait(waiting, timeout=RETRY_DELAY_S, return_when=FIRST_COMPLETED)
             for future in done:
                 queue = waiting.pop(future)
                 try:
                     found = future.result()
                 except RocketError as error:
                     self._report_unavailable(queue.broker_name, error)
-                    resting[queue] = time.monotonic() + PAUSE_SECONDS
+                    retry_at[queue] = time.monotonic() + RETRY_DELAY_S
                 else:
                     self._report_available(queue.broker_name)
                     yield from self._accepted(queue, found)
                     if len(self._offsets) > _MAX_LONG_POLLS and not found.records:
-                        resting[queue] = time.monotonic() + PAUSE_SECONDS
+                        retry_at[queue] = time.monotonic() + RETRY_DELAY_S
 
     def _pull(self, queue: MessageQueue) -> Future[PullResult]:
         suspend = SUSPEND_MS if len(self._offsets) <= _MAX_LONG_POLLS else 0

@@ -271,7 +271,7 @@ def stats(link: Link, topic: str | None, is_all: bool, as_json: bool, watch: flo
     failed: Failures = {}
     with link.admin() as admin:
 
-        def look() -> tuple[object, Table]:
+        def fetch() -> tuple[object, Table]:
             failed.clear()
             if topic is not None:
                 rows = _stats_rows(topic, admin.topic_stats(topic, failed=failed))
@@ -281,7 +281,7 @@ def stats(link: Link, topic: str | None, is_all: bool, as_json: bool, watch: flo
             rows = _sums(admin.topics_stats(infos, failed=failed))
             return rows, Table(rows, _TOPICS, foot=show.failures_text(failed, watch), empty="No topics.")
 
-        show.looked(look, watch, as_json)
+        show.show_table(fetch, watch, as_json)
     return show.failures(failed)
 
 
@@ -347,7 +347,7 @@ def create(link: Link, names: tuple[str, ...], queues: int, write_queues: int | 
             each = f" on each of {brokers} brokers" if brokers > 1 else ""
             count = f"{queues} queue{'s' * (queues != 1)}"
             print(f"Topic {name} has {count}{was}{written}{each}, message type: {message_type}.")
-        return show.masters_away(admin, given["cluster"], given["broker"])
+        return show.report_unavailable_masters(admin, given["cluster"], given["broker"])
 
 
 @topic.command(short_help="change settings of a topic")
@@ -377,7 +377,7 @@ def update(
         written = queues if write_queues is None else write_queues
         changed = admin.update_topic(topic, read_queues=queues, write_queues=written, **given)
         now = {name: admin.topic_config(topic, broker=name) or config for name, config in changed.items()}
-        status = show.masters_away(admin, given["cluster"], given["broker"])
+        status = show.report_unavailable_masters(admin, given["cluster"], given["broker"])
     rows = [_config_row(name, config) for name, config in sorted(now.items())]
     show.rows(rows, _SETTINGS, as_json)
     return status
@@ -402,7 +402,7 @@ def delete(link: Link, names: tuple[str, ...], cluster_name: str | None, yes: bo
         for name in names:
             admin.delete_topic(name, cluster=cluster_name)
             print(f"Deleted topic {name}.")
-        return show.masters_away(admin, cluster_name)
+        return show.report_unavailable_masters(admin, cluster_name)
 
 
 def _check_queues(admin: Admin, topic: str, queues: int) -> int | None:

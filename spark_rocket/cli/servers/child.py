@@ -31,7 +31,7 @@ from contextlib import ExitStack
 from enum import Enum
 from io import FileIO
 
-from spark_rocket.cli.servers.foreground import tell
+from spark_rocket.cli.servers.foreground import print_line
 from spark_rocket.errors import ConfigError
 
 _MAX_LINE_BYTES = 1 << 20  # a longer line on the child's stderr is split
@@ -152,7 +152,7 @@ class ChildServer:
         self.pid = child.pid
         self.stopping = False
         self._child = child
-        self._last_words = ""
+        self._last_line = ""
         self._relays = relays
         self._is_up = False
         self._ending = asyncio.create_task(self._run_to_end())
@@ -177,25 +177,25 @@ class ChildServer:
         return await self._child.wait()
 
     def _relay(self, line: str) -> None:
-        self._last_words = line or self._last_words
-        if not self._relays or (not self._is_up and self._last_words.startswith("rocket: ")):
+        self._last_line = line or self._last_line
+        if not self._relays or (not self._is_up and self._last_line.startswith("rocket: ")):
             return
         with contextlib.suppress(OSError):  # the terminal is closed; the child's pipe must not fill up
-            print(f"{self.label}: {self._last_words}", file=sys.stderr, flush=True)
+            print(f"{self.label}: {self._last_line}", file=sys.stderr, flush=True)
 
     async def wait_until_up(self) -> dict[str, str]:
         """Wait for the facts that it reports when it is up. ConfigError with its last message if it ends before."""
         line = await self._child.ready_line()
         if not line:
-            words = self.last_words(await self.ended())
+            words = self.last_message(await self.ended())
             raise ConfigError(f"{self.label} did not start. {words}")
         self._is_up = True
         facts: dict[str, str] = json.loads(line)
         return facts
 
-    def last_words(self, status: int) -> str:
+    def last_message(self, status: int) -> str:
         """Return the last line of its stderr, or its exit status."""
-        return self._last_words.removeprefix("rocket: ") or f"It exited with status {status}."
+        return self._last_line.removeprefix("rocket: ") or f"It exited with status {status}."
 
     async def ended(self) -> int:
         """Wait for its end and return the exit status, negative for a signal."""
@@ -223,8 +223,8 @@ class End(Enum):
     NOT_STARTED = "not started"
 
 
-class KeptServer:
-    """A server that is restarted when it dies. ``by_hand``: the command by which a user starts it.
+class SupervisedServer:
+    """A server that is restarted when it dies. ``command``: the command by which a user starts it.
 
     Subclasses can override the messages for start, failed start and end.
     """
@@ -232,13 +232,13 @@ class KeptServer:
     stop_seconds = 30.0
     relays = True
 
-    def __init__(self, label: str, by_hand: str, *arguments: str, environment: Mapping[str, str]) -> None:
+    def __init__(self, label: str, command: str, *arguments: str, environment: Mapping[str, str]) -> None:
         self.label = label
         self.arguments = arguments
         self.environment = environment
-        self._by_hand = by_hand
+        self._command = command
         self._server: ChildServer | None = None
-        self._watching: asyncio.Task[None] | None = None
+        self._supervisor: asyncio.Task[None] | None = None
 
     def up_text(self, facts: Mapping[str, str]) -> str:
         return f"The {self.label} is up again."
@@ -247,7 +247,7 @@ class KeptServer:
         return str(error)
 
     def ended_text(self, server: ChildServer, status: int) -> str:
-        return f"The {self.label} {how_it_ended(status)}."
+        return f"The {self.label} {exit_text(status)}."
 
     async def start(self) -> None:
         """Start its process. OSError if it cannot start."""
@@ -259,12 +259,12 @@ class KeptServer:
         """Wait until it is up, return its facts and supervise it. ConfigError with its last message if it ends."""
         assert self._server is not None
         facts = await self._server.wait_until_up()
-        self.keep()
+        self.supervise()
         return facts
 
-    def keep(self) -> None:
+    def supervise(self) -> None:
         """Supervise the server in the background, and start it if it is not started."""
-        self._watching = asyncio.create_task(keep_running(self.label, self._by_hand, self._run))
+        self._supervisor = asyncio.create_task(supervise(self.label, self._command, self._run))
 
     async def _run(self) -> End:
         """Run the server until it ends."""
@@ -272,11 +272,11 @@ class KeptServer:
             if self._server is None:
                 await self.start()
                 assert self._server is not None
-                tell(self.up_text(await self._server.wait_until_up()))
+                print_line(self.up_text(await self._server.wait_until_up()))
             status = await self._server.ended()
-            tell(self.ended_text(self._server, status))
+            print_line(self.ended_text(self._server, status))
         except (ConfigError, OSError) as error:
-            tell(self.not_started_text(error))
+            print_line(self.not_started_text(error))
             return End.NOT_STARTED
         finally:
             await self._stop_server()
@@ -284,10 +284,10 @@ class KeptServer:
 
     async def stop(self) -> None:
         """Stop it. Idempotent."""
-        watching, self._watching = self._watching, None
-        if watching is not None:
-            watching.cancel()
-            await asyncio.wait([watching])
+        supervisor, self._supervisor = self._supervisor, None
+        if supervisor is not None:
+            supervisor.cancel()
+            await asyncio.wait([supervisor])
         await self._stop_server()
 
     async def _stop_server(self) -> None:
@@ -296,14 +296,14 @@ class KeptServer:
             await server.stop(self.stop_seconds)
 
 
-def how_it_ended(status: int) -> str:
+def exit_text(status: int) -> str:
     """Describe an exit status."""
     return f"was terminated by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
 
 
-async def keep_running(
+async def supervise(
     what: str,
-    by_hand: str,
+    command: str,
     run: Callable[[], Awaitable[End]],
     *,
     clock: Callable[[], float] = time.monotonic,
@@ -312,7 +312,7 @@ async def keep_running(
     """Run a server and restart it when it dies.
 
     A restart that fails is retried too: a shortage may end, or a port become free. ``what`` names the server.
-    ``by_hand`` is the command that starts it.
+    ``command`` is the command that starts it.
     """
     delay, begun, was_up = _FIRST_DELAY_S, clock(), False
     while (end := await run()) is End.DIED or (end is End.NOT_STARTED and was_up):
@@ -320,9 +320,9 @@ async def keep_running(
         if clock() - begun >= _STABLE_S:
             delay = _FIRST_DELAY_S
         if delay > _LAST_DELAY_S:
-            tell(f"The {what} died too often and is not restarted any more. Start it with: {by_hand}")
+            print_line(f"The {what} died too often and is not restarted any more. Start it with: {command}")
             return
-        tell(f"Restarting the {what} in {delay:g} s.")
+        print_line(f"Restarting the {what} in {delay:g} s.")
         await sleep(delay)
         delay *= 2
         begun = clock()

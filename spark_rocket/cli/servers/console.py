@@ -80,17 +80,17 @@ def console(
 
 def _serve(settings: ConsoleSettings, ready_fd: int | None, lifeline_fd: int | None) -> None:
     import spark_rocket
-    from spark_rocket.cli.servers.foreground import Stopping, ready, say
+    from spark_rocket.cli.servers.foreground import Stopping, print_lines, ready
     from spark_rocket.console.serve import serve_console
     from spark_rocket.remoting.server.server import run
 
     def begun(address: str) -> None:
         ready(ready_fd, {"console": address})
-        say(f"spark_rocket {spark_rocket.__version__}: console of {settings.name_server} on {address}")
+        print_lines(f"spark_rocket {spark_rocket.__version__}: console of {settings.name_server} on {address}")
         if not settings.is_loopback:
             scheme = "HTTPS" if settings.is_tls else "plain HTTP: passwords and messages are sent unencrypted"
             where = f"every address of this machine ({settings.host})" if settings.is_wildcard else settings.host
-            say(f"OPEN TO OTHERS, behind a login: listening on {where}, {scheme}.")
+            print_lines(f"OPEN TO OTHERS, behind a login: listening on {where}, {scheme}.")
 
     async def serve() -> None:
         async with Stopping(lifeline_fd) as stopping:

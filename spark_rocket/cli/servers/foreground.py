@@ -52,7 +52,7 @@ def tls_line(settings: TlsSettings) -> list[str]:
     }[settings.server_mode]
 
 
-def warn_open(host: str, *, checked: bool = False) -> list[str]:
+def open_warning(host: str, *, checked: bool = False) -> list[str]:
     """Warn if ``host`` is every interface. ``checked``: access control is enabled."""
     if host not in _OPEN:
         return []
@@ -67,14 +67,14 @@ def warn_open(host: str, *, checked: bool = False) -> list[str]:
     ]
 
 
-def say(*lines: str) -> None:
+def print_lines(*lines: str) -> None:
     print("\n".join(lines), flush=True)
 
 
-def tell(text: str) -> None:
+def print_line(text: str) -> None:
     """Print a line. A closed terminal is ignored."""
     with contextlib.suppress(OSError):
-        say(text)
+        print_lines(text)
 
 
 def ready(descriptor: int | None, facts: dict[str, str]) -> None:

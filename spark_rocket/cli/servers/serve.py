@@ -26,14 +26,14 @@ from spark_rocket.cli.servers.foreground import (
     Started,
     Stopping,
     metrics_port,
+    open_warning,
+    print_line,
+    print_lines,
     raise_file_limit,
     reachable,
     ready,
-    say,
     start_monitor,
-    tell,
     tls_line,
-    warn_open,
 )
 from spark_rocket.cli.servers.options import DEFAULT_DATA, BrokerOptions, ServerOptions, UpOptions
 from spark_rocket.cli.servers.up_children import ProxyChild, start_console
@@ -125,8 +125,8 @@ async def _up(options: UpOptions, config: BrokerConfig, data: Path) -> None:
         proxy = ProxyChild(config, name_server, options.grpc_port, options.logs)
         await proxy.start(servers)  # first: it starts slower than a broker
         broker = Broker(config)
-        if was_killed(config.store_path):
-            say(f"{config.store_path} was not closed cleanly: recovering it …")
+        if was_not_closed(config.store_path):
+            print_lines(f"{config.store_path} was not closed cleanly: recovering it …")
         await broker.start()
         servers.push_async_callback(broker.close)
         # Start it only now: during recovery it would report existing topics as missing.
@@ -138,7 +138,7 @@ async def _up(options: UpOptions, config: BrokerConfig, data: Path) -> None:
         facts |= monitor.facts | await proxy.wait_until_up(servers)
         _log_start(config)
         ready(options.ready_fd, facts)
-        say(
+        print_lines(
             f"spark_rocket {spark_rocket.__version__} is up.\n",
             f"  name server  {called_address(name_server, config)}",
             f"  broker       {broker.address} ({config.broker_name} of {config.broker_cluster_name})",
@@ -147,27 +147,27 @@ async def _up(options: UpOptions, config: BrokerConfig, data: Path) -> None:
             *tls_line(config.tls_settings()),
             *monitor.lines,
             *grpc_metrics_line(facts),
-            *how_to_use(options, config, data, name_server),
+            *usage_lines(options, config, data, name_server),
         )
         start_console(servers, options, name_server, config)
         await stopping()
-    tell_stopped(options, data)
+    report_stopped(options, data)
 
 
-def how_to_use(options: UpOptions, config: BrokerConfig, data: Path, name_server: str) -> list[str]:
+def usage_lines(options: UpOptions, config: BrokerConfig, data: Path, name_server: str) -> list[str]:
     """Return the last lines that ``rocket up`` prints."""
     where = "temporary, deleted at stop" if options.ephemeral else "persistent"
     return [
         f"  data         {data} ({where})\n",
-        *warn_open(config.bind_address, checked=config.acl_enable),
+        *open_warning(config.bind_address, checked=config.acl_enable),
         "Try it in Python with PySpark:\n",
         snippet(called_address(name_server, config), config),
         "Press Ctrl-C to stop.",
     ]
 
 
-def tell_stopped(options: UpOptions, data: Path) -> None:
-    tell("Stopped." if options.ephemeral else f"Stopped. The data is in {data}.")
+def report_stopped(options: UpOptions, data: Path) -> None:
+    print_line("Stopped." if options.ephemeral else f"Stopped. The data is in {data}.")
 
 
 def grpc_line(facts: Mapping[str, str], config: BrokerConfig) -> list[str]:
@@ -180,7 +180,7 @@ def grpc_metrics_line(facts: Mapping[str, str]) -> list[str]:
     return [f"               {facts['grpcMetrics']}/metrics of the gRPC proxy"] if "grpcMetrics" in facts else []
 
 
-def was_killed(store: Path) -> bool:
+def was_not_closed(store: Path) -> bool:
     """Whether the store was not closed cleanly. False for a store in use, whose start is refused later."""
     with contextlib.suppress(OSError, StoreLockedError):  # the broker reports unreadable directories
         if abort_path(store).exists():
@@ -213,12 +213,12 @@ async def _namesrv(options: ServerOptions, port: int, tls: TlsSettings) -> None:
         )
         _log.info("name server started", extra=fields(address=namesrv.address, data=data))
         ready(options.ready_fd, {"nameServer": namesrv.address} | monitor.facts)
-        say(
+        print_lines(
             f"spark_rocket {spark_rocket.__version__}: name server on "
             f"{called_address(namesrv.address, BrokerConfig(bind_address=host))}",
             *monitor.lines,
             *tls_line(tls),
-            *warn_open(host),
+            *open_warning(host),
         )
         await stopping()
 
@@ -255,14 +255,14 @@ async def _broker(config: BrokerConfig, ready_fd: int | None, lifeline_fd: int |
             # Register before reporting: clients may ask a name server for this broker at once.
             await asyncio.wait([broker.service.registration.register()], timeout=2.0)
             ready(ready_fd, {"broker": broker.address} | monitor.facts)
-        say(
+        print_lines(
             f"spark_rocket {spark_rocket.__version__}: broker {config.broker_name} of {config.broker_cluster_name} "
             f"on {broker.address}",
             *monitor.lines,
             *tls_line(config.tls_settings()),
             f"  name servers {config.namesrv_addr or 'none: set namesrvAddr or give -n'}",
             f"  store        {config.store_path}",
-            *warn_open(config.bind_address, checked=config.acl_enable),
+            *open_warning(config.bind_address, checked=config.acl_enable),
         )
         await stopping()
 

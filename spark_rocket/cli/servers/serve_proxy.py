@@ -16,15 +16,15 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import spark_rocket
-from spark_rocket.cli.servers.child import KeptServer
+from spark_rocket.cli.servers.child import SupervisedServer
 from spark_rocket.cli.servers.foreground import (
     Stopping,
     metrics_port,
+    open_warning,
+    print_lines,
     raise_file_limit,
     ready,
-    say,
     start_monitor,
-    warn_open,
 )
 from spark_rocket.cli.servers.options import SETTINGS_VARIABLE, ProxyOptions
 from spark_rocket.errors import ConfigError
@@ -61,11 +61,11 @@ async def _alone(config: ProxyConfig, options: ProxyOptions) -> None:
 
 
 def _announce(config: ProxyConfig, address: str, metrics: Iterable[str], workers: str = "") -> None:
-    say(
+    print_lines(
         f"spark_rocket {spark_rocket.__version__}: gRPC proxy on {address}{workers}",
         *metrics,
         f"  name servers {config.name_server}",
-        *warn_open(config.host, checked=config.acl_enable),
+        *open_warning(config.host, checked=config.acl_enable),
     )
 
 
@@ -78,7 +78,7 @@ async def _workers(config: ProxyConfig, options: ProxyOptions) -> None:
         bound = held.getsockname()[1]
         async with Stopping(options.lifeline_fd) as stopping, AsyncExitStack() as servers:
             workers = [
-                KeptServer(
+                SupervisedServer(
                     f"worker {number}",
                     "rocket proxy",
                     *options.logs.command("proxy", "--reuse-port", label=f"worker-{number}"),

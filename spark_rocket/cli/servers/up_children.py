@@ -11,8 +11,8 @@ from contextlib import AsyncExitStack
 from importlib.util import find_spec
 
 from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.cli.servers.child import ChildServer, KeptServer
-from spark_rocket.cli.servers.foreground import say, tell
+from spark_rocket.cli.servers.child import ChildServer, SupervisedServer
+from spark_rocket.cli.servers.foreground import print_line, print_lines
 from spark_rocket.cli.servers.options import SETTINGS_VARIABLE, LogOptions, UpOptions
 from spark_rocket.client.core.config import (
     ACCESS_KEY_VARIABLE,
@@ -67,14 +67,16 @@ class ProxyChild:
         ``config.bind_address``. ``processes``: the number of processes with metrics ports before it.
         """
         self._logs = logs
-        self._server: KeptServer | None = None
+        self._server: SupervisedServer | None = None
         self._config = None
         if _wanted_port(config, port) != _NO_PROXY:
             self._config = proxy_config(config, name_server, port, processes)
         missing = _missing("grpc", "grpc_health", "grpc_reflection", "google.protobuf")
         if self._config is not None and missing:
             names = ", ".join(missing)
-            say(f"No gRPC proxy: missing packages {names}. Run {pip_install('proxy')}, or start with --no-grpc.")
+            print_lines(
+                f"No gRPC proxy: missing packages {names}. Run {pip_install('proxy')}, or start with --no-grpc."
+            )
             self._config = None
 
     async def start(self, servers: AsyncExitStack) -> None:
@@ -83,7 +85,7 @@ class ProxyChild:
             return
         environment = {SETTINGS_VARIABLE: self._config.to_text()}
         command = self._logs.command("proxy")
-        self._server = KeptServer("gRPC proxy", "rocket proxy", *command, environment=environment)
+        self._server = SupervisedServer("gRPC proxy", "rocket proxy", *command, environment=environment)
         servers.push_async_callback(self._server.stop)
         await self._server.start()
 
@@ -149,7 +151,7 @@ def proxy_config(config: BrokerConfig, name_server: str, port: int | None, proce
 # --- the console -----------------------------------------------------------------------------------------------------
 
 
-class _Console(KeptServer):
+class _Console(SupervisedServer):
     """A separate process, so that it does not slow down the broker. ``rocket up`` runs without it if it fails."""
 
     stop_seconds = 5.0
@@ -168,7 +170,7 @@ class _Console(KeptServer):
         return f"No console: {error.message.removeprefix('console did not start. ')}"
 
     def ended_text(self, server: ChildServer, status: int) -> str:
-        return f"The console ended. {server.last_words(status)}"
+        return f"The console ended. {server.last_message(status)}"
 
 
 def start_console(servers: AsyncExitStack, options: UpOptions, name_server: str, config: BrokerConfig) -> None:
@@ -179,13 +181,13 @@ def start_console(servers: AsyncExitStack, options: UpOptions, name_server: str,
     if options.no_console or (options.ready_fd is not None and options.console_port is None):
         return
     if missing := _missing("starlette", "uvicorn"):
-        tell(f"No console: missing packages {', '.join(missing)}. Run {pip_install('console')}.")
+        print_line(f"No console: missing packages {', '.join(missing)}. Run {pip_install('console')}.")
         return
     port = CONSOLE_PORT if options.console_port is None else options.console_port
     environment, note = console_account(config)
     console = _Console("console", "-n", name_server, "--port", str(port), environment=environment, note=note)
     servers.push_async_callback(console.stop)
-    console.keep()
+    console.supervise()
 
 
 def console_account(config: BrokerConfig) -> tuple[dict[str, str], str]:

@@ -20,18 +20,18 @@ from spark_rocket.broker.addresses import called_address
 from spark_rocket.broker.cluster_layout import OWN_SETTINGS, UP_DEFAULTS, ClusterMember, cluster_members
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.broker.state.known_settings import PROXY_SETTINGS
-from spark_rocket.cli.servers.child import ChildServer, how_it_ended
-from spark_rocket.cli.servers.foreground import Stopping, metrics_port, reachable, ready, say
+from spark_rocket.cli.servers.child import ChildServer, exit_text
+from spark_rocket.cli.servers.foreground import Stopping, metrics_port, print_lines, reachable, ready
 from spark_rocket.cli.servers.options import UpOptions
 from spark_rocket.cli.servers.serve import (
     grpc_line,
     grpc_metrics_line,
-    how_to_use,
     make_name_server,
     monitor_of,
+    report_stopped,
     run_up,
-    tell_stopped,
-    was_killed,
+    usage_lines,
+    was_not_closed,
 )
 from spark_rocket.cli.servers.up_children import ProxyChild, start_console
 from spark_rocket.errors import ConfigError, StateError
@@ -82,7 +82,7 @@ async def _up_cluster(options: UpOptions, config: BrokerConfig, data: Path) -> N
         facts = starting.result()
         endpoint = await proxy.wait_until_up(servers)
         ready(options.ready_fd, {"nameServer": name_server, "broker": facts[0]["broker"]} | endpoint)
-        say(
+        print_lines(
             f"spark_rocket {spark_rocket.__version__} is up: {len(members)} brokers of {config.broker_cluster_name}.\n",
             f"  name server  {called_address(name_server, config)}",
             *monitor.lines,
@@ -90,14 +90,14 @@ async def _up_cluster(options: UpOptions, config: BrokerConfig, data: Path) -> N
             *grpc_line(endpoint, config),
             *grpc_metrics_line(endpoint),
             *proxy.lines,
-            *how_to_use(options, config, data, name_server),
+            *usage_lines(options, config, data, name_server),
         )
         start_console(servers, options, name_server, config)
         watching = [asyncio.create_task(brokers.watch(broker)) for broker in brokers.started]
         await stop
     for task in watching:
         task.cancel()
-    tell_stopped(options, data)
+    report_stopped(options, data)
 
 
 class _Brokers:
@@ -135,7 +135,7 @@ class _Brokers:
         if not broker.server.stopping:
             label = broker.member.label
             again = f"rocket broker -c {self._data / label / 'broker.conf'}"
-            say(f"{label} {how_it_ended(status)}. The other brokers keep running. Restart it with: {again}")
+            print_lines(f"{label} {exit_text(status)}. The other brokers keep running. Restart it with: {again}")
 
     async def stop(self) -> None:
         results = await asyncio.gather(*(broker.server.stop() for broker in self.started), return_exceptions=True)
@@ -175,8 +175,8 @@ def write_conf(member: ClusterMember, shared: dict[str, object], data: Path, fir
     home.mkdir(parents=True, exist_ok=True)
     # The first broker uses the same store as `rocket up` without --brokers, so it has the same messages.
     store = first_store.absolute() if member.label == "broker-a" else home / "store"
-    if was_killed(store):
-        say(f"{store} was not closed cleanly: recovering it …")
+    if was_not_closed(store):
+        print_lines(f"{store} was not closed cleanly: recovering it …")
     conf = home / "broker.conf"
     conf.touch()
     conf.chmod(0o600)  # it may contain the broker's secret key

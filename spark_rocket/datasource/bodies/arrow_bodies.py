@@ -49,7 +49,7 @@ from spark_rocket.datasource.bodies.decoding import BAD, I64, Decoded, raw, reas
 _FILE = b"ARROW1"
 _STREAM_IN_FILE = 8
 # Bytes of columns after which the remaining bodies of a batch are left to the next call.
-_ENOUGH = 32 << 20
+_MAX_DECODED_BYTES = 32 << 20
 
 
 class ArrowDecoder:
@@ -76,7 +76,7 @@ class ArrowDecoder:
                 ]
             parts += found
             counts.append(sum(batch.num_rows for batch in found))
-            if size >= _ENOUGH:
+            if size >= _MAX_DECODED_BYTES:
                 break
         table = pa.Table.from_batches(parts, self._fields)
         columns = [pa.concat_arrays(column.chunks) if column.num_chunks else _empty(column) for column in table.columns]

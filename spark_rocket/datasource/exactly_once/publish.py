@@ -45,7 +45,8 @@ from spark_rocket.model import MessageQueue, SendStatus
 from spark_rocket.protocol.wire.codes import ResponseCode
 
 LANES = 8
-_MARGIN = 10_000  # messages before a recorded end that are read, too: a promoted slave may have had a shorter queue
+# Messages before a recorded end that are read, too: a promoted slave may have had a shorter queue.
+_READ_BACK_MESSAGES = 10_000
 
 log = logging.getLogger("spark_rocket.datasource")
 
@@ -219,12 +220,12 @@ class Publisher:
                 lambda queue=queue: self._ends(queue),  # type: ignore[misc]
                 f"to read back {name(queue)}",
             )
-            if recorded < start or end < recorded - _MARGIN:
+            if recorded < start or end < recorded - _READ_BACK_MESSAGES:
                 raise condition(
                     "EXACTLY_ONCE.READ_BACK_GONE", queue=name(queue), recorded=recorded, start=start, end=end
                 )
             middle = min(recorded, end)
-            for low, high in ((max(start, middle - _MARGIN), middle), (middle, end)):
+            for low, high in ((max(start, middle - _READ_BACK_MESSAGES), middle), (middle, end)):
                 seen = 0
                 for ids in self._brokers.ids(queue, low, high):
                     lane.feed(queue, ids)

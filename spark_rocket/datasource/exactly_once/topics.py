@@ -29,12 +29,12 @@ def ledger_queue(options: WriteOptions, reader: Reader) -> MessageQueue:
     ledger = _queues(reader, options.ledger_topic)
     staging = _queues(reader, options.staging_topic)
     if ledger is None and staging is not None:
-        away = condition(
+        unavailable = condition(
             "EXACTLY_ONCE.LEDGER_AWAY", topic=options.ledger_topic, staging=options.staging_topic,
             commands=_commands(options.ledger_topic, 1, options.name_server, "BROKER"),
         )  # fmt: skip
-        away.retriable = True
-        raise away
+        unavailable.retriable = True
+        raise unavailable
     if ledger is None or staging is None:
         with Admin(
             options.name_server, request_timeout=options.request_timeout_ms / 1000,

@@ -148,7 +148,7 @@ def parse_read_options(raw: Mapping[str, str], scope: Scope) -> ReadOptions:
     """Parse a read's options. OptionError has the remedy."""
     values = _parse(raw, scope)
     check_store(values)
-    topics, pattern, assigned = what_to_read(values)
+    topics, pattern, assigned = topics_to_read(values)
     own: dict[str, Any] = {
         "topics": topics,
         "topic_pattern": pattern,
@@ -306,7 +306,7 @@ def check_store(values: Values) -> None:
             raise error("BAD_OPTION.ALONE", option=option, value="offsets as JSON", needed="subscribe", example=example)
 
 
-def what_to_read(values: Values) -> tuple[tuple[str, ...], str | None, tuple[MessageQueue, ...] | None]:
+def topics_to_read(values: Values) -> tuple[tuple[str, ...], str | None, tuple[MessageQueue, ...] | None]:
     """Return topics, pattern and queues. Exactly one of the three options must be given."""
     ways = [name for name in ("subscribe", "subscribePattern", "assign") if name in values]
     if len(ways) > 1:

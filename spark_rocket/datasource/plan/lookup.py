@@ -145,7 +145,7 @@ class _BrokerLookup:
         self._index = index
         self._spans = spans
         self._queues = {span.queue.topic: span.queue for span in spans}  # one per topic, to find the broker's address
-        self._most = _MAX_RECORDS
+        self._max_records = _MAX_RECORDS
         self._first = self._last = 0
 
     def hits(self, look_up: LookUp) -> defaultdict[MessageQueue, set[int]]:
@@ -174,7 +174,7 @@ class _BrokerLookup:
             raise _UnreliableIndexError("the broker builds no index (messageIndexEnable)")
         given = settings.get("maxMsgsNumBatch", "")
         if given.isdecimal():
-            self._most = min(self._most, int(given))
+            self._max_records = min(self._max_records, int(given))
         ends = [(span.queue, offset) for span in self._spans for offset in sorted({span.start, span.end - 1})]
         messages = self._index.messages_at(ends)
         there = [message for message in messages if message is not None]
@@ -192,8 +192,8 @@ class _BrokerLookup:
                 raise _UnreliableIndexError(f"message {message.msg_id} is missing in the broker's index")
 
     def _query(self, queue: MessageQueue, key: str) -> Sequence[MessageExt]:
-        answer = self._index.query(queue, key, self._most)
-        if len(answer.messages) >= self._most or len(answer.records) > _MAX_BYTES:
+        answer = self._index.query(queue, key, self._max_records)
+        if len(answer.messages) >= self._max_records or len(answer.records) > _MAX_BYTES:
             raise _UnreliableIndexError(
                 f"the response for key {key} may be truncated ({len(answer.messages)} messages)"
             )

@@ -16,7 +16,7 @@ from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.offsets import EARLIEST, Positions, Stored, StreamOffset, name
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.plan.ranges import (
-    UNSIZED,
+    UNSIZED_BATCH_MESSAGES,
     OffsetRange,
     limit_bytes,
     limit_ends,
@@ -134,7 +134,7 @@ class StreamPlanner:
 
     def pin(self) -> None:
         """Make the current ends the end of the stream, for AvailableNow."""
-        self._pinned = self._look({})
+        self._pinned = self._query_ends({})
 
     def latest_seen(self) -> Positions:
         """Return the queues' ends as of the last request."""
@@ -148,7 +148,7 @@ class StreamPlanner:
         ``is_limited``: apply the limits of the options in addition to ``max_records``.
         """
         before = {} if previous is None else {q: end for q, end in previous.ends.items() if self._what.has(q)}
-        view = self._pinned_for(before) or self._look(before)
+        view = self._pinned_for(before) or self._query_ends(before)
         if previous is None:
             self._check_all_found(view.found)
             fresh = resolve_start(
@@ -157,12 +157,12 @@ class StreamPlanner:
         else:
             self._note_lost_topics(before, view)
             self._seen.firsts = {**previous.firsts} | self._seen.firsts
-            fresh = self._moved(before, view.latest, previous.lasts)
+            fresh = self._new_starts(before, view.latest, previous.lasts)
         starts = before | fresh
         checked = view.latest.keys() & before.keys() - {*self._queues.from_slaves}
         self._accepted = {queue: starts[queue] for queue in checked}
         self._commit(self._accepted)
-        view = self._passed(view, starts)
+        view = self._with_ends_after(view, starts)
         latest = view.latest
         self._seen.learn(self._queues, {q for q, end in latest.items() if end} - set(self._queues.from_slaves))
         self._note_absent(starts, view)
@@ -207,20 +207,20 @@ class StreamPlanner:
         if self._pinned is not None and not self._is_pinned_for:
             self._is_pinned_for = True
             if before.keys() - self._pinned.latest.keys():
-                self._pinned = self._look(before)
+                self._pinned = self._query_ends(before)
         return self._pinned
 
-    def _look(self, before: Positions) -> _View:
+    def _query_ends(self, before: Positions) -> _View:
         found = self._what.complete(self._loss, before)
         self._latest = self._queues.max_offsets(found.wanted, before)
         if self._queues.from_slaves:
-            away = sorted({queue.broker_name for queue in self._queues.from_slaves})
+            slaves = sorted({queue.broker_name for queue in self._queues.from_slaves})
             self._log_once(
-                f"The masters of {', '.join(away)} are unavailable: reading from their slaves, which may lag."
+                f"The masters of {', '.join(slaves)} are unavailable: reading from their slaves, which may lag."
             )
         return _View(found, self._latest)
 
-    def _passed(self, view: _View, starts: Positions) -> _View:
+    def _with_ends_after(self, view: _View, starts: Positions) -> _View:
         """Return the view without ends before starts: retention may delete past an end that is cached or pinned."""
         latest = {queue: max(end, starts[queue]) for queue, end in view.latest.items()}
         if latest != view.latest:
@@ -234,7 +234,7 @@ class StreamPlanner:
         if limited is None:
             self._log_once(
                 "The brokers do not report message sizes, so maxBytesPerTrigger cannot be applied: "
-                f"a batch reads {UNSIZED} messages of each queue instead."
+                f"a batch reads {UNSIZED_BATCH_MESSAGES} messages of each queue instead."
             )
             limited = limit_unsized(starts, ends)
         return limited
@@ -263,12 +263,12 @@ class StreamPlanner:
         """Handle missing topics: deleted, waited for, or never created."""
         read = {queue.topic for queue in before}
         for topic in sorted(view.found.missing.keys() & read):
-            if topic not in view.found.away:
+            if topic not in view.found.unavailable:
                 self._loss.topic_deleted(topic, before)
             self._of_deleted_topics.update(queue for queue in before if queue.topic == topic)
         self._check_all_found(view.found, before)
 
-    def _moved(self, before: Positions, latest: Positions, lasts: Stored) -> dict[MessageQueue, int]:
+    def _new_starts(self, before: Positions, latest: Positions, lasts: Stored) -> dict[MessageQueue, int]:
         """Return the starts that are not the end of the previous batch: new queues, and queues after data loss."""
         moved: dict[MessageQueue, int] = {}
         new = latest.keys() - before.keys()
@@ -276,8 +276,8 @@ class StreamPlanner:
             ends = {queue: latest[queue] for queue in queues}
             moved |= resolve_start(self._queues, position, ends, group=self._options.consumer_group, loss=self._loss)
         # A slave's log may begin and end elsewhere, so it cannot show that messages were lost.
-        away = self._queues.from_slaves
-        old = {queue: before[queue] for queue in latest if queue not in new and queue not in away}
+        slaves = self._queues.from_slaves
+        old = {queue: before[queue] for queue in latest if queue not in new and queue not in slaves}
         suspects = self._of_deleted_topics & old.keys()
         now = self._clock()
         if self._compared is None or now - self._compared >= RECHECK_SECONDS:

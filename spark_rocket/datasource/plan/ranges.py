@@ -12,7 +12,7 @@ many small ones. At least one message is read, however large.
 
 With more than ``MAX_QUEUES`` queues, only that many are sampled: those that hold messages evenly spaced among all
 messages. These are the longest queues and some queues of every topic, which change over time. Each represents an equal
-share of the messages. A batch costs at most ``ROUNDS * MAX_QUEUES`` requests, however many queues there are.
+share of the messages. A batch costs at most ``MAX_ROUNDS * MAX_QUEUES`` requests, however many queues there are.
 
 Pure over the size requests. Corresponds to Spark's KafkaOffsetRangeCalculator and rateLimit, instead of RocketMQ's
 AllocateMessageQueueStrategy.
@@ -124,10 +124,10 @@ def limit_ends(starts: Positions, latest: Positions, max_records: int) -> dict[M
 RUN = 64
 MAX_RUNS = 64
 MAX_QUEUES = 256
-ROUNDS = 12
-UNSIZED = 16
+MAX_ROUNDS = 12
+UNSIZED_BATCH_MESSAGES = 16
 """Messages per queue in a batch if no queue reports a size."""
-_FULL_ENOUGH = 0.8
+_MIN_FILL = 0.8
 
 SizesOf = Callable[[Positions, int], dict[MessageQueue, list[int]]]
 """Return the sizes of up to N messages from a position on, for each queue."""
@@ -142,14 +142,14 @@ def limit_bytes(
         return dict(ends)
     count, fits, too_many = whole, 0, whole + 1
     best: dict[MessageQueue, int] | None = None
-    for _ in range(ROUNDS):
+    for _ in range(MAX_ROUNDS):
         tried = limit_ends(starts, ends, count)
         total = _bytes(starts, tried, sizes_of)
         if total is None:
             return best
         if total <= max_bytes:
             fits, best = count, tried
-            if count == whole or total >= _FULL_ENOUGH * max_bytes:
+            if count == whole or total >= _MIN_FILL * max_bytes:
                 return tried
         else:
             too_many = count
@@ -164,7 +164,7 @@ def limit_bytes(
 
 def limit_unsized(starts: Positions, ends: Positions) -> dict[MessageQueue, int]:
     """Return ends for brokers that do not report sizes."""
-    return {queue: min(end, starts[queue] + UNSIZED) for queue, end in ends.items()}
+    return {queue: min(end, starts[queue] + UNSIZED_BATCH_MESSAGES) for queue, end in ends.items()}
 
 
 def _bytes(starts: Positions, ends: Positions, sizes_of: SizesOf) -> float | None:

@@ -35,7 +35,7 @@ class Found:
     wanted: tuple[MessageQueue, ...]
     missing: dict[str, TopicNotFoundError]
     """Topics to read that no name server knows."""
-    away: frozenset[str] = frozenset()
+    unavailable: frozenset[str] = frozenset()
     """The missing topics whose brokers are missing too."""
 
     @cached_property
@@ -106,41 +106,41 @@ class WhatToRead:
         while True:
             found = self.now(topics)
             self._check_readable(found)
-            away = self._away(found, positions)
+            unavailable = self._unavailable_brokers(found, positions)
             try:
-                for (topic, broker), why in away.items():
+                for (topic, broker), why in unavailable.items():
                     loss.broker_unavailable(topic, broker, why)
             except DataLossError as problem:
                 problem.retriable = True
                 retry_deadline.wait(problem, "to find all brokers")
             else:
-                return replace(found, away=frozenset(topic for topic, _ in away) & found.missing.keys())
+                return replace(found, unavailable=frozenset(topic for topic, _ in unavailable) & found.missing.keys())
 
-    def _away(self, found: Found, positions: Positions) -> dict[tuple[str, str], str]:
+    def _unavailable_brokers(self, found: Found, positions: Positions) -> dict[tuple[str, str], str]:
         """Return the expected but missing brokers of the topics, each with the reason why it is expected."""
         expected, configured = self._options.expected_brokers, self._queues.configured()
         topics = {*found.routes, *found.missing}
         known = {(q.topic, q.broker_name) for q in positions}
         known |= {(topic, broker) for topic in topics for broker in configured.get(topic, ())}
-        away: dict[tuple[str, str], str] = {}
+        unavailable: dict[tuple[str, str], str] = {}
         for topic, broker in sorted(known - found.brokers):
             if self._is_expected(topic, broker):
                 at = {q: offset for q, offset in positions.items() if (q.topic, q.broker_name) == (topic, broker)}
                 why = f"the stream is at {listed_at(at)}" if at else "the topic's ORDER_TOPIC_CONFIG names it"
-                away[topic, broker] = why
+                unavailable[topic, broker] = why
         if expected is not None:
             what = some(sorted(topics)) or str(self._pattern)
-            for broker in sorted({*expected} - {broker for _, broker in found.brokers | away.keys()}):
-                away[what, broker] = "the option expectedBrokers names it"
-        if away and (found.missing or not found.routes):
+            for broker in sorted({*expected} - {broker for _, broker in found.brokers | unavailable.keys()}):
+                unavailable[what, broker] = "the option expectedBrokers names it"
+        if unavailable and (found.missing or not found.routes):
             # A topic that no name server knows is deleted or not created yet, unless its brokers are unknown too.
             alive = self._queues.brokers()
-            away = {
+            unavailable = {
                 (topic, broker): why
-                for (topic, broker), why in away.items()
+                for (topic, broker), why in unavailable.items()
                 if topic in found.routes or (alive is not None and broker not in alive)
             }
-        return away
+        return unavailable
 
     def _is_expected(self, topic: str, broker: str) -> bool:
         """Return whether the options allow this broker to be expected."""

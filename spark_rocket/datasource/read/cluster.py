@@ -38,7 +38,7 @@ from spark_rocket.remoting.tls.settings import TlsSettings
 T = TypeVar("T")
 log = logging.getLogger("spark_rocket.datasource")
 
-_SEARCHES = 8  # concurrent searches by time; each is a few sequential requests
+_MAX_PARALLEL_SEARCHES = 8  # concurrent searches by time; each is a few sequential requests
 READER_GROUP = "spark_rocket_reader"
 
 
@@ -133,7 +133,7 @@ class Cluster:
 
         if not times_ms:
             return {}
-        with ThreadPoolExecutor(min(_SEARCHES, len(times_ms))) as pool:
+        with ThreadPoolExecutor(min(_MAX_PARALLEL_SEARCHES, len(times_ms))) as pool:
             return dict(zip(times_ms, pool.map(search, times_ms), strict=True))
 
     def committed_offsets(self, group: str, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
@@ -143,7 +143,7 @@ class Cluster:
 
     def commit_offsets(self, group: str, ends: Positions) -> dict[MessageQueue, RocketError]:
         wanted, failures = self._to_commit(group, ends)
-        taken, failed = _at_once(
+        taken, failed = _ask_in_parallel(
             wanted.keys(), lambda queue: self._reader.commit_offset_async(group, queue, wanted[queue], self._timeout)
         )
         failures |= failed
@@ -158,9 +158,9 @@ class Cluster:
         self, group: str, ends: Positions
     ) -> tuple[dict[MessageQueue, int], dict[MessageQueue, RocketError]]:
         """Return the offsets to commit, and the queues that failed."""
-        known, failures = _at_once(ends.keys(), partial(self._reader.committed_offset_later, group))
+        known, failures = _ask_in_parallel(ends.keys(), partial(self._reader.committed_offset_later, group))
         others = [queue for queue, offset in known.items() if offset != ends[queue]]
-        latest, failed = _at_once(others, self._reader.max_offset_later)
+        latest, failed = _ask_in_parallel(others, self._reader.max_offset_later)
         failures |= failed
         wanted: dict[MessageQueue, int] = {}
         for queue, last in latest.items():
@@ -179,7 +179,7 @@ class Cluster:
         of_slave: Callable[[MessageQueue], T | None] | None = None,
     ) -> dict[MessageQueue, T]:
         retry_deadline = RetryDeadline(self._retry_timeout_ms)
-        found, failed = _at_once(queues, question)
+        found, failed = _ask_in_parallel(queues, question)
         while failed:
             if of_slave is not None:
                 for queue in [queue for queue, error in failed.items() if isinstance(error, UNAVAILABLE_ERRORS)]:
@@ -191,7 +191,7 @@ class Cluster:
                     break
             queue, error = min(failed.items(), key=lambda one: is_retriable(one[1]))
             retry_deadline.wait(self._set_retriable(explained(error, queue, self._reader)), doing)
-            again, failed = _at_once(failed.keys(), question)
+            again, failed = _ask_in_parallel(failed.keys(), question)
             found |= again
         self._was_reached = True
         return {queue: found[queue] for queue in queues}
@@ -216,7 +216,7 @@ class Cluster:
         return error
 
 
-def _at_once(
+def _ask_in_parallel(
     queues: Collection[MessageQueue], question: Callable[[MessageQueue], Future[T]]
 ) -> tuple[dict[MessageQueue, T], dict[MessageQueue, RocketError]]:
     """Send requests for all queues before waiting for responses; return the results and the failures.
@@ -224,11 +224,11 @@ def _at_once(
     A failed connection to a broker counts for all of its queues.
     """
     asked: dict[MessageQueue, Future[T]] = {}
-    away: dict[str, Future[T]] = {}
+    unreachable: dict[str, Future[T]] = {}
     for queue in queues:
-        pending = away.get(queue.broker_name) or question(queue)
+        pending = unreachable.get(queue.broker_name) or question(queue)
         if pending.done() and isinstance(pending.exception(), RemotingConnectError):
-            away[queue.broker_name] = pending
+            unreachable[queue.broker_name] = pending
         asked[queue] = pending
     found: dict[MessageQueue, T] = {}
     failed: dict[MessageQueue, RocketError] = {}

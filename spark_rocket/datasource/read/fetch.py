@@ -68,8 +68,8 @@ from spark_rocket.remoting.client.promise import Promise
 
 log = logging.getLogger("spark_rocket.datasource")
 
-_FIRST_PROBE, _LAST_PROBE = 16, 4096  # full responses before a pull requests more messages than usual
-_CHECK_SECONDS = 1.0
+_MIN_PROBE_INTERVAL, _MAX_PROBE_INTERVAL = 16, 4096  # full responses before a pull requests more messages than usual
+_CHECK_INTERVAL_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,11 +226,11 @@ class _Window:
         self._batch_size = options.pull_batch_size
         self._batch_bytes = options.pull_batch_bytes
         # The end of a filtered response is unknown before it arrives.
-        self._most = 1 if is_filtered(options) else options.max_pulls_in_flight
-        self._room = 1
+        self._max_in_flight = 1 if is_filtered(options) else options.max_pulls_in_flight
+        self._in_flight_limit = 1
         self._step = options.pull_batch_size  # messages per response
         self._full = 0  # responses since the last one that was short, or that requested more than usual
-        self._probe_after = _FIRST_PROBE
+        self._probe_interval = _MIN_PROBE_INTERVAL
 
     def first(self) -> _Pull:
         """Return the pull whose response comes next."""
@@ -242,19 +242,19 @@ class _Window:
         """Discard the pulls in flight and their responses."""
         self._pulls.clear()
         self._next = offset
-        self._room = 1
+        self._in_flight_limit = 1
 
-    def took(self, following: int, size: int) -> None:
+    def record_response(self, following: int, size: int) -> None:
         """Record that the first pull's response reaches ``following`` and has ``size`` bytes."""
         pull = self._pulls.popleft()
-        self._room = max(1, min(self._most, self._batch_bytes // max(1, size)))
+        self._in_flight_limit = max(1, min(self._max_in_flight, self._batch_bytes // max(1, size)))
         self._learn(pull.end - pull.start, following - pull.start)
         if not self._pulls:
             self._next = following
         elif following > pull.end:
             self.restart(following)
         elif following < pull.end:
-            answer = self._ask(following, pull.end - following, self._batch_bytes // self._room)
+            answer = self._ask(following, pull.end - following, self._batch_bytes // self._in_flight_limit)
             self._pulls.appendleft(_Pull(following, pull.end, answer))
         self._fill()
 
@@ -264,7 +264,7 @@ class _Window:
             if asked > self._step:
                 self._step = asked
         elif asked > self._step:
-            self._probe_after = min(2 * self._probe_after, _LAST_PROBE)
+            self._probe_interval = min(2 * self._probe_interval, _MAX_PROBE_INTERVAL)
             self._step = max(got, self._step)
         else:
             # One short response among long ones is not significant.
@@ -272,15 +272,15 @@ class _Window:
             self._step = got if self._step == self._batch_size else max(got, self._step - max(1, self._step // 4))
 
     def _fill(self) -> None:
-        while len(self._pulls) < self._room and self._next < self._end:
+        while len(self._pulls) < self._in_flight_limit and self._next < self._end:
             count = self._batch_size
-            if self._room > 1:
+            if self._in_flight_limit > 1:
                 count = self._step
-                if self._full >= self._probe_after and count < self._batch_size:
+                if self._full >= self._probe_interval and count < self._batch_size:
                     self._full = 0
                     count = min(2 * count, self._batch_size)
             end = min(self._next + count, self._end)
-            answer = self._ask(self._next, end - self._next, self._batch_bytes // self._room)
+            answer = self._ask(self._next, end - self._next, self._batch_bytes // self._in_flight_limit)
             self._pulls.append(_Pull(self._next, end, answer))
             self._next = end
             if answer.done() and answer.exception() is not None:
@@ -327,7 +327,7 @@ def pull_chunks(span: OffsetRange, options: ReadOptions, reader: Reader) -> Iter
         if following is None:
             return
         if answer.status is PullStatus.FOUND:
-            window.took(following, len(answer.records))
+            window.record_response(following, len(answer.records))
             yield Chunk(answer.records, offset, following)
         else:
             window.restart(following)
@@ -360,7 +360,7 @@ class _Deletions:
     def check(self, reached: int) -> None:
         """Check the messages before ``reached``. Sends a request only at intervals and at the end of the range."""
         queue, first = self._span.queue, self._since
-        if reached < self._span.end and time.monotonic() < self._checked + _CHECK_SECONDS:
+        if reached < self._span.end and time.monotonic() < self._checked + _CHECK_INTERVAL_S:
             return
         found = self._reader.pull(queue, first, max_msgs=1)
         if found.status is not PullStatus.FOUND and not found.from_master:

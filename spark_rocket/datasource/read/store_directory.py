@@ -109,10 +109,10 @@ def _own_topic(path: Path) -> str:
 
 log = logging.getLogger("spark_rocket.datasource")
 
-_SPAN_SIZE = 128 << 20
-_SMALLEST_SPAN = 4096
-_CLOCK_SLACK_MS = 60_000  # store times increase with offsets, unless a clock was set back a little
-_NOWHERE = 2**63 - 1
+_SPAN_BYTES = 128 << 20
+_MIN_SPAN_BYTES = 4096
+_MAX_CLOCK_STEP_MS = 60_000  # store times increase with offsets, unless a clock was set back a little
+_NO_OFFSET = 2**63 - 1
 _REMEDY = (
     "failOnDataLoss=false reads the complete records. To read the rest, restore the file from a copy. To serve the "
     "complete records from a broker, run `rocket store rebuild --skip-damage` on a copy of the directory. If the "
@@ -186,11 +186,11 @@ def plan_directory(options: ReadOptions) -> list[SpanPartition]:
         if lists_topics:
             _check_topics(options, view)
         firsts, queued_end = _look_at_queues(view, options)
-        size = _SPAN_SIZE
+        size = _SPAN_BYTES
         if options.min_partitions is not None:
             total = view.data_end() - view.log.min_offset
             pieces = options.min_partitions + len(view.log.files)  # the last span of each file may be 50% longer
-            size = min(size, max(total // pieces, _SMALLEST_SPAN))
+            size = min(size, max(total // pieces, _MIN_SPAN_BYTES))
         queued_end = 0 if view.is_killed else queued_end
         spans = plan_spans(view.log, size, queued_end=queued_end, cut=cut_of(view), lost=_lost(options))
         return [
@@ -294,9 +294,9 @@ def _in_time(spans: list[LogSpan], options: ReadOptions) -> Iterator[LogSpan]:
     for span, following in pairwise([*spans, None]):
         assert span is not None
         until = following.store_timestamp if following is not None else None
-        if first is not None and until is not None and until + _CLOCK_SLACK_MS < first:
+        if first is not None and until is not None and until + _MAX_CLOCK_STEP_MS < first:
             continue
-        if last is not None and span.store_timestamp is not None and span.store_timestamp - _CLOCK_SLACK_MS >= last:
+        if last is not None and span.store_timestamp is not None and span.store_timestamp - _MAX_CLOCK_STEP_MS >= last:
             continue
         yield span
 
@@ -381,10 +381,10 @@ class _Selection:
     def _from(self, topic: str) -> int:
         """Return the physical offset from which a topic's records are read."""
         if not _is_wanted(topic, self._options) or not is_storable(topic, 0):
-            return _NOWHERE
+            return _NO_OFFSET
         queues = self._partition.queues_path / topic
         if self._partition.lists_topics and not queues.is_dir() and is_deleted(topic, self._topics_on_record):
-            return _NOWHERE
+            return _NO_OFFSET
         return self._partition.deleted.get(topic, 0)
 
     def run(self, block: RecordBlock) -> memoryview:
@@ -453,7 +453,7 @@ class _Bounds:
                 mine = pc.and_(pc.equal(batch["topic"], queue.topic), pc.equal(batch["queueId"], queue.queue_id))
                 named = pc.or_(named, mine)
                 # -1 is after every message, -2 before.
-                bound = pa.scalar(_NOWHERE if offset == LATEST else offset, pa.int64())
+                bound = pa.scalar(_NO_OFFSET if offset == LATEST else offset, pa.int64())
                 compare = pc.greater_equal if option == "startingOffsets" else pc.less
                 keep = pc.or_(keep, pc.and_(mine, compare(batch["queueOffset"], bound)))
             if batch.num_rows and not pc.all(named).as_py():

@@ -81,7 +81,7 @@ class TypedRows:
         self._counter = BadRecordCounter(options, settings)
         self._target = arrow_schema(schema)
         self._limit = options.arrow_batch_rows
-        self._most_bytes = options.arrow_batch_bytes
+        self._max_bytes = options.arrow_batch_bytes
         self._bad_text = self._layout.bad_column is not None and isinstance(
             schema[self._layout.bad_column].dataType, StringType
         )
@@ -150,7 +150,7 @@ class TypedRows:
         ends = np.cumsum(sizes[decoded.rows])
         low, used = 0, 0
         while low < len(ends):
-            high = int(np.searchsorted(ends, used + self._most_bytes, side="right"))
+            high = int(np.searchsorted(ends, used + self._max_bytes, side="right"))
             high = min(max(high, low + 1), low + self._limit, len(ends))
             yield low, high
             low, used = high, int(ends[high - 1])

@@ -67,7 +67,7 @@ class ViewRequests:
 
     options: ViewOptions
     admin: Admin
-    away: dict[str, RocketError] = field(default_factory=dict)
+    unavailable: dict[str, RocketError] = field(default_factory=dict)
     answered: bool = False
 
     def brokers(self) -> list[BrokerData]:
@@ -83,7 +83,7 @@ class ViewRequests:
 
     def ask(self, broker: BrokerData, question: Callable[[str], T]) -> T | None:
         """Send one more request; None if the broker does not respond, or did not before."""
-        if broker.broker_name in self.away:
+        if broker.broker_name in self.unavailable:
             return None
         address = broker.broker_addrs.get(MASTER_ID)
         try:
@@ -91,14 +91,14 @@ class ViewRequests:
                 raise ClientError(f"Broker {broker.broker_name!r} has no master now.", remedy="Start the master.")
             answer = question(address)
         except RocketError as error:
-            self.away[broker.broker_name] = error
+            self.unavailable[broker.broker_name] = error
             return None
         self.answered = True
         return answer
 
     def finish(self) -> None:
         """Log the brokers that did not respond. Raises the first error if none responded."""
-        for name, error in self.away.items():
+        for name, error in self.unavailable.items():
             if not self.answered:
                 raise error
             log.warning("the view %s lacks the data of broker %s: %s", self.options.view, name, error)
@@ -339,7 +339,7 @@ def _messages(options: ViewOptions) -> Iterator[pa.RecordBatch]:
                     yield columns.conform(decode_records(records, columns.columns, broker_name=name))
                 requests.answered = True
             except RocketError as error:
-                requests.away[name] = error
+                requests.unavailable[name] = error
     requests.finish()
 
 

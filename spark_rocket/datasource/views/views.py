@@ -37,7 +37,7 @@ from spark_rocket.datasource.schema import SOURCE_SCHEMA, known_columns
 
 _TEXT, _INT, _LONG, _TIME, _FLAG = StringType(), IntegerType(), LongType(), TimestampType(), BooleanType()
 _TEXTS, _MAP = ArrayType(StringType(), False), MapType(StringType(), StringType(), False)
-_ROWS_A_BATCH = 4096
+_BATCH_ROWS = 4096
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ class ViewReader(PickledByValue, DataSourceReader):
                 yield pa.RecordBatch.from_arrays([batch.column(name) for name in self._columns], schema=target)
             return
         rows = iter(rows_of(self._options))
-        while some := list(islice(rows, _ROWS_A_BATCH)):
+        while some := list(islice(rows, _BATCH_ROWS)):
             yield pa.RecordBatch.from_pylist(
                 [{field.name: row[name] for field, name in zip(target, self._columns, strict=True)} for row in some],
                 schema=target,

@@ -113,7 +113,7 @@ def test_claims_are_what_the_bytes_say() -> None:
 
 
 def test_bodies_that_become_much_are_decoded_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrow_bodies, "_ENOUGH", 1000)
+    monkeypatch.setattr(arrow_bodies, "_MAX_DECODED_BYTES", 1000)
     body = stream(pa.record_batch({"id": pa.array(range(100))}))
     found = ArrowDecoder(IDS).decode(bodies(*[body] * 5))
     assert found.count == 1
@@ -144,7 +144,7 @@ def test_long_columns_of_messages_are_repeated_a_batch_at_a_time(monkeypatch: py
     ]
     target = rows.projection.target
     batch = pa.RecordBatch.from_pylist([{name: one[name] for name in target.names} for one in messages], schema=target)
-    monkeypatch.setattr(arrow_bodies, "_ENOUGH", 50_000)
+    monkeypatch.setattr(arrow_bodies, "_MAX_DECODED_BYTES", 50_000)
     found = [(part.num_rows, part.nbytes, part.column("id").to_pylist()) for part in rows.rows(iter([batch]))]
     assert max(size for _, size, _ in found) < 1_200_000
     assert [value for _, _, values in found for value in values] == list(range(count)) * 3
