@@ -186,12 +186,12 @@ def name(queue: MessageQueue) -> str:
     return f"{queue.topic}/{queue.broker_name}/{queue.queue_id}"
 
 
-def listed(queues: Iterable[MessageQueue], at_most: int = 8) -> str:
+def format_queues(queues: Iterable[MessageQueue], at_most: int = 8) -> str:
     """Format queues for messages: the first ``at_most``, then the number of the others."""
     return some([name(queue) for queue in sorted(queues)], at_most)
 
 
-def listed_at(positions: Positions, at_most: int = 8) -> str:
+def format_positions(positions: Positions, at_most: int = 8) -> str:
     """Format queues with their offsets for messages: ``orders/broker-a/3 at 17``."""
     return some([f"{name(queue)} at {positions[queue]}" for queue in sorted(positions)], at_most)
 

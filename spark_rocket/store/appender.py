@@ -43,7 +43,7 @@ from spark_rocket.protocol.record.layout import (
 from spark_rocket.store.batch import BatchPlan, build_records, plan_batch
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.descriptors import ShortageError
-from spark_rocket.store.layout import ENTRY, ENTRY_SIZE, MAX_PROPERTIES, DelayLevels, entries_of_run
+from spark_rocket.store.layout import ENTRY, ENTRY_SIZE, MAX_PROPERTIES_BYTES, DelayLevels, entries_of_run
 from spark_rocket.store.layout import tags_code as tags_code_of
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.put_times import PutTimes
@@ -128,7 +128,7 @@ class MessageAppender:
             queue = self._opened.get((topic, queue_id)) or self._open_queue(topic, queue_id)
             if self.write_error is not None:
                 raise PutError(PutStatus.SERVICE_NOT_AVAILABLE, str(self.write_error))
-            if size_of_body > self._max_body or len(properties) > MAX_PROPERTIES or b"\0" in properties:
+            if size_of_body > self._max_body or len(properties) > MAX_PROPERTIES_BYTES or b"\0" in properties:
                 raise self._illegal(size_of_body, properties)
             born = born_host if type(born_host) is bytes else pack_host(born_host)
             head, sys_flag, magic = self._shape(born, sys_flag, queue.topic_field)
@@ -294,8 +294,8 @@ class MessageAppender:
         return str(StoreNotWritableError(reason, remedy=f"{remedy}; the broker then resumes by itself."))
 
     def _illegal(self, length: int, properties: bytes) -> PutError:
-        if len(properties) > MAX_PROPERTIES:
-            reason = f"properties have {len(properties)} bytes, more than {MAX_PROPERTIES}"
+        if len(properties) > MAX_PROPERTIES_BYTES:
+            reason = f"properties have {len(properties)} bytes, more than {MAX_PROPERTIES_BYTES}"
             return PutError(PutStatus.PROPERTIES_SIZE_EXCEEDED, reason)
         if length > self._max_body:
             reason = f"the body has {length} bytes, more than maxMessageSize {self._max_body}"

@@ -36,8 +36,8 @@ from spark_rocket.protocol.record.layout import (
     INT,
     PROPERTIES_LENGTH,
 )
-from spark_rocket.protocol.record.uniform import layout_of, look_at
-from spark_rocket.store.layout import MAX_PROPERTIES, tags_code
+from spark_rocket.protocol.record.uniform import layout_of, value_range
+from spark_rocket.store.layout import MAX_PROPERTIES_BYTES, tags_code
 from spark_rocket.store.results import PutError, PutStatus
 
 _BODY_AT = BATCH_HEADER.size
@@ -92,7 +92,7 @@ def _malformed(reason: str) -> PutError:
 
 
 def _too_long(length: int) -> PutError:
-    reason = f"a message's properties have {length} bytes, more than {MAX_PROPERTIES}"
+    reason = f"a message's properties have {length} bytes, more than {MAX_PROPERTIES_BYTES}"
     return PutError(PutStatus.PROPERTIES_SIZE_EXCEEDED, reason)
 
 
@@ -113,7 +113,7 @@ def _plan_any(raw: bytes, overhead: int, batch_properties: bytes) -> BatchPlan:
         if b"\0" in properties:
             raise _nul()
         properties += _suffix(properties, batch_properties)
-        if len(properties) > MAX_PROPERTIES:
+        if len(properties) > MAX_PROPERTIES_BYTES:
             raise _too_long(len(properties))
         messages.append((flag, body, properties))
     sizes = np.array([overhead + len(body) + len(properties) for _, body, properties in messages], np.int64)
@@ -144,7 +144,7 @@ def _plan_uniform(raw: Bytes, overhead: int, batch_properties: bytes) -> BatchPl
             return None
     codes, names, suffix = np.zeros(count, np.int64), frozenset[bytes](), batch_properties
     if property_length:
-        rows = look_at(np.ascontiguousarray(np.frombuffer(raw, np.uint8).reshape(count, size)[:, at + 2 :]))
+        rows = value_range(np.ascontiguousarray(np.frombuffer(raw, np.uint8).reshape(count, size)[:, at + 2 :]))
         if not rows.low.all():
             raise _nul()
         layout = layout_of(rows)
@@ -156,7 +156,7 @@ def _plan_uniform(raw: Bytes, overhead: int, batch_properties: bytes) -> BatchPl
             codes[:] = [tags_code(properties) for (properties,) in every]
         else:
             codes[:] = tags_code(rows.first)
-    if property_length + len(suffix) > MAX_PROPERTIES:
+    if property_length + len(suffix) > MAX_PROPERTIES_BYTES:
         raise _too_long(property_length + len(suffix))
     sizes = np.full(count, overhead + body_length + property_length + len(suffix), np.int64)
     return BatchPlan(raw, count, sizes, codes, names, _Uniform(body_length, property_length, suffix))

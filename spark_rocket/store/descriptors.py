@@ -22,7 +22,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-_RESERVE = 16
+_RESERVED_DESCRIPTORS = 16
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 _lock = threading.Lock()
@@ -35,7 +35,7 @@ class ShortageError(OSError):
 
 
 def keep_reserve() -> None:
-    """Start to hold reserve descriptors, up to ``_RESERVE`` if the system allows."""
+    """Start to hold reserve descriptors, up to ``_RESERVED_DESCRIPTORS`` if the system allows."""
     global _is_enabled
     with _lock:
         _is_enabled = True
@@ -50,7 +50,7 @@ def open_file(path: Path, flags: int, mode: int = 0o644) -> int:
 def close_file(fd: int) -> None:
     """Close a descriptor, or refill the reserve with it."""
     with _lock:
-        if _is_enabled and len(_reserve) < _RESERVE:
+        if _is_enabled and len(_reserve) < _RESERVED_DESCRIPTORS:
             if _reserve:
                 os.dup2(_reserve[0], fd, inheritable=False)
                 _reserve.append(fd)
@@ -80,7 +80,7 @@ def with_reserve(operation: Callable[[], T]) -> T:
 
 def _fill() -> None:
     try:
-        while len(_reserve) < _RESERVE:
+        while len(_reserve) < _RESERVED_DESCRIPTORS:
             _reserve.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
     except OSError:  # the next closed file refills the reserve
         return

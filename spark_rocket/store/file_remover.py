@@ -37,7 +37,7 @@ class FileRemover:
         self._lock = threading.Lock()
         self._deleting = threading.Lock()  # held while a file is being deleted, which takes long
         self._current: MappedFile | Path | None = None
-        self._hurry = threading.Event()
+        self._is_urgent = threading.Event()
         self._stopped = False
         self._thread: threading.Thread | None = None
         self._refused: MappedFile | Path | None = None
@@ -85,16 +85,16 @@ class FileRemover:
 
     def finish(self) -> None:
         """Delete all pending files now, without pauses."""
-        self._hurry.set()
+        self._is_urgent.set()
         self.retry()
         thread = self._thread
         if thread is not None:
             thread.join()
-        self._hurry.clear()
+        self._is_urgent.clear()
 
     def stop(self) -> None:
         """Delete pending files without pauses, for at most 3 s; the rest and later files stay."""
-        self._hurry.set()
+        self._is_urgent.set()
         self.retry()
         self._stopped = True
         thread = self._thread
@@ -108,7 +108,7 @@ class FileRemover:
         pause = 0.0
         while True:
             if pause:
-                self._hurry.wait(pause)
+                self._is_urgent.wait(pause)
             with self._deleting:
                 with self._lock:
                     if not self._files:

@@ -95,5 +95,5 @@ def topic_field(topic: str) -> bytes:
     return len(raw).to_bytes(1 if len(raw) <= MAX_TOPIC_LENGTH_V1 else 2, "big") + raw
 
 
-MAX_PROPERTIES = 32767
-MAX_TOPIC = 255
+MAX_PROPERTIES_BYTES = 32767
+MAX_TOPIC_BYTES = 255

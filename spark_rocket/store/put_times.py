@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter, deque
 
-SAMPLES_A_MINUTE = 6
+SAMPLES_PER_MINUTE = 6
 # Upper bounds of Apache's classes, and their names; the last class is unbounded.
 _ENDS = (1, 10, 50, 100, 200, 500, 1_000, 2_000, 3_000, 4_000, 5_000, 10_000)
 _CLASSES = (
@@ -39,7 +39,7 @@ class PutTimes:
         """Puts since the last sample that took 1 ms or more, by milliseconds. The put updates it."""
         self.failed = 0
         """Number of puts that stored nothing."""
-        self._recent: deque[Counter[int]] = deque(maxlen=SAMPLES_A_MINUTE)
+        self._recent: deque[Counter[int]] = deque(maxlen=SAMPLES_PER_MINUTE)
         self._longest = 0
         self._puts = 0
 

@@ -177,7 +177,7 @@ async def test_a_slave_of_a_slave(tmp_path: Path) -> None:
 
 async def test_logs_that_parted_files_ago(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison goes back until it finds what both have."""
-    monkeypatch.setattr("spark_rocket.store.recovery.replica._DISTANCES", (4 << 10, 16 << 10))
+    monkeypatch.setattr("spark_rocket.store.recovery.replica._COMPARISON_DISTANCES_BYTES", (4 << 10, 16 << 10))
     master, slave = await filled_pair(tmp_path, 300)
     fork = master.service.store.max_physical_offset
     await image_of(slave, tmp_path / "m2")

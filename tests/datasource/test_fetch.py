@@ -587,7 +587,7 @@ def test_pulls_at_once_may_hold_no_more_than_one_large_one() -> None:
 
 def test_bodies_that_inflate_to_more_than_fits_one_batch_make_several(monkeypatch: pytest.MonkeyPatch) -> None:
     bodies = [zlib.compress(bytes([number]) * 300_000) for number in range(40)]
-    monkeypatch.setattr(columnar_unwrap, "MAX_RUN", 1_000_000)
+    monkeypatch.setattr(columnar_unwrap, "MAX_RUN_BYTES", 1_000_000)
 
     class Inflating(ListBroker):
         def answer(self, offset: int, max_msgs: int) -> PullResult:

@@ -148,7 +148,7 @@ def test_nobody_unpacks_four_gib() -> None:
 def test_many_small_bombs_in_one_pull(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each within a message's bound, all together beyond that of a run; one alone is always read."""
     for module in (messages, columnar_unwrap):
-        monkeypatch.setattr(module, "MAX_RUN", 1 << 20)
+        monkeypatch.setattr(module, "MAX_RUN_BYTES", 1 << 20)
     packed = zlib.compress(bytes(400 << 10))
     run = b"".join(stored(packed, 1, offset) for offset in range(4))
     with pytest.raises(RunTooLargeError) as caught:

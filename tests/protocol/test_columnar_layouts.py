@@ -79,7 +79,7 @@ def test_inner_batches(compress: bool, base: bytes) -> None:
 
 
 def test_what_decompresses_to_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columnar_unwrap, "MAX_RUN", 10_000)
+    monkeypatch.setattr(columnar_unwrap, "MAX_RUN_BYTES", 10_000)
     bomb = record(0, body=zlib.compress(bytes(9_000)), sys_flag=COMPRESSED)
     assert decode_records(bomb, ["body"], broker_name="b").num_rows == 1
     inner = record(0, body=encode_batch_body([(0, bytes(4_000), b"")] * 3), sys_flag=INNER_BATCH | NEED_UNWRAP)
@@ -89,7 +89,7 @@ def test_what_decompresses_to_too_much_is_refused(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_run_that_inflates_to_too_much_says_where_to_cut_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columnar_unwrap, "MAX_RUN", 10_000)
+    monkeypatch.setattr(columnar_unwrap, "MAX_RUN_BYTES", 10_000)
     run = b"".join(record(n, body=zlib.compress(b"%d" % n * 4_000), sys_flag=COMPRESSED) for n in range(5))
     run += record(5, body=encode_batch_body([(0, bytes(4_000), b"")] * 2), sys_flag=INNER_BATCH | NEED_UNWRAP)
     start = 0

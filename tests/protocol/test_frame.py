@@ -76,7 +76,7 @@ def test_large_frames_can_be_received_into_their_places(frames: list[bytes], ste
     stream = b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames)
     splitter, found, at = FrameSplitter(), [], 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(frame_module, "LARGE", 20)
+        patch.setattr(frame_module, "LARGE_FRAME_BYTES", 20)
         for step in (*steps, *[len(stream)] * 7):
             place = splitter.place()
             piece = stream[at : at + step]

@@ -15,7 +15,7 @@ from spark_rocket.protocol.record.properties import (
     find_property,
     remove_property,
 )
-from spark_rocket.protocol.record.uniform import layout_of, look_at
+from spark_rocket.protocol.record.uniform import layout_of, value_range
 
 TABLE = [
     ({}, b""),
@@ -135,7 +135,7 @@ def test_many_strings_at_once_as_one_by_one(text: bytes, places: int, data: st.D
     for _ in range(places if text else 0):
         row, at = data.draw(st.sampled_from(rows)), data.draw(st.integers(0, len(text) - 1))
         row[at] = data.draw(st.sampled_from(b"\x01\x02abcdefgh\xc3"))
-    layout = layout_of(look_at(np.array([list(row) for row in rows], np.uint8).reshape(3, len(text))))
+    layout = layout_of(value_range(np.array([list(row) for row in rows], np.uint8).reshape(3, len(text))))
     for row in map(bytes, rows) if layout is not None else ():
         assert layout is not None
         found = {name: row[start:end] for name, (start, end) in layout.values.items()}

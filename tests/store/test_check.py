@@ -306,7 +306,7 @@ def test_files_that_only_newer_brokers_have_are_named(config: StoreConfig) -> No
 
 
 def test_an_index_in_pieces(config: StoreConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_rocket.store.tools.check_index._PIECE", 7)
+    monkeypatch.setattr("spark_rocket.store.tools.check_index._ENTRIES_PER_READ", 7)
     assert kinds(config) == set()
     damage_index_entry(config)
     damage_index_chain(config)

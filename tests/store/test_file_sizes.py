@@ -9,7 +9,7 @@ import pytest
 
 from spark_rocket.store import StoreConfig
 from spark_rocket.store.paths import StorePaths
-from spark_rocket.store.tools.view import look_at_sizes
+from spark_rocket.store.tools.view import read_file_sizes
 
 LOG, QUEUE, INDEX = 1 << 30, 6_000_000, 420_000_040
 
@@ -45,7 +45,7 @@ def test_sizes(
         _make(tmp_path / "consumequeue" / "T" / str(number) / f"{0:020d}", size)
     for number, size in enumerate(index):
         _make(tmp_path / "index" / f"2026112100000000{number}", size)
-    found = look_at_sizes(StorePaths.of(tmp_path))
+    found = read_file_sizes(StorePaths.of(tmp_path))
     assert found.are_known == known
     assert isinstance(found.config, StoreConfig)
     assert (found.config.mapped_file_size_commit_log, found.config.mapped_file_size_consume_queue) == sizes

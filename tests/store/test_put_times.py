@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spark_rocket.store.put_times import SAMPLES_A_MINUTE, PutTimes
+from spark_rocket.store.put_times import SAMPLES_PER_MINUTE, PutTimes
 from spark_rocket.store.results import PutStatus
 from tests.kit.clock import START
 from tests.store.helpers import BORN, opened, put, put_batch, small
@@ -26,7 +26,7 @@ def test_classes_and_percentiles_are_of_the_last_minute() -> None:
     info = times.runtime_info()
     assert (info["putLatency99"], info["putLatency999"]) == ("1.00", "9999.00")
     assert info["putMessageEntireTimeMax"] == "10000"
-    for _ in range(SAMPLES_A_MINUTE):
+    for _ in range(SAMPLES_PER_MINUTE):
         times.sample(1_000)
     assert classes(times.runtime_info()) == {}
     info = times.runtime_info()

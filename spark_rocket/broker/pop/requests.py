@@ -37,7 +37,7 @@ from spark_rocket.errors import RefusedError, StoreCorruptError
 from spark_rocket.protocol.ids import ExtraInfo
 from spark_rocket.protocol.record.properties import append_property, remove_property
 from spark_rocket.protocol.record.record import encode_record, iter_records
-from spark_rocket.store.layout import MAX_PROPERTIES
+from spark_rocket.store.layout import MAX_PROPERTIES_BYTES
 
 _POP_CK = b"POP_CK"
 
@@ -100,7 +100,7 @@ def as_asked(records: bytes | memoryview, topic: str, receipt: ExtraInfo) -> byt
         noted = append_property(
             remove_property(own, _POP_CK), _POP_CK, receipt._replace(offset=record.queue_offset).text()
         )
-        fits = len(noted) <= MAX_PROPERTIES
+        fits = len(noted) <= MAX_PROPERTIES_BYTES
         # If it is too long, the consumer makes the receipt from the response's offset infos and the retry topic.
         parts.append(
             encode_record(

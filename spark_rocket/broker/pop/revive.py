@@ -57,7 +57,7 @@ from spark_rocket.protocol.record.record import RecordView, view_record
 from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig
 from spark_rocket.store.delay.redelivery import RETRY_MS, put_record
 from spark_rocket.store.delay.timer_store import TimerMessageStore
-from spark_rocket.store.layout import MAX_PROPERTIES
+from spark_rocket.store.layout import MAX_PROPERTIES_BYTES
 from spark_rocket.store.results import PutStatus
 
 _log = logging.getLogger(__name__)
@@ -262,7 +262,7 @@ class PopReviver:
             if self._offsets.query(group, topic, 0) < 0:
                 self._offsets.commit(group, topic, 0, 0)
         text = join_properties(properties)
-        fitting = text if len(text) <= MAX_PROPERTIES else bytes(record.properties)
+        fitting = text if len(text) <= MAX_PROPERTIES_BYTES else bytes(record.properties)
         changes = {"born_host": self._host, "reconsume_times": times}
         result = put_record(self._store, topic, 0, record, fitting, **changes)
         if result.status is PutStatus.SERVICE_NOT_AVAILABLE:

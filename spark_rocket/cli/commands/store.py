@@ -202,7 +202,7 @@ def dump(
     if there is damage.
     """
     from spark_rocket.protocol.record.record import RecordView
-    from spark_rocket.store.tools.dump import DumpFilter, dump_log, dump_queues, to_json, why_nothing
+    from spark_rocket.store.tools.dump import DumpFilter, dump_log, dump_queues, empty_reason, to_json
     from spark_rocket.store.tools.view import view_store
 
     wanted = DumpFilter(
@@ -232,7 +232,7 @@ def dump(
                 break
         bar.clear()
         if not count:
-            print(f"rocket: no messages found. {why_nothing(view, wanted)}".rstrip(), file=sys.stderr)
+            print(f"rocket: no messages found. {empty_reason(view, wanted)}".rstrip(), file=sys.stderr)
         for problem in view.problems:  # problems of a queue are found while it is read
             print(f"rocket: {problem}", file=sys.stderr)
         return 1 if damaged or view.problems else 0
@@ -326,7 +326,7 @@ def stats(directory: Path, config: StoreConfig | None, topics: tuple[str, ...], 
 
     The numbers come from the consume queues, which contain the size of each message.
     """
-    from spark_rocket.store.tools.dump import DumpFilter, why_nothing
+    from spark_rocket.store.tools.dump import DumpFilter, empty_reason
     from spark_rocket.store.tools.stats import store_stats
     from spark_rocket.store.tools.view import view_store
 
@@ -342,7 +342,7 @@ def stats(directory: Path, config: StoreConfig | None, topics: tuple[str, ...], 
     else:
         _print_stats(directory, stats, scan)
     if wanted and not stats.queues:
-        print(f"rocket: {why_nothing(view, DumpFilter(topics=wanted)) or 'topic not found'}", file=sys.stderr)
+        print(f"rocket: {empty_reason(view, DumpFilter(topics=wanted)) or 'topic not found'}", file=sys.stderr)
         return 1
     return 1 if problems or stats.damage else 0
 

@@ -20,7 +20,7 @@ from enum import Enum
 from typing import Any
 
 from spark_rocket.datasource.conditions import error
-from spark_rocket.datasource.offsets import listed, name
+from spark_rocket.datasource.offsets import format_queues, name
 from spark_rocket.datasource.options.bodies import BodySettings, body_settings
 from spark_rocket.datasource.options.connection import connection_of
 from spark_rocket.datasource.options.other_names import COLUMNS_TO_WRITE, remedy_for
@@ -396,7 +396,7 @@ def check_read(options: ReadOptions, values: Values) -> None:
     if options.is_stream or starting.kind is not Start.GROUP:
         _check_not_future(starting, is_stream=options.is_stream)
     if starting.kind is ending.kind is Start.TIMESTAMP and ending.timestamp_ms < starting.timestamp_ms:
-        value, limit = shown_time(ending.timestamp_ms), shown_time(starting.timestamp_ms)
+        value, limit = format_time(ending.timestamp_ms), format_time(starting.timestamp_ms)
         raise error("BAD_OPTION.LESS", option="endingTimestamp", value=value, other="startingTimestamp", limit=limit)
     for option, position in (("startingOffsets", starting), ("endingOffsets", ending)):
         if position.kind is Start.GROUP and options.consumer_group is None:
@@ -430,13 +430,13 @@ def _check_named(position: Position, option: str, options: ReadOptions) -> None:
         if options.topic_pattern is not None:
             choice, chosen = "subscribePattern", options.topic_pattern
         elif options.assigned is not None:
-            choice, chosen, what = "assign", listed(options.assigned), name(queue)
+            choice, chosen, what = "assign", format_queues(options.assigned), name(queue)
         else:
             choice, chosen = "subscribe", ", ".join(options.topics)
         raise error("BAD_OPTION.NOT_READ", option=option, what=what, choice=choice, chosen=chosen)
 
 
-def shown_time(ms: int) -> str:
+def format_time(ms: int) -> str:
     """Format a time for messages."""
     return datetime.fromtimestamp(min(ms / 1000, 253_402_300_799), UTC).isoformat(" ")
 
@@ -456,8 +456,8 @@ def _check_not_future(starting: Position, *, is_stream: bool) -> None:
         raise error(
             "BAD_OPTION.TO_COME",
             option=option,
-            time=shown_time(latest),
-            now=shown_time(now),
+            time=format_time(latest),
+            now=format_time(now),
             query=query,
             instead=instead,
         )

@@ -266,7 +266,7 @@ def matching(pattern: str, topics: Iterable[str]) -> list[str]:
     return sorted(
         topic
         for topic in topics
-        if matches(topic) and (is_for_users(topic) or (groups and topic.startswith("%"))) and topic != BENCHMARK_TOPIC
+        if matches(topic) and (is_user_topic(topic) or (groups and topic.startswith("%"))) and topic != BENCHMARK_TOPIC
     )
 
 
@@ -299,7 +299,7 @@ def assigned_queues(option: str, text: str) -> tuple[MessageQueue, ...]:
     return tuple(sorted(queues))
 
 
-def is_for_users(topic: str) -> bool:
+def is_user_topic(topic: str) -> bool:
     """Return whether a topic is neither a system topic nor a group's topic (``%RETRY%…``, ``%DLQ%…``)."""
     return not topic.startswith("%") and not _is_reserved(topic)
 

@@ -17,8 +17,8 @@ from types import MappingProxyType
 from typing import Protocol
 
 from spark_rocket.datasource.conditions import error
-from spark_rocket.datasource.offsets import EARLIEST, LATEST, Positions, Stored, listed, listed_at, name
-from spark_rocket.datasource.options.options import ReadOptions, shown_time
+from spark_rocket.datasource.offsets import EARLIEST, LATEST, Positions, Stored, format_positions, format_queues, name
+from spark_rocket.datasource.options.options import ReadOptions, format_time
 from spark_rocket.datasource.options.parsers import Fallback, Position, Start, Strategy
 from spark_rocket.errors import RocketError
 from spark_rocket.model import MessageQueue
@@ -129,12 +129,12 @@ class LossPolicy:
 
     def recreated(self, queue: MessageQueue, offset: int, was_ms: int, now_ms: int, at: int) -> None:
         """The queue was recreated and holds other messages."""
-        was, now = shown_time(was_ms), shown_time(now_ms)
+        was, now = format_time(was_ms), format_time(now_ms)
         self._lost(queue, "QUEUE_MADE_ANEW", queue=name(queue), offset=offset, was=was, now=now, at=at)
 
     def replaced(self, queue: MessageQueue, found: Replaced) -> None:
         """The queue lost its newest messages and has stored others since."""
-        was, now = shown_time(found.was_ms), shown_time(found.now_ms)
+        was, now = format_time(found.was_ms), format_time(found.now_ms)
         given = {"queue": name(queue), "offset": found.offset, "was": was, "now": now, "since": found.since}
         self._lost(queue, "MESSAGES_REPLACED", f"from message {found.since}", **given)
 
@@ -148,7 +148,7 @@ class LossPolicy:
 
     def topic_deleted(self, topic: str, positions: Positions) -> None:
         """A topic of the query does not exist any more."""
-        at = listed_at({queue: offset for queue, offset in positions.items() if queue.topic == topic})
+        at = format_positions({queue: offset for queue, offset in positions.items() if queue.topic == topic})
         self._lost(topic, "TOPIC_DELETED", "without it", topic=topic, at=at)
 
     def _lost(self, what: object, kind: str, then: str = _FROM_EARLIEST, **values: object) -> None:
@@ -295,7 +295,7 @@ def _at_times(queues: Queues, latest: Positions, position: Position, side: str) 
         times_ms = dict(_named(position.times or {}, latest, option, ""))
     found = queues.offsets_for_times({queue: times_ms[queue] for queue in latest})
     if position.strategy is Strategy.ERROR and (none := sorted(q for q, at in found.items() if at >= latest[q])):
-        time = shown_time(times_ms[none[0]])
+        time = format_time(times_ms[none[0]])
         raise error("BAD_OFFSETS.NOTHING_SINCE", option=option, queue=name(none[0]), time=time)
     return {queue: min(offset, latest[queue]) for queue, offset in found.items()}
 
@@ -322,9 +322,9 @@ def resolve_start(
         committed = queues.committed_offsets(group, latest.keys())
         others = {queue: end for queue, end in latest.items() if queue not in committed}
         if others and position.fallback is Fallback.ERROR:
-            raise error("BAD_OFFSETS.NOTHING_COMMITTED", group=group, queue=listed(others))
+            raise error("BAD_OFFSETS.NOTHING_COMMITTED", group=group, queue=format_queues(others))
         if others and not committed:
-            _log_no_offsets(group, listed(others), position.fallback.value)
+            _log_no_offsets(group, format_queues(others), position.fallback.value)
         otherwise = replace(position, kind=_INSTEAD[position.fallback]) if others else position
         fallen_back = resolve_start(queues, otherwise, others, group=group, loss=loss)
         return fit(queues, committed, latest, loss) | fallen_back
@@ -387,10 +387,10 @@ def resolve_end(
 def _named(given: Positions, latest: Positions, option: str, how: str) -> Positions:
     """Check that positions are given for each existing queue and for no other, and return them."""
     if unknown := sorted(given.keys() - latest.keys()):
-        raise error("BAD_OFFSETS.NO_SUCH_QUEUE", option=option, queue=name(unknown[0]), queues=listed(latest))
+        raise error("BAD_OFFSETS.NO_SUCH_QUEUE", option=option, queue=name(unknown[0]), queues=format_queues(latest))
     if missing := sorted(latest.keys() - given.keys()):
         raise error(
-            "BAD_OFFSETS.QUEUE_NOT_NAMED", option=option, queue=name(missing[0]), how=how, queues=listed(missing)
+            "BAD_OFFSETS.QUEUE_NOT_NAMED", option=option, queue=name(missing[0]), how=how, queues=format_queues(missing)
         )
     return given
 

@@ -18,7 +18,7 @@ from functools import cached_property
 from types import MappingProxyType
 
 from spark_rocket.datasource.conditions import error
-from spark_rocket.datasource.offsets import Positions, listed, listed_at, some
+from spark_rocket.datasource.offsets import Positions, format_positions, format_queues, some
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.options.parsers import matching
 from spark_rocket.datasource.plan.resolve import LossPolicy, Queues, Route
@@ -126,7 +126,7 @@ class WhatToRead:
         for topic, broker in sorted(known - found.brokers):
             if self._is_expected(topic, broker):
                 at = {q: offset for q, offset in positions.items() if (q.topic, q.broker_name) == (topic, broker)}
-                why = f"the stream is at {listed_at(at)}" if at else "the topic's ORDER_TOPIC_CONFIG names it"
+                why = f"the stream is at {format_positions(at)}" if at else "the topic's ORDER_TOPIC_CONFIG names it"
                 unavailable[topic, broker] = why
         if expected is not None:
             what = some(sorted(topics)) or str(self._pattern)
@@ -164,7 +164,10 @@ class WhatToRead:
         absent = sorted((self._assigned or frozenset()) - found.queues - {*known})
         if absent:
             return error(
-                "BAD_OFFSETS.NO_SUCH_QUEUE", option="assign", queue=listed(absent[:1]), queues=listed(found.queues)
+                "BAD_OFFSETS.NO_SUCH_QUEUE",
+                option="assign",
+                queue=format_queues(absent[:1]),
+                queues=format_queues(found.queues),
             )
         return None
 

@@ -242,9 +242,9 @@ def _ask_in_parallel(
 
 def explained(error: RocketError, queue: MessageQueue, reader: Reader) -> RocketError:
     """Add the broker's name and the source of its address to a connection error."""
-    said = f"broker {queue.broker_name} cannot be reached from {socket.gethostname()}: "
-    if isinstance(error, RemotingConnectError) and not error.message.startswith(said):
-        error.message = said + error.message
+    prefix = f"broker {queue.broker_name} cannot be reached from {socket.gethostname()}: "
+    if isinstance(error, RemotingConnectError) and not error.message.startswith(prefix):
+        error.message = prefix + error.message
         error.remedy = (
             f"Name server {reader.name_server} returned this address. Start the broker if it is down. If it runs, set "
             "brokerIP1 to an address that driver and executors can reach, and open its port to them."

@@ -41,7 +41,7 @@ from pyspark.sql.types import StructType
 
 from spark_rocket.datasource.offsets import LATEST, Positions, name
 from spark_rocket.datasource.options.options import ReadOptions
-from spark_rocket.datasource.options.parsers import Position, Start, is_for_users
+from spark_rocket.datasource.options.parsers import Position, Start, is_user_topic
 from spark_rocket.datasource.processes import PickledByValue, hide_traceback, settle_worker
 from spark_rocket.datasource.read.typed_rows import projection_of, rows_of
 from spark_rocket.datasource.schema import Projection
@@ -208,7 +208,7 @@ def plan_directory(options: ReadOptions) -> list[SpanPartition]:
 
 
 def _is_wanted(topic: str, options: ReadOptions) -> bool:
-    return topic in options.topics if options.topics else is_for_users(topic)
+    return topic in options.topics if options.topics else is_user_topic(topic)
 
 
 def _check_positions(options: ReadOptions, broker_name: str) -> None:
@@ -247,7 +247,7 @@ def _check_topics(options: ReadOptions, view: StoreView) -> None:
     known = listed | {topic for topic, _ in view.queues}
     for topic in options.topics:
         if topic not in known:
-            there = ", ".join(sorted(topic for topic in known if is_for_users(topic))[:20])
+            there = ", ".join(sorted(topic for topic in known if is_user_topic(topic))[:20])
             raise TopicNotFoundError(f"{view.path} has no topic {topic}.", remedy=f"Topics: {there or 'none'}.")
 
 

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from spark_rocket.client.admin import Admin
 from spark_rocket.datasource.options.connection import connecting
 from spark_rocket.datasource.options.options import ViewOptions, parse_read_options
-from spark_rocket.datasource.options.parsers import is_for_users
+from spark_rocket.datasource.options.parsers import is_user_topic
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.plan.lookup import BrokerIndex, physical_offset
 from spark_rocket.datasource.plan.planner import batch_ranges
@@ -393,7 +393,7 @@ def _dead_letters(options: ViewOptions, schema: pa.Schema) -> Iterator[pa.Record
 def _is_system(topic: str, broker: BrokerData) -> bool:
     """Return whether a topic belongs to brokers or groups."""
     own = (broker.cluster, broker.broker_name, f"{broker.cluster}_REPLY_TOPIC", BENCHMARK_TOPIC)
-    return topic in own or not is_for_users(topic)
+    return topic in own or not is_user_topic(topic)
 
 
 def _whole(text: str | None) -> int | None:

@@ -32,7 +32,7 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from spark_rocket.errors import ProtocolError
-from spark_rocket.protocol.filter.tags import MAX_EXPRESSION
+from spark_rocket.protocol.filter.tags import MAX_EXPRESSION_CHARACTERS
 
 MAX_DEPTH = 50
 """The maximum nesting depth of parentheses, signs and NOTs."""
@@ -92,9 +92,9 @@ class Sql92Expression:
 @lru_cache(maxsize=128)
 def parse_sql92(text: str) -> Sql92Expression:
     """Parse an expression; ProtocolError has the position and the reason."""
-    if len(text) > MAX_EXPRESSION:
+    if len(text) > MAX_EXPRESSION_CHARACTERS:
         raise ProtocolError(
-            f"The SQL92 expression is too long: {len(text):,} characters, at most {MAX_EXPRESSION:,}.",
+            f"The SQL92 expression is too long: {len(text):,} characters, at most {MAX_EXPRESSION_CHARACTERS:,}.",
             remedy="Use a shorter expression, and filter the rest in the consumer.",
         )
     return Sql92Expression(text, _Parser(text).parse())

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SUB_ALL = "*"
 TYPE_TAG = "TAG"
 TYPE_SQL92 = "SQL92"
-MAX_EXPRESSION = 64 * 1024
+MAX_EXPRESSION_CHARACTERS = 64 * 1024
 
 _BLANKS = "".join(map(chr, range(33)))  # what Java's String.trim removes
 _STEP = 64
@@ -108,9 +108,9 @@ class TagExpression:
 
 def parse_tags(expression: str | None) -> TagExpression:
     """Parse ``"A || B"`` as a set of tags; ``"*"``, None and blanks mean all."""
-    if expression and len(expression) > MAX_EXPRESSION:
+    if expression and len(expression) > MAX_EXPRESSION_CHARACTERS:
         raise ProtocolError(
-            f"The tag expression is too long: {len(expression):,} characters, at most {MAX_EXPRESSION:,}.",
+            f"The tag expression is too long: {len(expression):,} characters, at most {MAX_EXPRESSION_CHARACTERS:,}.",
             remedy='Subscribe to fewer tags, or to all with "*" and filter in the consumer.',
         )
     text = (expression or SUB_ALL).strip(_BLANKS)

@@ -26,12 +26,12 @@ import pyarrow.compute as pc
 
 from spark_rocket.protocol.record.properties import decode_properties
 from spark_rocket.protocol.record.run import Scratch
-from spark_rocket.protocol.record.uniform import Rows, layout_of, look_at
+from spark_rocket.protocol.record.uniform import Rows, layout_of, value_range
 
 _I64 = np.ndarray[Any, np.dtype[np.int64]]
 _U8 = np.ndarray[Any, np.dtype[np.uint8]]
 
-_PAD = 8  # bytes of padding on both sides, so that eight bytes can be read before any end and after any start
+_PAD_BYTES = 8  # bytes of padding on both sides, so that eight bytes can be read before any end and after any start
 
 
 def to_strings(array: pa.Array) -> pa.Array:
@@ -82,7 +82,7 @@ class PropertyColumns:
         if self._count:
             if tails is None:
                 tails = self._as_rows(raw, starts, ends, scratch)
-            if tails is not None and self._split_alike(tails):
+            if tails is not None and self._split_uniform(tails):
                 return
             if self._split(raw, starts, ends, scratch):
                 return
@@ -123,9 +123,9 @@ class PropertyColumns:
         if length:
             every = np.ndarray((len(raw) - length + 1,), f"V{length}", raw, strides=(1,))
             rows.view(f"V{length}")[:, 0] = every[starts]
-        return look_at(rows)
+        return value_range(rows)
 
-    def _split_alike(self, rows: Rows) -> bool:
+    def _split_uniform(self, rows: Rows) -> bool:
         layout = layout_of(rows)
         if layout is None or not layout.is_exact:
             return False
@@ -157,12 +157,12 @@ class PropertyColumns:
         bounds[2::2] = ends
         layout = [None, pa.py_buffer(bounds), pa.py_buffer(raw)]
         strings = pa.Array.from_buffers(pa.binary(), 2 * count, layout).take(pa.array(np.arange(1, 2 * count, 2)))
-        begins = np.frombuffer(strings.buffers()[1], np.int32, count).astype(np.int64) + _PAD
+        begins = np.frombuffer(strings.buffers()[1], np.int32, count).astype(np.int64) + _PAD_BYTES
         text = np.frombuffer(strings.buffers()[2] or b"", np.uint8)
         size = int(np.frombuffer(strings.buffers()[1], np.int32, count + 1)[-1])
-        data = scratch.bytes("properties", size + 2 * _PAD)
-        data[:_PAD] = data[_PAD + size :] = 0
-        data[_PAD : _PAD + size] = text[:size]
+        data = scratch.bytes("properties", size + 2 * _PAD_BYTES)
+        data[:_PAD_BYTES] = data[_PAD_BYTES + size :] = 0
+        data[_PAD_BYTES : _PAD_BYTES + size] = text[:size]
         heads = begins if every else begins[some]
         data[heads] = 2
         mask = scratch.bytes("mask", len(data))
@@ -179,7 +179,7 @@ class PropertyColumns:
         edges = np.empty(2 * len(at) + 1, np.int32)
         edges[0:-1:2] = at
         np.add(at, 1, out=edges[1::2], casting="same_kind")
-        edges[-1] = size + _PAD
+        edges[-1] = size + _PAD_BYTES
         kind = pa.string() if int(data.view(np.int8).min()) >= 0 else pa.binary()
         self._texts = pa.Array.from_buffers(kind, 2 * len(at), [None, pa.py_buffer(edges), pa.py_buffer(data)])
 

@@ -103,7 +103,7 @@ def decode_records(
     unchanged.
 
     Raises ``ProtocolError`` for bytes that are not whole records, and its ``RunTooLargeError`` when bodies inflate
-    beyond ``compression.MAX_RUN``: decode with that error's ``queue_offset`` as the end, then from there on.
+    beyond ``compression.MAX_RUN_BYTES``: decode with that error's ``queue_offset`` as the end, then from there on.
     """
     made = _usual_schema(tuple(columns)) if schema is None else _schema_of(columns, schema)
     with borrowed_scratch() as scratch:
@@ -180,7 +180,7 @@ class _Columns:
     def _part(self, which: int) -> pa.Array:
         """Copy 1: bodies, 3: topics together from the received buffer."""
         run = self._run
-        if which == 1 and run.parted_alike:
+        if which == 1 and run.is_uniform:
             bodies = run.cells(int(run.body_start[0]), int(run.body_end[0])).copy()
             count, length = bodies.shape
             return pa.Array.from_buffers(pa.binary(), count, [None, even_edges((length,), count), pa.py_buffer(bodies)])
@@ -200,7 +200,7 @@ class _Columns:
         if len(run) == 0:
             return pa.array([], pa.string())
         length = int(run.topic_end[0] - run.topic_start[0])
-        if length and (run.parted_alike or bool((run.topic_end - run.topic_start == length).all())):
+        if length and (run.is_uniform or bool((run.topic_end - run.topic_start == length).all())):
             # One topic is the common case: compare, and store it once.
             if run.tails is not None:
                 topics, is_one = run.tails.cells[:, 1 : 1 + length], not run.tails.vary(1, 1 + length)

@@ -20,10 +20,10 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 MAX_BODY_LENGTH = 256 << 20  # far above any broker's message limit (4 MiB), harmless for a reader
 MAX_BATCH_LENGTH = 16 << 20  # of an inner batch: the size of a frame; each 22 bytes of it may be a message
-MAX_RUN = 1 << 30  # the bodies of one run of records together; the result of a pull is one run
+MAX_RUN_BYTES = 1 << 30  # the bodies of one run of records together; the result of a pull is one run
 DEFAULT_ZLIB_LEVEL = 5
 
-_CHUNK = 1 << 16
+_CHUNK_BYTES = 1 << 16
 _CODECS: dict[int, Literal["lz4", "zstd"]] = {0x100: "lz4", 0x200: "zstd"}
 _REMEDY = "The producer wrote a damaged body, or the system flag is wrong: read it without decompressing."
 
@@ -72,7 +72,7 @@ def _pyarrow(codec: str) -> ModuleType:
 def _decompress(body: Buffer, codec: Literal["lz4", "zstd"], max_length: int) -> bytes:
     pa = _pyarrow(codec)
     content = bytearray()
-    chunk = bytearray(_CHUNK)  # read() would leak its buffer if a body is damaged
+    chunk = bytearray(_CHUNK_BYTES)  # read() would leak its buffer if a body is damaged
     try:
         with pa.input_stream(pa.py_buffer(body), compression=codec) as stream:
             while len(content) <= max_length and (count := stream.readinto(chunk)):

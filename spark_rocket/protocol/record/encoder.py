@@ -29,7 +29,7 @@ from spark_rocket.errors import ProtocolError, RowProtocolError
 from spark_rocket.protocol.record.layout import BATCH_HEADER, BATCH_OVERHEAD, PROPERTIES_LENGTH
 from spark_rocket.protocol.record.properties import MAX_PROPERTIES_LENGTH
 
-_MAX_BUFFER = 2**31 - 1
+_MAX_BUFFER_BYTES = 2**31 - 1
 _I64 = np.ndarray[Any, np.dtype[np.int64]]
 _U8 = np.ndarray[Any, np.dtype[np.uint8]]
 _HEX = np.frombuffer("".join(f"{value:02X}" for value in range(256)).encode(), np.uint16)
@@ -63,7 +63,7 @@ def encode_batch(bodies: pa.Array, properties: pa.Array) -> tuple[memoryview, _I
     heads[:, 4] = body_lengths
     tails = property_lengths.astype(">i2").view(np.uint8).reshape(count, -1)
     parts = [_fixed(heads.view(np.uint8)), bodies, _fixed(tails), properties]
-    if int(positions[-1]) > _MAX_BUFFER or any(part.type == pa.large_binary() for part in parts):
+    if int(positions[-1]) > _MAX_BUFFER_BYTES or any(part.type == pa.large_binary() for part in parts):
         parts = [part.cast(pa.large_binary()) for part in parts]
     joined = pc.binary_join_element_wise(*parts, pa.scalar(b"", parts[0].type))
     return memoryview(joined.buffers()[2]).cast("B")[: int(positions[-1])], positions

@@ -17,7 +17,7 @@ from spark_rocket.errors import RunTooLargeError
 from spark_rocket.model import MessageExt
 from spark_rocket.protocol.ids import offset_id_text, unpack_host
 from spark_rocket.protocol.record.batch import decode_batch_body, inner_base
-from spark_rocket.protocol.record.compression import MAX_RUN
+from spark_rocket.protocol.record.compression import MAX_RUN_BYTES
 from spark_rocket.protocol.record.layout import (
     AT,
     COMPRESSED,
@@ -139,7 +139,7 @@ def decode_messages(
     """Decode every message of a run of records; an inner batch yields the messages in it.
 
     Without ``decompress``, as servers use it, compressed bodies stay as they are, also those of inner batches.
-    RunTooLargeError, a ProtocolError, if bodies inflate to more than ``MAX_RUN`` together.
+    RunTooLargeError, a ProtocolError, if bodies inflate to more than ``MAX_RUN_BYTES`` together.
 
     Usual records (v1, IPv4 hosts, not compressed, not an inner batch) are checked here; ``view_record`` handles all
     others and finds out what is wrong with a record.
@@ -194,9 +194,9 @@ def _decode_unusual(
     is_compressed = record.sys_flag & COMPRESSED
     if is_compressed:
         inflated += len(message.body)
-        if inflated > MAX_RUN:
+        if inflated > MAX_RUN_BYTES:
             raise RunTooLargeError(
-                f"The decompressed bodies of a run of {len(raw):,} bytes exceed {MAX_RUN:,} bytes.",
+                f"The decompressed bodies of a run of {len(raw):,} bytes exceed {MAX_RUN_BYTES:,} bytes.",
                 queue_offset=record.queue_offset,
                 remedy="Pull fewer messages at a time (pull_batch_size).",
             )

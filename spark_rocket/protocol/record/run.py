@@ -36,17 +36,17 @@ from spark_rocket.protocol.record.layout import (
     STORE_HOST_V6,
     V6_SHIFT,
 )
-from spark_rocket.protocol.record.uniform import Rows, look_at
+from spark_rocket.protocol.record.uniform import Rows, value_range
 from spark_rocket.protocol.record.unwrap import needs_unwrap, record_name, unwrap_records
 
-_MAX_BUFFER = 2**31 - 1 - 64  # Arrow's offsets for binary and string are 32 bits wide
+_MAX_BUFFER_BYTES = 2**31 - 1 - 64  # Arrow's offsets for binary and string are 32 bits wide
 _HEADER = np.dtype(HEADER_DTYPE)
 _REMEDY = "The response or file is damaged or cut short: read it again, or check the store."
 _Any = np.ndarray[Any, Any]
 _I64 = np.ndarray[Any, np.dtype[np.int64]]
 _U8 = np.ndarray[Any, np.dtype[np.uint8]]
-_KEEP_BYTES = 32 * 1024 * 1024  # larger blocks are not retained
-_KEEP_IDLE = 4
+_MAX_RETAINED_BLOCK_BYTES = 32 * 1024 * 1024  # larger blocks are not retained
+_MAX_IDLE_SCRATCHES = 4
 
 
 class Scratch:
@@ -60,7 +60,7 @@ class Scratch:
         block = self._blocks.get(name)
         if block is None or len(block) < size:
             block = np.empty(size + size // 4, np.uint8)
-            if len(block) <= _KEEP_BYTES:
+            if len(block) <= _MAX_RETAINED_BLOCK_BYTES:
                 self._blocks[name] = block
         return block[:size]
 
@@ -78,7 +78,7 @@ def borrowed_scratch() -> Iterator[Scratch]:
     try:
         yield scratch
     finally:
-        if len(_idle) < _KEEP_IDLE:
+        if len(_idle) < _MAX_IDLE_SCRATCHES:
             _idle.append(scratch)
 
 
@@ -87,7 +87,7 @@ class RecordRun:
 
     def __init__(self, buffer: bytes | bytearray | memoryview, scratch: Scratch, *, with_tails: bool) -> None:
         raw: _U8 = np.frombuffer(buffer, np.uint8) if len(buffer) else np.empty(0, np.uint8)
-        if len(raw) > _MAX_BUFFER:
+        if len(raw) > _MAX_BUFFER_BYTES:
             raise ProtocolError(
                 f"Too many bytes of records to decode at once: {len(raw):,}.", remedy="Pull fewer messages."
             )
@@ -99,14 +99,14 @@ class RecordRun:
         else:
             self.starts = record_starts(raw)
             self._heads = heads_of(raw, self.starts)
-        self.parted_alike = False  # whether all records and their parts have equal lengths
+        self.is_uniform = False  # whether all records and their parts have equal lengths
         self.tails: Rows | None = None  # if so and requested: everything after the bodies
         self.sizes = self.number("size")
         self.born_extra: int | _I64 = 0  # extra bytes of IPv6 hosts: 0 or 12
         self.store_extra: int | _I64 = 0
         self.plain = self._same.get("magic") == MAGIC_V1 and not self._same.get("sys_flag", -1) & HOSTS_MASK
         if self.plain and self._find_equal_parts(scratch if with_tails else None):
-            self.parted_alike = True
+            self.is_uniform = True
             return
         parts = find_parts(raw, self.starts, self.starts + self.sizes, self._heads)
         bad = np.flatnonzero(parts.faults)
@@ -129,7 +129,7 @@ class RecordRun:
         count = len(raw) // first
         heads = scratch.bytes("heads", count * HEADER_SIZE).reshape(count, -1)
         heads[:] = np.ndarray(heads.shape, np.uint8, raw, strides=(first, 1))
-        _, low, high = look_at(heads)
+        _, low, high = value_range(heads)
         if low[:4].tobytes() != high[:4].tobytes():
             return 0
         self._heads = heads.view(_HEADER)[:, 0]
@@ -156,7 +156,7 @@ class RecordRun:
         else:
             rows = scratch.bytes("tails", count * (step - body_end)).reshape(count, -1)
             rows[:] = self.cells(body_end, step)
-            tails = look_at(rows)
+            tails = value_range(rows)
             if tails.vary(0, 1) or tails.vary(topic_end - body_end, topic_end - body_end + 2):
                 return False
             self.tails = tails
@@ -238,7 +238,7 @@ class RecordRun:
             keep |= needs_unwrap(self.number("sys_flag"), bodies=False)
         if keep.all():
             return
-        self._step, self.parted_alike, self.tails = 0, False, None
+        self._step, self.is_uniform, self.tails = 0, False, None
         self._heads = self._heads[keep]
         for name in ("starts", "sizes", "body_start", "body_end", "topic_start", "topic_end"):
             setattr(self, name, getattr(self, name)[keep])

@@ -18,7 +18,7 @@ Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
 _SEPARATOR = 2
 _MIN_RANGES = 16  # below that it is not faster
-_AT_ONCE = 64
+_ROWS_PER_PASS = 64
 
 
 class Rows(NamedTuple):
@@ -52,14 +52,14 @@ class Layout(NamedTuple):
     """Whether ``values`` is complete: every part has a name and a value, names are unique, and all is ASCII."""
 
 
-def look_at(cells: Bytes) -> Rows:
-    """Contiguous rows with the least and the greatest byte of each column. Many at a time, for a row is short."""
+def value_range(cells: Bytes) -> Rows:
+    """Return contiguous rows with the smallest and the largest byte of each column. Short rows: many per pass."""
     length = cells.shape[1]
-    whole = len(cells) // _AT_ONCE * _AT_ONCE
+    whole = len(cells) // _ROWS_PER_PASS * _ROWS_PER_PASS
     if not whole or not length:
         return Rows(cells, cells.min(axis=0), cells.max(axis=0))
-    wide, rest = cells[:whole].reshape(-1, _AT_ONCE * length), cells[whole:]
-    low, high = wide.min(axis=0).reshape(_AT_ONCE, length), wide.max(axis=0).reshape(_AT_ONCE, length)
+    wide, rest = cells[:whole].reshape(-1, _ROWS_PER_PASS * length), cells[whole:]
+    low, high = wide.min(axis=0).reshape(_ROWS_PER_PASS, length), wide.max(axis=0).reshape(_ROWS_PER_PASS, length)
     return Rows(cells, np.concatenate((low, rest)).min(axis=0), np.concatenate((high, rest)).max(axis=0))
 
 
@@ -71,10 +71,10 @@ def rows_of(data: bytes, starts: Ints, ends: Ints) -> Rows | None:
     if length <= 0 or step < length or (np.diff(starts) != step).any() or (ends - starts != length).any():
         return None
     cells = np.ndarray((len(starts), length), np.uint8, data, int(starts[0]), (step, 1))
-    return look_at(np.ascontiguousarray(cells))
+    return value_range(np.ascontiguousarray(cells))
 
 
-def records_alike(data: bytes, size: int) -> int:
+def count_equal_sizes(data: bytes, size: int) -> int:
     """Return the number of consecutive records from the first byte on with the first one's ``size`` and magic."""
     heads = np.ndarray((len(data) // size,), ">u8", data, 0, (size,))
     same = heads == heads[0]

@@ -22,7 +22,7 @@ import numpy as np
 
 from spark_rocket.errors import ProtocolError, RunTooLargeError
 from spark_rocket.protocol.record.batch import decode_batch_body, inner_base
-from spark_rocket.protocol.record.compression import MAX_BATCH_LENGTH, MAX_BODY_LENGTH, MAX_RUN, decompress_body
+from spark_rocket.protocol.record.compression import MAX_BATCH_LENGTH, MAX_BODY_LENGTH, MAX_RUN_BYTES, decompress_body
 from spark_rocket.protocol.record.layout import (
     AT,
     COMPRESSED,
@@ -101,7 +101,7 @@ def unwrap_records(
             _append(out, head, body, view[body_end:end])
         elif first_offset is None or offset + len(parts) > first_offset:
             _append_parts(out, head, offset, parts, view[body_end : properties_start - 2])
-        if len(out) > MAX_RUN:
+        if len(out) > MAX_RUN_BYTES:
             raise _too_large(offset, start, before)
     return out
 
@@ -109,9 +109,9 @@ def unwrap_records(
 def _too_large(queue_offset: int, at: int, before: int) -> ProtocolError:
     name = record_name(queue_offset, at)
     if not before:
-        return ProtocolError(f"The {name}, exceeds {MAX_RUN:,} decompressed bytes.", remedy="Skip it.")
+        return ProtocolError(f"The {name}, exceeds {MAX_RUN_BYTES:,} decompressed bytes.", remedy="Skip it.")
     return RunTooLargeError(
-        f"Too many decompressed bytes: {before:,} before the {name}, more than {MAX_RUN:,} with it.",
+        f"Too many decompressed bytes: {before:,} before the {name}, more than {MAX_RUN_BYTES:,} with it.",
         queue_offset=queue_offset,
         remedy="Pull fewer messages at a time.",
     )
@@ -142,5 +142,5 @@ def _append_parts(
         INT.pack_into(out, at + AT["flag"], flag)
         LONG.pack_into(out, at + AT["queue_offset"], (offset + 2**63) % 2**64 - 2**63)
         INT.pack_into(out, at + AT["sys_flag"], sys_flag & _NOT_INNER)
-        if len(out) > MAX_RUN:
+        if len(out) > MAX_RUN_BYTES:
             return

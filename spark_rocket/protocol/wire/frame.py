@@ -26,8 +26,8 @@ from spark_rocket.errors import ProtocolError
 
 MAX_FRAME_LENGTH = 16_777_216  # the whole frame with its length field, as in every Apache release
 LENGTH_SIZE = 4
-LARGE = 128 * 1024  # smallest frame that gets a buffer of its own,
-PART = 8  # when this fraction of it has arrived
+LARGE_FRAME_BYTES = 128 * 1024  # smallest frame that gets a buffer of its own,
+ALLOCATION_FRACTION = 8  # when this fraction of it has arrived
 MIN_LENGTH = 4  # the word with the header's type and length
 
 _LENGTH = struct.Struct(">I")
@@ -124,7 +124,7 @@ class FrameSplitter:
                 return self._fill(self._frame, data)
             self._pending += data
             if len(self._pending) < self._needed:
-                if self._needed >= LARGE and len(self._pending) * PART >= self._needed:
+                if self._needed >= LARGE_FRAME_BYTES and len(self._pending) * ALLOCATION_FRACTION >= self._needed:
                     self._give_place(memoryview(self._pending))
                 return []
             buffer = self._pending
@@ -147,7 +147,7 @@ class FrameSplitter:
             frames.append(view[start + LENGTH_SIZE : end])
             start = end
         self._needed = needed
-        if needed >= LARGE and (size - start) * PART >= needed:
+        if needed >= LARGE_FRAME_BYTES and (size - start) * ALLOCATION_FRACTION >= needed:
             self._give_place(view[start:])
         elif start or buffer is not self._pending:
             self._pending = bytearray(view[start:])

@@ -34,7 +34,7 @@ class CommandStream:
         self._ended = False
         self._error: RpcError | None = None
 
-    def tell(self, command: Any) -> bool:
+    def send(self, command: Any) -> bool:
         """Queue a command. False if the stream has ended, or ends now because the client does not read."""
         if self._ended:
             return False
@@ -50,7 +50,7 @@ class CommandStream:
         while len(self._commands) >= MAX_WAITING and not self._ended:
             self._taken.clear()
             await self._taken.wait()
-        self.tell(command)
+        self.send(command)
 
     def end(self, error: RpcError | None = None) -> None:
         """End the stream after the queued commands, optionally with an error."""
@@ -122,13 +122,13 @@ class Client:
         """The known topics that it produces to."""
         self._waiting: dict[str, asyncio.Future[Any]] = {}
 
-    def tell(self, command: Any) -> bool:
+    def send(self, command: Any) -> bool:
         """Send a TelemetryCommand. False if no stream accepts it."""
-        return any(stream.tell(command) for stream in reversed(self.streams))
+        return any(stream.send(command) for stream in reversed(self.streams))
 
     async def ask(self, command: Any, nonce: str, seconds: float = ANSWER_SECONDS) -> Any:
         """Send a command with a nonce and return the client's response. RemotingError without a response."""
-        if not self.tell(command):
+        if not self.send(command):
             raise RemotingConnectError(f"{self.id} has no open Telemetry stream.")
         self._waiting[nonce] = answer = asyncio.get_running_loop().create_future()
         try:

@@ -30,7 +30,7 @@ from typing import Any
 from spark_rocket.client.core.config import MAX_MESSAGE_SIZE
 from spark_rocket.errors import ProtocolError, RemotingConnectError, RocketError
 from spark_rocket.protocol.auth import access_key_of
-from spark_rocket.protocol.filter.tags import MAX_EXPRESSION, TYPE_SQL92, TYPE_TAG
+from spark_rocket.protocol.filter.tags import MAX_EXPRESSION_CHARACTERS, TYPE_SQL92, TYPE_TAG
 from spark_rocket.protocol.wire.bodies import CONSUME_ACTIVELY, CONSUME_PASSIVELY, ConsumerData, SubscriptionData
 from spark_rocket.protocol.wire.codes import LanguageCode
 from spark_rocket.proxy import definitions
@@ -131,7 +131,7 @@ class ClientRegistry:
         """Send a command to a random producer of the topic. False if none has an open stream."""
         producers = [client for client in self._publishers.get(topic, ()) if client.streams]
         random.shuffle(producers)
-        return any(client.tell(command) for client in producers)
+        return any(client.send(command) for client in producers)
 
     # --- calls of clients ---------------------------------------------------------------------------------------
 
@@ -226,10 +226,10 @@ class ClientRegistry:
         for entry in settings.subscription.subscriptions:
             kind = _EXPRESSIONS.get(entry.expression.type, TYPE_TAG)
             length = len(entry.expression.expression)
-            if kind == TYPE_SQL92 and length > MAX_EXPRESSION:
+            if kind == TYPE_SQL92 and length > MAX_EXPRESSION_CHARACTERS:
                 raise StatusError(
                     _Code.ILLEGAL_FILTER_EXPRESSION,
-                    f"an SQL92 expression has {length} characters, at most {MAX_EXPRESSION} are allowed",
+                    f"an SQL92 expression has {length} characters, at most {MAX_EXPRESSION_CHARACTERS} are allowed",
                 )
             try:
                 built = SubscriptionData.build(topic_of(entry.topic), entry.expression.expression, now, kind)
@@ -337,7 +337,7 @@ class ClientRegistry:
                 except RocketError as error:
                     _log.debug("unknown settings of group %s: %s", group, error.message)
                     break
-                if merged != client.shown and client.tell(
+                if merged != client.shown and client.send(
                     definitions.TelemetryCommand(status=status(_Code.OK), settings=merged)
                 ):
                     client.shown = merged

@@ -22,7 +22,7 @@ from spark_rocket.model import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from spark_rocket.protocol.record.layout import AT, LONG
 from spark_rocket.protocol.record.properties import append_property, find_property, remove_property
 from spark_rocket.protocol.record.record import Buffer, RecordView, view_record
-from spark_rocket.store.layout import MAX_PROPERTIES
+from spark_rocket.store.layout import MAX_PROPERTIES_BYTES
 from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import PutResult, PutStatus
 
@@ -99,4 +99,4 @@ def with_notes(properties: bytes, notes: Mapping[str, str]) -> bytes:
     noted = properties
     for name, value in notes.items():
         noted = append_property(remove_property(noted, name.encode()), name, value)
-    return noted if len(noted) <= MAX_PROPERTIES else properties
+    return noted if len(noted) <= MAX_PROPERTIES_BYTES else properties

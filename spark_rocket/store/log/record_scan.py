@@ -31,11 +31,11 @@ from spark_rocket.protocol.record.layout import (
 )
 from spark_rocket.protocol.record.record import RecordView, scan_record
 from spark_rocket.protocol.record.run import find_parts, gather, heads_of
-from spark_rocket.protocol.record.uniform import records_alike, rows_of
+from spark_rocket.protocol.record.uniform import count_equal_sizes, rows_of
 from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.log.mapped_file_queue import MappedFileQueue
 
-CHUNK = 4 << 20
+CHUNK_BYTES = 4 << 20
 _MAGICS = (MAGIC_V1.to_bytes(4, "big"), MAGIC_V2.to_bytes(4, "big"))
 _HEAD_BYTES = 4096
 _SMALL_BODY_BYTES = 2_048
@@ -106,7 +106,7 @@ class LogScan:
         limit: int | None = None,
         *,
         check_crc: bool = True,
-        chunk: int = CHUNK,
+        chunk: int = CHUNK_BYTES,
     ) -> None:
         self._queue = queue
         self._offset = start
@@ -176,7 +176,7 @@ def walk(data: bytes, room: int) -> tuple[list[int], int, Stop, str]:
     length = len(data)
     size = int.from_bytes(data[:4], "big")
     # Most records are followed by others of the same size, which need not be visited one by one.
-    uniform = records_alike(data, size) if FIXED_SIZE <= size <= length and data[4:8] in _MAGICS else 0
+    uniform = count_equal_sizes(data, size) if FIXED_SIZE <= size <= length and data[4:8] in _MAGICS else 0
     starts = [number * size for number in range(uniform)]
     at = uniform * size
     add = starts.append
@@ -270,7 +270,7 @@ class Remains:
     """Physical offsets of good records among it; a bounded number."""
 
 
-def look_behind(queue: MappedFileQueue, offset: int, limit: int = 16) -> Remains:
+def scan_after(queue: MappedFileQueue, offset: int, limit: int = 16) -> Remains:
     """Return whether there is nonzero data at or after ``offset``, and the good records in it."""
     remains = Remains(good_offsets=[])
     assert remains.good_offsets is not None
@@ -279,7 +279,7 @@ def look_behind(queue: MappedFileQueue, offset: int, limit: int = 16) -> Remains
         for start, stop in file.data_ranges(min(position, file.size)):
             at = start
             while at < stop and len(remains.good_offsets) < limit:
-                data = file.read(at, min(CHUNK, stop - at))
+                data = file.read(at, min(CHUNK_BYTES, stop - at))
                 if data.count(0) != len(data):
                     remains.has_data = True
                     _find_good(file, data, at, remains)
@@ -309,11 +309,11 @@ def next_good(file: MappedFile, position: int) -> int:
     for start, stop in file.data_ranges(position):
         at = start
         while at < stop:
-            data = file.read(at, min(CHUNK, stop - at) + 3)  # a magic may cross two chunks
+            data = file.read(at, min(CHUNK_BYTES, stop - at) + 3)  # a magic may cross two chunks
             for found in sorted(_find_all(data, _MAGICS)):
                 if at + found - 4 > position and is_good(file, at + found - 4):
                     return at + found - 4
-            at += CHUNK
+            at += CHUNK_BYTES
     return file.size
 
 

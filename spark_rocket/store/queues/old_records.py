@@ -31,7 +31,7 @@ from spark_rocket.store.log.record_scan import Ints, LogScan, next_good, parse, 
 from spark_rocket.store.queues.consume_queue import ConsumeQueue
 from spark_rocket.store.queues.side_files import DeletedTopics
 
-_NEIGHBOURS = 64  # entries checked on each side for one with a valid record
+_MAX_NEIGHBOURS = 64  # entries checked on each side for one with a valid record
 _MAX_SCAN_BYTES = 16 << 20
 _MAX_DAMAGED_RANGES = 16
 
@@ -184,15 +184,15 @@ class OldRecords:
         """Scan the log between the valid records of the neighbouring entries, at most ``_MAX_SCAN_BYTES``."""
         self._scans += 1
         first, end, start, stop = number, queue.max_offset, physical, self._log.max_offset
-        for before in range(number - 1, max(number - _NEIGHBOURS, queue.min_offset) - 1, -1):
+        for before in range(number - 1, max(number - _MAX_NEIGHBOURS, queue.min_offset) - 1, -1):
             entry = queue.entry(before)
             if self._good(queue, before, entry[0], entry[1]):
                 first, start = before + 1, entry[0] + entry[1]
                 break
         else:
-            if number - queue.min_offset <= _NEIGHBOURS:
+            if number - queue.min_offset <= _MAX_NEIGHBOURS:
                 start = max(self._log.min_offset, self._deleted.offsets.get(queue.topic, 0))
-        for behind in range(number + 1, min(number + _NEIGHBOURS, queue.max_offset)):
+        for behind in range(number + 1, min(number + _MAX_NEIGHBOURS, queue.max_offset)):
             entry = queue.entry(behind)
             if self._good(queue, behind, entry[0], entry[1]):
                 end, stop = behind, entry[0]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from spark_rocket.errors import StoreCorruptError
 from spark_rocket.store.config import StoreConfig
-from spark_rocket.store.layout import MAX_TOPIC
+from spark_rocket.store.layout import MAX_TOPIC_BYTES
 from spark_rocket.store.queues.consume_queue import ConsumeQueue, MappingCache
 
 _DELETED = ".deleted-"  # a deleted topic's directory: the name of the queues' directory, this, and a number
@@ -28,7 +28,7 @@ def is_storable(topic: str, queue_id: int) -> bool:
         and topic not in ("", ".", "..")
         and "/" not in topic
         and "\0" not in topic
-        and len(topic.encode("utf-8", "surrogatepass")) <= MAX_TOPIC
+        and len(topic.encode("utf-8", "surrogatepass")) <= MAX_TOPIC_BYTES
     )
 
 

@@ -20,7 +20,7 @@ from spark_rocket.store.queues.queue_table import ConsumeQueueTable
 from spark_rocket.store.queues.side_files import DeletedTopics
 from spark_rocket.store.results import GetMessageResult, GetMessageStatus
 
-_FEW = 64
+_MIN_VECTORIZED_ENTRIES = 64
 _MAGICS = (MAGIC_V1.to_bytes(4, "big"), MAGIC_V2.to_bytes(4, "big"))
 
 
@@ -67,8 +67,10 @@ class StoreReader:
         is_old = offset < queue.verified_from and not queue.was_checked(offset, len(raw) // ENTRY_SIZE)
         if is_old and not self._old.are_plausible(raw):
             return self._picked(queue, offset, raw, max_msgs, max_bytes, tag_codes)
-        few = len(raw) <= _FEW * ENTRY_SIZE
-        count, size, examined, records = (self._few if few else self._many)(raw, max_msgs, max_bytes, tag_codes)
+        few = len(raw) <= _MIN_VECTORIZED_ENTRIES * ENTRY_SIZE
+        count, size, examined, records = (self._read_single if few else self._read_vectorized)(
+            raw, max_msgs, max_bytes, tag_codes
+        )
         if is_old:
             if not (len(records) == size and self._old.are_good(queue, offset, raw, tag_codes, count, records)):
                 return self._picked(queue, offset, raw, max_msgs, max_bytes, tag_codes)
@@ -85,11 +87,11 @@ class StoreReader:
     @staticmethod
     def _entries(queue: ConsumeQueue, offset: int, max_msgs: int, max_bytes: int) -> bytes:
         """Read about as many entries as can be returned: twice what fits, estimated from the first few sizes."""
-        raw = queue.read(offset, min(max_msgs, _FEW))
-        if max_msgs <= _FEW or len(raw) < _FEW * ENTRY_SIZE:
+        raw = queue.read(offset, min(max_msgs, _MIN_VECTORIZED_ENTRIES))
+        if max_msgs <= _MIN_VECTORIZED_ENTRIES or len(raw) < _MIN_VECTORIZED_ENTRIES * ENTRY_SIZE:
             return raw
-        size = int(np.frombuffer(raw, ENTRY_TYPE)["size"].sum()) // _FEW
-        likely = 2 * max_bytes // max(size, 1) + _FEW
+        size = int(np.frombuffer(raw, ENTRY_TYPE)["size"].sum()) // _MIN_VECTORIZED_ENTRIES
+        likely = 2 * max_bytes // max(size, 1) + _MIN_VECTORIZED_ENTRIES
         if likely < max_msgs:
             raw = queue.read(offset, likely)
             if int(np.frombuffer(raw, ENTRY_TYPE)["size"].sum(dtype=np.int64)) >= max_bytes:
@@ -110,7 +112,7 @@ class StoreReader:
         status = GetMessageStatus.FOUND if count else GetMessageStatus.NO_MATCHED_MESSAGE
         return GetMessageResult(status, offset + examined, queue.min_offset, queue.max_offset, records, count)
 
-    def _few(
+    def _read_single(
         self, raw: bytes, max_msgs: int, max_bytes: int, tag_codes: frozenset[int] | None
     ) -> tuple[int, int, int, bytes]:
         """Return the number of records, their total size, the number of processed entries, and the records."""
@@ -137,7 +139,7 @@ class StoreReader:
         stops.append(stop)
         return count, total, examined, self._log.read_many(starts, stops)
 
-    def _many(
+    def _read_vectorized(
         self, raw: bytes, max_msgs: int, max_bytes: int, tag_codes: frozenset[int] | None
     ) -> tuple[int, int, int, bytes]:
         entries = np.frombuffer(raw, ENTRY_TYPE)

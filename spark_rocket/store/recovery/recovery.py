@@ -50,7 +50,7 @@ from spark_rocket.store.layout import ENTRY_SIZE, ENTRY_TYPE, DelayLevels
 from spark_rocket.store.log.checkpoint import Checkpoint
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.log.mapped_file import free_name
-from spark_rocket.store.log.record_scan import LogScan, Remains, ScanEnd, Stop, look_behind, record_at, stored_at
+from spark_rocket.store.log.record_scan import LogScan, Remains, ScanEnd, Stop, record_at, scan_after, stored_at
 from spark_rocket.store.queues.consume_queue import ConsumeQueue
 from spark_rocket.store.queues.dispatch import Dispatcher, QueueGap
 from spark_rocket.store.queues.queue_table import ConsumeQueueTable
@@ -279,7 +279,7 @@ class Recovery:
     def _judge(self, report: RecoveryReport, end: ScanEnd) -> None:
         """Check whether the log may be cut where the scan stopped; StoreCorruptError if not."""
         report.end_offset = end.offset
-        remains = look_behind(self._log.queue, end.offset)
+        remains = scan_after(self._log.queue, end.offset)
         good = remains.good_offsets or []
         why = end.reason or "there is no record"
         if report.clean:

@@ -45,9 +45,13 @@ from spark_rocket.store.queues.dispatch import Dispatcher, QueueGap
 from spark_rocket.store.queues.queue_table import ConsumeQueueTable
 from spark_rocket.store.queues.side_files import DeletedTopics, QueueEnds
 
-_FEW = 24  # records, up to which checking one by one is faster
+_MAX_SINGLE_CHECKS = 24  # records, up to which checking one by one is faster
 _COPY_BYTES = 1 << 20
-_DISTANCES = (64 << 10, 1 << 20, 16 << 20)  # bytes before the end where comparisons with the master's log start
+_COMPARISON_DISTANCES_BYTES = (
+    64 << 10,
+    1 << 20,
+    16 << 20,
+)  # bytes before the end where comparisons with the master's log start
 
 Bytes = bytes | bytearray | memoryview
 
@@ -200,7 +204,7 @@ class Replica:
         base = log.max_offset
         dispatcher = self._dispatcher
         reason, damaged = "", -1
-        records = _few_records(part, base, starts) if len(starts) <= _FEW else []
+        records = _few_records(part, base, starts) if len(starts) <= _MAX_SINGLE_CHECKS else []
         if records:
             timestamp = records[-1].store_timestamp
         else:
@@ -245,7 +249,7 @@ class Replica:
         """Yield starts of records, further and further back, from which to compare the log with the master's."""
         queue, begin = self._log.queue, self._log.min_offset
         last = self._log.max_offset
-        for distance in _DISTANCES:
+        for distance in _COMPARISON_DISTANCES_BYTES:
             wanted = max(self._log.max_offset - distance, begin)
             file = queue.find(wanted)
             if file is None or wanted >= last:

@@ -38,7 +38,7 @@ from spark_rocket.store.store_lock import abort_path
 from spark_rocket.store.tools.check_index import IndexCheck
 from spark_rocket.store.tools.check_timer import check_timer
 from spark_rocket.store.tools.salvage import Damage, Salvage
-from spark_rocket.store.tools.view import Problem, Progress, StoreView, ViewedQueue, cannot_be_read, view_store
+from spark_rocket.store.tools.view import Problem, Progress, StoreView, ViewedQueue, read_error_text, view_store
 
 _BROKER = "Start and stop its broker, which fixes this."
 _REBUILD = "`rocket store rebuild DIR` rebuilds queues and index from the log."
@@ -92,7 +92,7 @@ def remedy_of(problem: Problem, paths: StorePaths) -> str:
     of_queue = problem.path.is_relative_to(paths.consume_queue)
     if problem.kind in REMEDIES:
         return _REBUILD if of_queue and problem.kind == "tail" else REMEDIES[problem.kind]
-    if problem.text.startswith(cannot_be_read()):
+    if problem.text.startswith(read_error_text()):
         return "Run this as the user who owns the store."
     if of_queue or problem.path.is_relative_to(paths.index):
         return f"{_REBUILD} Move files that do not belong there elsewhere."
@@ -146,7 +146,7 @@ class _Check:
         try:
             self._problems += check_timer(self._config, self._log.end_offset, is_killed=self._view.is_killed)
         except OSError as error:
-            self._add("timer", Path(error.filename or path / "timerlog"), cannot_be_read(error))
+            self._add("timer", Path(error.filename or path / "timerlog"), read_error_text(error))
         return self._problems
 
     # --- the log ------------------------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ class _Check:
         try:
             checkpoint.load()
         except (StoreCorruptError, OSError) as error:
-            text = cannot_be_read(error) if isinstance(error, OSError) else error.message
+            text = read_error_text(error) if isinstance(error, OSError) else error.message
             self._add("checkpoint", checkpoint.path, text)
             return
         if not checkpoint.existed:

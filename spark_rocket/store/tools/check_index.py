@@ -17,9 +17,9 @@ from spark_rocket.store.index.index_file import HEADER_SIZE, INDEX_ENTRY_SIZE, I
 from spark_rocket.store.index.keys import keys_of
 from spark_rocket.store.log.record_scan import Ints, RecordBlock
 from spark_rocket.store.tools.salvage import Damage
-from spark_rocket.store.tools.view import Problem, ViewedFile, cannot_be_read
+from spark_rocket.store.tools.view import Problem, ViewedFile, read_error_text
 
-_PIECE = 1 << 18  # entries per read
+_ENTRIES_PER_READ = 1 << 18  # entries per read
 _NOTHING = np.zeros(0, np.int64)
 
 
@@ -35,8 +35,8 @@ class ViewedIndexFile(IndexFile):
 
     def pieces(self) -> Iterator[np.ndarray[tuple[int], np.dtype[np.void]]]:
         """Yield the entries in chunks."""
-        for number in range(1, min(self.count, self.capacity), _PIECE):
-            count = min(_PIECE, self.count - number)
+        for number in range(1, min(self.count, self.capacity), _ENTRIES_PER_READ):
+            count = min(_ENTRIES_PER_READ, self.count - number)
             raw = self.file.read(self.entries_at + INDEX_ENTRY_SIZE * number, INDEX_ENTRY_SIZE * count)
             yield np.frombuffer(raw, INDEX_ENTRY_TYPE)
 
@@ -73,7 +73,7 @@ class IndexCheck:
                     return
                 self._file(ViewedIndexFile(path, config.max_hash_slot_num, config.max_index_num))
         except OSError as error:
-            self._add("files", Path(error.filename or self._directory), cannot_be_read(error))
+            self._add("files", Path(error.filename or self._directory), read_error_text(error))
             return
         self._exists = bool(paths)
         if not self._sorted:

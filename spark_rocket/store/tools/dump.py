@@ -29,7 +29,7 @@ from spark_rocket.store.paths import LMQ_PREFIX
 from spark_rocket.store.tools.salvage import Damage, Salvage
 from spark_rocket.store.tools.view import Progress, StoreView, ViewedQueue
 
-_ENTRIES = 8192  # per read
+_ENTRIES_PER_READ = 8192  # per read
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ def dump_queues(
     keys = [key for key in sorted(view.queues) if wanted.wants_queue(*key)]
     if not keys:
         raise StoreError(
-            why_nothing(view, wanted) or f"{view.config.consume_queue_path} has no queues.",
+            empty_reason(view, wanted) or f"{view.config.consume_queue_path} has no queues.",
             remedy="Omit --by-queue to read the log itself, or rebuild the queues with "
             f"`rocket store rebuild {view.path}`.",
         )
@@ -153,7 +153,7 @@ def _dump_queue(view: StoreView, queue: ViewedQueue, wanted: DumpFilter) -> Iter
     number = max(queue.min_offset, wanted.min_offset or 0)
     end = queue.max_offset if wanted.max_offset is None else min(queue.max_offset, wanted.max_offset + 1)
     bad: BadEntries | None = None
-    while number < end and (raw := queue.read(number, min(end - number, _ENTRIES))):
+    while number < end and (raw := queue.read(number, min(end - number, _ENTRIES_PER_READ))):
         for physical, size, _ in ENTRY.iter_unpack(raw):
             found = _record_of(view, queue, number, physical, size)
             if isinstance(found, BadEntries) and bad is not None and found.reason == bad.reason:
@@ -194,7 +194,7 @@ def _record_of(
     return Damage(file.path, position, physical, size, reason)
 
 
-def why_nothing(view: StoreView, wanted: DumpFilter) -> str:
+def empty_reason(view: StoreView, wanted: DumpFilter) -> str:
     """Explain that a requested topic or queue does not exist, with the existing ones; empty if it exists."""
     topics = {topic for topic, _ in view.queues}
     for topic in sorted(wanted.topics or ()):

@@ -97,7 +97,7 @@ def rebuild_store(
     """
     path = Path(path)
     with view_store(path, config) as view:
-        _refuse_what_cannot_be(view, skip_damage)
+        _check_rebuildable(view, skip_damage)
         if dry_run:
             return _Rebuild(view, None, skip_damage, progress).run()
     try:
@@ -154,7 +154,7 @@ def _remove(new: StorePaths) -> None:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _to_be_filled(log: ViewedFiles) -> list[Path]:
+def _files_to_extend(log: ViewedFiles) -> list[Path]:
     """Files of the log that end too early, or are missing between others."""
     have = {file.file_from_offset: file.size for file in log.files}
     offsets = range(log.min_offset, log.end_offset, log.file_size)
@@ -167,7 +167,7 @@ def _fill_up(path: Path, size: int) -> None:
         os.fsync(file.fileno())
 
 
-def _refuse_what_cannot_be(view: StoreView, skip_damage: bool) -> None:
+def _check_rebuildable(view: StoreView, skip_damage: bool) -> None:
     if not view.log.files:
         raise StoreError(
             f"{view.config.commit_log_path} has no files: there is nothing to make queues from.",
@@ -235,14 +235,14 @@ class _Rebuild:
             if scan.tail is not None and not scan.tail.is_zero and not view.is_killed:
                 self._note(scan.tail, "it is the last, and the store was stopped cleanly")
             self._compare_checkpoint(last_time)
-            self._keep_what_is_lost()
+            self._restore_lost_entries()
         finally:
             if self._table is not None:
                 self._table.close()
             if self._index is not None:
                 self._index.close()
         report.queues = len(self._next)
-        report.filled = _to_be_filled(view.log)
+        report.filled = _files_to_extend(view.log)
         return report
 
     def _note(self, damage: Damage, what_follows: str) -> None:
@@ -329,7 +329,7 @@ class _Rebuild:
         inside = any(one.offset <= physical and physical + size <= one.offset + one.length for one in within)
         return ENTRY.pack(physical, size, code) if inside and size > 0 and physical >= behind else b""
 
-    def _keep_what_is_lost(self) -> None:
+    def _restore_lost_entries(self) -> None:
         """Numbers that were given must not be given again: queues without a message in the log, and lost last ones."""
         view, damage = self._view, self._report.damage
         for key in view.queues:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from spark_rocket.errors import StoreCorruptError
 from spark_rocket.store.log.checkpoint import Checkpoint
-from spark_rocket.store.log.record_scan import LogScan, RecordBlock, Stop, look_behind, next_good, stored_at
+from spark_rocket.store.log.record_scan import LogScan, RecordBlock, Stop, next_good, scan_after, stored_at
 from spark_rocket.store.tools.view import Progress, StoreView
 
 _log = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class Salvage:
             pending = self._cut_off(self._cut)
         if pending is not None:
             self.end = pending.offset
-            if not pending.is_zero or look_behind(self._log, pending.offset).has_data:
+            if not pending.is_zero or scan_after(self._log, pending.offset).has_data:
                 self.tail = _until(pending, self._log.end_offset)
 
     def _cut_off(self, cut: int) -> Damage:
@@ -136,7 +136,7 @@ def cut_of(view: StoreView) -> int | None:
     at = end - file.file_from_offset
     if file.read(at, 4) != bytes(4):
         return None
-    good = look_behind(view.log, end).good_offsets
+    good = scan_after(view.log, end).good_offsets
     if newest < flushed or any(stored_at(view.log, offset) < flushed for offset in good or []):
         return None
     if good:

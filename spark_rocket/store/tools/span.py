@@ -26,13 +26,13 @@ from spark_rocket.errors import StoreCorruptError
 from spark_rocket.protocol.record.layout import MAGIC_V1, MAGIC_V2
 from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.log.mapped_file_queue import MappedFileQueue
-from spark_rocket.store.log.record_scan import CHUNK, LogScan, RecordBlock, Stop, is_good, next_good, stored_at
+from spark_rocket.store.log.record_scan import CHUNK_BYTES, LogScan, RecordBlock, Stop, is_good, next_good, stored_at
 from spark_rocket.store.tools.view import ViewedFile
 
 Lost = Callable[[str], None]
 """Called with a description of damage and its place; raises, or returns to continue."""
 
-_WINDOW = 64 << 10
+_WINDOW_BYTES = 64 << 10
 _MAGIC = re.compile(b"|".join(re.escape(magic.to_bytes(4, "big")) for magic in (MAGIC_V1, MAGIC_V2)))
 
 
@@ -102,7 +102,7 @@ def _edges(file: MappedFile, size: int) -> Iterator[int]:
 
 def _first_record(file: MappedFile, position: int) -> int:
     """Return the start of the first good record from a position on; reads a small window first."""
-    for match in _MAGIC.finditer(file.read(position, _WINDOW)):
+    for match in _MAGIC.finditer(file.read(position, _WINDOW_BYTES)):
         start = position + match.start() - 4
         if start >= position and is_good(file, start):
             return start
@@ -121,7 +121,7 @@ def _alone(file: MappedFile) -> MappedFileQueue:
     return row
 
 
-def read_span(span: LogSpan, lost: Lost, *, chunk: int = CHUNK) -> Iterator[RecordBlock]:
+def read_span(span: LogSpan, lost: Lost, *, chunk: int = CHUNK_BYTES) -> Iterator[RecordBlock]:
     """Yield the good records of a span in blocks, with CRC check. OSError if the file is gone."""
     file = ViewedFile(span.path, span.file_size, span.file_from_offset)
     file_end = span.file_from_offset + span.file_size

@@ -23,9 +23,9 @@ from spark_rocket.store.log.record_scan import record_at
 from spark_rocket.store.queues.dispatch import entries_of
 from spark_rocket.store.tools.check_index import ViewedIndexFile
 from spark_rocket.store.tools.salvage import Damage, Salvage
-from spark_rocket.store.tools.view import Problem, Progress, StoreView, ViewedQueue, cannot_be_read
+from spark_rocket.store.tools.view import Problem, Progress, StoreView, ViewedQueue, read_error_text
 
-_PIECE = 1 << 16  # entries per read
+_ENTRIES_PER_READ = 1 << 16  # entries per read
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ def store_stats(
         try:
             status = path.stat()
         except OSError as error:
-            view.problems.append(Problem("files", path, cannot_be_read(error)))
+            view.problems.append(Problem("files", path, read_error_text(error)))
             continue
         kind = next((files for directory, files in directories.items() if directory in path.parents), None)
         for files in (stats.everything, kind) if kind is not None else (stats.everything,):
@@ -111,7 +111,7 @@ def _index_entries(view: StoreView, path: Path) -> int:
         if path.stat().st_size == config.index_file_size:
             return ViewedIndexFile(path, config.max_hash_slot_num, config.max_index_num).count - 1
     except OSError as error:
-        view.problems.append(Problem("files", path, cannot_be_read(error)))
+        view.problems.append(Problem("files", path, read_error_text(error)))
     return 0
 
 
@@ -137,8 +137,8 @@ def _of_queue(view: StoreView, queue: ViewedQueue, stats: StoreStats) -> QueueSt
         queue.correct_min_offset(view.log.min_offset)
     first, end = queue.min_offset, queue.max_offset
     mine = QueueStats(queue.topic, queue.queue_id, end - first, 0, first, end)
-    for number in range(first, end, _PIECE):
-        entries = np.frombuffer(queue.read(number, min(_PIECE, end - number)), ENTRY_TYPE)
+    for number in range(first, end, _ENTRIES_PER_READ):
+        entries = np.frombuffer(queue.read(number, min(_ENTRIES_PER_READ, end - number)), ENTRY_TYPE)
         mine.bytes += int(entries["size"].sum())
     if end > first:
         mine.first_store_time = _store_time(view, queue.entry(first)[0])

@@ -5,7 +5,7 @@ read-only mount or a backup will do. While a view is open, no broker can start o
 ``flock``, which keeps our brokers out, and a shared POSIX lock on the lock file's first byte, which keeps Java's out.
 
 A view takes what is there: a file with a wrong name or size is a :class:`Problem`, and the others are still read.
-Sizes that no configuration gives are taken from the files (:func:`look_at_sizes`). What may not be read is a problem
+Sizes that no configuration gives are taken from the files (:func:`read_file_sizes`). What may not be read is a problem
 too.
 
 Thread-safety: for one thread. Corresponds to nothing in RocketMQ.
@@ -47,7 +47,7 @@ class FileSizes:
         return self.knows_log and self.knows_queues and self.knows_index
 
 
-def look_at_sizes(paths: StorePaths) -> FileSizes:
+def read_file_sizes(paths: StorePaths) -> FileSizes:
     """The sizes of a store's files where no configuration gives them, as the files themselves show them.
 
     A size is *known*, so that something may be written with it, where the files leave no doubt:
@@ -174,7 +174,7 @@ class ViewedFiles(MappedFileQueue):
         except FileNotFoundError:
             names = []
         except OSError as error:
-            self.unreadable.append(self._wrong(self.directory, cannot_be_read(error)))
+            self.unreadable.append(self._wrong(self.directory, read_error_text(error)))
             return
         files: list[MappedFile] = []
         for entry in names:
@@ -186,7 +186,7 @@ class ViewedFiles(MappedFileQueue):
             if length == 0 and entry is names[-1]:
                 continue  # a creation that a crash cut short; a broker's start removes it
             if not os.access(path, os.R_OK):
-                self.unreadable.append(self._wrong(path, cannot_be_read()))
+                self.unreadable.append(self._wrong(path, read_error_text()))
                 continue
             if length != self.file_size:
                 problem = self._wrong(path, f"it has {length} bytes, but {self._expected} {self.file_size}")
@@ -225,7 +225,7 @@ class ViewedQueue(ConsumeQueue):
         self.loaded = True
 
 
-def cannot_be_read(error: OSError | None = None) -> str:
+def read_error_text(error: OSError | None = None) -> str:
     """A problem's text."""
     return f"it cannot be read: {(error and error.strerror) or os.strerror(errno.EACCES)}"
 
@@ -238,7 +238,7 @@ class StoreView:
         self.problems: list[Problem] = []
         if not paths.commit_log.is_dir() and (path / "checkpoint").exists():
             self.problems.append(Problem("files", paths.commit_log, _NO_LOG))
-        sizes = FileSizes(config, True, True, True) if config else look_at_sizes(paths)
+        sizes = FileSizes(config, True, True, True) if config else read_file_sizes(paths)
         self.config = sizes.config.at(paths)
         self.index_size_known, self.sizes_are_known = sizes.knows_index, sizes.are_known
         self._are_guessed = config is None
@@ -287,7 +287,7 @@ class StoreView:
         try:
             return sorted(directory.iterdir()) if directory.is_dir() else []
         except OSError as error:
-            self.problems.append(Problem("files", directory, cannot_be_read(error)))
+            self.problems.append(Problem("files", directory, read_error_text(error)))
             return []
 
     def queue(self, topic: str, queue_id: int) -> ViewedQueue | None:

@@ -22,12 +22,12 @@ from spark_rocket.protocol.wire.bodies.base import Body
 from spark_rocket.protocol.wire.bodies.config import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 from spark_rocket.protocol.wire.json import Buffer, TextLimits, check_values, dumps_standard, loads_tolerant
 
-MAX_UNPACKED = 16 << 20  # bytes: the limit of an uncompressed body, which must fit into a frame
+MAX_UNPACKED_BYTES = 16 << 20  # bytes: the limit of an uncompressed body, which must fit into a frame
 MAX_TOPICS = 100_000
 MAX_FILTER_SERVERS = 1_000
-_MAX_RECORD = 256 * 1024  # bytes of a topic's line or a data version
+_MAX_RECORD_BYTES = 256 * 1024  # bytes of a topic's line or a data version
 _MAX_VALUES = 1_500_000  # a topic has ten as JSON, and one for each of its attributes
-_JSON_LIMITS = TextLimits(max_values=_MAX_VALUES, max_odd_values=_MAX_VALUES, max_odd_bytes=MAX_UNPACKED)
+_JSON_LIMITS = TextLimits(max_values=_MAX_VALUES, max_odd_values=_MAX_VALUES, max_odd_bytes=MAX_UNPACKED_BYTES)
 _INT = struct.Struct(">i")
 _REMEDY = 'The body is damaged, or its header\'s "compressed" is wrong: let the broker register again.'
 
@@ -57,7 +57,7 @@ class RegisterBrokerBody(Body):
             value = loads_tolerant(body, _JSON_LIMITS)
             _check_counts(value)
             return cls.from_value(value)
-        reader = _Records(decompress_body(body, 0, MAX_UNPACKED))
+        reader = _Records(decompress_body(body, 0, MAX_UNPACKED_BYTES))
         version = DataVersion.from_request(reader.record())
         count = reader.number()
         _check_count("topics", count, MAX_TOPICS)
@@ -121,9 +121,9 @@ class _Records:
         end = self._at + size
         if size < 0 or end > len(self._raw):
             raise ProtocolError(f"A broker's registration is too short for a record of {size} bytes.", remedy=_REMEDY)
-        if size > _MAX_RECORD:
+        if size > _MAX_RECORD_BYTES:
             raise ProtocolError(
-                f"A broker's registration has a record of {size:,} bytes, at most {_MAX_RECORD:,} are allowed.",
+                f"A broker's registration has a record of {size:,} bytes, at most {_MAX_RECORD_BYTES:,} are allowed.",
                 remedy=_REMEDY,
             )
         raw = self._raw[self._at : end]
