@@ -1,6 +1,6 @@
 """JSON requests and responses, and errors for the pages: a code, a message and a remedy, without stack traces.
 
-A request has at most ``MOST_BODY`` bytes, a login at most 4 KiB. Pure functions. RocketMQ has no counterpart.
+A request has at most ``MAX_BODY_BYTES`` bytes, a login at most 4 KiB. Pure functions. RocketMQ has no counterpart.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # `rocket up` uses the console's settings, and their errors, 
 
 _log = logging.getLogger(__name__)
 
-MOST_BODY = 8 << 20
+MAX_BODY_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def failure(trouble: Trouble) -> Response:
     return json_response({"error": trouble.to_json()}, trouble.status)
 
 
-async def read_json(request: Request, most: int = MOST_BODY) -> dict[str, Any]:
+async def read_json(request: Request, most: int = MAX_BODY_BYTES) -> dict[str, Any]:
     """Read the JSON object of a request, of at most ``most`` bytes."""
     body = bytearray()
     async for piece in request.stream():

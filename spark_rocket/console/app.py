@@ -40,8 +40,8 @@ from spark_rocket.console.sampler import Sampler
 from spark_rocket.console.settings import ConsoleSettings
 
 STATIC = Path(__file__).parent / "static"
-MOST_LOGINS = 16  # pending
-MOST_LOGIN_BODY = 4 << 10  # bytes, read before authentication
+MAX_PENDING_LOGINS = 16  # pending
+MAX_LOGIN_BODY_BYTES = 4 << 10  # bytes, read before authentication
 
 
 class _Static(StaticFiles):
@@ -94,7 +94,7 @@ class _Login:
         peer = request.client.host if request.client else "?"
         try:
             self._sessions.check_pause(peer)
-            value = await read_json(request, MOST_LOGIN_BODY)
+            value = await read_json(request, MAX_LOGIN_BODY_BYTES)
             user, password = value.get("user"), value.get("password")
             if not isinstance(user, str) or not isinstance(password, str) or not self._settings.needs_login:
                 raise Refused("Missing user or password.", remedy="Give user and password.")
@@ -112,7 +112,7 @@ class _Login:
         return response
 
     async def _is_user(self, user: str, password: str, peer: str) -> bool:
-        if self._waiting >= MOST_LOGINS:
+        if self._waiting >= MAX_PENDING_LOGINS:
             raise Refused("Too many concurrent logins.", remedy="Retry later.", status=429, code="TOO_MANY_ATTEMPTS")
         self._sessions.attempt(peer)
         self._waiting += 1

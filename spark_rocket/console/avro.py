@@ -21,9 +21,9 @@ from spark_rocket.errors import ProtocolError
 from spark_rocket.extras import missing_extra
 from spark_rocket.protocol.avro_shape import check_nesting, measure
 
-MOST_TEXT = 256 << 10
-MOST_UNPACKED = 4 << 20
-MOST_RECORDS = 50
+MAX_TEXT_LENGTH = 256 << 10
+MAX_UNPACKED_BYTES = 4 << 20
+MAX_RECORDS = 50
 CONTAINER = b"Obj\x01"
 
 
@@ -44,14 +44,14 @@ def avro_text(body: bytes, schema: str | None) -> str:
     if is_container:
         written, datums = _container(body)
         parsed = _parsed(written)
-        values = [value for data, count in datums for value in _read(parsed, data, count)][:MOST_RECORDS]
+        values = [value for data, count in datums for value in _read(parsed, data, count)][:MAX_RECORDS]
         shown: Any = values
     else:
         parsed = _parsed(schema or "")
         data = body[10:] if body.startswith(b"\xc3\x01") else body
         shown = _read(parsed, data, 1)[0]
     text = json.dumps(shown, indent=2, ensure_ascii=False, default=_plain)
-    return text if len(text) <= MOST_TEXT else text[:MOST_TEXT] + "\n…"
+    return text if len(text) <= MAX_TEXT_LENGTH else text[:MAX_TEXT_LENGTH] + "\n…"
 
 
 def _plain(value: object) -> str:
@@ -83,7 +83,7 @@ def _read(schema: Any, data: bytes, count: int) -> list[Any]:
     fastavro = importlib.import_module("fastavro")
     stream = io.BytesIO(data)
     values = []
-    for _ in range(min(count, MOST_RECORDS)):
+    for _ in range(min(count, MAX_RECORDS)):
         try:
             values.append(fastavro.schemaless_reader(stream, schema, None))
         except MemoryError:
@@ -121,7 +121,7 @@ def _container(body: bytes) -> tuple[str, list[tuple[bytes, int]]]:
 
 def _blocks(reader: _Bytes, codec: str) -> Iterator[tuple[bytes, int]]:
     records = 0
-    while not reader.is_at_end and records < MOST_RECORDS:
+    while not reader.is_at_end and records < MAX_RECORDS:
         count, data = reader.long(), reader.bytes()
         reader.take(16)
         if count <= 0:
@@ -140,12 +140,12 @@ def _blocks(reader: _Bytes, codec: str) -> Iterator[tuple[bytes, int]]:
 def _inflated(data: bytes) -> bytes:
     unpacker = zlib.decompressobj(-15)
     try:
-        plain = unpacker.decompress(data, MOST_UNPACKED)
+        plain = unpacker.decompress(data, MAX_UNPACKED_BYTES)
     except zlib.error:
         raise ProtocolError("A block of the Avro container cannot be decompressed.") from None
     if unpacker.unconsumed_tail:
         raise ProtocolError(
-            f"A block of the Avro container is larger than {MOST_UNPACKED >> 20} MiB decompressed.",
+            f"A block of the Avro container is larger than {MAX_UNPACKED_BYTES >> 20} MiB decompressed.",
             remedy="Download the body and read it elsewhere.",
         )
     return plain

@@ -28,12 +28,12 @@ from spark_rocket.errors import ProtocolError
 WALL_SECONDS = 10.0
 CPU_SECONDS = 3
 MEMORY_BYTES = 512 << 20
-_MOST_AT_ONCE = 2
+_MAX_PROCESSES = 2
 
 _COMMAND = (sys.executable, "-m", "spark_rocket.console.avro_process")
 _LENGTH = struct.Struct(">I")
 _REMEDY = "Download the body and read it elsewhere."
-_places = threading.BoundedSemaphore(_MOST_AT_ONCE)
+_places = threading.BoundedSemaphore(_MAX_PROCESSES)
 
 
 def decode_avro(body: bytes, schema: str | None, *, command: Sequence[str] = _COMMAND) -> str:

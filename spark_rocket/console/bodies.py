@@ -16,10 +16,10 @@ from spark_rocket.console.avro_process import decode_avro
 from spark_rocket.errors import ProtocolError
 from spark_rocket.protocol.wire import json as json_codec
 
-MOST_TEXT = 256 << 10
-MOST_HEX = 4 << 10
-MOST_DEPTH = 200
-PREVIEW = 160
+MAX_TEXT_LENGTH = 256 << 10
+MAX_HEX_BYTES = 4 << 10
+MAX_DEPTH = 200
+PREVIEW_CHARACTERS = 160
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},:]|[^\s\[\]{},:"]+')
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
@@ -36,14 +36,14 @@ def show(
         "json": None,
         "avro": None,
         "avroProblem": None,
-        "hex": hex_lines(body[:MOST_HEX]),
-        "hexCut": len(body) > MOST_HEX,
-        "textCut": len(body) > MOST_TEXT,
+        "hex": hex_lines(body[:MAX_HEX_BYTES]),
+        "hexCut": len(body) > MAX_HEX_BYTES,
+        "textCut": len(body) > MAX_TEXT_LENGTH,
     }
     text = text_of(body)
     if text is not None:
-        shown["text"], shown["kind"] = text[:MOST_TEXT], "text"
-        if len(body) <= MOST_TEXT and (pretty := json_lines(text)) is not None:
+        shown["text"], shown["kind"] = text[:MAX_TEXT_LENGTH], "text"
+        if len(body) <= MAX_TEXT_LENGTH and (pretty := json_lines(text)) is not None:
             shown["json"], shown["kind"] = pretty, "json"
     if schema or body.startswith(CONTAINER):
         try:
@@ -55,15 +55,15 @@ def show(
 
 def preview(body: bytes, at: int = 0) -> str:
     """Return the beginning of a body on one line; if the position ``at`` is farther on, the part around it."""
-    first = max(at - PREVIEW // 4, 0) if at > PREVIEW // 2 else 0
+    first = max(at - PREVIEW_CHARACTERS // 4, 0) if at > PREVIEW_CHARACTERS // 2 else 0
     while first and body[first] & 0xC0 == 0x80:  # within a character
         first -= 1
-    text = text_of(body[first : first + PREVIEW * 4])
+    text = text_of(body[first : first + PREVIEW_CHARACTERS * 4])
     if text is None:
         return f"{len(body):,} bytes: {body[:24].hex(' ')}"
     line = " ".join(text.split())
-    more = "…" if len(line) > PREVIEW or len(body) > first + PREVIEW * 4 else ""
-    return ("…" if first else "") + line[:PREVIEW] + more
+    more = "…" if len(line) > PREVIEW_CHARACTERS or len(body) > first + PREVIEW_CHARACTERS * 4 else ""
+    return ("…" if first else "") + line[:PREVIEW_CHARACTERS] + more
 
 
 def text_of(body: bytes) -> str | None:
@@ -111,7 +111,7 @@ def json_lines(text: str) -> str | None:
         parts.append(": " if token == ":" else token)
         if token in "{[":
             depth += 1
-            if depth > MOST_DEPTH:
+            if depth > MAX_DEPTH:
                 return None
         last = token
     return "".join(parts)

@@ -1,7 +1,7 @@
 """The console's connections to the cluster, and a bounded thread pool for the requests of pages.
 
-Clients block, and an event loop serves the pages. More than ``MOST_WAITING`` pending requests are refused, so that an
-unresponsive cluster does not block the console.
+Clients block, and an event loop serves the pages. More than ``MAX_PENDING_REQUESTS`` pending requests are refused, so
+that an unresponsive cluster does not block the console.
 
 Thread-safety: all methods. RocketMQ has no counterpart.
 """
@@ -19,7 +19,7 @@ from spark_rocket.console.answers import Refused
 T = TypeVar("T")
 
 THREADS = 8
-MOST_WAITING = 64
+MAX_PENDING_REQUESTS = 64
 REQUEST_SECONDS = 4.0
 CHANGE_SECONDS = 15.0  # brokers respond to a change after fsync
 
@@ -42,7 +42,7 @@ class Links:
 
     async def run(self, ask: Callable[[], T]) -> T:
         """Run ``ask()`` on a thread of the pool. Await it on one event loop only."""
-        if self._waiting >= MOST_WAITING:
+        if self._waiting >= MAX_PENDING_REQUESTS:
             raise Refused(
                 f"Too many pending requests to the cluster ({self._waiting}).",
                 remedy="Retry in a few seconds; the overview shows unresponsive brokers.",

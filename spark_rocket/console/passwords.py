@@ -24,15 +24,15 @@ from spark_rocket.console.answers import Refused
 
 PREFIX = "scrypt$"
 _COST, _BLOCK, _PARALLEL = 1 << 14, 8, 1
-_MOST_MEMORY = 256 << 20
+_MAX_MEMORY_BYTES = 256 << 20
 
 IDLE_SECONDS = 8 * 3600.0
 LIFE_SECONDS = 24 * 3600.0
-MOST_SESSIONS = 1_000
+MAX_SESSIONS = 1_000
 FREE_FAILURES = 5
 PAUSE_SECONDS = 30.0
-MOST_ADDRESSES = 10_000
-MOST_PASSWORD = 1_024
+MAX_ADDRESSES = 10_000
+MAX_PASSWORD_CHARACTERS = 1_024
 
 
 def hashed(password: str, salt: bytes | None = None) -> str:
@@ -53,7 +53,9 @@ def check_hash(kept: str) -> bool:
     except ValueError:
         return False
     is_power = cost > 1 and cost & (cost - 1) == 0
-    return is_power and block > 0 and 0 < parallel <= 16 and 128 * cost * block < _MOST_MEMORY and bool(salt and key)
+    return (
+        is_power and block > 0 and 0 < parallel <= 16 and 128 * cost * block < _MAX_MEMORY_BYTES and bool(salt and key)
+    )
 
 
 def _parts(kept: str) -> tuple[int, int, int, bytes, bytes]:
@@ -69,7 +71,13 @@ def _parts(kept: str) -> tuple[int, int, int, bytes, bytes]:
 
 def _derive(password: str, salt: bytes, cost: int, block: int, parallel: int) -> bytes:
     return hashlib.scrypt(
-        password.encode("utf-8", "surrogatepass"), salt=salt, n=cost, r=block, p=parallel, maxmem=_MOST_MEMORY, dklen=32
+        password.encode("utf-8", "surrogatepass"),
+        salt=salt,
+        n=cost,
+        r=block,
+        p=parallel,
+        maxmem=_MAX_MEMORY_BYTES,
+        dklen=32,
     )
 
 
@@ -95,7 +103,7 @@ class Sessions:
         self._clock = clock
         self._sessions: OrderedDict[bytes, Session] = OrderedDict()
         self._failures: OrderedDict[str, tuple[int, float]] = OrderedDict()
-        self._nobody = hashed(secrets.token_hex()) if users else ""
+        self._unknown_user_hash = hashed(secrets.token_hex()) if users else ""
 
     def find(self, token: str | None) -> Session | None:
         if not token:
@@ -126,8 +134,8 @@ class Sessions:
     def is_user(self, user: str, password: str) -> bool:
         """Check a password. Takes about 50 ms for any user. Call it on a thread."""
         kept = self._users.get(user)
-        right = is_right(password[:MOST_PASSWORD], kept or self._nobody)
-        return right and kept is not None and len(password) <= MOST_PASSWORD
+        right = is_right(password[:MAX_PASSWORD_CHARACTERS], kept or self._unknown_user_hash)
+        return right and kept is not None and len(password) <= MAX_PASSWORD_CHARACTERS
 
     def attempt(self, address: str) -> None:
         """Count an attempt as failed, until ``begin``. Raise Refused with status 429 while the address must wait."""
@@ -137,7 +145,7 @@ class Sessions:
         if self._clock() - last > PAUSE_SECONDS * 2:
             failures = 0
         self._failures[source] = (failures + 1, self._clock())
-        while len(self._failures) > MOST_ADDRESSES:
+        while len(self._failures) > MAX_ADDRESSES:
             self._failures.popitem(last=False)
 
     def begin(self, user: str, address: str) -> tuple[str, Session]:
@@ -146,7 +154,7 @@ class Sessions:
         now = self._clock()
         token = secrets.token_urlsafe(32)
         session = self._sessions[_digest(token)] = Session(user, secrets.token_urlsafe(32), now, now)
-        while len(self._sessions) > MOST_SESSIONS:
+        while len(self._sessions) > MAX_SESSIONS:
             self._sessions.popitem(last=False)
         return token, session
 

@@ -3,7 +3,7 @@
 ===================  ========================================================================================
 pages are open       brokers, and topics or groups if their pages are open, every ``interval`` seconds, or less often
                      so that sampling takes at most a tenth of a core
-no page is open      rates of brokers and lag of groups every ``SLOW`` seconds, for the charts; no topics
+no page is open      rates of brokers and lag of groups every ``IDLE_INTERVAL_S`` seconds, for the charts; no topics
 the page of a topic  shows the cached sample, then requests that topic itself on separate connections
 ===================  ========================================================================================
 
@@ -38,18 +38,18 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-SLOW = 30.0
+IDLE_INTERVAL_S = 30.0
 DUTY, IDLE_DUTY = 10.0, 50.0
-SLOWEST = 15.0
-LOOKING = 12.0
+MAX_INTERVAL_S = 15.0
+VIEWED_S = 12.0
 """A page counts as open for this time after its last request."""
-FRESH = 1.0
-LISTS = 5
+FRESH_S = 1.0
+LIST_INTERVALS = 5
 """The lists of topics and groups are requested once per this many intervals."""
-PIECE = 100
-MEASURE_AGAIN = 600.0
-MEASURED = 16
-MEASURES = 50  # topics a pass
+REQUESTS_PER_PIECE = 100
+MEASURE_INTERVAL_S = 600.0
+MEASURED_MESSAGES = 16
+MEASURED_TOPICS_PER_PASS = 50
 
 OVERVIEW, TOPICS, GROUPS = "overview", "topics", "groups"
 
@@ -70,7 +70,7 @@ class NameServerRecord:
 class Sampler:
     """Samples the cluster. Hold ``lock`` to read ``brokers``, ``topics`` and ``groups``."""
 
-    def __init__(self, links: Links, *, fast: float, slow: float = SLOW) -> None:
+    def __init__(self, links: Links, *, fast: float, slow: float = IDLE_INTERVAL_S) -> None:
         self.lock = threading.Lock()
         self.name_servers: dict[str, NameServerRecord] = {}
         self.brokers: dict[str, BrokerRecord] = {}
@@ -89,7 +89,7 @@ class Sampler:
         self.sampled: dict[str, float] = {}
         self._links = links
         self.fast, self._slow = fast, slow
-        self._looked: dict[str, float] = {}
+        self._viewed_at: dict[str, float] = {}
         self._listed = 0.0
         self._listing = threading.Lock()
         self._unlisted: dict[str, RocketError] = {}  # brokers without current lists
@@ -106,19 +106,19 @@ class Sampler:
         self._wake.set()
         self._thread.join(REQUEST_SECONDS * 2)
 
-    def look(self, what: str) -> None:
+    def note_view(self, what: str) -> None:
         """Record that a page of this kind is open. If its sample is too old, the next pass starts at once."""
         now = time.monotonic()
-        first = now - self._looked.get(what, -LOOKING) >= LOOKING
-        self._looked[what] = now
+        first = now - self._viewed_at.get(what, -VIEWED_S) >= VIEWED_S
+        self._viewed_at[what] = now
         if first:
-            self._is_due = now - self.sampled.get(what, -SLOWEST) > self.pace
+            self._is_due = now - self.sampled.get(what, -MAX_INTERVAL_S) > self.pace
             self._wake.set()  # it may be waiting for the slow interval
 
     @property
     def pace(self) -> float:
         """Seconds between passes while pages are open."""
-        return max(self.fast, min(self.cost * DUTY, SLOWEST))
+        return max(self.fast, min(self.cost * DUTY, MAX_INTERVAL_S))
 
     def problems(self) -> dict[str, Any]:
         """Return the errors that every page shows: of the cluster and of single brokers."""
@@ -140,8 +140,8 @@ class Sampler:
 
     @property
     def looking(self) -> frozenset[str]:
-        oldest = time.monotonic() - LOOKING
-        return frozenset(what for what, moment in list(self._looked.items()) if moment > oldest)
+        oldest = time.monotonic() - VIEWED_S
+        return frozenset(what for what, moment in list(self._viewed_at.items()) if moment > oldest)
 
     # --- one topic, one group ---------------------------------------------------------------------------------
 
@@ -152,7 +152,7 @@ class Sampler:
         if record is None:
             self._ask_lists(admin, {})
             record = self.topics.get(topic)
-        if record is not None and time.time() - record.sampled >= FRESH:
+        if record is not None and time.time() - record.sampled >= FRESH_S:
             self._ask_topics(admin, [record.info], {})
             self._measure(admin, [record])
         return record
@@ -163,7 +163,7 @@ class Sampler:
         if record is None:
             self._ask_lists(admin, {})
             record = self.groups.get(group)
-        if record is not None and time.time() - record.detailed >= FRESH:
+        if record is not None and time.time() - record.detailed >= FRESH_S:
             self._ask_groups(admin, [group], {}, delays=True)
         return record
 
@@ -202,7 +202,7 @@ class Sampler:
             return
         self.sampled[OVERVIEW] = time.monotonic()
         admin = self._links.sampling
-        if time.monotonic() - self._listed >= LISTS * self.fast:
+        if time.monotonic() - self._listed >= LIST_INTERVALS * self.fast:
             self._ask_lists(admin, failed)
         if TOPICS in looking:
             for infos in _pieces([record.info for record in self.topics.values()]):
@@ -301,12 +301,12 @@ class Sampler:
     def _measure(self, admin: Admin, records: Iterable[TopicRecord]) -> None:
         """Estimate the message size of topics without an estimate or with an old one."""
         now = time.time()
-        due = (r for r in records if r.stats is not None and r.messages and now - r.measured > MEASURE_AGAIN)
-        for record in islice(due, MEASURES):
+        due = (r for r in records if r.stats is not None and r.messages and now - r.measured > MEASURE_INTERVAL_S)
+        for record in islice(due, MEASURED_TOPICS_PER_PASS):
             assert record.stats is not None
             record.measured = now
             queue, offset = max(record.stats.offset_table.items(), key=_newest)
-            first = max(offset.min_offset, offset.max_offset - MEASURED)
+            first = max(offset.min_offset, offset.max_offset - MEASURED_MESSAGES)
             try:
                 page = admin.consume_queue(queue, first, offset.max_offset - first)
             except RocketError as error:
@@ -334,5 +334,5 @@ def _newest(item: tuple[MessageQueue, Any]) -> int:
 
 
 def _pieces(every: list[T]) -> Iterator[list[T]]:
-    for first in range(0, len(every), PIECE):
-        yield every[first : first + PIECE]
+    for first in range(0, len(every), REQUESTS_PER_PIECE):
+        yield every[first : first + REQUESTS_PER_PIECE]

@@ -26,11 +26,11 @@ from spark_rocket.errors import ClientError, ProtocolError, RocketError, RunTooL
 from spark_rocket.model import MessageExt, MessageQueue
 from spark_rocket.protocol.filter.tags import TagExpression, parse_tags
 
-MOST_MESSAGES = 50_000
-MOST_BYTES = 64 << 20
-MOST_SECONDS = 3.0
+MAX_SCANNED_MESSAGES = 50_000
+MAX_SCANNED_BYTES = 64 << 20
+MAX_SCAN_S = 3.0
 """The budget of one request, checked after each step."""
-MOST_CURSOR = 16_384  # queues
+MAX_CURSOR_CHARACTERS = 16_384  # queues
 WINDOW = 16  # queues that are read at the same time
 _LONGEST_STEP = 1_000  # messages
 _FIRST_STEP, _SHORTEST_FIRST_STEP = 64, 8
@@ -104,7 +104,7 @@ class Span:
 
 def parse_cursor(topic: str, value: object) -> list[Span]:
     """Parse a cursor that a page sends back."""
-    if not isinstance(value, list) or len(value) > MOST_CURSOR:
+    if not isinstance(value, list) or len(value) > MAX_CURSOR_CHARACTERS:
         raise _invalid_cursor()
     return [_parse_span(topic, one) for one in value]
 
@@ -183,7 +183,7 @@ class Search:
         self.messages = 0
         """The number of messages that were searched."""
         self._bytes = 0
-        self._deadline = time.monotonic() + MOST_SECONDS
+        self._deadline = time.monotonic() + MAX_SCAN_S
         self._step = _FIRST_STEP
         self._has_read = False  # the first step is always made: every request has some progress
 
@@ -216,7 +216,11 @@ class Search:
         return rows
 
     def _is_spent(self) -> bool:
-        return self.messages >= MOST_MESSAGES or self._bytes >= MOST_BYTES or time.monotonic() >= self._deadline
+        return (
+            self.messages >= MAX_SCANNED_MESSAGES
+            or self._bytes >= MAX_SCANNED_BYTES
+            or time.monotonic() >= self._deadline
+        )
 
     def _read(self, spans: list[Span]) -> None:
         """Read one step of each span."""
@@ -258,7 +262,7 @@ class Search:
         if not self.messages:
             return self._step
         each = max(self._bytes // self.messages, 1)
-        return max(min(self._step, (MOST_BYTES - self._bytes) // each // spans), 1)
+        return max(min(self._step, (MAX_SCANNED_BYTES - self._bytes) // each // spans), 1)
 
     def _took(self, step: _Step, found: PullResult) -> bool:
         """Add the result of a pull; return whether the step needs another."""

@@ -13,16 +13,16 @@ from array import array
 from collections import deque
 from collections.abc import Iterable, Mapping
 
-MOST_SAMPLES = 600
-WINDOW = 10.0
-MOST_COLUMNS = 64
-DRAWN = 240  # maximum number of points in a chart
+MAX_SAMPLES = 600
+RATE_WINDOW_S = 10.0
+MAX_COLUMNS = 64
+MAX_DRAWN_POINTS = 240  # maximum number of points in a chart
 
 
 class Series:
     """Times (epoch seconds) and one column of numbers for each name."""
 
-    def __init__(self, most: int = MOST_SAMPLES, most_columns: int = MOST_COLUMNS) -> None:
+    def __init__(self, most: int = MAX_SAMPLES, most_columns: int = MAX_COLUMNS) -> None:
         self._most = most
         self._most_columns = most_columns
         self.times = array("d")
@@ -46,7 +46,7 @@ class Series:
         for name, column in self.columns.items():
             column.append(values.get(name, math.nan))
 
-    def to_json(self, names: Iterable[str] | None = None, *, points: int = DRAWN) -> dict[str, object]:
+    def to_json(self, names: Iterable[str] | None = None, *, points: int = MAX_DRAWN_POINTS) -> dict[str, object]:
         """Return ``{"times": [ms …], "columns": {name: [number or None …]}}``, always with the newest sample."""
         step = -(-len(self.times) // points) or 1
         first = (len(self.times) - 1) % step if self.times else 0
@@ -66,7 +66,7 @@ class Series:
 
 
 class Rate:
-    """The rate of a counter over about ``WINDOW`` seconds; None before the second sample.
+    """The rate of a counter over about ``RATE_WINDOW_S`` seconds; None before the second sample.
 
     Consumers commit offsets only every five seconds, so a shorter window would fluctuate.
     """
@@ -83,7 +83,7 @@ class Rate:
         if samples and (count < samples[-1][1] or moment <= samples[-1][0]):
             samples.clear()
         samples.append((moment, count))
-        while len(samples) > 2 and samples[1][0] <= moment - WINDOW:
+        while len(samples) > 2 and samples[1][0] <= moment - RATE_WINDOW_S:
             samples.popleft()
         begun, first = samples[0]
         self.value = (count - first) / (moment - begun) if moment > begun else None

@@ -23,7 +23,7 @@ from spark_rocket.remoting.address import format_address
 from spark_rocket.remoting.server.sockets import own_ip
 from spark_rocket.remoting.tls.contexts import server_tls
 
-MOST_CONNECTIONS = 512
+MAX_CONNECTIONS = 512
 STOP_SECONDS = 3
 SLOW_SECONDS = 30
 
@@ -48,7 +48,7 @@ async def _serve(settings: ConsoleSettings, ready: Callable[[str], None], stop: 
         proxy_headers=False,
         server_header=False,
         date_header=False,
-        limit_concurrency=MOST_CONNECTIONS,
+        limit_concurrency=MAX_CONNECTIONS,
         timeout_graceful_shutdown=STOP_SECONDS,
         timeout_keep_alive=30,
         ws="none",
@@ -80,7 +80,7 @@ async def _serve(settings: ConsoleSettings, ready: Callable[[str], None], stop: 
 class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # httptools if it is installed
     """Closes the connection of a peer that neither completes a request nor reads a response.
 
-    ``MOST_CONNECTIONS`` such peers would block all others. uvicorn has a timeout only for idle connections.
+    ``MAX_CONNECTIONS`` such peers would block all others. uvicorn has a timeout only for idle connections.
     """
 
     def connection_made(self, transport: Any) -> None:
@@ -132,7 +132,7 @@ def _listen(settings: ConsoleSettings) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, settings.port))
-        listener.listen(MOST_CONNECTIONS)
+        listener.listen(MAX_CONNECTIONS)
         listener.setblocking(False)
     except OSError as error:
         listener.close()

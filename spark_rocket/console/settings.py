@@ -24,7 +24,7 @@ from spark_rocket.remoting.tls.settings import TlsMode, TlsSettings
 DEFAULT_PORT = 8080
 USER_VARIABLE = "ROCKET_CONSOLE_USER"
 PASSWORD_VARIABLE = "ROCKET_CONSOLE_PASSWORD"
-LEAST_PASSWORD = 8
+MIN_PASSWORD_CHARACTERS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +90,10 @@ def read_users(path: Path | None, environment: Mapping[str, str] = os.environ) -
             raise ConfigError(f"{path} has no users.", remedy="Add lines of name:hash.")
     password = environment.get(PASSWORD_VARIABLE)
     if password is not None:
-        if len(password) < LEAST_PASSWORD:
+        if len(password) < MIN_PASSWORD_CHARACTERS:
             raise ConfigError(
-                f"{PASSWORD_VARIABLE} has fewer than {LEAST_PASSWORD} characters.", remedy="Use a longer password."
+                f"{PASSWORD_VARIABLE} has fewer than {MIN_PASSWORD_CHARACTERS} characters.",
+                remedy="Use a longer password.",
             )
         users[environment.get(USER_VARIABLE) or "admin"] = hashed(password)
     return users

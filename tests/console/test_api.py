@@ -504,7 +504,7 @@ def _are_alike(brokers: list[dict[str, object]]) -> bool:
 def test_who_says_nothing_keeps_nobody_out(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither who asks nothing, nor who asks half of something, nor who has asked and is at the next."""
     monkeypatch.setattr(serve, "SLOW_SECONDS", 0.2)
-    monkeypatch.setattr(serve, "MOST_CONNECTIONS", 6)
+    monkeypatch.setattr(serve, "MAX_CONNECTIONS", 6)
     console = Console(cluster.name_server)
     try:
         address = urlsplit(console.url)

@@ -118,7 +118,7 @@ def test_a_member_reports_its_queues_rates_and_stacks(page: Page, consumer: Push
 
 
 def test_long_stacks_are_cut(page: Page, consumer: PushConsumer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_rocket.console.api.clients.MOST_STACKS", 10)
+    monkeypatch.setattr("spark_rocket.console.api.clients.MAX_STACK_CHARACTERS", 10)
     client = client_of(page, "workers")
     info = page.get("/api/groups/workers/member", client=client, stacks="1")["info"]
     assert (len(info["stacks"]), info["stacksCut"]) == (10, True)

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_rocket.console import avro, avro_process
-from spark_rocket.console.avro import MOST_RECORDS, avro_text
+from spark_rocket.console.avro import MAX_RECORDS, avro_text
 from spark_rocket.console.avro_process import decode_avro
 from spark_rocket.console.bodies import show
 from spark_rocket.errors import ProtocolError
@@ -33,7 +33,7 @@ def test_containers_packed_and_not() -> None:
     records = [{"a": i, "b": b"\x01"} for i in range(200)]
     for codec in ("null", "deflate"):
         found = json.loads(avro_text(container(schema, records, codec=codec, sync_interval=100), None))
-        assert found == [{"a": i, "b": "01"} for i in range(MOST_RECORDS)]
+        assert found == [{"a": i, "b": "01"} for i in range(MAX_RECORDS)]
 
 
 @CALM
@@ -45,7 +45,7 @@ def test_a_damaged_container_is_said(tail: bytes) -> None:
 
 
 def test_a_bomb_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(avro, "MOST_UNPACKED", 10_000)
+    monkeypatch.setattr(avro, "MAX_UNPACKED_BYTES", 10_000)
     body = container("bytes", [b"\x00" * 100_000], codec="deflate")
     assert len(body) < 1_000
     with pytest.raises(ProtocolError, match="is larger than"):

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_rocket.console.avro import avro_text
-from spark_rocket.console.bodies import MOST_TEXT, hex_lines, json_lines, preview, show, text_of
+from spark_rocket.console.bodies import MAX_TEXT_LENGTH, hex_lines, json_lines, preview, show, text_of
 
 CALM = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -61,7 +61,7 @@ def test_a_character_cut_off_is_no_binary() -> None:
 
 
 def test_a_long_body_is_cut_where_it_is_shown() -> None:
-    shown = show(b"x" * (MOST_TEXT + 10))
-    assert len(str(shown["text"])) == MOST_TEXT
+    shown = show(b"x" * (MAX_TEXT_LENGTH + 10))
+    assert len(str(shown["text"])) == MAX_TEXT_LENGTH
     assert shown["textCut"]
     assert shown["hexCut"]

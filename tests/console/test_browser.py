@@ -136,7 +136,7 @@ def test_messages_by_time_page_by_page(window: Window, cluster: LocalCluster, mo
     window.press("Search")
     window.says("16 found.")  # 1, 11 to 19, 101 to 119
     assert "tags=odd+%7C%7C+none&text=number+1" in window.driver.current_url
-    monkeypatch.setattr("spark_rocket.console.search.MOST_MESSAGES", 20)
+    monkeypatch.setattr("spark_rocket.console.search.MAX_SCANNED_MESSAGES", 20)
     window.press("Search")
     window.says("found so far. Searched ", " of 120 messages, newest first.")
     status = "return [...document.querySelectorAll('main p[aria-live]')].map((e) => e.innerText).find(Boolean)"

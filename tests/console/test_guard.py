@@ -12,7 +12,7 @@ import pytest
 from starlette.datastructures import URL
 from starlette.requests import Request
 
-from spark_rocket.console.answers import MOST_BODY, Refused
+from spark_rocket.console.answers import MAX_BODY_BYTES, Refused
 from spark_rocket.console.api.context import Asked
 from spark_rocket.console.app import make_app
 from spark_rocket.console.passwords import FREE_FAILURES, IDLE_SECONDS, LIFE_SECONDS, PAUSE_SECONDS, Sessions, hashed
@@ -174,7 +174,7 @@ def test_a_request_of_any_size_is_not_read() -> None:
     ask = Browser()
     token = ask("GET", "/api/session").json()["csrf"]
     headers = {"x-csrf-token": token, "content-type": "application/json"}
-    answer = ask("POST", "/api/messages", headers=headers, content=b" " * (MOST_BODY + 1))
+    answer = ask("POST", "/api/messages", headers=headers, content=b" " * (MAX_BODY_BYTES + 1))
     assert (answer.status_code, code(answer)) == (413, "TOO_LARGE")
 
 

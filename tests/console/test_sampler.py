@@ -16,7 +16,7 @@ from spark_rocket.client.admin import (
     TopicInfo,
     TopicKind,
 )
-from spark_rocket.console.sampler import GROUPS, OVERVIEW, SLOWEST, TOPICS, Sampler
+from spark_rocket.console.sampler import GROUPS, MAX_INTERVAL_S, OVERVIEW, TOPICS, Sampler
 from spark_rocket.console.state import parse_trouble
 from spark_rocket.errors import NameServerUnreachableError, RemotingConnectError
 from spark_rocket.model import MessageQueue
@@ -161,7 +161,7 @@ def test_topics_are_asked_only_while_somebody_looks_at_them() -> None:
     assert admin.asked == ["brokers", "groups"]
     assert not sampler.looking
     assert not sampler.is_known(TOPICS)
-    sampler.look(TOPICS)
+    sampler.note_view(TOPICS)
     assert sampler.looking == {TOPICS}
     sampler.sample(sampler.looking)
     assert admin.asked[2:] == ["brokers", "topics", "sizes", "groups"]
@@ -188,7 +188,7 @@ def test_who_begins_to_look_does_not_wait_as_long_as_if_nobody_did() -> None:
     try:
         eventually(lambda: sampler.passes, lambda passes: passes == 1)
         for passes in (2, 3, 4):
-            sampler.look(OVERVIEW)
+            sampler.note_view(OVERVIEW)
             eventually(lambda: sampler.passes, lambda now, passes=passes: now >= passes)
     finally:
         sampler.close()
@@ -200,7 +200,7 @@ def test_a_large_cluster_is_asked_more_seldom() -> None:
     sampler.cost = 1.0
     assert sampler.pace == 10.0
     sampler.cost = 100.0
-    assert sampler.pace == SLOWEST
+    assert sampler.pace == MAX_INTERVAL_S
 
 
 def test_a_cluster_that_is_lost_is_found_again() -> None:

@@ -82,8 +82,8 @@ def test_neither_budget_nor_page_size_changes_what_is_found(
     chance = random.Random(seed)
     asked: dict[str, Any] = {"tags": chance.choice(["", "red", "blue || green"]), "text": chance.choice(["", "needle"])}
     whole, _ = every(page, **asked, limit=256)
-    monkeypatch.setattr(search, "MOST_MESSAGES", chance.randrange(10, 60))
-    monkeypatch.setattr(search, "MOST_BYTES", chance.randrange(2_000, 20_000))
+    monkeypatch.setattr(search, "MAX_SCANNED_MESSAGES", chance.randrange(10, 60))
+    monkeypatch.setattr(search, "MAX_SCANNED_BYTES", chance.randrange(2_000, 20_000))
     monkeypatch.setattr(search, "WINDOW", chance.randrange(1, 4))
     monkeypatch.setattr(search, "_SHORTEST_FIRST_STEP", chance.randrange(1, 9))
     parts, pages = every(page, **asked, limit=chance.randrange(8, 40))
@@ -114,14 +114,14 @@ def test_the_filter_by_text_reads_decompressed_bodies(page: Page) -> None:
 
 
 def test_a_search_ends_with_its_budget_and_goes_on(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "MOST_MESSAGES", 60)
+    monkeypatch.setattr(search, "MAX_SCANNED_MESSAGES", 60)
     data = page.find(TOPIC, text="nowhere at all")
     assert (data["rows"], data["total"]) == ([], COUNT)
     assert 60 <= data["searched"] < COUNT
     assert data["left"] == COUNT - data["searched"]
     rest = page.find(TOPIC, text="nowhere at all", cursor=data["next"])
     assert (rest["total"], rest["left"]) == (data["left"], data["left"] - rest["searched"])
-    monkeypatch.setattr(search, "MOST_SECONDS", -1.0)  # every request has one step at least
+    monkeypatch.setattr(search, "MAX_SCAN_S", -1.0)  # every request has one step at least
     assert page.find(TOPIC, text="nowhere at all")["searched"] > 0
 
 

@@ -102,10 +102,12 @@ def _serve(settings: ConsoleSettings, ready_fd: int | None, lifeline_fd: int | N
 
 def _print_hash() -> None:
     from spark_rocket.console.passwords import hashed
-    from spark_rocket.console.settings import LEAST_PASSWORD
+    from spark_rocket.console.settings import MIN_PASSWORD_CHARACTERS
     from spark_rocket.errors import ConfigError
 
     password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
-    if len(password) < LEAST_PASSWORD:
-        raise ConfigError(f"The password has fewer than {LEAST_PASSWORD} characters.", remedy="Use a longer password.")
+    if len(password) < MIN_PASSWORD_CHARACTERS:
+        raise ConfigError(
+            f"The password has fewer than {MIN_PASSWORD_CHARACTERS} characters.", remedy="Use a longer password."
+        )
     click.echo(hashed(password))

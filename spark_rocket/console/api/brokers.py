@@ -13,7 +13,7 @@ from spark_rocket.console.answers import Refused
 from spark_rocket.console.api.context import Asked, Context
 from spark_rocket.console.secrets import is_secret, shown
 
-MOST_VALUE = 4_096  # characters
+MAX_VALUE_CHARACTERS = 4_096  # characters
 
 
 class BrokerApi:
@@ -58,9 +58,10 @@ class BrokerApi:
                 status=409,
                 code="SETTING_CHANGED",
             )
-        if len(value) > MOST_VALUE or not (value.isprintable() or not value):
+        if len(value) > MAX_VALUE_CHARACTERS or not (value.isprintable() or not value):
             raise Refused(
-                f"Invalid value of {name}.", remedy=f"Use one line of at most {MOST_VALUE:,} printable characters."
+                f"Invalid value of {name}.",
+                remedy=f"Use one line of at most {MAX_VALUE_CHARACTERS:,} printable characters.",
             )
         remark = self._context.changing.update_broker_config(address, {name: value})
         if value != before and self._value(address, name) == before:

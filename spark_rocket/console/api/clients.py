@@ -20,10 +20,10 @@ from spark_rocket.protocol.wire.codes import ResponseCode
 
 _COLUMNS = ("name", "client", "address", "language", "version", "lastHeartbeat")
 _SEARCHED = ("name", "client", "address")
-MOST_RUNNING = 3
+MAX_RUNNING_QUERIES = 3
 """Concurrent queries of running information: a client that does not answer occupies a thread for 10 s."""
-MOST_QUEUES = 500
-MOST_STACKS = 256 << 10  # characters
+MAX_QUEUES = 500
+MAX_STACK_CHARACTERS = 256 << 10  # characters
 NOT_ONLINE = frozenset({int(ResponseCode.CONSUMER_NOT_ONLINE)})
 
 
@@ -32,7 +32,7 @@ class ClientApi:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._running = threading.BoundedSemaphore(MOST_RUNNING)
+        self._running = threading.BoundedSemaphore(MAX_RUNNING_QUERIES)
 
     # --- producers --------------------------------------------------------------------------------------------
 
@@ -92,7 +92,7 @@ class ClientApi:
     def _one_query(self) -> Iterator[None]:
         if not self._running.acquire(blocking=False):
             raise Refused(
-                f"Too many pending queries of running information ({MOST_RUNNING}).",
+                f"Too many pending queries of running information ({MAX_RUNNING_QUERIES}).",
                 remedy="Retry in a few seconds.",
                 status=503,
                 code="CONSOLE_BUSY",
@@ -149,7 +149,7 @@ def _running(info: ConsumerRunningInfo) -> dict[str, Any]:
                 "lastPull": held.last_pull_timestamp or None,
                 "lastConsume": held.last_consume_timestamp or None,
             }
-            for queue, held in sorted(info.mq_table.items())[:MOST_QUEUES]
+            for queue, held in sorted(info.mq_table.items())[:MAX_QUEUES]
         ],
         "popQueues": [
             {
@@ -158,7 +158,7 @@ def _running(info: ConsumerRunningInfo) -> dict[str, Any]:
                 "dropped": held.dropped,
                 "lastPop": held.last_pop_timestamp or None,
             }
-            for queue, held in sorted(info.mq_pop_table.items())[:MOST_QUEUES]
+            for queue, held in sorted(info.mq_pop_table.items())[:MAX_QUEUES]
         ],
         "rates": [
             {
@@ -172,6 +172,6 @@ def _running(info: ConsumerRunningInfo) -> dict[str, Any]:
             }
             for topic, status in sorted(info.status_table.items())
         ],
-        "stacks": None if info.jstack is None else info.jstack[:MOST_STACKS],
-        "stacksCut": info.jstack is not None and len(info.jstack) > MOST_STACKS,
+        "stacks": None if info.jstack is None else info.jstack[:MAX_STACK_CHARACTERS],
+        "stacksCut": info.jstack is not None and len(info.jstack) > MAX_STACK_CHARACTERS,
     }

@@ -18,7 +18,7 @@ from spark_rocket.console.avro import can_avro
 from spark_rocket.console.sampler import GROUPS, OVERVIEW, TOPICS
 
 _BEGAN = time.time()
-_MOST_BEHIND = 8
+_MAX_BEHIND_GROUPS = 8
 _STREAMS = (GroupKind.STREAM, GroupKind.STOPPED)
 
 
@@ -30,7 +30,7 @@ class ClusterApi:
 
     def overview(self, asked: Asked) -> dict[str, Any]:
         sampler = self._context.sampler
-        sampler.look(OVERVIEW)
+        sampler.note_view(OVERVIEW)
         with sampler.lock:
             groups = [record for record in sampler.groups.values() if not record.is_own]
             behind = sorted(
@@ -50,7 +50,7 @@ class ClusterApi:
                 "groups": len(groups),
                 "online": sum(1 for group in groups if group.kind in (GroupKind.ONLINE, GroupKind.STREAM)),
                 "lag": sum(group.state.lag for group in groups if group.state),
-                "behind": [group.to_json() for group in behind[:_MOST_BEHIND]],
+                "behind": [group.to_json() for group in behind[:_MAX_BEHIND_GROUPS]],
                 "streams": [group.to_json() for group in groups if group.kind in _STREAMS],
                 **sampler.problems(),
             }

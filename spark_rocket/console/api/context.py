@@ -29,8 +29,8 @@ from spark_rocket.model import MessageQueue
 
 log = logging.getLogger("spark_rocket.console")
 
-MOST_PAGE = 500
-MOST_REFRESH = 15.0
+MAX_PAGE_ROWS = 500
+MAX_REFRESH_S = 15.0
 
 
 @dataclass(slots=True)
@@ -129,7 +129,7 @@ class Context:
 
     def refresh_ms(self) -> int:
         """The refresh interval of a list."""
-        return round(min(self.sampler.pace, MOST_REFRESH) * 1000)
+        return round(min(self.sampler.pace, MAX_REFRESH_S) * 1000)
 
 
 def page_of(
@@ -148,7 +148,7 @@ def page_of(
         raise Refused(f"Unknown column {order[:40]!r}.", remedy="Sort by a column of the table.")
     found.sort(key=lambda row: row["name"])
     found.sort(key=lambda row: _place(row.get(order)), reverse=asked.flag("desc"))
-    size = asked.number("size", 50, least=1, most=MOST_PAGE)
+    size = asked.number("size", 50, least=1, most=MAX_PAGE_ROWS)
     pages = max(1, math.ceil(len(found) / size))
     page = min(asked.number("page", 0), pages - 1)
     return {"rows": found[page * size : (page + 1) * size], "found": len(found), "page": page, "pages": pages}

@@ -33,7 +33,7 @@ class GroupApi:
         self._sampler = context.sampler
 
     def list(self, asked: Asked) -> dict[str, Any]:
-        self._sampler.look(GROUPS)
+        self._sampler.note_view(GROUPS)
         own = asked.flag("own")
         with self._sampler.lock:
             rows = [record.to_json() for record in self._sampler.groups.values() if own or not record.is_own]

@@ -16,7 +16,7 @@ from spark_rocket.errors import RocketError, TopicNotFoundError
 _COLUMNS = ("name", "queues", "messages", "bytes", "rate", "lastUpdate", "type", "brokers")
 _TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
 _KINDS = ("user", "retry", "dlq", "system", "all")
-MOST_QUEUES = 1_024
+MAX_QUEUES = 1_024
 
 
 class TopicApi:
@@ -27,7 +27,7 @@ class TopicApi:
         self._sampler = context.sampler
 
     def list(self, asked: Asked) -> dict[str, Any]:
-        self._sampler.look(TOPICS)
+        self._sampler.note_view(TOPICS)
         kind = asked.text("kind", "user")
         if kind not in _KINDS:
             raise Refused(f"Unknown kind of topics {kind[:40]!r}.", remedy=f"Use {', '.join(_KINDS)}.")
@@ -149,12 +149,12 @@ class TopicApi:
         kind = asked.text("type", "") or None
         if kind is not None and kind not in _TYPES:
             raise Refused(f"Invalid message type {kind[:40]!r}.", remedy=f"Use {', '.join(_TYPES)}.")
-        queues = asked.number("queues", 8, least=1, most=MOST_QUEUES)
+        queues = asked.number("queues", 8, least=1, most=MAX_QUEUES)
         self._context.changing.create_topic(
             topic,
             queues,
             asked.number("perm", 6, least=0, most=7),
-            write_queues=asked.number("writeQueues", queues, least=0, most=MOST_QUEUES),
+            write_queues=asked.number("writeQueues", queues, least=0, most=MAX_QUEUES),
             broker=asked.text("broker", "") or None,
             order=asked.flag("order"),
             message_type=kind,
