@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from spark_rocket.client.admin.base import Query, names_in, put_aside
+from spark_rocket.client.admin.base import Query, names_in, record_failure
 from spark_rocket.client.admin.brokers import BrokerAdmin, parse_settings
 from spark_rocket.client.admin.results import Failures
 from spark_rocket.client.core.responses import sentence
@@ -38,7 +38,7 @@ from spark_rocket.protocol.wire.headers import (
 )
 from spark_rocket.protocol.wire.headers.base import Header
 
-_DONE_OR_NOT = frozenset(
+_SUCCESS_OR_FAILED = frozenset(
     (0, UPDATE_AND_CREATE_ACL_CONFIG_FAILED, DELETE_ACL_CONFIG_FAILED, UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED)
 )
 
@@ -171,7 +171,7 @@ class AccountAdmin(BrokerAdmin):
             group_perms=None if group_perms is None else ",".join(group_perms),
         )
         code, what = RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, f"the change of account {access_key}"
-        return self._tell_members(code, header, what, broker, cluster, failed)
+        return self._ask_members(code, header, what, broker, cluster, failed)
 
     def delete_account(
         self, access_key: str, *, broker: str | None = None, cluster: str | None = None, failed: Failures | None = None
@@ -179,7 +179,7 @@ class AccountAdmin(BrokerAdmin):
         """Delete an account; return the brokers that applied the change."""
         header = DeleteAccessConfigRequestHeader(access_key=access_key)
         code, what = RequestCode.DELETE_ACL_CONFIG, f"the deletion of account {access_key}"
-        return self._tell_members(code, header, what, broker, cluster, failed)
+        return self._ask_members(code, header, what, broker, cluster, failed)
 
     def delete_account_of(self, access_key: str, addresses: Iterable[str], *, failed: Failures) -> list[str]:
         """Delete an account from these brokers; return those that no longer have it.
@@ -208,9 +208,9 @@ class AccountAdmin(BrokerAdmin):
         # 5.x requires a file path; an empty one means its plain_acl.yml.
         header = UpdateGlobalWhiteAddrsConfigRequestHeader(",".join(addresses), acl_file_full_path="")
         code, what = RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, "the change of the global allowlist"
-        return self._tell_members(code, header, what, broker, cluster, failed)
+        return self._ask_members(code, header, what, broker, cluster, failed)
 
-    def _tell_members(
+    def _ask_members(
         self,
         code: RequestCode,
         header: Header,
@@ -220,7 +220,7 @@ class AccountAdmin(BrokerAdmin):
         failed: Failures | None,
     ) -> list[str]:
         """Send the request to one broker after the other; return those that applied it."""
-        query = Query(code, what, lambda answer: answer, header, allowed=_DONE_OR_NOT)
+        query = Query(code, what, lambda answer: answer, header, allowed=_SUCCESS_OR_FAILED)
         return self._change_members(query, broker, cluster, failed)
 
     def _change_members(
@@ -228,7 +228,7 @@ class AccountAdmin(BrokerAdmin):
     ) -> list[str]:
         changed = []
         for name, address in self._members(broker, cluster).items():
-            with put_aside(failed, name):
+            with record_failure(failed, name):
                 answer = self._ask(address, query)
                 if answer.code:
                     raise BrokerError(

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from heapq import nlargest, nsmallest
 from itertools import islice
 
-from spark_rocket.client.admin.base import FOUND_OR_NOT, Query, if_found, put_aside
+from spark_rocket.client.admin.base import SUCCESS_OR_NOT_FOUND, Query, if_found, record_failure
 from spark_rocket.client.admin.offsets import OffsetAdmin
 from spark_rocket.client.admin.origin import origin_of
 from spark_rocket.client.admin.results import (
@@ -60,8 +60,8 @@ from spark_rocket.protocol.wire.headers import (
 from spark_rocket.remoting.address import format_address
 
 _NOT_NEWER = 2**63 - 1
-_COMPRESS_ABOVE = 4096
-_MAX_STEP = 10_000  # messages per step of a backward search
+_COMPRESS_ABOVE_BYTES = 4096
+_MAX_STEP_MESSAGES = 10_000  # messages per step of a backward search
 # Properties set by brokers and clients, or valid for one delivery only: a copy of the message does not have them.
 _NOT_COPIED = frozenset((
     "UNIQ_KEY", "CLUSTER", "MSG_REGION", "TRACE_ON", "WAIT", "MIN_OFFSET", "MAX_OFFSET", "DELAY",
@@ -153,11 +153,11 @@ class MessageAdmin(OffsetAdmin):
                 unique_key_query=unique or None,
             ),
             topic=topic,
-            allowed=FOUND_OR_NOT,
+            allowed=SUCCESS_OR_NOT_FOUND,
         )
         found: list[MessageExt] = []
         for name, body in self._ask_each(self._topic_brokers(topic), query, failed).items():
-            with put_aside(failed, name):
+            with record_failure(failed, name):
                 found += decode_messages(body or b"", name)
         # The index holds hashes of keys: compare the keys themselves.
         hits = [m for m in found if m.topic == topic and (key in (m.keys or "").split() or m.msg_id == key)]
@@ -186,7 +186,7 @@ class MessageAdmin(OffsetAdmin):
         for one, (low, high) in self.offsets(topic, failed=failed).items():
             if low >= high or queue not in (None, one):
                 continue
-            with put_aside(failed, one.broker_name):
+            with record_failure(failed, one.broker_name):
                 first = self._reader.offset_for_time(one, begin_ms) if begin_ms > 0 else low
                 end = high if end_ms is None else self._reader.offset_for_time(one, end_ms + 1)
                 if newest:
@@ -204,7 +204,7 @@ class MessageAdmin(OffsetAdmin):
         while low < high and len(found) < limit:
             first = max(low, high - step)
             found = [*self.messages_between(queue, first, high, tags=tags, sql=sql), *found]
-            high, step = first, min(step * 2, _MAX_STEP)
+            high, step = first, min(step * 2, _MAX_STEP_MESSAGES)
         return found[-limit:]
 
     def messages_at(self, queue: MessageQueue, offset: int, count: int) -> list[MessageExt]:
@@ -349,7 +349,7 @@ class MessageAdmin(OffsetAdmin):
         queue = queues[message.queue_offset % len(queues)]
         key = instance.next_key()
         body, sys_flag = message.body, 0
-        if len(body) > _COMPRESS_ABOVE:
+        if len(body) > _COMPRESS_ABOVE_BYTES:
             body, sys_flag = compress_body(body), COMPRESSION_BITS["zlib"]
         out = Outgoing(
             topic,

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 
-from spark_rocket.client.admin.base import KNOWN_OR_NOT, PAGE, Asked, PagedTable, Query, done, if_found
+from spark_rocket.client.admin.base import PAGE, SUCCESS_OR_NO_TOPIC, KeyedQuery, PagedTable, Query, done, if_found
 from spark_rocket.client.admin.results import Failures, TopicInfo, topic_kind
 from spark_rocket.client.admin.users import UserAdmin
 from spark_rocket.client.core.routes import ORDER_NAMESPACE
@@ -41,8 +41,8 @@ from spark_rocket.protocol.wire.headers import (
     QueryTopicConsumeByWhoRequestHeader,
 )
 
-ROUTE_WAIT = 5.0  # seconds until a broker has registered a new topic
-_CONFIG_CODES = KNOWN_OR_NOT | {int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)}
+ROUTE_WAIT_S = 5.0  # seconds until a broker has registered a new topic
+_CONFIG_CODES = SUCCESS_OR_NO_TOPIC | {int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)}
 
 
 def _page(answer: RemotingCommand) -> tuple[dict[str, TopicConfig], DataVersion]:
@@ -130,7 +130,9 @@ class TopicAdmin(UserAdmin):
         infos = [topic for topic in wanted if isinstance(topic, TopicInfo)]
         addresses = self._every_broker()
         asked = [
-            Asked(info.name, broker, addresses[broker], replace(_stats_query(info.name), allowed=KNOWN_OR_NOT))
+            KeyedQuery(
+                info.name, broker, addresses[broker], replace(_stats_query(info.name), allowed=SUCCESS_OR_NO_TOPIC)
+            )
             for info in infos
             for broker in info.configs
             if broker in addresses and broker not in (failed or {})
@@ -262,7 +264,7 @@ class TopicAdmin(UserAdmin):
         """Wait for the registration, which brokers send only after their response. ``queues`` by broker name."""
         if any(":" in name for name in queues):
             return  # given by address: its name servers are unknown
-        until = time.monotonic() + ROUTE_WAIT
+        until = time.monotonic() + ROUTE_WAIT_S
         while True:
             try:
                 known = self.instance().routes.fetch(topic).queue_datas

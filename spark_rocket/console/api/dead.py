@@ -18,7 +18,7 @@ from spark_rocket.console.sampler import TOPICS
 from spark_rocket.errors import RocketError
 from spark_rocket.model import MessageExt
 
-MOST_RESENT = 200
+MAX_RESENT_MESSAGES = 200
 _REFRESH_MS, _FIRST_REFRESH_MS = 5_000, 500
 
 
@@ -32,7 +32,7 @@ class DeadApi:
     def list(self, asked: Asked) -> dict[str, Any]:
         """Return the groups and the topics with dead letters."""
         sampler = self._context.sampler
-        sampler.look(TOPICS)
+        sampler.note_view(TOPICS)
         failed: dict[str, RocketError] = {}
         groups = self._context.admin.dead_letter_topics(failed=failed)
         topics, unknown = self._topics.check()
@@ -73,8 +73,10 @@ class DeadApi:
         places = asked.body.get("messages")
         if not isinstance(places, list) or not places or not all(isinstance(place, dict) for place in places):
             raise Refused("No messages selected.", remedy="Select at least one.")
-        if len(places) > MOST_RESENT:
-            raise Refused(f"Too many messages selected ({len(places)}).", remedy=f"Select at most {MOST_RESENT}.")
+        if len(places) > MAX_RESENT_MESSAGES:
+            raise Refused(
+                f"Too many messages selected ({len(places)}).", remedy=f"Select at most {MAX_RESENT_MESSAGES}."
+            )
         sent, failures = 0, []
         for place in places:
             try:

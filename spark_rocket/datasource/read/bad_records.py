@@ -74,10 +74,10 @@ _NOT_COPIED = frozenset(
 )
 _SEPARATORS = re.compile("[\x01\x02]")
 _RESERVED_BYTES = 1024  # bytes for the dead letter's id, BAD_RECORD_LEFT_OUT and BAD_RECORD_BODY_LENGTH
-_DEFAULT_MAX_BODY = 4 * 1024 * 1024
-_MAX_BODY = 12 * 1024 * 1024
+_DEFAULT_MAX_BODY_BYTES = 4 * 1024 * 1024
+_MAX_BODY_BYTES = 12 * 1024 * 1024
 # Body lengths to try if the entire body is rejected.
-_TRUNCATED_LENGTHS = (_MAX_BODY - 64 * 1024, 1024 * 1024, 64 * 1024, 0)
+_TRUNCATED_LENGTHS = (_MAX_BODY_BYTES - 64 * 1024, 1024 * 1024, 64 * 1024, 0)
 
 
 def place(batch: pa.RecordBatch, index: int) -> str:
@@ -97,14 +97,14 @@ def send_dead_letters(batch: pa.RecordBatch, bad: dict[int, str], options: ReadO
         topic=topic,
         producer_group="spark_rocket_dead_letters",
         write_id=None,
-        max_message_size=_MAX_BODY,
+        max_message_size=_MAX_BODY_BYTES,
         send_batch_size=1000,
         send_batch_bytes=1 << 20,
         max_requests_in_flight=4,
         request_timeout_ms=options.request_timeout_ms,
         retry_timeout_ms=options.retry_timeout_ms,
         compression="zlib",
-        compress_above=_DEFAULT_MAX_BODY + 1,
+        compress_above=_DEFAULT_MAX_BODY_BYTES + 1,
         credentials=options.credentials,
         tls=options.tls,
     )
