@@ -25,6 +25,7 @@ from starlette.staticfiles import StaticFiles
 
 import spark_rocket
 from spark_rocket.console.answers import Refused, describe, failure, json_response, read_json
+from spark_rocket.console.api.accounts import AccountApi
 from spark_rocket.console.api.brokers import BrokerApi
 from spark_rocket.console.api.clients import ClientApi
 from spark_rocket.console.api.cluster import ClusterApi
@@ -140,60 +141,77 @@ async def _nothing(request: Request) -> Response:
     )
 
 
+def _cluster_routes(context: Context) -> list[Route]:
+    """Brokers, clients and access control."""
+    cluster, brokers, clients, accounts = (
+        ClusterApi(context),
+        BrokerApi(context),
+        ClientApi(context),
+        AccountApi(context),
+    )
+    return [
+        context.get("/api/overview", cluster.overview),
+        context.get("/api/broker", brokers.show),
+        context.change("POST", "/api/broker/settings", brokers.put, "change setting of broker"),
+        context.get("/api/health", cluster.health),
+        context.get("/api/accounts", accounts.show),
+        context.change("POST", "/api/account", accounts.put, "create or change account"),
+        context.change("DELETE", "/api/account", accounts.delete, "delete account"),
+        context.change("POST", "/api/account/white-list", accounts.put_white, "change white list"),
+        context.change("POST", "/api/user", accounts.put_user, "create or change user"),
+        context.change("DELETE", "/api/user", accounts.delete_user, "delete user"),
+        context.change("POST", "/api/permission", accounts.put_permission, "change permission"),
+        context.change("DELETE", "/api/permission", accounts.delete_permission, "delete permission"),
+        context.get("/api/groups/{group}/member", clients.member),
+        context.get("/api/producers", clients.producers),
+    ]
+
+
+def _data_routes(context: Context) -> list[Route]:
+    """Topics, groups and messages."""
+    topics, groups, messages, dead = TopicApi(context), GroupApi(context), MessageApi(context), DeadApi(context)
+    return [
+        context.get("/api/topics", topics.list),
+        context.get("/api/topic-names", topics.names),
+        context.change("POST", "/api/topics", topics.put, "create or change topic"),
+        context.get("/api/topics/{topic}", topics.show),
+        context.change("DELETE", "/api/topics/{topic}", topics.delete, "delete topic"),
+        context.get("/api/groups", groups.list),
+        context.get("/api/group-names", groups.names),
+        context.change("POST", "/api/groups", groups.put, "create or change group"),
+        context.get("/api/groups/{group}", groups.show),
+        context.change("DELETE", "/api/groups/{group}", groups.delete, "delete group"),
+        context.read("/api/groups/{group}/plan", groups.plan),
+        context.change("POST", "/api/groups/{group}/reset", groups.reset, "reset offsets of group"),
+        context.get("/api/messages", messages.search),
+        context.read("/api/messages/search", messages.find),
+        context.change("POST", "/api/messages", messages.send, "send message"),
+        context.get("/api/message", messages.show),
+        context.get("/api/message/body", messages.body),
+        context.get("/api/message/track", messages.track),
+        context.get("/api/message/trace", messages.trace),
+        context.read("/api/message/decode", messages.decode),
+        context.change("POST", "/api/message/resend", messages.resend, "resend message"),
+        context.get("/api/dead-letters", dead.list),
+        context.change("POST", "/api/dead-letters/{group}/resend", dead.resend_to_group, "resend dead letters"),
+        context.change("POST", "/api/dead-letter-topics/{topic}/resend", dead.resend_to_origin, "resend dead letters"),
+    ]
+
+
 def _routes(context: Context, login: _Login) -> list[BaseRoute]:
-    cluster, topics, groups, messages = ClusterApi(context), TopicApi(context), GroupApi(context), MessageApi(context)
-    brokers, clients, dead = BrokerApi(context), ClientApi(context), DeadApi(context)
     version = _version()
     page = (STATIC / "index.html").read_text(encoding="utf-8").replace('"/static/', f'"/static/{version}/')
 
     async def show_page(request: Request) -> Response:
         return HTMLResponse(page, headers={"cache-control": "no-cache"})
 
-    def get(path: str, answer: Any) -> Route:
-        return Route(path, context.endpoint(answer), methods=["GET"])
-
-    def change(method: str, path: str, answer: Any, what: str) -> Route:
-        return Route(path, context.endpoint(answer, changes=what), methods=[method])
-
-    def read(path: str, answer: Any) -> Route:
-        """A read request with a body: its parameters do not fit into a URL."""
-        return Route(path, context.endpoint(answer, body=True), methods=["POST"])
-
     return [
         Route("/api/alive", _alive, methods=["GET"]),
         Route("/api/session", login.session, methods=["GET"]),
         Route("/api/login", login.login, methods=["POST"]),
         Route("/api/logout", login.logout, methods=["POST"]),
-        get("/api/overview", cluster.overview),
-        get("/api/broker", brokers.show),
-        change("POST", "/api/broker/settings", brokers.put, "change setting of broker"),
-        get("/api/health", cluster.health),
-        get("/api/topics", topics.list),
-        get("/api/topic-names", topics.names),
-        change("POST", "/api/topics", topics.put, "create or change topic"),
-        get("/api/topics/{topic}", topics.show),
-        change("DELETE", "/api/topics/{topic}", topics.delete, "delete topic"),
-        get("/api/groups", groups.list),
-        get("/api/group-names", groups.names),
-        change("POST", "/api/groups", groups.put, "create or change group"),
-        get("/api/groups/{group}", groups.show),
-        change("DELETE", "/api/groups/{group}", groups.delete, "delete group"),
-        read("/api/groups/{group}/plan", groups.plan),
-        change("POST", "/api/groups/{group}/reset", groups.reset, "reset offsets of group"),
-        get("/api/groups/{group}/member", clients.member),
-        get("/api/producers", clients.producers),
-        get("/api/messages", messages.search),
-        read("/api/messages/search", messages.find),
-        change("POST", "/api/messages", messages.send, "send message"),
-        get("/api/message", messages.show),
-        get("/api/message/body", messages.body),
-        get("/api/message/track", messages.track),
-        get("/api/message/trace", messages.trace),
-        read("/api/message/decode", messages.decode),
-        change("POST", "/api/message/resend", messages.resend, "resend message"),
-        get("/api/dead-letters", dead.list),
-        change("POST", "/api/dead-letters/{group}/resend", dead.resend_to_group, "resend dead letters"),
-        change("POST", "/api/dead-letter-topics/{topic}/resend", dead.resend_to_origin, "resend dead letters"),
+        *_cluster_routes(context),
+        *_data_routes(context),
         Route("/api/{rest:path}", _nothing),
         Mount(f"/static/{version}", _Static("public, max-age=31536000, immutable")),
         Mount("/static", _Static("no-cache")),

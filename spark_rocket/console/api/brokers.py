@@ -27,7 +27,7 @@ class BrokerApi:
 
         ``changeable``: the settings that can be changed; ``decides``: the broker may refuse some of them.
         """
-        address = self._address(asked)
+        address = self._context.broker_address(asked.text("address"))
         runtime = self._context.admin.runtime_info(address)
         settings = self._context.admin.broker_settings(address)
         values = settings.values
@@ -41,7 +41,7 @@ class BrokerApi:
 
     def put(self, asked: Asked) -> dict[str, Any]:
         """Change one setting, if it still has the value ``from`` that the user has confirmed."""
-        address, name = self._address(asked), asked.text("name")
+        address, name = self._context.broker_address(asked.text("address")), asked.text("name")
         before, value = asked.text("from"), asked.text("value").strip()
         now = self._value(address, name)
         if is_secret(name, now) or is_secret(name, value):
@@ -86,22 +86,3 @@ class BrokerApi:
                 code="NO_SUCH_SETTING",
             )
         return settings[name]
-
-    def _address(self, asked: Asked) -> str:
-        address = asked.text("address")
-        if not self._is_broker(address):  # a forged link must not direct signed requests elsewhere
-            raise Refused(
-                f"No broker of this cluster is at {address[:80]!r}.",
-                remedy="Open it from the overview.",
-                status=404,
-                code="NO_SUCH_BROKER",
-            )
-        return address
-
-    def _is_broker(self, address: str) -> bool:
-        sampler = self._context.sampler
-        with sampler.lock:
-            if any(record.status.address == address for record in sampler.brokers.values()):
-                return True
-        every = self._context.admin.cluster_info().broker_addr_table.values()
-        return any(address in data.broker_addrs.values() for data in every)

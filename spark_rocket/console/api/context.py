@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from spark_rocket.client import Admin
 from spark_rocket.console.answers import Refused, describe, failure, json_response, read_json
@@ -31,6 +32,8 @@ log = logging.getLogger("spark_rocket.console")
 
 MAX_PAGE_ROWS = 500
 MAX_REFRESH_S = 15.0
+_LOGGED = ("topic", "group", "to", "key", "address", "name", "account", "user", "resource", "brokers")
+"""Parameters of changes that are logged: never bodies, values or secrets."""
 
 
 @dataclass(slots=True)
@@ -88,6 +91,18 @@ class Context:
         """The admin for changes, with a longer timeout."""
         return self.links.changing
 
+    def get(self, path: str, answer: Callable[[Asked], Any]) -> Route:
+        """The route of a read request."""
+        return Route(path, self.endpoint(answer), methods=["GET"])
+
+    def read(self, path: str, answer: Callable[[Asked], Any]) -> Route:
+        """The route of a read request with a body: its parameters do not fit into a URL."""
+        return Route(path, self.endpoint(answer, body=True), methods=["POST"])
+
+    def change(self, method: str, path: str, answer: Callable[[Asked], Any], what: str) -> Route:
+        """The route of a change; ``what`` names it in the log."""
+        return Route(path, self.endpoint(answer, changes=what), methods=[method])
+
     def endpoint(
         self, answer: Callable[[Asked], Any], *, changes: str | None = None, body: bool = False
     ) -> Callable[[Request], Awaitable[Response]]:
@@ -117,11 +132,27 @@ class Context:
                 status=403,
                 code="READ_ONLY",
             )
-        what: dict[str, Any] = {
-            name: asked.body[name] for name in ("topic", "group", "to", "key", "address", "name") if name in asked.body
-        }
+        what = {name: asked.body[name] for name in _LOGGED if name in asked.body}
         peer = request.client.host if request.client else "?"
         log.info("%s: %s by %s from %s", changes, asked.path | what, asked.user or "the user", peer)
+
+    def broker_address(self, address: str) -> str:
+        """Return the address if it is that of a broker: a forged link must not direct signed requests elsewhere."""
+        if not self._is_broker(address):
+            raise Refused(
+                f"No broker of this cluster is at {address[:80]!r}.",
+                remedy="Open it from the overview.",
+                status=404,
+                code="NO_SUCH_BROKER",
+            )
+        return address
+
+    def _is_broker(self, address: str) -> bool:
+        with self.sampler.lock:
+            if any(record.status.address == address for record in self.sampler.brokers.values()):
+                return True
+        every = self.admin.cluster_info().broker_addr_table.values()
+        return any(address in data.broker_addrs.values() for data in every)
 
     def fresh_ms(self) -> int:
         """The refresh interval of a page of one topic or group."""

@@ -24,6 +24,7 @@ const PAGES = [
   [/^\/dead-letters$/, "dead"],
   [/^\/dead-letters\/([^/]+)$/, "dead-group"],
   [/^\/dead-letters\/topic\/([^/]+)$/, "dead-topic"],
+  [/^\/accounts$/, "accounts"],
   [/^\/console$/, "health"],
 ];
 

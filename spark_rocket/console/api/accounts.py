@@ -1,0 +1,323 @@
+"""Endpoints of access control: accounts of ACL 1.0, users and permissions of ACL 2.0.
+
+Brokers with equal accounts are shown together, and a change applies to the brokers that the page names. Secrets are in
+no response and in no log line. A change of the console's own account needs ``own``: the page warns before.
+Corresponds to AclController of RocketMQ's dashboard.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from spark_rocket.client.admin import AccessMode, BrokerAccess, BrokerAccounts, Failures
+from spark_rocket.console.answers import Refused, describe
+from spark_rocket.console.api.context import Asked, Context, confirmed
+from spark_rocket.errors import RocketError
+from spark_rocket.protocol.wire.bodies import AclInfo, PlainAccessConfig, UserInfo
+
+_REFRESH_MS = 10_000
+_PERMISSIONS = ("DENY", "PUB", "SUB", "PUB|SUB")
+_NAMED = re.compile(r"[^=,\s]+=(?:DENY|PUB|SUB|PUB\|SUB)")
+_USER_TYPES = ("Normal", "Super")
+_USER_STATUSES = ("enable", "disable")
+_DECISIONS = ("Allow", "Deny")
+_POLICY_TYPES = ("Custom", "Default")
+_ACTIONS = ("All", "Pub", "Sub", "Create", "Update", "Delete", "Get", "List")
+_RESOURCE = re.compile(r"\*|(?:Cluster|Namespace|Topic|Group):[^\s,]+")
+MAX_BROKERS = 1_000
+MAX_ENTRIES = 10_000
+
+
+class AccountApi:
+    """Accounts, users and permissions."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def show(self, asked: Asked) -> dict[str, Any]:
+        """Return the accounts of all brokers. ``own``: the account of this console."""
+        admin = self._context.admin
+        failed: Failures = {}
+        access = admin.access_modes(failed=failed)
+        of_mode = {mode: [one for one in access if one.mode is mode] for mode in AccessMode}
+        files: list[BrokerAccounts] = []
+        if of_mode[AccessMode.PLAIN]:
+            refused: Failures = {}
+            files = admin.broker_accounts(failed=refused)
+            others = {one.name for one in access if one.mode is not AccessMode.PLAIN}
+            failed |= {name: error for name, error in refused.items() if name not in others}
+        return {
+            "refresh": _REFRESH_MS,
+            "own": admin.access_key,
+            "off": [one.name for one in of_mode[AccessMode.OFF]],
+            "files": [_file(one) for one in files],
+            "users": self._users(of_mode[AccessMode.AUTH], failed),
+            "failed": {name: describe(error).to_json() for name, error in failed.items()},
+        }
+
+    def _users(self, brokers: Iterable[BrokerAccess], failed: Failures) -> list[dict[str, Any]]:
+        """Return users with their permissions, brokers with equal ones together."""
+        found: list[dict[str, Any]] = []
+        for broker in brokers:
+            try:
+                users = self._context.admin.users(broker.address)
+                rows = _users(users, self._context.admin.acls(broker.address))
+            except RocketError as error:
+                failed[broker.name] = error
+                continue
+            same = next((one for one in found if one["users"] == rows), None)
+            if same is None:
+                found.append({"brokers": [], "users": rows})
+                same = found[-1]
+            same["brokers"].append({"name": broker.name, "address": broker.address})
+        return found
+
+    # --- ACL 1.0 ----------------------------------------------------------------------------------------------
+
+    def put(self, asked: Asked) -> dict[str, Any]:
+        """Create or change an account. Missing fields stay unchanged."""
+        account = self._account(asked, "account")
+        admin = self._context.changing
+        secret = asked.text("secret", "") or None
+        is_new = asked.flag("create")
+        if is_new and secret is None:
+            raise Refused("A new account needs a secret key.", remedy="Enter one.")
+        given: dict[str, Any] = {
+            "admin": asked.flag("admin"),
+            "secret_key": secret,
+            "topic_perms": _permissions(asked, "topics"),
+            "group_perms": _permissions(asked, "groups"),
+            "default_topic_perm": _one_of(asked, "otherTopics", _PERMISSIONS),
+            "default_group_perm": _one_of(asked, "otherGroups", _PERMISSIONS),
+            "white_remote_address": asked.text("white") if "white" in asked.body else None,
+        }
+
+        def change(address: str, failed: Failures) -> list[str]:
+            if is_new and any(one.account(account) for one in admin.broker_accounts(broker=address, failed={})):
+                raise Refused(
+                    f"Account {account} exists on {address}.",
+                    remedy="Change it, or use another access key.",
+                    status=409,
+                    code="ACCOUNT_EXISTS",
+                )
+            return admin.update_account(account, **given, broker=address, failed=failed)
+
+        return self._change(asked, f"{'Created' if is_new else 'Changed'} account {account}", change)
+
+    def delete(self, asked: Asked) -> dict[str, Any]:
+        account = self._account(asked, "account")
+        confirmed(asked, account)
+        admin = self._context.changing
+
+        def delete(address: str, failed: Failures) -> list[str]:
+            return admin.delete_account_of(account, [address], failed=failed)
+
+        return self._change(asked, f"Deleted account {account}", delete)
+
+    def put_white(self, asked: Asked) -> dict[str, Any]:
+        """Replace the addresses that have all permissions without a signature."""
+        addresses = _strings(asked, "addresses")
+        admin = self._context.changing
+        if admin.access_key is None and not asked.flag("own"):
+            raise _own_access("This console has no account: its access depends on the white list.")
+
+        def change(address: str, failed: Failures) -> list[str]:
+            return admin.update_global_white_addrs(addresses, broker=address, failed=failed)
+
+        return self._change(asked, "Changed the white list", change)
+
+    # --- ACL 2.0 ----------------------------------------------------------------------------------------------
+
+    def put_user(self, asked: Asked) -> dict[str, Any]:
+        """Create or change a user. Missing fields stay unchanged."""
+        user = self._account(asked, "user")
+        admin = self._context.changing
+        password = asked.text("password", "") or None
+        kind = _one_of(asked, "type", _USER_TYPES)
+        status = _one_of(asked, "status", _USER_STATUSES)
+        if not asked.flag("create"):
+
+            def change(address: str, failed: Failures) -> list[str]:
+                return admin.update_user(
+                    user, password=password, user_type=kind, user_status=status, broker=address, failed=failed
+                )
+
+            return self._change(asked, f"Changed user {user}", change)
+        if password is None:
+            raise Refused("A new user needs a password.", remedy="Enter one.")
+
+        def create(address: str, failed: Failures) -> list[str]:
+            return admin.create_user(user, password, user_type=kind or "Normal", broker=address, failed=failed)
+
+        return self._change(asked, f"Created user {user}", create)
+
+    def delete_user(self, asked: Asked) -> dict[str, Any]:
+        user = self._account(asked, "user")
+        confirmed(asked, user)
+        admin = self._context.changing
+
+        def delete(address: str, failed: Failures) -> list[str]:
+            return admin.delete_user(user, broker=address, failed=failed)
+
+        return self._change(asked, f"Deleted user {user}", delete)
+
+    def put_permission(self, asked: Asked) -> dict[str, Any]:
+        """Allow or deny a user actions on a resource."""
+        user, resource = self._account(asked, "user"), _resource(asked)
+        actions = _strings(asked, "actions")
+        if not actions or not set(actions) <= set(_ACTIONS):
+            raise Refused("Invalid actions.", remedy=f"Use one or more of {', '.join(_ACTIONS)}.")
+        decision = _one_of(asked, "decision", _DECISIONS) or "Allow"
+        addresses = _strings(asked, "sourceIps") if "sourceIps" in asked.body else []
+        kind = _one_of(asked, "policyType", _POLICY_TYPES) or "Custom"
+        admin = self._context.changing
+
+        def change(address: str, failed: Failures) -> list[str]:
+            return admin.put_permission(
+                user,
+                resource,
+                actions,
+                decision=decision,
+                source_ips=addresses,
+                policy_type=kind,
+                broker=address,
+                failed=failed,
+            )
+
+        return self._change(asked, f"Changed the permission of {user} on {resource}", change)
+
+    def delete_permission(self, asked: Asked) -> dict[str, Any]:
+        user, resource = self._account(asked, "user"), _resource(asked)
+        kind = _one_of(asked, "policyType", _POLICY_TYPES) or "Custom"
+        admin = self._context.changing
+
+        def delete(address: str, failed: Failures) -> list[str]:
+            return admin.delete_permission(user, resource, policy_type=kind, broker=address, failed=failed)
+
+        return self._change(asked, f"Deleted the permission of {user} on {resource}", delete)
+
+    # --- both -------------------------------------------------------------------------------------------------
+
+    def _account(self, asked: Asked, name: str) -> str:
+        """Return the account of a change. Refused for the console's own, unless its user was warned."""
+        account = asked.text(name).strip()
+        if not account:
+            raise Refused(f"Missing {name}.", remedy=f"Fill in {name}.")
+        if account == self._context.changing.access_key and not asked.flag("own"):
+            raise _own_access(f"{account} is the account of this console.")
+        return account
+
+    def _change(self, asked: Asked, done: str, change: Callable[[str, Failures], list[str]]) -> dict[str, Any]:
+        """Change one broker after the other; a failure is reported and does not stop the others."""
+        addresses = [self._context.broker_address(address) for address in _strings(asked, "brokers")]
+        if not addresses or len(addresses) > MAX_BROKERS:
+            raise Refused("No brokers given.", remedy="Select them on the page.")
+        changed: list[str] = []
+        failed: Failures = {}
+        for address in addresses:
+            changed += change(address, failed)
+        if not changed:
+            raise next(iter(failed.values()))
+        return {
+            "done": f"{done} on {', '.join(changed)}.",
+            "failed": {name: describe(error).to_json() for name, error in failed.items()},
+        }
+
+
+def _own_access(text: str) -> Refused:
+    remedy = "Confirm on the page that the console may lose its access."
+    return Refused(text, remedy=remedy, status=409, code="OWN_ACCOUNT")
+
+
+def _file(found: BrokerAccounts) -> dict[str, Any]:
+    config = found.config
+    return {
+        "brokers": [
+            {"name": one.broker, "address": one.address, "version": one.counter, "changed": one.changed_ms or None}
+            for one in found.versions
+        ],
+        "white": None if config is None else config.global_white_addrs,
+        "accounts": None if config is None else [_account(one) for one in config.plain_access_configs[:MAX_ENTRIES]],
+    }
+
+
+def _account(account: PlainAccessConfig) -> dict[str, Any]:
+    """Return an account without its secret, with the implicit permissions."""
+    every = account.admin and not account.topic_perms and not account.group_perms
+    other = "all" if every else "DENY"
+    return {
+        "name": account.access_key,
+        "admin": account.admin,
+        "topics": account.topic_perms or [],
+        "groups": account.group_perms or [],
+        "otherTopics": account.default_topic_perm or other,
+        "otherGroups": account.default_group_perm or other,
+        "white": account.white_remote_address or "",
+    }
+
+
+def _users(users: list[UserInfo], acls: list[AclInfo]) -> list[dict[str, Any]]:
+    """Return users without their passwords, with their permissions; also subjects that are not users."""
+    permissions = {acl.subject.removeprefix("User:"): _permissions_of(acl) for acl in acls}
+    rows = {
+        user.username or "": {"name": user.username or "", "type": user.user_type, "status": user.user_status}
+        for user in users[:MAX_ENTRIES]
+    }
+    for subject in permissions:
+        rows.setdefault(subject, {"name": subject, "type": None, "status": None})
+    return [row | {"permissions": permissions.get(name, [])} for name, row in sorted(rows.items())]
+
+
+def _permissions_of(acl: AclInfo) -> list[dict[str, Any]]:
+    return [
+        {
+            "policyType": policy.policy_type or "Custom",
+            "resource": entry.resource,
+            "actions": entry.actions,
+            "sourceIps": entry.source_ips or [],
+            "decision": entry.decision,
+        }
+        for policy in acl.policies
+        for entry in policy.entries
+    ]
+
+
+def _strings(asked: Asked, name: str) -> list[str]:
+    """Return a list of strings of the body, without empty ones."""
+    value = asked.body.get(name)
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value) or len(value) > MAX_ENTRIES:
+        raise Refused(f"Invalid {name}.", remedy=f"Send {name} as a list of strings.")
+    return [one.strip() for one in value if one.strip()]
+
+
+def _permissions(asked: Asked, name: str) -> list[str] | None:
+    if name not in asked.body:
+        return None
+    found = _strings(asked, name)
+    for one in found:
+        if not _NAMED.fullmatch(one):
+            raise Refused(
+                f"Invalid permission {one[:80]!r}.", remedy=f"Use NAME=PERMISSION, with {', '.join(_PERMISSIONS)}."
+            )
+    return found
+
+
+def _one_of(asked: Asked, name: str, allowed: tuple[str, ...]) -> str | None:
+    if name not in asked.body:
+        return None
+    value = asked.text(name)
+    if value not in allowed:
+        raise Refused(f"Invalid {name} {value[:40]!r}.", remedy=f"Use {', '.join(allowed)}.")
+    return value
+
+
+def _resource(asked: Asked) -> str:
+    resource = asked.text("resource").strip()
+    if not _RESOURCE.fullmatch(resource):
+        raise Refused(
+            f"Invalid resource {resource[:80]!r}.",
+            remedy="Use Topic:NAME, Group:NAME, Cluster:NAME or Namespace:NAME, where NAME may end with *, or * alone.",
+        )
+    return resource

@@ -1,0 +1,160 @@
+// Access control: accounts and white lists of ACL 1.0; users of ACL 2.0 are in users.js.
+import { get, post, remove } from "../api.js";
+import { h } from "../dom.js";
+import { moment } from "../format.js";
+import { button, confirmName, dialog, facts, field, head, note, section, Table, Troubles } from "../parts.js";
+import { usersSection } from "./users.js";
+
+const PERMISSIONS = ["DENY", "PUB", "SUB", "PUB|SUB"];
+const HIDDEN = "********";
+export const OWN = "This is the account of this console, for all of its users. After the change, the console may lose its access to the brokers.";
+
+export default function accounts(view) {
+  view.title("Accounts");
+  const troubles = new Troubles();
+  const body = h("div");
+  view.show(head("Accounts", { sub: "Access control of the brokers." }), troubles.element, body);
+  let shown = "";
+  view.poll(async () => {
+    const data = await get("/api/accounts", {}, { signal: view.gone.signal });
+    troubles.show(Object.entries(data.failed));
+    const now = JSON.stringify([data.off, data.files, data.users, data.own]);
+    if (now !== shown) { // an unchanged page keeps the focus on its buttons
+      shown = now;
+      body.replaceChildren(
+        data.off.length ? off(data.off) : "",
+        ...data.files.map((file) => fileSection(view, file, data.own)), ...data.users.map((one) => usersSection(view, one, data.own)));
+    }
+    return data.refresh;
+  });
+}
+
+const off = (brokers) => h("div", { class: "card" },
+  h("h2", { class: "first" }, "Access control is off"),
+  h("p", {}, `Every client that can reach ${brokers.join(", ")} may do everything.`),
+  h("p", {}, "To enable it, write plain_acl.yml with an administrator's account, set ", h("code", {}, "aclEnable=true"), " in broker.conf, and restart the broker. The steps are in the guide “Security”, section “Access control”: ", h("code", {}, "rocket help security"), ". For Apache's brokers since 5.3, set ", h("code", {}, "authenticationEnabled=true"), " and ", h("code", {}, "authorizationEnabled=true"), "."));
+
+function fileSection(view, file, own) {
+  const brokers = file.brokers.map((one) => one.address);
+  const names = file.brokers.map((one) => one.name).join(", ");
+  const version = file.brokers[0];
+  const about = h("p", { class: "muted" }, `plain_acl.yml (ACL 1.0) of ${names}: version ${version.version}${version.changed ? `, changed ${moment(version.changed)}` : ""}.`);
+  if (!file.accounts) return section(`Accounts of ${names}`, about, h("p", { class: "trouble info" }, "These brokers do not report their accounts. Check their plain_acl.yml."));
+  const admins = file.accounts.filter((one) => one.admin);
+  const drop = async (account) => {
+    const warning = ["The account's next requests are refused.", account.name === own ? OWN : "", admins.length === 1 && account.admin ? "It is the last administrator: without one, accounts can be changed only in the brokers' files." : ""];
+    const done = await confirmName({
+      title: `Delete account ${account.name}`, warning: warning.filter(Boolean).join(" "), name: account.name, action: "Delete",
+      act: (confirm) => remove("/api/account", { brokers, account: account.name, confirm, own: account.name === own }),
+    });
+    finished(view, done);
+  };
+  const table = new Table({
+    caption: `Accounts of ${names}`, key: (a) => a.name, empty: "No accounts.",
+    columns: [
+      { key: "name", title: "Access key", main: true, text: (a) => a.name, sub: (a) => (a.name === own ? "account of this console" : "") },
+      { key: "admin", title: "Administrator", text: (a) => (a.admin ? "yes" : "no"), tone: (a) => (a.admin ? "pill info" : "") },
+      { key: "topics", title: "Topics", text: (a) => a.topics.join(", ") || "–", sub: (a) => `others: ${a.otherTopics}` },
+      { key: "groups", title: "Groups", text: (a) => a.groups.join(", ") || "–", sub: (a) => `others: ${a.otherGroups}` },
+      { key: "white", title: "Unsigned from", text: (a) => a.white || "–" },
+      { key: "actions", title: "Actions", node: (a) => h("span", { class: "change" }, small("Change", `account ${a.name}`, () => edit(view, brokers, own, a)), small("Delete", `account ${a.name}`, () => drop(a))) },
+    ],
+  });
+  table.update(file.accounts);
+  const white = h("p", {}, file.white.length ? `All permissions without a signature: ${file.white.join(", ")}.` : "No address has permissions without a signature.",
+    " ", button("Change white list", () => editWhite(view, brokers, file.white, own), "quiet small change"));
+  return section(`Accounts of ${names}`, about, table.element, white, h("p", { class: "change" }, button("New account", () => edit(view, brokers, own, null))));
+}
+
+/** Enter an account's settings, confirm the changes, apply them. `known`: the account; null for a new one. */
+async function edit(view, brokers, own, known) {
+  const text = (value, more = {}) => h("input", { value, autocomplete: "off", spellcheck: "false", autocapitalize: "off", ...more });
+  const lines = (values) => h("textarea", { rows: 3, spellcheck: "false", value: values.join("\n") });
+  const permission = (value) => select([...new Set([value, ...PERMISSIONS])], value);
+  const name = text(known?.name ?? "", { required: true });
+  if (known) name.readOnly = true;
+  const secret = h("input", { type: "password", autocomplete: "new-password", required: !known });
+  const admin = h("input", { type: "checkbox", checked: known?.admin ?? false });
+  const topics = lines(known?.topics ?? []);
+  const groups = lines(known?.groups ?? []);
+  const otherTopics = permission(known?.otherTopics ?? "DENY");
+  const otherGroups = permission(known?.otherGroups ?? "DENY");
+  const white = text(known?.white ?? "");
+  const list = (area) => area.value.split(/[\n,]/).map((line) => line.trim()).filter(Boolean);
+  const title = known ? `Change account ${known.name}` : "New account";
+  const given = await dialog({
+    title, action: "Continue",
+    content: [
+      field("Access key", name, { hint: known ? "" : "At least 7 characters." }),
+      field("Secret key", secret, { hint: known ? "Leave it empty to keep the present one." : "At least 7 characters." }),
+      field("Administrator", admin, { hint: "May do everything, except what the lists below restrict." }),
+      field("Topics", topics, { hint: "One per line, like orders=PUB|SUB. PUB: send. SUB: consume." }),
+      field("Groups", groups, { hint: "One per line, like billing=SUB." }),
+      h("div", { class: "fields" }, field("Other topics", otherTopics), field("Other groups", otherGroups)),
+      field("Unsigned from", white, { hint: "Addresses that need no signature for this account." }),
+    ],
+    act: () => ({ secret: secret.value, admin: admin.checked, topics: list(topics), groups: list(groups), otherTopics: otherTopics.value, otherGroups: otherGroups.value, white: white.value.trim() }),
+  });
+  if (!given) return;
+  const before = known ?? { admin: false, topics: [], groups: [], otherTopics: "DENY", otherGroups: "DENY", white: "" };
+  const titles = { admin: "Administrator", topics: "Topics", groups: "Groups", otherTopics: "Other topics", otherGroups: "Other groups", white: "Unsigned from" };
+  const changed = Object.keys(titles).filter((key) => JSON.stringify(given[key]) !== JSON.stringify(before[key]));
+  const rows = changed.map((key) => ({ what: titles[key], now: known ? worded(before[key]) : "–", then: worded(given[key]) }));
+  if (given.secret) rows.push({ what: "Secret key", now: known ? HIDDEN : "–", then: HIDDEN });
+  if (!rows.length) { note("No changes."); return; }
+  const account = name.value.trim();
+  const body = { brokers, account, create: !known, admin: given.admin, own: account === own };
+  for (const key of changed) body[key] = given[key];
+  if (given.secret) body.secret = given.secret;
+  finished(view, await confirmChanges({ title: known ? title : `New account ${account}`, rows, warning: account === own ? OWN : "", act: () => post("/api/account", body) }));
+}
+
+async function editWhite(view, brokers, addresses, own) {
+  const area = h("textarea", { rows: 4, spellcheck: "false", value: addresses.join("\n") });
+  const given = await dialog({
+    title: "Change white list", action: "Continue",
+    content: field("Addresses", area, { hint: "One per line: 10.0.0.7, 10.0.0.*, 10.0.0.{7,9} or 10.0.0.5-20. Clients at these addresses may do everything without a signature." }),
+    act: () => ({ addresses: area.value.split("\n").map((line) => line.trim()).filter(Boolean) }),
+  });
+  if (!given) return;
+  finished(view, await confirmChanges({
+    title: "Change white list", rows: [{ what: "White list", now: worded(addresses), then: worded(given.addresses) }],
+    warning: own ? "" : "This console has no account: its access may depend on this list.",
+    act: () => post("/api/account/white-list", { brokers, addresses: given.addresses, own: !own }),
+  }));
+}
+
+/** A small button; `of` completes its name for screen readers. */
+export function small(text, of, onclick) {
+  const element = button(text, onclick, "quiet small");
+  element.setAttribute("aria-label", `${text} ${of}`);
+  return element;
+}
+
+export const worded = (value) => (Array.isArray(value) ? value.join(", ") : value === true ? "yes" : value === false ? "no" : value) || "–";
+
+export function select(options, value) {
+  const element = h("select", {}, options.map((one) => h("option", { value: one }, one)));
+  element.value = value;
+  return element;
+}
+
+/** Show changes with the present and the new values, and apply them. */
+export function confirmChanges({ title, rows, warning = "", act }) {
+  return dialog({
+    title, action: "Apply", danger: true,
+    content: [
+      warning ? h("p", { class: "trouble warn" }, warning) : null,
+      facts(rows.map((row) => [row.what, row.now === "–" ? row.then : h("span", {}, row.now, h("span", { class: "arrow" }, " → "), h("strong", {}, row.then))])),
+    ],
+    act,
+  });
+}
+
+/** Report a change, and the brokers that refused it. */
+export function finished(view, done) {
+  if (!done) return;
+  note(done.done);
+  for (const [broker, error] of Object.entries(done.failed)) note(`${broker}: ${error.text}`, "bad");
+  view.again();
+}

@@ -1,0 +1,159 @@
+"""The page of access control in a real Chromium: accounts of ACL 1.0, users of ACL 2.0."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from spark_rocket.testing import LocalCluster
+from tests.console.auth_brokers import AuthCluster
+from tests.console.conftest import Console
+from tests.kit import browser
+
+pytest.importorskip("selenium")
+
+from selenium.webdriver import Chrome
+from selenium.webdriver.support.ui import Select
+
+from tests.console.window import Window
+
+pytestmark = [browser.needed, pytest.mark.live]
+
+KEYS = {"access_key": "root-key", "secret_key": "r00t-s3cr3t"}
+
+
+def with_page(driver: Chrome, console: Console) -> Iterator[Window]:
+    window = Window(driver, console)
+    window.size(1280, 900)
+    window.open("/accounts")
+    yield window
+    driver.get("about:blank")
+    complaints = [text for text in window.complaints() if "status of 4" not in text]
+    console.close()
+    assert not complaints
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[LocalCluster]:
+    with LocalCluster(in_process=True, **KEYS) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def plain(driver: Chrome, guarded: LocalCluster) -> Iterator[Window]:
+    yield from with_page(driver, Console(guarded.name_server, connecting=KEYS))
+
+
+@pytest.fixture
+def apache() -> Iterator[AuthCluster]:
+    cluster = AuthCluster()
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def auth(driver: Chrome, apache: AuthCluster) -> Iterator[Window]:
+    console = Console(apache.name_server, connecting={"access_key": "root", "secret_key": "r00t-s3cr3t"})
+    yield from with_page(driver, console)
+
+
+def test_without_access_control_the_page_says_how_to_enable_it(window: Window) -> None:
+    window.open("/accounts")
+    window.says("Access control is off", "broker-a", "aclEnable=true", "rocket help security")
+    assert not window.all("main .trouble")
+
+
+def test_an_account_is_created_changed_and_deleted(plain: Window, guarded: LocalCluster) -> None:
+    plain.says("root-key", "account of this console", "No address has permissions without a signature.")
+    plain.press("New account", "main button")
+    plain.fill("Access key", "bobby-key")
+    plain.fill("Secret key", "b0b-s3cr3t")
+    plain.fill("Topics", "orders=PUB\nbills=SUB")
+    plain.press("Continue")
+    plain.says("orders=PUB, bills=SUB", "********", css="dialog")
+    assert "s3cr3t" not in plain.text("dialog")
+    plain.press("Apply", "dialog button")
+    plain.says("Created account bobby-key", css="#notes")
+    plain.says("bobby-key", "orders=PUB, bills=SUB")
+    assert "b0b-s3cr3t" in guarded.acl_file.read_text()
+    plain.press("Change", "tr:last-child button")
+    Select(plain.field("Other groups")).select_by_value("SUB")
+    plain.press("Continue")
+    plain.says("Other groups", "DENY", "SUB", css="dialog")
+    assert "Topics" not in plain.text("dialog")
+    plain.press("Apply", "dialog button")
+    plain.says("Changed account bobby-key", css="#notes")
+    plain.says("others: SUB")
+    plain.press("Delete", "tr:last-child button")
+    plain.fill("Enter bobby-key to confirm", "bobby-key")
+    plain.press("Delete", "dialog button")
+    plain.says("Deleted account bobby-key", css="#notes")
+    plain.until(lambda: "bobby-key" not in plain.text())
+
+
+def test_an_error_of_the_broker_stays_in_the_dialog(plain: Window) -> None:
+    plain.press("New account", "main button")
+    plain.fill("Access key", "short")
+    plain.fill("Secret key", "l0ng-s3cr3t")
+    plain.press("Continue")
+    plain.press("Apply", "dialog button")
+    plain.says("accessKey is shorter than 7 characters", css="dialog")
+
+
+def test_a_change_of_the_consoles_own_account_warns(plain: Window, guarded: LocalCluster) -> None:
+    plain.says("root-key")
+    plain.press("Delete", "tr:first-child button")
+    plain.says("the console may lose its access", "the last administrator", css="dialog")
+    plain.press("Cancel", "dialog button")
+    plain.press("Change", "tr:first-child button")
+    plain.field("Administrator").click()
+    plain.press("Continue")
+    plain.says("the console may lose its access", "Administrator", css="dialog")
+    plain.press("Apply", "dialog button")
+    plain.says("Changed account root-key", css="#notes")
+    plain.until(lambda: plain.all("main .trouble"))
+    guarded.acl_file.write_text(guarded.acl_file.with_name(guarded.acl_file.name + ".bak").read_text())
+
+
+def test_the_white_list(plain: Window) -> None:
+    plain.press("Change white list")
+    plain.fill("Addresses", "10.0.0.{7,9}\n10.1.*.*")
+    plain.press("Continue")
+    plain.says("10.0.0.{7,9}, 10.1.*.*", css="dialog")
+    plain.press("Apply", "dialog button")
+    plain.says("All permissions without a signature: 10.0.0.{7,9}, 10.1.*.*.")
+
+
+def test_users_and_permissions_of_acl_2(auth: Window, apache: AuthCluster) -> None:
+    auth.says("Users of b0, b1", "root", "Super", "everything")
+    auth.press("New user", "main button")
+    auth.fill("Name", "ada")
+    auth.fill("Password", "ada-s3cr3t")
+    auth.press("Continue")
+    auth.says("ada", "********", css="dialog")
+    auth.press("Apply", "dialog button")
+    auth.says("ada", "Normal")
+    auth.press("Add permission", "tr:first-child button")
+    auth.fill("Resource", "Topic:orders*")
+    auth.field("Pub").click()
+    auth.field("Sub").click()
+    auth.press("Continue")
+    auth.says("Allow Pub, Sub on Topic:orders*", css="dialog")
+    auth.press("Apply", "dialog button")
+    auth.says("Allow Pub, Sub on Topic:orders*")
+    assert [broker.acls["User:ada"].policies[0].entries[0].actions for broker in apache.brokers] == [["Pub", "Sub"]] * 2
+    auth.press("Delete", "li button")
+    auth.says("Allow Pub, Sub on Topic:orders*.", css="dialog")
+    auth.press("Delete", "dialog button")
+    auth.until(lambda: "Topic:orders*" not in auth.text())
+    auth.press("Delete", "tr:last-child button")
+    auth.says("the console may lose its access", css="dialog")
+
+
+def test_on_a_narrow_screen_nothing_is_cut_off(plain: Window, auth: Window, apache: AuthCluster) -> None:
+    for window, text in ((plain, "root-key"), (auth, "Users of b0, b1")):
+        window.size(320, 640)
+        window.open("/accounts")
+        window.says(text)
+        assert window.js("return document.documentElement.scrollWidth") <= 320
