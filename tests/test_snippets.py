@@ -37,7 +37,9 @@ ELSEWHERE = {
     "docs/guides/testing.md": "tests/testing/test_guide.py",
     **{
         f"docs/recipes/{name}.md": "tests/spark/test_recipes.py"
-        for name in ("dead-letters", "enrich", "exactly-once", "parquet-delta", "replay", "scheduled")
+        for name in (
+            *("dead-letters", "enrich", "exactly-once", "parquet-delta", "replay", "scheduled", "state", "stream-join"),
+        )
     },
 }
 HERE = {
@@ -47,6 +49,7 @@ HERE = {
     "docs/guides/grpc-clients.md",
     "docs/guides/monitoring.md",
     "docs/guides/operations.md",
+    "docs/guides/pipelines.md",
     "docs/guides/spark-clusters.md",
     "docs/guides/tools.md",
 }

@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import GroupedData, SparkSession
 
 from spark_rocket.cli import main
 from spark_rocket.testing import LocalCluster
 from tests.cli.test_rocket import found, started
 from tests.pages import ROOT, Prompt, examples, run_commands, with_name_server
 from tests.spark.conftest import Rocket
+from tests.spark.sessions import needs
 
 NOTEBOOK = ROOT / "docs" / "notebook" / "flights.ipynb"
 SERVERS = ("up", "--ephemeral", "--nameserver-port", 0, "--broker-port", 0, "--grpc-port", 0)
@@ -80,7 +81,13 @@ def said_by(arguments: list[str]) -> str:
     return said.getvalue()
 
 
-@pytest.mark.parametrize("recipe", ["parquet-delta", "enrich", "exactly-once", "replay", "dead-letters", "scheduled"])
+_STATE = pytest.param("state", marks=needs(hasattr(GroupedData, "transformWithState"), "4.1", "transformWithState"))
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    ["parquet-delta", "enrich", "exactly-once", "replay", "dead-letters", "scheduled", "stream-join", _STATE],
+)
 def test_a_recipe(
     recipe: str, shop: Rocket, clean: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
